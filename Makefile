@@ -1,0 +1,75 @@
+# Everything one does with a checkout. `make` alone lists the targets.
+#
+#   make check PYTHON=python3.12    with another Python (a .venv made by a different one is made anew)
+#   make test WORKERS=8 ARGS='-k ifca'
+#   make demo PIP_FLAGS='...'       further options for pip, such as where to find a torch for this machine
+
+PYTHON ?= python3
+VENV ?= .venv
+EXTRAS ?= dev,report,tables,tracking,flower
+WORKERS ?= 2
+PIP_FLAGS ?=
+ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check bench theory lint types contracts format clean
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z]+:[^#]*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY) ## Find planted clusters with IFCA, in a minute on a laptop
+	$(BIN)/python -m corymb.experiments.demo $(ARGS)
+
+test: $(READY) ## Run the tests and the doctests
+	$(PYTEST) --doctest-modules src tests $(ARGS)
+
+check: lint types contracts test ## All that a change must pass: lint, types, contracts, test
+
+bench: $(READY) ## Time a round on every engine
+	$(BIN)/python benchmarks/rounds.py $(ARGS)
+
+theory: $(READY) ## Check the rates and bounds that the papers prove (slow)
+	$(PYTEST) -m theory tests $(ARGS)
+
+lint: $(READY) ## Check style and spelling
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+
+types: $(READY) ## Check the types
+	$(BIN)/mypy
+
+contracts: $(READY) ## Check who may import whom
+	PYTHONPATH=src $(BIN)/lint-imports
+
+format: $(READY) ## Mend what can be mended by itself
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## Remove caches and build products; the virtual environment and runs/ stay
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks docs/_build
+	find . -path './.venv*' -prune -o -path ./.git -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+# Only a Python that was asked for by name replaces the one in the virtual environment.
+ifneq ($(origin PYTHON),file)
+ifneq ($(wildcard $(BIN)/python),)
+version = $(shell $(1) -c 'import sys; print(*sys.version_info[:2])' 2>/dev/null)
+ifneq ($(call version,$(PYTHON)),$(call version,$(BIN)/python))
+CLEAR := --clear
+.PHONY: $(READY)
+endif
+endif
+endif
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CLEAR) $(VENV)
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@

@@ -1,0 +1,59 @@
+"""FedAvg: one model for everybody.
+
+McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized
+Data. AISTATS 2017.
+
+Departures from the paper: clients count alike by default, so that IFCA with k = 1 is the same algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corymb.client import Client, Share, on_client
+from corymb.federation import Federation
+from corymb.local import Descent, descend, loss, one_hot, serve_assigned
+from corymb.settings import require
+from corymb.snapshot import Snapshot
+from corymb.trees import Params, take
+
+
+@on_client
+def train(client: Client, models: Params, *, local: Descent) -> Share[Tensor]:
+    """The only model, trained on; with its loss before training as the note."""
+    model = take(models, 0)
+    label = torch.zeros((), dtype=torch.int64, device=client.train.weight.device)
+    return Share(descend(client, model, local), weight=one_hot(label, 1), label=label, note=loss(client, model))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """The global baseline: the mean of the clients' models after local training."""
+
+    rounds: int = 60
+    local: Descent = Descent(lr=0.1, steps=10)
+    participants: int | float | None = None
+    """Clients a round: a number, a fraction, or all of them."""
+
+    serve = serve_assigned
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
+
+    @property
+    def planned_rounds(self) -> int:
+        """One snapshot a round."""
+        return self.rounds
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """Train and average, round after round."""
+        at = start or Snapshot.fresh(fed, 1)
+        for t in range(at.round, self.rounds):
+            replies = fed.clients.sample(self.participants).sum(train, at.models, local=self.local.at(t))
+            models = replies.value.mean(empty=at.models)
+            notes = {"train_loss": float(replies.value.note.mean())}
+            yield (at := at.next(models=models, labels=(replies.clients, replies.value.label), notes=notes))

@@ -1,0 +1,201 @@
+"""The client's room: what a client function may see, and what it may hand back.
+
+A client function is a module-level function marked `@on_client` whose first parameter is `client`. It is written for
+one client; engines run it for many at once. Arguments go in, the returned value comes out, `client.memory` stays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from corymb.keys import Key, fold
+from corymb.trees import Params, Tree, as_tensors, tree_map
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+N = TypeVar("N")
+Split = Literal["train", "test"]
+
+
+class Examples(NamedTuple):
+    """Examples with a weight each. Weight 0 marks padding: such rows count in no mean."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
+class Objective(Protocol):
+    """What is learned. Knows no federation; everything is per example and never reduced early.
+
+    Law: an example's loss does not depend on the other examples.
+    """
+
+    def init(self, key: Key) -> Params:
+        """A fresh model."""
+        ...
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """The loss of each example, differentiable in `params`."""
+        ...
+
+    def scores(self, params: Params, examples: Examples) -> Tensor:
+        """What is reported for each example: 0/1 accuracy, log-density, squared error."""
+        ...
+
+
+class Share(NamedTuple, Generic[N]):
+    """One value into k sums, by weight. `note` comes back to the server as a row."""
+
+    value: Params
+    weight: Tensor  # k
+    label: Tensor | None = None
+    note: N = ()  # type: ignore[assignment]
+
+
+class Shares(NamedTuple, Generic[N]):
+    """A value of its own for every one of k sums."""
+
+    value: Params  # k rows
+    weight: Tensor  # k
+    label: Tensor | None = None
+    note: N = ()  # type: ignore[assignment]
+
+
+class Slot(NamedTuple):
+    """What a client keeps under one name; `along` says which examples its leading axis follows, if any."""
+
+    value: Tree
+    present: Tensor
+    along: Split | None = None
+
+
+class Memory:
+    """What stays with a client between calls and is never sent.
+
+    Whole slots are read and written. A slot whose rows follow the client's examples is set with `along="train"`, so
+    that engines that pad clients know which rows are real.
+    """
+
+    def __init__(self, stored: Mapping[str, Slot], *, readonly: bool = False) -> None:
+        self._stored = stored
+        self._readonly = readonly
+        self.writes: dict[str, Slot] = {}
+
+    def get(self, slot: str, default: T) -> T:
+        """What was last set under `slot`, or `default` for a client that has nothing there."""
+        kept = self.writes.get(slot) or self._stored.get(slot)
+        if kept is None:
+            return default
+        other = as_tensors(default)
+        return tree_map(lambda new, old: _where(kept.present, old, new), other, kept.value)
+
+    def set(self, slot: str, value: Tree, *, along: Split | None = None) -> None:
+        """Keep `value` under `slot` until it is set again or cleared."""
+        self._write(slot, Slot(as_tensors(value), torch.tensor(True), along))
+
+    def clear(self, slot: str) -> None:
+        """Forget what is under `slot`."""
+        kept = self.writes.get(slot) or self._stored.get(slot)
+        if kept is not None:
+            self._write(slot, Slot(kept.value, torch.tensor(False), kept.along))
+
+    def _write(self, slot: str, kept: Slot) -> None:
+        if self._readonly:
+            raise PermissionError(f"memory slot {slot!r}: evaluation is read-only and cannot write client memory")
+        self.writes[slot] = kept
+
+
+def _where(present: Tensor, value: Tensor, other: Tensor) -> Tensor:
+    return torch.where(present.to(value.device), value, other.to(device=value.device, dtype=value.dtype))
+
+
+class Kernel(Protocol):
+    """How an engine does the three things a client does with its data, for a stack of clients at once.
+
+    Every tensor has a leading axis of clients, but for the models of `measure` when they are `shared` by all.
+    """
+
+    def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
+        """The mean loss (or score) of each of k models: n k."""
+        ...
+
+    def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
+        """The gradient of the mean loss of each client's model: n rows."""
+        ...
+
+    def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:
+        """Each client's model after descent on its own examples: n rows."""
+        ...
+
+
+Measure = Literal["losses", "scores"]
+
+
+class TestExamplesWanted(Exception):
+    """A client function looked at its test examples, which the engine had not stacked: it does so and calls again."""
+
+
+class Client:
+    """One client as its own functions see it."""
+
+    def __init__(
+        self,
+        *,
+        train: Examples,
+        test: Examples | None,
+        objective: Objective,
+        memory: Memory,
+        key: Key,
+        kernel: Kernel | None = None,
+    ) -> None:
+        self.train = train
+        self._test = test  # None: an engine that has not stacked them yet
+        self.objective = objective
+        self.memory = memory
+        self._key = key
+        self._kernel = kernel  # the engine's; None means one client at a time
+
+    @property
+    def test(self) -> Examples:
+        """The examples nobody trains on."""
+        if self._test is None:
+            raise TestExamplesWanted
+        return self._test
+
+    def key(self, purpose: str) -> Key:
+        """Randomness for one purpose within one call, this client's alone."""
+        return fold(self._key, purpose)
+
+
+class ClientFn(Generic[P, T_co]):
+    """A function that runs at clients. It is called through a cohort; only engines call its `body`."""
+
+    def __init__(self, body: Callable[Concatenate[Client, P], T_co]) -> None:
+        self.body = body
+        functools.update_wrapper(self, body)
+
+    @property
+    def name(self) -> str:
+        """Where to find it: `module:function`."""
+        return f"{self.body.__module__}:{self.body.__qualname__}"
+
+    def __call__(self, client: Client, *args: P.args, **options: P.kwargs) -> T_co:
+        """Call it from another client function, for the same client."""
+        return self.body(client, *args, **options)
+
+    def __repr__(self) -> str:
+        return f"ClientFn({self.name})"
+
+
+def on_client(body: Callable[Concatenate[Client, P], T]) -> ClientFn[P, T]:
+    """Mark a module-level function as one that runs in the client's room."""
+    if "<locals>" in body.__qualname__:
+        raise TypeError(f"{body.__qualname__}: a client function must stand at module level, so that nodes can find it")
+    return ClientFn(body)

@@ -1,0 +1,44 @@
+"""One client after another: the definition of right, and the debugger's friend."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from corymb.checks import Part, Tally
+from corymb.client import Objective
+from corymb.engines.room import ClientData, Room, Where, settle
+from corymb.federation import Call
+
+
+class LoopEngine:
+    """Runs a call client by client in this process."""
+
+    def __init__(self, objective: Objective, data: ClientData, where: Where = Where()) -> None:  # noqa: B008
+        self._room = Room(objective, data, where)
+        self.objective, self.names, self.sizes = objective, self._room.names, self._room.sizes
+
+    def describe(self) -> dict[str, Any]:
+        """What changes bits, for the record of a run."""
+        return {"engine": "loop", **self._room.where.describe()}
+
+    def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
+        """Ask the clients in turn."""
+        tally = Tally(call.verb)
+        clients = ((client, place) for place, client in enumerate(ids.tolist()))
+        answered, errors = self._room.ask_each(call, clients, tally)
+        settle(answered, errors, tally)
+        part, writes = tally.result()
+        for owners, slots in writes:
+            self._room.memory.write(call.clock, owners, slots)
+        yield part
+
+    def commit(self, clock: int, keep: Collection[int]) -> None:
+        """Nothing is durable in one process; what no kept clock needs is dropped."""
+        self._room.memory.forget_before(min(keep, default=clock))
+
+    def rewind(self, clock: int) -> None:
+        """Client memory as it was at `clock`."""
+        self._room.memory.rewind(clock)

@@ -1,0 +1,122 @@
+"""Client memory at the clients' side of an engine: tables of slots, versioned by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.client import Slot, Split
+from corymb.trees import Signature, leaves, map_tensors, signature, take, tree_map
+
+
+class _Undo(NamedTuple):
+    clock: int
+    slot: str
+    ids: Tensor
+    values: Any
+    present: Tensor
+
+
+class _Table:
+    """Rows of one slot, allocated as clients first write."""
+
+    def __init__(self, n: int, rows: Any, along: Split | None, like: Signature) -> None:
+        self.along, self.signature = along, like
+        self.row_of = torch.full((n,), -1)
+        self.values = map_tensors(lambda leaf: leaf[:0].clone(), rows)
+        self.present = torch.zeros(n, dtype=torch.bool)
+        self.used = 0
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Where the clients' values are; new clients get a place."""
+        new = ids[self.row_of[ids] < 0]
+        if len(new):
+            self.row_of[new] = torch.arange(self.used, self.used + len(new))
+            self.used += len(new)
+            self._grow()
+        return self.row_of[ids]
+
+    def _grow(self) -> None:
+        have = leaves(self.values)[0].shape[0]
+        if self.used > have:
+            more = max(self.used, min(2 * have, len(self.row_of))) - have
+            self.values = map_tensors(lambda v: torch.cat([v, v.new_zeros(more, *v.shape[1:])]), self.values)
+
+
+class MemoryStore:
+    """Every slot of every client; what was written from a clock on can be taken back."""
+
+    def __init__(self, sizes: Mapping[Split, Tensor]) -> None:
+        self._sizes = sizes
+        self._tables: dict[str, _Table] = {}
+        self._undo: list[_Undo] = []
+
+    def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
+        """The slots of some clients, stacked; slots along examples are as long as `padded` says."""
+        stored = {}
+        for name, table in self._tables.items():
+            if not bool(table.present[ids].any()):
+                continue
+            index = table.row_of[ids].clamp_min(0)
+            values = map_tensors(lambda leaf, index=index: leaf[index.to(leaf.device)], table.values)  # type: ignore[misc]
+            if table.along is not None:
+                values = map_tensors(lambda leaf, m=padded[table.along]: leaf[:, :m], values)  # type: ignore[misc]
+            device = leaves(values)[0].device
+            stored[name] = Slot(values, table.present[ids].to(device), table.along)
+        return stored
+
+    def write(self, clock: int, ids: Tensor, writes: Mapping[str, Slot]) -> None:
+        """Keep stacked slots of some clients, remembering what was there."""
+        for name, slot in writes.items():
+            values = self._aligned(slot, ids)
+            table = self._table(name, values, slot.along)
+            rows = table.rows(ids)
+            old = map_tensors(lambda leaf, rows=rows: leaf[rows.to(leaf.device)], table.values)  # type: ignore[misc]
+            self._undo.append(_Undo(clock, name, ids, old, table.present[ids]))
+            self._put(table, ids, values, slot.present.cpu().expand(len(ids)))
+
+    def _table(self, name: str, values: Any, along: Split | None) -> _Table:
+        like = signature(values, rows=True)
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = _Table(len(self._sizes["train"]), values, along, like)
+        if table.signature != like:
+            raise ValueError(f"memory slot {name!r} holds {table.signature}, cannot take {like}: use another slot")
+        return table
+
+    def _aligned(self, slot: Slot, ids: Tensor) -> Any:
+        if slot.along is None:
+            return slot.value
+        sizes = self._sizes[slot.along]
+        longest = int(sizes.max())
+
+        def fit(leaf: Tensor) -> Tensor:
+            out = leaf.new_zeros(len(ids), longest, *leaf.shape[2:])
+            out[:, : leaf.shape[1]] = leaf
+            real = torch.arange(longest) < sizes[ids][:, None]
+            return torch.where(real.reshape(*real.shape, *[1] * (leaf.dim() - 2)).to(leaf.device), out, 0)
+
+        return map_tensors(fit, slot.value)
+
+    def _put(self, table: _Table, ids: Tensor, values: Any, present: Tensor) -> None:
+        rows = table.row_of[ids]
+        tree_map(lambda table_leaf, leaf: table_leaf.index_copy_(0, rows.to(leaf.device), leaf), table.values, values)
+        table.present[ids] = present
+
+    def rewind(self, clock: int) -> None:
+        """Forget what calls with this clock or a later one wrote."""
+        while self._undo and self._undo[-1].clock >= clock:
+            undo = self._undo.pop()
+            self._put(self._tables[undo.slot], undo.ids, undo.values, undo.present)
+
+    def forget_before(self, clock: int) -> None:
+        """Nobody will rewind to before `clock`: drop what that would need."""
+        self._undo = [undo for undo in self._undo if undo.clock >= clock]
+
+
+def one_client(stored: Mapping[str, Slot]) -> dict[str, Slot]:
+    """The only row of slots read for one client."""
+    return {name: Slot(take(slot.value, 0), slot.present[0], slot.along) for name, slot in stored.items()}

@@ -1,0 +1,1 @@
+"""Whole runs: fit, save, compare, report; the command line."""

@@ -1,0 +1,312 @@
+"""The server's room and the only door out of it.
+
+An algorithm's `run` sees cohorts (who, and how many examples each says it has) and replies. No path leads from here to
+an example: `Cohort.map` brings every answer back as a row, `Cohort.sum` only weighted sums.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from corymb.checks import Part, Rejection, Sums, merge_sums
+from corymb.client import ClientFn, Objective, Share, Shares
+from corymb.keys import Key, fold, hash_name, root
+from corymb.settings import require
+from corymb.trees import Signature, concat, flatten, leaves, map_tensors, nbytes, signature, take, unflatten
+
+P = ParamSpec("P")
+T = TypeVar("T")
+N = TypeVar("N")
+
+__all__ = [
+    "Call",
+    "Cohort",
+    "Each",
+    "Engine",
+    "Federation",
+    "Ledger",
+    "Part",
+    "Replies",
+    "Sums",
+    "TooFewReplies",
+    "each",
+]
+
+
+class Each(NamedTuple):
+    """An argument with one row for each client asked."""
+
+    rows: Any
+
+
+def each(rows: T) -> T:
+    """Send each client asked its own row; any other argument goes to all alike."""
+    return Each(rows)  # type: ignore[return-value]
+
+
+class Call(NamedTuple):
+    """One question to clients, as an engine gets it."""
+
+    fn: ClientFn[Any, Any]
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    key: Key
+    clock: int
+    verb: Literal["map", "sum"]
+    readonly: bool = False
+
+
+class Engine(Protocol):
+    """Where clients are: the whole of what an engine must be."""
+
+    objective: Objective
+    names: Sequence[str]
+    sizes: Tensor
+
+    def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
+        """Ask the clients at positions `ids`; parts may come in any order and cover any of them."""
+        ...
+
+    def commit(self, clock: int, keep: Collection[int]) -> None:
+        """Client memory up to `clock` is durable; only the clocks in `keep` stay reachable."""
+        ...
+
+    def rewind(self, clock: int) -> None:
+        """Forget what calls with `Call.clock >= clock` wrote into client memory."""
+        ...
+
+
+class TooFewReplies(RuntimeError):
+    """Fewer clients gave a usable reply than `min_replies`."""
+
+
+@dataclass(frozen=True)
+class Replies(Generic[T]):
+    """What came back: rows (or sums) of the clients that answered and were accepted, in the order they were asked."""
+
+    clients: Cohort
+    value: T
+    rejected: list[tuple[str, str]]
+
+
+@dataclass
+class Ledger:
+    """What crossed the door: the sizes of the clients' own messages, the same on every engine."""
+
+    bytes_down: int = 0
+    bytes_up: int = 0
+    rounds: int = 0
+    asked: int = 0
+    replied: int = 0
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Cohort:
+    """Some of the clients, by position; asking them is the only way to learn anything of their data."""
+
+    def __init__(self, fed: Federation, ids: Tensor) -> None:
+        self._fed = fed
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"Cohort({len(self)} of {len(self._fed.clients)} clients)"
+
+    def __getitem__(self, which: Tensor | slice | Sequence[int]) -> Cohort:
+        """Some of these clients, by their places in this cohort or a mask over it."""
+        index = which if isinstance(which, slice) else torch.as_tensor(which, device=self.ids.device)
+        return Cohort(self._fed, self.ids[index])
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many training examples each client says it has."""
+        return self._fed.sizes[self.ids]
+
+    @property
+    def names(self) -> list[str]:
+        """The clients' names."""
+        return [self._fed.names[i] for i in self.ids.tolist()]
+
+    def sample(self, participants: int | float | None) -> Cohort:
+        """A random few: a number of clients, a fraction of them, or all (`None`), in this cohort's order.
+
+        Each client's draw depends on its name alone, so that who else is there changes little.
+        """
+        if participants is None:
+            return self
+        n = participants if isinstance(participants, int) else max(1, round(participants * len(self)))
+        if n >= len(self):
+            return self
+        return self[self._shuffled("sample")[:n].sort().values]
+
+    def split(self, n: int) -> list[Cohort]:
+        """n random parts of (nearly) equal size."""
+        return [self[places.sort().values] for places in self._shuffled("split").tensor_split(n)]
+
+    def _shuffled(self, purpose: str) -> Tensor:
+        draws = fold(self._fed.draw(purpose), self._fed.name_hashes[self.ids])
+        return draws.argsort(stable=True)
+
+    def map(self, fn: ClientFn[P, T], *args: P.args, **options: P.kwargs) -> Replies[T]:
+        """Ask every client; every answer comes back as a row."""
+        return self._fed.ask(self.ids, "map", fn, args, options)
+
+    def sum(self, fn: ClientFn[P, Share[N] | Shares[N]], *args: P.args, **options: P.kwargs) -> Replies[Sums[N]]:
+        """Ask every client; only the weighted sums of their shares come back, with labels and notes as rows."""
+        return self._fed.ask(self.ids, "sum", fn, args, options)
+
+
+class Federation:
+    """All clients behind one engine, with the run's seed and clock. The driver sets and ticks the clock."""
+
+    def __init__(self, engine: Engine, *, min_replies: int = 1) -> None:
+        require(min_replies >= 1, f"min_replies must be at least 1, got {min_replies}.")
+        self._engine = engine
+        self.min_replies = min_replies
+        self.objective = engine.objective
+        self.names = engine.names
+        self.sizes = engine.sizes
+        self.name_hashes = torch.tensor([hash_name(name) for name in engine.names], dtype=torch.int64)
+        self.ledger = Ledger()
+        self.clients = Cohort(self, torch.arange(len(engine.names)))
+        self._readonly = False
+        self.set_clock(seed=0, clock=0)
+
+    def set_clock(self, *, seed: int, clock: int) -> None:
+        """Where the run stands: every key is folded from these two and the number of the call since."""
+        self.seed, self.clock, self._calls = seed, clock, 0
+        self._root = fold(root(seed), "evaluation" if self._readonly else "run", clock)
+
+    def rewind(self, clock: int) -> None:
+        """Client memory as it was when the clock stood there."""
+        self._engine.rewind(clock)
+
+    def commit(self, clock: int, keep: Collection[int]) -> None:
+        """Make client memory durable; see `Engine.commit`."""
+        self._engine.commit(clock, keep)
+
+    def evaluation(self) -> Federation:
+        """The same clients, read-only: keys and ledger of its own, so that how often one looks changes nothing."""
+        view = object.__new__(Federation)
+        view.__dict__.update(self.__dict__, _readonly=True, ledger=Ledger(), min_replies=1)
+        view.clients = Cohort(view, self.clients.ids)
+        view.set_clock(seed=self.seed, clock=self.clock)
+        return view
+
+    def key(self, purpose: str) -> Key:
+        """Randomness of the server's own, for one purpose at this clock."""
+        return fold(self._root, "server", purpose)
+
+    def draw(self, purpose: str) -> Key:
+        """As `key`, but a new one each time within a tick of the clock."""
+        self._calls += 1
+        return fold(self.key(purpose), self._calls)
+
+    def ask(self, ids: Tensor, verb: Literal["map", "sum"], fn: Any, args: Any, options: Any) -> Replies[Any]:
+        """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
+        _check_rows(args, options, len(ids))
+        self._calls += 1
+        call = Call(fn, args, options, fold(self._root, "call", self._calls), self.clock, verb, self._readonly)
+        parts = list(self._engine.run(call, ids))
+        kept, rejected = _accept(parts, ids, verb)
+        down, asked = _bytes_down(args, options), len(ids)
+        self.ledger.bytes_down += down * asked
+        self.ledger.bytes_up += sum(part.bytes_up for part in parts)
+        self.ledger.asked += asked
+        self.ledger.replied += sum(len(part.ids) for part in kept)
+        named = [(self.names[i], reason) for i, reason in rejected]
+        self.ledger.rejected += [{"clock": self.clock, "client": n, "reason": r} for n, r in named]
+        answered = sum(len(part.ids) for part in kept)
+        if answered < min(self.min_replies, max(asked, 1)):
+            why = "; ".join(f"{name}: {reason}" for name, reason in named[:3])
+            raise TooFewReplies(f"{answered} of {asked} clients gave a usable reply, wanted {self.min_replies} ({why})")
+        return self._merge(kept, ids, verb, named)
+
+    def _merge(self, parts: list[Part], asked: Tensor, verb: str, rejected: list[tuple[str, str]]) -> Replies[Any]:
+        got = torch.cat([part.ids for part in parts])
+        place = torch.full((len(self.names),), -1)
+        place[got] = torch.arange(len(got))
+        answered = asked[place[asked] >= 0]
+        order = place[answered]
+        if verb == "map":
+            value = _reorder(concat([part.value for part in parts]), order)
+        else:
+            sums: Sums[Any] = merge_sums([part.value for part in parts])
+            value = sums._replace(label=_reorder(sums.label, order), note=_reorder(sums.note, order))
+        return Replies(Cohort(self, answered), value, rejected)
+
+
+def _reorder(rows: T, order: Tensor) -> T:
+    if torch.equal(order, torch.arange(len(order))):
+        return rows
+    return map_tensors(lambda leaf: leaf[order.to(leaf.device)], rows)
+
+
+def _check_rows(args: Any, options: Any, n: int) -> None:
+    for value in (*args, *options.values()):
+        if isinstance(value, Each):
+            for leaf in leaves(value.rows):
+                if leaf.shape[0] != n:
+                    raise ValueError(f"each(...) has {leaf.shape[0]} rows for {n} clients asked: give one row a client")
+
+
+def _bytes_down(args: Any, options: Any) -> int:
+    return sum(
+        nbytes(take(value.rows, 0))
+        if isinstance(value, Each) and leaves(value.rows) and len(leaves(value.rows)[0])
+        else 0
+        if isinstance(value, Each)
+        else nbytes(value)
+        for value in (*args, *options.values())
+    )
+
+
+def _accept(parts: list[Part], asked: Tensor, verb: str) -> tuple[list[Part], list[Rejection]]:
+    """Parts that fit what was asked; the signature of most clients wins, nobody counts twice."""
+    rejected = [rejection for part in parts for rejection in part.rejected]
+    votes: Counter[Signature] = Counter()
+    signs = [_part_signature(part, verb) for part in parts]
+    for part, sign in zip(parts, signs, strict=True):
+        votes[sign] += len(part.ids)
+    winner = votes.most_common(1)[0][0] if votes else None
+    wanted, seen, kept = set(asked.tolist()), set[int](), []
+    for part, sign in zip(parts, signs, strict=True):
+        if not len(part.ids):
+            continue
+        mine = part.ids.tolist()
+        if sign != winner:
+            reason = f"part is {sign}, most clients sent {winner}"
+        elif not wanted.issuperset(mine) or len(set(mine)) < len(mine) or not seen.isdisjoint(mine):
+            reason = "reply was not asked for, or came twice"
+        elif any(len(rows) != len(mine) for rows in _rows_of(part, verb)):
+            reason = "part has another number of rows than of clients"
+        elif verb == "sum" and not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(part.value[:2])):
+            reason = "partial sum is not finite"
+        else:
+            kept.append(part)
+            seen.update(mine)
+            continue
+        rejected += [(i, reason) for i in mine if i in wanted and i not in seen]
+    return kept, rejected
+
+
+def _rows_of(part: Part, verb: str) -> list[Tensor]:
+    return leaves((part.value.label, part.value.note) if verb == "sum" else part.value)
+
+
+def _part_signature(part: Part, verb: str) -> Signature:
+    if not len(part.ids):
+        return signature(())
+    if verb == "map":
+        return signature(part.value, rows=True)
+    flat, structure = flatten(part.value)
+    rows = {id(leaf) for leaf in _rows_of(part, verb)}
+    return signature(unflatten(structure, [leaf[:0] if id(leaf) in rows else leaf for leaf in flat]))

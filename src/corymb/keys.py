@@ -1,0 +1,107 @@
+"""Counter-based random keys: a number for every purpose, the same wherever and in whatever order it is drawn.
+
+A key is an int64 tensor of any shape; a batch of keys is simply a longer one. Everything is elementwise integer
+arithmetic that wraps modulo 2**64 (the finaliser of SplitMix64), so that bits, integers and uniforms are the same
+under vmap, in a loop, at any place in a batch and on any device. Normals go through `erfinv` and are the same on one
+device only. Nothing here, or anywhere in the library, reads a global generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+Key = Tensor
+
+
+def _signed(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)  # torch's >> on int64 drags the sign along
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def hash_name(name: str) -> int:
+    """A name's 64 bits, the same in every process.
+
+    >>> hash_name("client-0")
+    -7512662960991081707
+    """
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def root(seed: int) -> Key:
+    """The key everything else in a run is folded from."""
+    return _mix(torch.tensor(_signed(seed), dtype=torch.int64) + _GOLDEN)
+
+
+def fold(key: Key, *data: int | str | Tensor) -> Key:
+    """A new key for each of `data` in turn; tensors broadcast against the key.
+
+    >>> a = fold(root(0), torch.arange(3))
+    >>> bool(a[1] == fold(root(0), 1))
+    True
+    """
+    for item in data:
+        number = hash_name(item) if isinstance(item, str) else _signed(item) if isinstance(item, int) else item
+        key = _mix(_mix(key + _GOLDEN) ^ _mix(_as_int64(number, key) * _MIX_2 + _MIX_1))
+    return key
+
+
+def _as_int64(number: int | Tensor, like: Tensor) -> Tensor:
+    if isinstance(number, Tensor):
+        return number.to(torch.int64)
+    return torch.full((), number, dtype=torch.int64, device=like.device)
+
+
+def bits(key: Key, shape: tuple[int, ...] = ()) -> Tensor:
+    """64 random bits for every place of `shape`; a batch of keys stands in front."""
+    places = torch.arange(_size(shape), device=key.device).reshape(shape)
+    return fold(key.reshape(key.shape + (1,) * len(shape)), places)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def uniform(key: Key, shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniform in [0, 1), from 24 bits (53 in float64), exactly the same on every device.
+
+    >>> uniform(root(0), (2,)).dtype
+    torch.float32
+    """
+    exact = 53 if dtype == torch.float64 else 24
+    return _shift(bits(key, shape), 64 - exact).to(dtype) * 2.0**-exact
+
+
+def integers(key: Key, high: int, shape: tuple[int, ...] = ()) -> Tensor:
+    """Integers in [0, high), from 63 bits: the bias is below high / 2**63."""
+    return _shift(bits(key, shape), 1) % high
+
+
+def normal(key: Key, shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normals, by the inverse of the distribution function."""
+    centred = 2 * uniform(key, shape, torch.float64) + (2.0**-53 - 1)
+    return (torch.erfinv(centred) * 2**0.5).to(dtype)
+
+
+def permutation(key: Key, length: int) -> Tensor:
+    """An order of `length` things: argsort of random bits."""
+    return bits(key, (length,)).argsort(dim=-1, stable=True)

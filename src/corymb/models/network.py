@@ -1,0 +1,125 @@
+"""Any `torch.nn.Module` as a pure function of its parameters, with keyed initialisation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from corymb.keys import Key
+from corymb.settings import InvalidInput
+from corymb.trees import Params
+
+ModelLike = nn.Module | Callable[[], nn.Module]
+
+
+class Network:
+    """A module, and how to make its parameters.
+
+    `model` is a function that makes a module, or a module whose layers have `reset_parameters`. Layers that couple
+    examples (batch normalisation) are refused; dropout is refused too unless `dropout="off"`.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        *,
+        dropout: Literal["refuse", "off"] = "refuse",
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.model, self.dropout, self.device, self.dtype = model, dropout, torch.device(device), dtype
+        module = self._make(0)
+        refuse_coupled(module, dropout)
+        self.module = module.eval().to(device=device, dtype=dtype).requires_grad_(False)
+        if not dict(module.named_parameters()):
+            raise InvalidInput(f"The model {type(module).__name__} has no parameters: there is nothing to learn.")
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
+        """The same network elsewhere, or in another precision."""
+        return Network(self.model, dropout=self.dropout, device=device, dtype=dtype)
+
+    def init(self, key: Key) -> Params:
+        """Fresh parameters; tied ones appear once."""
+        params = self._make(int(key)).named_parameters()
+        return {name: p.detach().to(self.device, self.dtype) for name, p in params}
+
+    def _make(self, seed: int) -> nn.Module:
+        with _KeyedDraws(seed):
+            if not isinstance(self.model, nn.Module):
+                module = self.model()
+                if not isinstance(module, nn.Module):
+                    raise InvalidInput(
+                        f"The model factory returned a {type(module).__name__}, wanted a torch.nn.Module."
+                    )
+                return module
+            module = copy.deepcopy(self.model)
+            for layer in module.modules():
+                own = [name for name, _ in layer.named_parameters(recurse=False)]
+                if own and not hasattr(layer, "reset_parameters"):
+                    raise InvalidInput(
+                        f"Layer {type(layer).__name__} has parameters {own} but no reset_parameters(): "
+                        "give a function that makes the module instead of the module itself."
+                    )
+                if own:
+                    layer.reset_parameters()  # type: ignore[operator]
+            return module
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        """The module's output with these parameters."""
+        out: Tensor = functional_call(self.module, params, (x,))
+        return out
+
+    def describe(self) -> str:
+        """What the model is, for fingerprints and run records."""
+        shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
+        return f"{self.module} {shapes}"
+
+
+def refuse_coupled(module: nn.Module, dropout: str) -> None:
+    """Refuse layers under which an example's loss depends on other examples or on a global generator."""
+    for name, layer in module.named_modules():
+        kind = type(layer).__name__
+        if isinstance(layer, _BatchNorm) or (isinstance(layer, nn.InstanceNorm2d) and layer.track_running_stats):
+            raise InvalidInput(
+                f"Layer {name!r} ({kind}) makes an example's loss depend on the other examples and keeps running "
+                "statistics: use GroupNorm (or LayerNorm) instead."
+            )
+        rate = getattr(layer, "p", 0) if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
+        if dropout != "off" and isinstance(rate, (int, float)) and rate > 0:
+            raise InvalidInput(
+                f"Layer {name!r} ({kind}) has dropout {rate}, which would draw from a global generator: remove it, or "
+                "switch all dropout off with dropout='off'."
+            )
+
+
+_RANDOM = {
+    f"{kind}{suffix}"
+    for kind in ("uniform", "normal", "bernoulli", "exponential", "random", "trunc_normal")
+    for suffix in ("", "_")
+} | {"rand", "randn", "randint", "randperm", "multinomial"}
+_RANDOM |= {f"{way}_{kind}_" for way in ("kaiming", "xavier") for kind in ("uniform", "normal")} | {
+    "orthogonal_",
+    "sparse_",
+}
+
+
+class _KeyedDraws(TorchFunctionMode):
+    """Random draws inside come from a generator of our own: the global one is neither read nor seeded."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed % 2**63)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if getattr(func, "__name__", "") in _RANDOM:
+            kwargs["generator"] = kwargs.get("generator") or self.generator
+        return func(*args, **kwargs)

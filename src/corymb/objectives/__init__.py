@@ -1,0 +1,6 @@
+"""What is learned: losses and scores of each example."""
+
+from corymb.objectives.classification import Classification
+from corymb.objectives.regression import LinearRegression, Regression
+
+__all__ = ["Classification", "LinearRegression", "Regression"]

@@ -1,0 +1,50 @@
+"""Classification with any network: cross-entropy, scored by 0/1 accuracy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from corymb.client import Examples
+from corymb.keys import Key
+from corymb.models.network import Network
+from corymb.settings import InvalidInput
+from corymb.trees import Params
+
+
+class Classification:
+    """A network whose output is one logit a class."""
+
+    def __init__(self, network: Network, classes: int) -> None:
+        self.network, self.classes = network, classes
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Classification:
+        """The same objective elsewhere, or in another precision."""
+        return Classification(self.network.to(device, dtype), self.classes)
+
+    def init(self, key: Key) -> Params:
+        """Fresh parameters of the network."""
+        return self.network.init(key)
+
+    def predict(self, params: Params, x: Tensor) -> Tensor:
+        """The logits of each example: m classes."""
+        logits = self.network(params, x)
+        if logits.dim() != 2 or logits.shape[-1] != self.classes:
+            raise InvalidInput(
+                f"The model's output for {len(x)} examples has shape {list(logits.shape)}, wanted "
+                f"[{len(x)}, {self.classes}]: one logit for each of the {self.classes} classes."
+            )
+        return logits
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """Cross-entropy of each example."""
+        return cross_entropy(self.predict(params, examples.x), examples.y, reduction="none")
+
+    def scores(self, params: Params, examples: Examples) -> Tensor:
+        """1 where the likeliest class is right, else 0."""
+        return (self.predict(params, examples.x).argmax(-1) == examples.y).to(examples.weight.dtype)
+
+    def describe(self) -> str:
+        """What is learned, for fingerprints and run records."""
+        return f"classification of {self.classes} classes by {self.network.describe()}"

@@ -1,0 +1,95 @@
+"""Regression with squared loss: a linear model over features, or any network with one output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from corymb.client import Examples
+from corymb.keys import Key, normal
+from corymb.models.network import Network
+from corymb.settings import InvalidInput
+from corymb.trees import Params
+
+
+class LinearRegression:
+    """y ≈ φ(x)·θ, loss (y − ŷ)², or half of it with `half=True` (as 004 has it).
+
+    `features` is φ, a function of one batch of x; without it, x itself.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        *,
+        features: Callable[[Tensor], Tensor] | None = None,
+        half: bool = False,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.inputs, self.features, self.half = inputs, features, half
+        self.device, self.dtype = torch.device(device), dtype
+        self.width = inputs if features is None else int(features(torch.zeros(1, inputs)).shape[-1])
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> LinearRegression:
+        """The same objective elsewhere, or in another precision."""
+        return LinearRegression(self.inputs, features=self.features, half=self.half, device=device, dtype=dtype)
+
+    def init(self, key: Key) -> Params:
+        """A random direction of expected norm 1."""
+        return {"weight": (normal(key, (self.width,)) / self.width**0.5).to(self.device, self.dtype)}
+
+    def predict(self, params: Params, x: Tensor) -> Tensor:
+        """ŷ of each example."""
+        return linear(x if self.features is None else self.features(x), params["weight"])
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """(Half of) the squared error of each example."""
+        squared = (examples.y - self.predict(params, examples.x)).square()
+        return squared / 2 if self.half else squared
+
+    def scores(self, params: Params, examples: Examples) -> Tensor:
+        """The squared error of each example, without the half."""
+        return (examples.y - self.predict(params, examples.x)).square()
+
+    def describe(self) -> str:
+        """What is learned, for fingerprints and run records."""
+        features = "x" if self.features is None else getattr(self.features, "__qualname__", repr(self.features))
+        return f"linear regression on {self.width} features {features}, half={self.half}"
+
+
+class Regression:
+    """Squared loss of any network with one output."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Regression:
+        """The same objective elsewhere, or in another precision."""
+        return Regression(self.network.to(device, dtype))
+
+    def init(self, key: Key) -> Params:
+        """Fresh parameters of the network."""
+        return self.network.init(key)
+
+    def predict(self, params: Params, x: Tensor) -> Tensor:
+        """ŷ of each example."""
+        out = self.network(params, x)
+        if out.shape not in ((len(x),), (len(x), 1)):
+            raise InvalidInput(
+                f"The model's output for {len(x)} examples has shape {list(out.shape)}, wanted [{len(x)}, 1]."
+            )
+        return out.reshape(len(x))
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """The squared error of each example."""
+        return (examples.y - self.predict(params, examples.x)).square()
+
+    scores = losses
+
+    def describe(self) -> str:
+        """What is learned, for fingerprints and run records."""
+        return f"regression by {self.network.describe()}"

@@ -1,0 +1,149 @@
+"""Trees of tensors: nested dicts, tuples, lists and named tuples with tensors at the leaves.
+
+`torch.utils._pytree` would do, but it is private. `None` is structure, not a leaf; numbers at the leaves are
+allowed on the way in and become tensors (`as_tensors`) before they leave a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]  # one model; the same dict with a leading axis is many models
+Tree = Any  # a Tensor, a number, None, or a dict, list, tuple or NamedTuple of trees
+T = TypeVar("T")
+
+
+class Structure(NamedTuple):
+    """What is left of a tree when its leaves are taken out; compares equal for trees of one shape."""
+
+    kind: type | None  # None marks a leaf
+    names: tuple[str, ...]
+    children: tuple[Structure, ...]
+
+
+LEAF = Structure(None, (), ())
+
+
+def flatten(tree: Tree) -> tuple[list[Any], Structure]:
+    """The leaves in order, and the structure to put them back with.
+
+    >>> leaves, structure = flatten({"b": 2, "a": (1, None)})
+    >>> leaves
+    [1, 2]
+    >>> unflatten(structure, leaves)
+    {'a': (1, None), 'b': 2}
+    """
+    leaves: list[Any] = []
+    return leaves, _flatten_into(leaves, tree)
+
+
+def _flatten_into(leaves: list[Any], tree: Tree) -> Structure:
+    if tree is None:
+        return Structure(type(None), (), ())
+    if isinstance(tree, dict):
+        names = tuple(sorted(tree))  # the order of insertion is no part of a message
+        return Structure(dict, names, tuple(_flatten_into(leaves, tree[name]) for name in names))
+    if isinstance(tree, (tuple, list)):
+        return Structure(type(tree), (), tuple(_flatten_into(leaves, child) for child in tree))
+    leaves.append(tree)
+    return LEAF
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Tree:
+    """The tree with `structure` and `leaves`."""
+    rest = iter(leaves)
+    tree = _unflatten_from(rest, structure)
+    if next(rest, None) is not None:
+        raise ValueError(f"{len(leaves)} leaves are more than the structure holds")
+    return tree
+
+
+def _unflatten_from(rest: Any, structure: Structure) -> Tree:
+    kind = structure.kind
+    if kind is None:
+        return next(rest)
+    if kind is type(None):
+        return None
+    children = [_unflatten_from(rest, child) for child in structure.children]
+    if kind is dict:
+        return dict(zip(structure.names, children, strict=True))
+    return kind(*children) if hasattr(kind, "_fields") else kind(children)
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors among the leaves."""
+    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
+
+
+def tree_map(fn: Callable[..., Any], tree: T, *others: Tree) -> T:
+    """`fn` of the leaves that stand at the same place in every tree."""
+    first, structure = flatten(tree)
+    rest = [flatten(other) for other in others]
+    if any(other != structure for _, other in rest):
+        raise ValueError("trees of different structure")
+    mapped: T = unflatten(structure, [fn(*row) for row in zip(first, *(flat for flat, _ in rest), strict=True)])
+    return mapped
+
+
+def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
+    """`fn` of every tensor; other leaves stay as they are."""
+    return tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def as_tensors(tree: T) -> T:
+    """Numbers at the leaves become tensors."""
+    return tree_map(lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(leaf), tree)
+
+
+def take(models: T, index: Tensor | int | slice) -> T:
+    """One row, or several, of every leaf: `take(models, label)` is the model of that label."""
+    return map_tensors(lambda leaf: leaf[index], models)
+
+
+def count(models: Tree) -> int:
+    """How many rows the leaves have: the number of models."""
+    return int(leaves(models)[0].shape[0])
+
+
+def stack(trees: Sequence[T]) -> T:
+    """Trees of one structure as one tree with a leading axis."""
+    return tree_map(lambda *rows: torch.stack([torch.as_tensor(row) for row in rows]), trees[0], *trees[1:])
+
+
+def concat(trees: Sequence[T]) -> T:
+    """Trees of rows, one after another."""
+    return trees[0] if len(trees) == 1 else tree_map(lambda *rows: torch.cat(rows), trees[0], *trees[1:])
+
+
+def add(tree: T, other: T, alpha: float | Tensor = 1.0) -> T:
+    """tree + alpha · other."""
+    return tree_map(lambda a, b: a + alpha * b, tree, other)
+
+
+def nbytes(tree: Tree) -> int:
+    """Bytes of the tensors in a tree: what a message of it weighs."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+class Signature(NamedTuple):
+    """Structure, shapes and dtypes: two replies can be added up only if these agree."""
+
+    structure: Structure
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = (f"{dtype}{list(shape)}" for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
+        return ", ".join(parts) or "nothing"
+
+
+def signature(tree: Tree, *, rows: bool = False) -> Signature:
+    """The signature of a tree, or with `rows` of one row of it."""
+    flat, structure = flatten(tree)
+    tensors = [torch.as_tensor(leaf) for leaf in flat]
+    shapes = tuple(tuple(t.shape[1:] if rows else t.shape) for t in tensors)
+    return Signature(structure, shapes, tuple(str(t.dtype).removeprefix("torch.") for t in tensors))
