@@ -18,7 +18,7 @@ from corymb.checks import Part, Rejection, Sums, merge_sums
 from corymb.client import ClientFn, Objective, Share, Shares
 from corymb.keys import Key, fold, hash_name, root
 from corymb.settings import require
-from corymb.trees import Signature, concat, flatten, leaves, map_tensors, nbytes, signature, take, unflatten
+from corymb.trees import Signature, concat, flatten, leaves, map_tensors, nbytes, signature, unflatten
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,14 +40,23 @@ __all__ = [
 
 
 class Each(NamedTuple):
-    """An argument with one row for each client asked."""
+    """An argument of which each client asked gets one row: its own, or the one that `of` names for it."""
 
     rows: Any
+    of: Tensor | None = None
+
+    def at(self, places: Tensor) -> Any:
+        """The rows for the clients at these places of those asked."""
+        wanted = places if self.of is None else self.of.to(places.device)[places]
+        return map_tensors(lambda leaf: leaf[wanted.to(leaf.device)], self.rows)
 
 
-def each(rows: T) -> T:
-    """Send each client asked its own row; any other argument goes to all alike."""
-    return Each(rows)  # type: ignore[return-value]
+def each(rows: T, of: Tensor | None = None) -> T:
+    """Send each client asked its own row; any other argument goes to all alike.
+
+    `each(models, of=labels)` sends each client the model of its label, without a copy for every client at the server.
+    """
+    return Each(rows, of)  # type: ignore[return-value]
 
 
 class Call(NamedTuple):
@@ -164,6 +173,19 @@ class Cohort:
         return self._fed.ask(self.ids, "sum", fn, args, options)
 
 
+@dataclass
+class _Moment:
+    """Where a run stands: every key is folded from seed, clock and the number of the call since the last tick."""
+
+    stream: str
+    seed: int = 0
+    clock: int = 0
+    calls: int = 0
+
+    def key(self) -> Key:
+        return fold(root(self.seed), self.stream, self.clock)
+
+
 class Federation:
     """All clients behind one engine, with the run's seed and clock. The driver sets and ticks the clock."""
 
@@ -178,12 +200,21 @@ class Federation:
         self.ledger = Ledger()
         self.clients = Cohort(self, torch.arange(len(engine.names)))
         self._readonly = False
-        self.set_clock(seed=0, clock=0)
+        self._moment = _Moment("run")
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self._moment.seed
+
+    @property
+    def clock(self) -> int:
+        """The number of snapshots yielded so far; the driver ticks it."""
+        return self._moment.clock
 
     def set_clock(self, *, seed: int, clock: int) -> None:
-        """Where the run stands: every key is folded from these two and the number of the call since."""
-        self.seed, self.clock, self._calls = seed, clock, 0
-        self._root = fold(root(seed), "evaluation" if self._readonly else "run", clock)
+        """Say where the run stands."""
+        self._moment.seed, self._moment.clock, self._moment.calls = seed, clock, 0
 
     def rewind(self, clock: int) -> None:
         """Client memory as it was when the clock stood there."""
@@ -195,26 +226,34 @@ class Federation:
 
     def evaluation(self) -> Federation:
         """The same clients, read-only: keys and ledger of its own, so that how often one looks changes nothing."""
+        moment = _Moment("evaluation", self.seed, self.clock)
+        return self._view(self.clients.ids, _readonly=True, ledger=Ledger(), min_replies=1, _moment=moment)
+
+    def only(self, cohort: Cohort) -> Federation:
+        """The federation of some of the clients; clock, keys and ledger are the same."""
+        return self._view(cohort.ids)
+
+    def _view(self, ids: Tensor, **changes: Any) -> Federation:
         view = object.__new__(Federation)
-        view.__dict__.update(self.__dict__, _readonly=True, ledger=Ledger(), min_replies=1)
-        view.clients = Cohort(view, self.clients.ids)
-        view.set_clock(seed=self.seed, clock=self.clock)
+        view.__dict__.update(self.__dict__, **changes)
+        view.clients = Cohort(view, ids)
         return view
 
     def key(self, purpose: str) -> Key:
         """Randomness of the server's own, for one purpose at this clock."""
-        return fold(self._root, "server", purpose)
+        return fold(self._moment.key(), "server", purpose)
 
     def draw(self, purpose: str) -> Key:
         """As `key`, but a new one each time within a tick of the clock."""
-        self._calls += 1
-        return fold(self.key(purpose), self._calls)
+        self._moment.calls += 1
+        return fold(self.key(purpose), self._moment.calls)
 
     def ask(self, ids: Tensor, verb: Literal["map", "sum"], fn: Any, args: Any, options: Any) -> Replies[Any]:
         """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
         _check_rows(args, options, len(ids))
-        self._calls += 1
-        call = Call(fn, args, options, fold(self._root, "call", self._calls), self.clock, verb, self._readonly)
+        self._moment.calls += 1
+        key = fold(self._moment.key(), "call", self._moment.calls)
+        call = Call(fn, args, options, key, self.clock, verb, self._readonly)
         parts = list(self._engine.run(call, ids))
         kept, rejected = _accept(parts, ids, verb)
         down, asked = _bytes_down(args, options), len(ids)
@@ -254,17 +293,16 @@ def _check_rows(args: Any, options: Any, n: int) -> None:
     for value in (*args, *options.values()):
         if isinstance(value, Each):
             for leaf in leaves(value.rows):
-                if leaf.shape[0] != n:
+                if value.of is None and leaf.shape[0] != n:
                     raise ValueError(f"each(...) has {leaf.shape[0]} rows for {n} clients asked: give one row a client")
+            if value.of is not None and len(value.of) != n:
+                raise ValueError(f"each(..., of=...) names {len(value.of)} rows for {n} clients asked")
 
 
 def _bytes_down(args: Any, options: Any) -> int:
+    """What one client is sent: all of an argument, but of `each` one row."""
     return sum(
-        nbytes(take(value.rows, 0))
-        if isinstance(value, Each) and leaves(value.rows) and len(leaves(value.rows)[0])
-        else 0
-        if isinstance(value, Each)
-        else nbytes(value)
+        sum(leaf[:1].nbytes for leaf in leaves(value.rows)) if isinstance(value, Each) else nbytes(value)
         for value in (*args, *options.values())
     )
 

@@ -15,7 +15,7 @@ from corymb.client import Client, Examples, Memory, Objective, Slot, Split
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.federation import Call, Each
 from corymb.keys import fold, hash_name
-from corymb.trees import as_tensors, map_tensors, take
+from corymb.trees import as_tensors, map_tensors
 
 
 class RaggedLike(Protocol):
@@ -154,8 +154,9 @@ class Room:
             memory=memory,
             key=self.keys(call, ids)[0],
         )
-        args = [take(a.rows, place) if isinstance(a, Each) else a for a in call.args]
-        options = {n: take(o.rows, place) if isinstance(o, Each) else o for n, o in call.options.items()}
+        where = torch.tensor(place)
+        args = [a.at(where) if isinstance(a, Each) else a for a in call.args]
+        options = {n: o.at(where) if isinstance(o, Each) else o for n, o in call.options.items()}
         with self.where.computing():
             value = as_tensors(call.fn.body(subject, *args, **options))
         return Outcome(value, memory.writes)

@@ -20,7 +20,7 @@ from corymb.engines.kernels import KernelName, Kernels
 from corymb.engines.probe import probe
 from corymb.engines.room import ClientData, Outcome, Room, Where, settle
 from corymb.federation import Call, Each
-from corymb.trees import as_tensors, flatten, map_tensors, unflatten
+from corymb.trees import as_tensors, flatten, unflatten
 
 log = logging.getLogger(__name__)
 CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothing
@@ -203,7 +203,7 @@ class VectorisedEngine:
 
 
 def _rows_at(arg: Any, places: Tensor) -> Any:
-    return map_tensors(lambda leaf: leaf[places.to(leaf.device)], arg.rows) if isinstance(arg, Each) else None
+    return arg.at(places) if isinstance(arg, Each) else None
 
 
 def _budget(device: torch.device) -> int:

@@ -1,0 +1,182 @@
+"""One IFCA round three ways, in one run: the naive per-client loop, hand-written batched products, and Corymb.
+
+    python benchmarks/rounds.py [--threads 1 2] [--repeats 5] [--device cpu|cuda] [--json FILE]
+
+MLP 784-200-10, k = 4, 10 full-batch steps on 400×50 and 100×200 clients, and batches of 50 on 100×600. Machines are
+noisy: the ways take turns, the least of the repeats counts, and only ratios are reported as results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+from corymb.algorithms import IFCA
+from corymb.driver import drive
+from corymb.engines import VectorisedEngine, Where
+from corymb.federation import Federation
+from corymb.local import Descent
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
+
+K, STEPS, LR = 4, 10, 0.1
+CASES = [(400, 50, None), (100, 200, None), (100, 600, 50)]
+GPU_CASES = [(4800, 50, None), (1200, 200, None)]
+
+
+def clients(n: int, m: int, device: str) -> tuple[Tensor, Tensor]:
+    """n clients with m random pictures and classes each: arithmetic does not care."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(n, m, 784, generator=draw)
+    y = torch.randint(10, (n, m), generator=draw)
+    return x.to(device), y.to(device)
+
+
+def modules(device: str) -> list[nn.Module]:
+    return [mlp(784, [200], 10)().to(device) for _ in range(K)]
+
+
+# ---- the naive way: one module, one client after another
+
+
+def naive_round(x: Tensor, y: Tensor, models: list[nn.Module], batch: int | None) -> None:
+    loss_of = nn.CrossEntropyLoss()
+    chosen: list[list[dict[str, Tensor]]] = [[] for _ in models]
+    worker = mlp(784, [200], 10)().to(x.device)
+    for xi, yi in zip(x, y, strict=True):
+        with torch.no_grad():
+            label = min(range(K), key=lambda j: float(loss_of(models[j](xi), yi)))  # noqa: B023
+        worker.load_state_dict(models[label].state_dict())
+        optimiser = torch.optim.SGD(worker.parameters(), lr=LR)
+        for rows in batches(len(yi), batch):
+            optimiser.zero_grad()
+            loss_of(worker(xi[rows]), yi[rows]).backward()
+            optimiser.step()
+        chosen[label].append({name: p.clone() for name, p in worker.state_dict().items()})
+    for model, states in zip(models, chosen, strict=True):
+        if states:
+            model.load_state_dict({name: sum(s[name] for s in states) / len(states) for name in states[0]})
+
+
+def batches(m: int, batch: int | None) -> list[slice | Tensor]:
+    if batch is None:
+        return [slice(None)] * STEPS
+    return list(torch.randperm(m).split(batch))
+
+
+# ---- by hand: the same arithmetic for all clients at once, with bmm
+
+
+def hand_round(x: Tensor, y: Tensor, models: list[nn.Module], batch: int | None) -> None:
+    n, m, _ = x.shape
+    with torch.no_grad():
+        each = [nn.functional.cross_entropy(f(x.flatten(0, 1)), y.flatten(), reduction="none") for f in models]
+        label = torch.stack([loss.reshape(n, m).mean(1) for loss in each]).argmin(0)
+        stacked = [torch.stack(ps)[label] for ps in zip(*(f.parameters() for f in models), strict=True)]
+        w1, b1, w2, b2 = stacked
+        for rows in batches(m, batch):
+            hand_step(x[:, rows], y[:, rows], w1, b1, w2, b2)
+        one_hot = nn.functional.one_hot(label, K).to(x.dtype)
+        size = one_hot.sum(0)
+        for place, values in enumerate(stacked):
+            total = (one_hot.T @ values.flatten(1)).reshape(K, *values.shape[1:])
+            for j, model in enumerate(models):
+                if size[j]:
+                    list(model.parameters())[place].copy_(total[j] / size[j])
+
+
+def hand_step(x: Tensor, y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> None:
+    h = torch.baddbmm(b1[:, None], x, w1.mT).relu_()
+    logits = torch.baddbmm(b2[:, None], h, w2.mT)
+    g = logits.softmax(-1)
+    g.scatter_add_(2, y[..., None], -torch.ones_like(y[..., None], dtype=g.dtype)).div_(x.shape[1])
+    gh = torch.bmm(g, w2) * (h > 0)
+    w2.baddbmm_(g.mT, h, alpha=-LR)
+    b2.sub_(g.sum(1), alpha=LR)
+    w1.baddbmm_(gh.mT, x, alpha=-LR)
+    b1.sub_(gh.sum(1), alpha=LR)
+
+
+# ---- Corymb
+
+
+def corymb_round(x: Tensor, y: Tensor, batch: int | None, *, kernel: str | None = None) -> Callable[[], object]:
+    n, m, _ = x.shape
+    flat = SimpleNamespace(x=x.flatten(0, 1), y=y.flatten(), offsets=torch.arange(n + 1) * m)
+    data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=flat, test=flat)
+    objective = Classification(Network(mlp(784, [200], 10), device=x.device), 10)
+    engine = VectorisedEngine(objective, data, Where(device=str(x.device)), kernel=kernel)  # type: ignore[arg-type]
+    local = Descent(lr=LR, steps=STEPS) if batch is None else Descent(lr=LR, epochs=1, batch=batch)
+    rounds = drive(IFCA(k=K, rounds=10**6, local=local), Federation(engine))
+    return lambda: next(rounds)
+
+
+# ---- timing
+
+
+def measure(ways: dict[str, Callable[[], object]], repeats: int, device: str) -> dict[str, tuple[float, float]]:
+    """The least wall and CPU seconds of each way, taking turns; the first round of each warms up."""
+    best = {name: (float("inf"), float("inf")) for name in ways}
+    for repeat in range(repeats + 1):
+        for name, way in ways.items():
+            wall, cpu = time.perf_counter(), time.process_time()
+            way()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            if repeat:
+                best[name] = min(best[name][0], wall), min(best[name][1], cpu)
+    return best
+
+
+def compare(n: int, m: int, batch: int | None, threads: int, repeats: int, device: str) -> dict[str, object]:
+    torch.set_num_threads(threads)
+    x, y = clients(n, m, device)
+    for_naive, for_hand = modules(device), modules(device)
+    ways: dict[str, Callable[[], object]] = {
+        "naive": lambda: naive_round(x, y, for_naive, batch),
+        "hand": lambda: hand_round(x, y, for_hand, batch),
+        "corymb": corymb_round(x, y, batch),
+        "foreach": corymb_round(x, y, batch, kernel="foreach"),
+    }
+    best = measure(ways, repeats, device)
+    ours = best["corymb"]
+    return {
+        "clients": f"{n}×{m}",
+        "batch": batch or "all",
+        "threads": threads,
+        "seconds": {name: round(wall, 3) for name, (wall, _) in best.items()},
+        "vs hand, wall": round(best["hand"][0] / ours[0], 2),
+        "vs hand, CPU": round(best["hand"][1] / ours[1], 2),
+        "vs naive, wall": round(best["naive"][0] / ours[0], 2),
+        "vs naive, CPU": round(best["naive"][1] / ours[1], 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    rows = []
+    print("speed of Corymb's round: above 1 is faster than the other way")
+    for threads in asked.threads:
+        for n, m, batch in CASES if asked.device == "cpu" else GPU_CASES:
+            row = compare(n, m, batch, threads, asked.repeats, asked.device)
+            rows.append(row)
+            print("  ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""A data set as one file: tensors and a JSON header in the safetensors format, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from corymb.settings import InvalidInput
+
+SUFFIX = ".safetensors"
+_KEY = "corymb_dataset"
+_VERSION = 1
+
+
+def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+    """Write the file beside its place and rename it, so that nobody ever sees half of it."""
+    from safetensors.numpy import save_file  # torch's refuses tensors that share storage, as views of one array do
+
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    text = json.dumps({"version": _VERSION, **header})
+    try:
+        save_file({name: tensor.cpu().contiguous().numpy() for name, tensor in tensors.items()}, partial, {_KEY: text})
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors of a file that `write` made."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise InvalidInput(f"{path} is not a file: give the path that the data set was saved to.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_KEY)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except SafetensorError as error:
+        raise InvalidInput(f"{path} cannot be read as safetensors ({error}): save the data set again.") from None
+    if text is None:
+        raise InvalidInput(f"{path} holds tensors but no Corymb data set: give a file made by FederatedDataset.save.")
+    header = json.loads(text)
+    if header.pop("version") != _VERSION:
+        raise InvalidInput(f"{path} was saved by another version of Corymb: load it there, or make it again.")
+    return header, tensors
