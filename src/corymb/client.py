@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -88,11 +88,22 @@ class Memory:
         self._readonly = readonly
         self.writes: dict[str, Slot] = {}
 
-    def get(self, slot: str, default: T) -> T:
-        """What was last set under `slot`, or `default` for a client that has nothing there."""
+    @overload
+    def get(self, slot: str) -> Any: ...
+    @overload
+    def get(self, slot: str, default: T) -> T: ...
+    def get(self, slot: str, default: Any = None) -> Any:
+        """What was last set under `slot`, or `default` for a client that has nothing there.
+
+        Leave `default` out only where every client asked is known to have set the slot.
+        """
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is None:
+            if default is None:
+                raise KeyError(f"nothing is kept under {slot!r}: give a default")
             return default
+        if default is None:
+            return kept.value
         other = as_tensors(default)
         return tree_map(lambda new, old: _where(kept.present, old, new), other, kept.value)
 

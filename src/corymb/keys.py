@@ -9,6 +9,7 @@ device only. Nothing here, or anywhere in the library, reads a global generator.
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -82,13 +83,14 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def uniform(key: Key, shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
-    """Uniform in [0, 1), from 24 bits (53 in float64), exactly the same on every device.
+    """Uniform in [0, 1), from as many bits as `dtype` holds (24 in float32), exactly the same on every device.
 
     >>> uniform(root(0), (2,)).dtype
     torch.float32
     """
-    exact = 53 if dtype == torch.float64 else 24
-    return _shift(bits(key, shape), 64 - exact).to(dtype) * 2.0**-exact
+    exact = 1 - round(math.log2(torch.finfo(dtype).eps))
+    wide = torch.promote_types(dtype, torch.float32)  # float16 does not reach 2**24
+    return (_shift(bits(key, shape), 64 - exact).to(wide) * 2.0**-exact).to(dtype)
 
 
 def integers(key: Key, high: int, shape: tuple[int, ...] = ()) -> Tensor:

@@ -100,6 +100,12 @@ def descend(
     return _as_params(params, _leave(client, _Descend(how), params, on or client.train, client.key(purpose)))
 
 
+def part(examples: Examples, number: int, parts: int) -> Examples:
+    """The examples of one of several disjoint parts (row i is in part i mod `parts`); the others weigh nothing."""
+    rows = torch.arange(examples.weight.shape[-1], device=examples.weight.device)
+    return examples._replace(weight=torch.where(rows % parts == number, examples.weight, 0))
+
+
 def one_hot(label: Tensor, k: int) -> Tensor:
     """Weight 1 for one of k sums."""
     return (torch.arange(k, device=label.device) == label).to(torch.get_default_dtype())

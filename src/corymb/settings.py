@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 S = TypeVar("S")
 
@@ -34,27 +34,37 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def to_dict(settings: object) -> dict[str, Any]:
-    """A settings dataclass as plain values, nested dataclasses as nested dicts."""
+    """A settings dataclass as plain values, nested dataclasses as nested dicts; `lr=1` is 1.0 where a float is meant."""
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         raise TypeError(f"{settings!r} is not an instance of a settings dataclass")
-    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    hints = get_type_hints(type(settings))
+    return {f.name: _plain(getattr(settings, f.name), _kinds(hints[f.name])) for f in dataclasses.fields(settings)}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, kinds: set[Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value
+        return [_plain(item, kinds) for item in value]
+    return float(value) if type(value) is int and float in kinds and int not in kinds else value
+
+
+def _kinds(hint: Any) -> set[Any]:
+    """The types that a type hint is made of: `tuple[float, ...] | None` gives float and None's."""
+    inner = get_args(hint)
+    return set().union(*map(_kinds, inner)) if inner else {hint}
 
 
 def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
-    """A settings dataclass from plain values: unknown names are refused and the field at fault is named."""
+    """A settings dataclass from plain values: unknown names are refused and the field at fault is named.
+
+    Values must be of the field's type, as TOML and JSON have it: no text for a number, no fraction for a whole one.
+    """
     from pydantic import TypeAdapter, ValidationError
 
     _refuse_unknown(kind, values, where="")
     try:
-        return TypeAdapter(kind).validate_python(dict(values))
+        return TypeAdapter(kind).validate_json(json.dumps(values, default=to_dict), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or kind.__name__
@@ -62,14 +72,15 @@ def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
 
 
 def _refuse_unknown(kind: type, values: Mapping[str, Any], where: str) -> None:
+    hints = get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind)}
-    for name in values:
+    for name, value in values.items():
         if name not in fields:
             raise InvalidInput(f"Unknown setting {where + name!r} for {kind.__name__}. {did_you_mean(name, fields)}")
-    defaults = {f.name: f.default for f in dataclasses.fields(kind)}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and dataclasses.is_dataclass(defaults.get(name)):
-            _refuse_unknown(type(defaults[name]), value, where=f"{where}{name}.")
+        nested = [inner for inner in _kinds(hints[name]) if dataclasses.is_dataclass(inner)]
+        for place, item in enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]:
+            if len(nested) == 1 and isinstance(item, Mapping):
+                _refuse_unknown(nested[0], item, f"{where}{name}." if place is None else f"{where}{name}.{place}.")
 
 
 def fingerprint(*parts: object) -> str:

@@ -41,7 +41,7 @@ class Snapshot:
         """k new models, nobody assigned."""
         key = fed.key("models")
         models = stack([fed.objective.init(fold(key, j)) for j in range(k)])
-        return Snapshot(models=models, labels=torch.full((len(fed.clients),), -1), seed=fed.seed, clock=fed.clock)
+        return Snapshot(models=models, labels=torch.full((len(fed.names),), -1), seed=fed.seed, clock=fed.clock)
 
     @property
     def k(self) -> int:

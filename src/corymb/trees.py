@@ -56,7 +56,10 @@ def _flatten_into(leaves: list[Any], tree: Tree) -> Structure:
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Tree:
     """The tree with `structure` and `leaves`."""
     rest = iter(leaves)
-    tree = _unflatten_from(rest, structure)
+    try:
+        tree = _unflatten_from(rest, structure)
+    except StopIteration:
+        raise ValueError(f"{len(leaves)} leaves are fewer than the structure holds") from None
     if next(rest, None) is not None:
         raise ValueError(f"{len(leaves)} leaves are more than the structure holds")
     return tree

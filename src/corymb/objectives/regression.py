@@ -21,6 +21,8 @@ class LinearRegression:
     `features` is φ, a function of one batch of x; without it, x itself.
     """
 
+    squared = True
+
     def __init__(
         self,
         inputs: int,
@@ -63,6 +65,8 @@ class LinearRegression:
 
 class Regression:
     """Squared loss of any network with one output."""
+
+    squared = True
 
     def __init__(self, network: Network) -> None:
         self.network = network

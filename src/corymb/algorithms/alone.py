@@ -1,0 +1,75 @@
+"""Alone: every client trains for itself, and no model ever leaves it.
+
+The local baseline of the papers. The first round sends everybody one common start; after that the server only hears
+how large the loss is. Departures: none known (000 does not say how long its local models train; set `rounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corymb.client import Client, on_client
+from corymb.federation import Federation
+from corymb.local import Descent, descend, loss
+from corymb.settings import require
+from corymb.snapshot import Snapshot
+from corymb.trees import Params, take
+
+
+@on_client
+def begin_at_home(client: Client, model: Params, *, local: Descent) -> Tensor:
+    """Train the common start and keep it; the loss beforehand is all that leaves."""
+    client.memory.set("model", descend(client, model, local))
+    return loss(client, model)
+
+
+@on_client
+def go_on_at_home(client: Client, *, local: Descent) -> Tensor:
+    """Train the kept model on; the loss beforehand is all that leaves."""
+    model: Params = client.memory.get("model")
+    client.memory.set("model", descend(client, model, local))
+    return loss(client, model)
+
+
+@on_client
+def serve_own(client: Client, models: Params, label: Tensor) -> Params:
+    """The client's own model; before it has one, the common start."""
+    return client.memory.get("model", take(models, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alone:
+    """The local baseline."""
+
+    rounds: int = 10
+    local: Descent = Descent(lr=0.1, steps=10)
+
+    serve = serve_own
+
+    def __post_init__(self) -> None:
+        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
+
+    @property
+    def planned_rounds(self) -> int:
+        """One snapshot a round."""
+        return self.rounds
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """Everybody trains at home, round after round."""
+        at = start or Snapshot.fresh(fed, 1)
+        for t in range(at.round, self.rounds):
+            begun = at.carry.get("begun", torch.zeros_like(at.labels, dtype=torch.bool))
+            mine, local = begun[fed.clients.ids], self.local.at(t)
+            replies = []
+            if not mine.all():  # in the first round, and after one in which somebody's reply did not count
+                replies.append(fed.clients[~mine].map(begin_at_home, take(at.models, 0), local=local))
+            if mine.any():
+                replies.append(fed.clients[mine].map(go_on_at_home, local=local))
+            begun = begun.clone()
+            begun[torch.cat([some.clients.ids for some in replies])] = True
+            losses = torch.cat([some.value for some in replies])
+            yield (at := at.next(carry={"begun": begun}, notes={"train_loss": float(losses.mean())}))

@@ -1,0 +1,50 @@
+"""Oracle: the clusters are given, and a federated algorithm runs inside each.
+
+What clustering could gain at most: nobody has the true clusters in practice. Departures: none known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from corymb.algorithms.fedavg import FedAvg
+from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.within import within
+from corymb.federation import Federation
+from corymb.local import serve_assigned
+from corymb.settings import require
+from corymb.snapshot import Snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle:
+    """Training inside given clusters."""
+
+    groups: tuple[int, ...]
+    """Each client's cluster, from 0 up."""
+    inner: FedAvg | FedProx | IFCA = FedAvg()
+    """What runs inside each cluster."""
+
+    serve = serve_assigned
+
+    def __post_init__(self) -> None:
+        found = set(self.groups)
+        wanted = set(range(len(found)))
+        require(found == wanted, f"groups must be numbered 0 to {len(found) - 1}, got {sorted(found)}.")
+
+    @property
+    def planned_rounds(self) -> int:
+        """The inner algorithm's."""
+        return self.inner.planned_rounds
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """The inner algorithm in every cluster at once."""
+        require(
+            len(self.groups) == len(fed.clients),
+            f"groups names {len(self.groups)} clients, the federation has {len(fed.clients)}.",
+        )
+        return within(fed, torch.tensor(self.groups), self.inner, start)

@@ -1,0 +1,101 @@
+"""Clusters from numbers: complete linkage at a distance, a distance found from the widest gap, k-means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.keys import Key, integers
+from corymb.settings import require
+
+
+class Gap(NamedTuple):
+    """Where sorted heights jump most: `threshold` lies between `below` and `above`, which is `ratio` times as high."""
+
+    threshold: float
+    below: float
+    above: float
+    ratio: float
+
+
+class Groups(NamedTuple):
+    """A group for every point, numbered in the order of first appearance."""
+
+    labels: Tensor  # n
+    count: int
+    threshold: float
+    heights: list[float]  # of the merges, rising
+    gap: Gap | None = None  # where the threshold was found, not given
+
+
+NO_GAP = 1.3
+"""A ratio below this is no gap between groups: standard normal points in 100 dimensions show up to 1.1."""
+
+
+def widest_gap(heights: Sequence[float], *, most: int | None = None) -> Gap:
+    """The widest relative gap between neighbouring heights of merges, of those that leave at most `most` groups.
+
+    The threshold is the geometric mean of its two ends. Without a bound, cuts that leave groups of fewer than two
+    points on average are left out: between the first, smallest heights wide relative gaps mean nothing.
+
+    >>> widest_gap([1.0, 1.1, 1.2, 4.8]).threshold
+    2.4
+    """
+    rising = sorted(float(height) for height in heights)
+    require(len(rising) >= 2, f"A gap needs at least two heights, that is three points; got {len(rising)}.")
+    n = len(rising) + 1
+    most = max(2, n // 2) if most is None else most
+    floor = max(rising[-1], 1e-300) * 1e-9  # points that coincide: not a gap of infinite width
+    steps = [(above / max(below, floor), below, above) for below, above in zip(rising[:-1], rising[1:], strict=True)]
+    steps = steps[max(0, n - 1 - most) :]  # after the cut below the i-th height (from 0) there are n - i groups
+    ratio, below, above = max(steps)
+    return Gap(math.sqrt(max(below, floor) * above), below, above, ratio)
+
+
+def complete_linkage(points: Tensor, threshold: float | None = None) -> Groups:
+    """Groups whose two farthest members are at most `threshold` apart; without it, found by `widest_gap`.
+
+    Complete, because single linkage chains: one stray point between two groups makes them one.
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+
+    if len(points) == 1:
+        return Groups(torch.zeros(1, dtype=torch.int64), 1, threshold or 0.0, [])
+    tree = linkage(points.detach().cpu().double().numpy(), method="complete")
+    heights: list[float] = tree[:, 2].tolist()
+    gap = widest_gap(heights) if threshold is None and len(heights) >= 2 else None
+    cut = threshold if threshold is not None else gap.threshold if gap else heights[0]
+    labels = by_appearance(torch.from_numpy(fcluster(tree, cut, criterion="distance")).long())
+    return Groups(labels, int(labels.max()) + 1, cut, heights, gap)
+
+
+def k_means(points: Tensor, k: int, key: Key, *, starts: int = 10) -> Tensor:
+    """The labels of the best of several runs of k-means (k-means++ starts), numbered in the order of appearance."""
+    from sklearn.cluster import KMeans
+
+    require(len(points) >= k, f"k-means with k={k} needs at least {k} points, got {len(points)}.")
+    seed = int(integers(key, 2**32))
+    found = KMeans(k, n_init=starts, random_state=seed).fit(points.detach().cpu().double().numpy())
+    return by_appearance(torch.from_numpy(found.labels_).long())
+
+
+def by_appearance(labels: Tensor) -> Tensor:
+    """The same groups, numbered 0, 1, ... in the order in which they first appear.
+
+    >>> by_appearance(torch.tensor([7, 2, 7, 5]))
+    tensor([0, 1, 0, 2])
+    """
+    _, dense = torch.unique(labels, return_inverse=True)
+    n = len(labels)
+    first = torch.full((int(dense.max()) + 1,), n).scatter_reduce(0, dense, torch.arange(n), "amin")
+    return first.argsort().argsort()[dense]
+
+
+def group_means(points: Tensor, labels: Tensor, k: int) -> Tensor:
+    """The mean of each group's points: k ...; an empty group's is 0."""
+    member = (labels[None] == torch.arange(k)[:, None]).to(points)  # k n
+    return (member @ points.flatten(1) / member.sum(1, keepdim=True).clamp_min(1)).reshape(k, *points.shape[1:])

@@ -1,0 +1,86 @@
+"""Subspaces of matrices that clients hold in shares: orthogonal iteration on products, never on the matrices.
+
+Su, Xu, Yang 2022 (Algorithm 3) find the leading k directions of Y = Σ_c Y_c, where Y_c is known to client c alone: the
+server sends an orthonormal basis Q, clients return Y_c Q (d k), the server adds up and takes the QR decomposition. Here
+Y_c is the mean of ½(l_a r_bᵀ + r_a l_bᵀ) over pairs a ≠ b of a client's points, with vectors l_a = left_a · x_a and
+r_b = right_b · x_b; it is symmetric, so that one product a step is enough. No d × d matrix is ever formed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from corymb.keys import Key, normal
+
+
+def random_bases(key: Key, count: int, d: int, k: int, like: Tensor) -> Tensor:
+    """Random orthonormal bases of k directions in d dimensions, on the device and in the dtype of `like`: count d k."""
+    return orthonormal(normal(key, (count, d, k), torch.float64)).to(like)
+
+
+def orthonormal(columns: Tensor) -> Tensor:
+    """An orthonormal basis of the span of the columns: ... d k.
+
+    >>> basis = orthonormal(torch.tensor([[3.0, 1.0], [4.0, 0.0]]))
+    >>> bool(torch.allclose(basis.mT @ basis, torch.eye(2), atol=1e-6))
+    True
+    """
+    return torch.linalg.qr(columns).Q
+
+
+def leading_subspace(matrices: Tensor, k: int) -> Tensor:
+    """The left singular vectors of the k largest singular values: ... d d -> ... d k."""
+    return torch.linalg.svd(matrices).U[..., :k]
+
+
+def pair_products(x: Tensor, left: Tensor, right: Tensor, bases: Tensor, pairs: int | None = None) -> Tensor:
+    """One client's sum over ordered pairs of its points, times each of a bases: a d k.
+
+    `x` are its points (m d), `left` and `right` the factors of each point for each basis (m a; 0 for padding), `bases`
+    is a d k. `pairs` takes that many disjoint pairs of neighbouring points instead of all.
+    """
+    a, d, k = bases.shape
+    along = (x @ bases.movedim(0, 1).reshape(d, a * k)).unflatten(-1, (a, k))  # m a k
+    back = _half(left, right, along, pairs)
+    if left is not right:
+        back = (back + _half(right, left, along, pairs)) / 2
+    return (x.mT @ back.flatten(1)).unflatten(-1, (a, k)).movedim(1, 0)
+
+
+def _half(left: Tensor, right: Tensor, along: Tensor, pairs: int | None) -> Tensor:
+    return left[..., None] * _partners(right[..., None] * along, pairs)
+
+
+def _partners(values: Tensor, pairs: int | None) -> Tensor:
+    """For every point the sum over the points it is paired with: m a k."""
+    if pairs is None:
+        return values.sum(0) - values
+    m = len(values)
+    place = torch.arange(m, device=values.device)
+    other = place ^ 1  # 0 with 1, 2 with 3
+    paired = (other < m) & (place < 2 * pairs)
+    return torch.where(paired[:, None, None], values[other.clamp_max(m - 1)], 0)
+
+
+def points_and_pairs(real: Tensor, pairs: int | None = None) -> tuple[Tensor, Tensor]:
+    """How many points of a client count, and how many ordered pairs they form; `real` marks what is not padding.
+
+    >>> points_and_pairs(torch.tensor([True, True, True, False]))
+    (tensor(3), tensor(6))
+    """
+    m = real.sum()
+    if pairs is None:
+        return torch.where(m > 1, m, 0), m * (m - 1)
+    used = 2 * (m // 2).clamp_max(pairs)
+    return used, used
+
+
+def power_iteration(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """The leading eigenvector of a symmetric matrix, and its Rayleigh quotient."""
+    tiny = torch.finfo(matrix.dtype).tiny
+    vector = start / start.norm().clamp_min(tiny)
+    for _ in range(steps):
+        vector = matrix @ vector
+        vector = vector / vector.norm().clamp_min(tiny)
+    return vector, vector @ (matrix @ vector)
