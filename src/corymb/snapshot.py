@@ -87,7 +87,7 @@ class Algorithm(Protocol):
 Run = Callable[[Federation, Snapshot | None], Iterator[Snapshot]]
 
 
-def stages(fed: Federation, start: Snapshot | None, **runs: Run) -> Iterator[Snapshot]:
+def stages(fed: Federation, start: Snapshot | None, /, **runs: Run) -> Iterator[Snapshot]:
     """One algorithm after another, each started from the last one's models; `stage` says which one is at work.
 
     A snapshot's stage is a path: `name` or `name/stage within`.
@@ -128,9 +128,9 @@ def best_of(
             yield replace(at, stage=stage, carry={**at.carry, **_best(kept)})
         if at is None:
             raise ValueError("a run of no rounds cannot be scored")
-        loss = score(fed, at)
-        losses = [*_losses(kept), loss]
-        if loss <= min(losses):
+        before, loss = _losses(kept), score(fed, at)
+        losses = [*before, loss]
+        if not before or loss < min(before):
             kept = {f"best/models/{name}": value for name, value in at.models.items()} | {"best/labels": at.labels}
         kept = {**_best(kept), "best/losses": torch.tensor(losses, dtype=torch.float64)}
         models = {name.removeprefix("best/models/"): kept[name] for name in kept if name.startswith("best/models/")}

@@ -1,7 +1,8 @@
 """FedX + clustering: FedAvg or FedProx for whichever of k models fits a client best.
 
 Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression. NeurIPS 2022 (Phase 2). η: `local.lr`,
-s: `local.steps`, T': `rounds`, λ_i: `assignment`, w_i = n_i / N: `weights`.
+s: `local.steps`, T': `rounds`, λ_i: `assignment`, w_i = n_i / N: `weights`. The paper's loss is half of the mean
+square, and η is a step on that, whether or not the objective has the half.
 
 Each round every client picks the model with the least loss on all its data and refines it: FedAvg with s gradient
 steps, FedProx with the minimum of its loss plus ‖θ − θ_old‖² / 2η, in closed form for linear models. In the paper's
@@ -10,8 +11,6 @@ clients. A non-member's θ_j need not travel: the server knows it.
 
 Departures from the paper:
 
-* The paper's loss is half of the mean square; steps are as in the paper with `LinearRegression(half=True)`, and twice
-  as long without the half.
 * Soft assignment: the paper's loss is linear in λ, so that its own minimiser is a hard label. Ours is
   λ_ij ∝ exp(−m_i F_i(θ_j) / `temperature`); a client refines every model, and the fraction λ_ij of it counts (for one
   FedAvg step this is the paper's step on the λ-weighted loss).
@@ -22,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -67,7 +66,7 @@ def weigh_and_refine(
 def curvature(client: Client) -> Tensor:
     """‖φ(x)‖² / m, the largest eigenvalue of the client's second moment of features."""
     x, real = linear_features(client)
-    norm = torch.linalg.matrix_norm(torch.where(real[:, None], x, 0), 2)
+    norm: Tensor = torch.linalg.matrix_norm(torch.where(real[:, None], x, 0), 2)
     return norm.square() / real.sum().clamp_min(1)
 
 
@@ -85,14 +84,17 @@ def _size(client: Client, weights: Weights) -> Tensor:
 
 
 def _refine(client: Client, model: Params, local: Descent, refinement: Refinement) -> Params:
-    return descend(client, model, local) if refinement == "fedavg" else _proximal(client, model, local.lr)
+    if refinement == "fedprox":
+        return _proximal(client, model, local.lr)
+    objective = client.objective
+    twice = getattr(objective, "squared", False) and not getattr(objective, "half", False)  # the paper's loss
+    return descend(client, model, replace(local, lr=local.lr / 2) if twice else local)
 
 
 def _proximal(client: Client, model: Params, lr: float) -> Params:
-    """argmin of loss + ‖θ − θ_old‖² / 2η: θ_old − c xᵀ (I + c x xᵀ)⁻¹ (x θ_old − y), with c = η/m (2η/m: no half)."""
+    """argmin of ‖y − xθ‖² / 2m + ‖θ − θ_old‖² / 2η: θ_old − c xᵀ (I + c x xᵀ)⁻¹ (x θ_old − y), where c = η / m."""
     x, real = linear_features(client)
-    assert isinstance(client.objective, LinearRegression)
-    c = lr * (1 if client.objective.half else 2) / real.sum().clamp_min(1)
+    c = lr / real.sum().clamp_min(1).to(x.dtype)
     x = torch.where(real[:, None], x, 0)
     residual = torch.where(real, x @ model["weight"] - client.train.y, 0)
     m, d = x.shape
@@ -151,36 +153,33 @@ class FedX:
         return Snapshot.fresh(fed, self.k)
 
     def _round(self, clients: Cohort, at: Snapshot, local: Descent) -> Snapshot:
-        shares = None
+        of, weights, shares = self.refinement, self.weights, None
         if self.assignment == "hard":
-            replies = clients.sum(
-                choose_and_refine, at.models, local=local, refinement=self.refinement, weights=self.weights
-            )
-            sums, answered, loss = replies.value._replace(note=()), replies.clients, replies.value.note
+            hard = clients.sum(choose_and_refine, at.models, local=local, refinement=of, weights=weights)
+            mean, weight, label, loss = hard.value.mean(empty=at.models), *hard.value[1:]
+            answered = hard.clients
         else:
             soft = clients.sum(
                 weigh_and_refine,
                 at.models,
                 local=local,
-                refinement=self.refinement,
-                weights=self.weights,
+                refinement=of,
+                weights=weights,
                 temperature=self.temperature,
             )
-            sums, answered, (loss, likely) = soft.value._replace(note=()), soft.clients, soft.value.note
-            shares = at.shares.clone() if at.shares is not None else likely.new_zeros(len(at.labels), at.k)
-            shares[answered.ids] = likely
-        if self.averaging == "members":
-            models = sums.mean(empty=at.models)
-        else:
-            whole = float(answered.sizes.sum() if self.weights == "examples" else len(answered))
-            models = tree_map(lambda total, old: _over_all(total, sums.weight, old, whole), sums.total, at.models)
+            mean, weight, label, (loss, likely) = soft.value.mean(empty=at.models), *soft.value[1:]
+            answered = soft.clients
+            before = likely.new_zeros(len(at.labels), at.k) if at.shares is None else at.shares
+            shares = before.index_copy(0, answered.ids.to(likely.device), likely)
+        if self.averaging == "all":
+            whole = int(answered.sizes.sum()) if weights == "examples" else len(answered)
+            mean = tree_map(lambda new, old: old + _led(weight, old) / whole * (new - old), mean, at.models)
         notes = {"train_loss": float(loss.mean())}
-        return at.next(models=models, labels=(answered, sums.label), shares=shares, notes=notes)
+        return at.next(models=mean, labels=(answered, label), shares=shares, notes=notes)
 
     def _check_step(self, fed: Federation) -> None:
         """The theory wants η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
-        scale = 1 if getattr(fed.objective, "half", False) else 2
-        most = self.local.lr * scale * float(fed.clients.map(curvature).value.max())
+        most = self.local.lr * float(fed.clients.map(curvature).value.max())
         if most >= 1 and self.refinement == "fedavg":
             log.warning("the step is long for some client: lr times its largest curvature is %.2f, wanted < 1", most)
 
@@ -190,7 +189,6 @@ _NOT_LINEAR = (
 )
 
 
-def _over_all(total: Tensor, weight: Tensor, old: Tensor, whole: float) -> Tensor:
-    """(Σ members' weighted models + everybody else's weight · the old model) / the weight of all."""
-    rest = (whole - weight).reshape(-1, *[1] * (old.dim() - 1)).to(old)
-    return (total + rest * old) / whole
+def _led(factors: Tensor, like: Tensor) -> Tensor:
+    """One factor for each model, to multiply its parameters with."""
+    return factors.reshape(-1, *[1] * (like.dim() - 1)).to(like)

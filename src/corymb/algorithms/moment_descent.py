@@ -28,90 +28,30 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from corymb.algorithms.fedx import FedX, linear_features
-from corymb.client import Client, Share, on_client
-from corymb.federation import Federation, TooFewReplies, each
+from corymb.algorithms.fedx import FedX
+from corymb.algorithms.moments import move, multiply
+from corymb.federation import Cohort, Federation, TooFewReplies, each
 from corymb.grouping import complete_linkage, group_means, k_means
 from corymb.keys import fold, normal
 from corymb.local import serve_assigned
 from corymb.objectives.regression import LinearRegression
-from corymb.orthogonal import (
-    leading_subspace,
-    orthonormal,
-    pair_products,
-    points_and_pairs,
-    power_iteration,
-    random_bases,
-)
+from corymb.orthogonal import leading_subspace, orthonormal, random_bases
 from corymb.settings import require
 from corymb.snapshot import Snapshot, stages
 
 log = logging.getLogger(__name__)
 
 
-@on_client
-def multiply(client: Client, estimates: Tensor, bases: Tensor, *, pairs: int | None) -> Share[tuple[()]]:
-    """This client's share of every anchor's Y_i, times the anchor's basis: a d k. Only ever summed over a panel."""
-    x, real = linear_features(client)
-    points, number = points_and_pairs(real, pairs)
-    left, right = (_residuals(client, x, real, estimates[copy]) for copy in (0, -1))
-    product = pair_products(x, left, left if len(estimates) == 1 else right, bases, pairs)
-    return Share({"product": product / number.clamp_min(1)}, weight=points[None].to(product.dtype))
-
-
-class Moved(NamedTuple):
-    """An anchor's estimate after a step, and how far from its own model it felt before."""
-
-    estimate: Tensor  # d
-    sigma: Tensor
-
-
-@on_client
-def move(
-    client: Client,
-    estimate: Tensor,
-    basis: Tensor,
-    *,
-    part: int,
-    parts: int,
-    power_steps: int,
-    step: float,
-    stop: float,
-) -> Moved:
-    """One step of an anchor along the leading direction of its own residual moment inside the subspace."""
-    x, real = linear_features(client)
-    real = real & (torch.arange(len(real), device=real.device) % parts == part)
-    seen = (x @ basis) * _residuals(client, x, real, estimate[None])  # m k, Uᵀε of each point
-    number = points_and_pairs(real)[1].clamp_min(1)
-    total = seen.sum(0)
-    moment = (torch.outer(total, total) - seen.mT @ seen) / number
-    start = normal(client.key("power"), (basis.shape[-1],)).to(basis)
-    direction, value = power_iteration(moment, start, power_steps)
-    sigma = value.clamp_min(0).sqrt()
-    length = torch.where(sigma > stop, step * sigma, 0)
-    return Moved(estimate + length * (basis @ oriented(direction, total)), sigma)
-
-
-def oriented(direction: Tensor, towards: Tensor) -> Tensor:
-    """The direction or its opposite, whichever points more `towards`."""
-    return torch.where(direction @ towards < 0, -direction, direction)
-
-
-def _residuals(client: Client, x: Tensor, real: Tensor, estimates: Tensor) -> Tensor:
-    """y − φ(x)·θ of each point for each estimate: m a; 0 for what does not count."""
-    return torch.where(real[:, None], client.train.y[:, None] - x @ estimates.mT, 0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class MomentDescent:
     """Coarse models from any start by moment descent on a few anchors; then `FedX` refines them with everybody."""
 
-    k: int
+    k: int = 3
     """Clusters."""
     anchors: int | None = None
     """Anchor clients; by default ⌈6k ln k⌉, or all that have enough data where these are fewer."""
@@ -146,21 +86,20 @@ class MomentDescent:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
-        for name in ("k", "iterations", "subspace_steps", "power_steps"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
-        few = f"anchors={self.anchors} cannot find k={self.k} clusters: take at least k, better 6k ln k."
+        for name in ("k", "iterations", "subspace_steps", "power_steps", "anchors", "pairs"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
+        few = f"{self.anchors} anchors cannot find k = {self.k} clusters: take at least k, better 6k ln k."
         require(self.anchors is None or self.anchors >= self.k, few)
-        require(self.pairs is None or self.pairs >= 1, f"pairs must be at least 1, got {self.pairs}.")
-        alone = "a panel of one would show the server that client's own product, and with it its direction"
+        alone = "a panel of one would show the server that client's own product, and so its direction"
         require(self.min_panel >= 2, f"min_panel must be at least 2, got {self.min_panel}: {alone}.")
         small = f"panel={self.panel} is smaller than min_panel={self.min_panel}."
         require(self.panel is None or self.panel >= self.min_panel, small)
         require(self.points is None or self.points >= 2, f"points must be at least 2, got {self.points}.")
         require(self.separation is None or self.separation > 0, f"separation must be positive, got {self.separation}.")
-        require(self.epsilon >= 0, f"epsilon must not be negative, got {self.epsilon}.")
+        require(min(self.epsilon, self.noise) >= 0, "epsilon and noise must not be negative.")
         low, high = self.spectrum
         require(0 < low <= high, f"spectrum must be two positive numbers, the smaller first, got {self.spectrum}.")
-        require(self.noise >= 0, f"noise must not be negative, got {self.noise}.")
 
     @property
     def planned_rounds(self) -> int:
@@ -190,46 +129,48 @@ class MomentDescent:
     def _choose_anchors(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Line 3: anchors, all with the same estimate."""
         linear = isinstance(fed.objective, LinearRegression)
-        require(
-            linear, "Moment descent is for mixed linear regression: use LinearRegression, with features if need be."
-        )
-        weight = at.models["weight"]
-        d, points = weight.shape[-1], (self.points or 8 * self.k) * (self.iterations if self.fresh else 1)
-        require(self.k <= d, f"k={self.k} clusters do not fit into {d} features: k must be at most {d}.")
+        require(linear, "Moment descent is for mixed linear regression: the objective must be a LinearRegression.")
+        start = at.models["weight"][:1]
+        d, points = start.shape[-1], (self.points or 8 * self.k) * (self.iterations if self.fresh else 1)
+        require(self.k <= d, f"k = {self.k} clusters do not fit into {d} features: k must be at most {d}.")
         able, least = fed.clients[fed.sizes >= points], self.anchors or self.k
-        require(
-            len(able) >= least,
-            f"{len(able)} clients have the {points} points that an anchor needs, wanted {least} such clients: "
-            "lower points, anchors or k, or bring larger clients.",
-        )
+        lack = f"{len(able)} clients have the {points} points that an anchor needs, wanted {least} such clients"
+        require(len(able) >= least, f"{lack}: lower points, anchors or k, or bring larger clients.")
         anchors = able.sample(self.anchors or max(self.k, math.ceil(6 * self.k * math.log(self.k))))
-        used = torch.zeros(len(fed.clients), dtype=torch.bool)
-        used[anchors.ids] = True
-        carry = {"anchors": anchors.ids, "estimates": weight[:1].repeat(len(anchors), 1), "used": used}
+        used = torch.zeros(len(fed.clients), dtype=torch.bool).index_fill(0, anchors.ids, True)
+        carry = {"anchors": anchors.ids, "estimates": start.repeat(len(anchors), 1), "used": used}
         return replace(at, carry=carry)
 
     def _choose_panel(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
         """Line 7: whom to ask in this iteration, and a random basis for every anchor."""
-        used, (a, d) = at.carry["used"].clone(), at.carry["estimates"].shape
+        estimates, used = at.carry["estimates"], at.carry["used"]
         able = fed.clients[(fed.sizes >= 2) & ~(used & self.fresh)]  # one point makes no pair
         part = max(1, len(able) // (self.iterations - t)) if self.fresh else None
         panel = able.sample(self.panel or part)
-        wanted = max(self.min_panel, self.panel or 0)
-        require(
-            len(panel) >= wanted,
-            f"{len(panel)} clients with two points or more are there for the panel of iteration {t + 1}, wanted {wanted}.",
-        )
-        points = int(panel.sizes.sum())
-        require(
-            points >= d, f"The panel has {points} points in all for {d} features: bring more data or fewer features."
-        )
-        used[panel.ids] = True
-        bases = random_bases(fed.key("bases"), a, d, self.k, like=at.carry["estimates"])
-        new = {"panel": panel.ids, "used": used, "bases": bases, "noise": fed.key("noise")}
+        self._check_panel(panel, features=estimates.shape[1], first=t == 0)
+        new = {
+            "panel": panel.ids,
+            "used": used.index_fill(0, panel.ids, True),
+            "bases": random_bases(fed.key("bases"), estimates, self.k),
+            "noise": fed.key("noise"),
+        }
         return replace(at, carry={**at.carry, **new})
 
+    def _check_panel(self, panel: Cohort, features: int, *, first: bool) -> None:
+        wanted = max(self.min_panel, self.panel or 0)
+        few = f"{len(panel)} clients with two points or more are left for the panel, wanted {wanted}"
+        require(len(panel) >= wanted, f"{few}: bring more clients, or ask for less of panel, min_panel or iterations.")
+        points = int(panel.sizes.sum())
+        lack = f"The panel has {points} points in all for {features} features"
+        require(points >= features, f"{lack}: bring more data, or fewer features.")
+        m = panel.sizes
+        pairs = int((m * (m - 1) // 2 if self.pairs is None else (m // 2).clamp_max(self.pairs)).sum())
+        if first and pairs < 10 * features * self.k**2:
+            text = "the panel has %d pairs of points; about 10 d k² = %d are wanted for %d features and k = %d"
+            log.warning(text, pairs, 10 * features * self.k**2, features, self.k)
+
     def _look(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """Line 9: one step of orthogonal iteration for all anchors at once, or the whole of Y_i for one after another."""
+        """Line 9: a step of orthogonal iteration for all anchors at once, or one anchor's whole Y_i after another's."""
         bases = at.carry["bases"]
         if self.subspace == "iteration":
             bases = orthonormal(self._product(fed, at, bases, slice(None)))
@@ -246,10 +187,12 @@ class MomentDescent:
             keys = fold(at.carry["noise"], fed.name_hashes[panel.ids])
             sent = sent + self.noise * normal(keys, (2, *sent.shape[1:])).to(sent)  # n 2 a d
         sent = each(sent[:, :, which]) if self.noise else sent[:, which]
-        replies = panel.sum(multiply, sent, bases, pairs=self.pairs)
+        own = (panel.ids[:, None] == at.carry["anchors"][which]).long()  # n a
+        own = torch.where(own.any(1), own.argmax(1), -1).to(bases.device)
+        replies = panel.sum(multiply, sent, bases, each(own), pairs=self.pairs)
         if len(replies.clients) < self.min_panel:
             raise TooFewReplies(f"{len(replies.clients)} of the panel replied, wanted {self.min_panel} (min_panel)")
-        return replies.value.total["product"][0] / replies.value.weight
+        return (replies.value.total["product"][0] / replies.value.weight).movedim(1, 0)
 
     def _move(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
         """Lines 10 to 16: every anchor takes a step; the groups that anchors form by now are the models."""
@@ -268,13 +211,13 @@ class MomentDescent:
         replied = torch.isin(anchors.ids, replies.clients.ids).to(estimates.device)
         estimates[replied] = replies.value.estimate
         groups = complete_linkage(estimates, self.separation and self.separation / 2)
-        labels = groups.labels if groups.count == self.k else k_means(estimates, self.k, fed.key("k-means"))
-        if groups.count != self.k and t + 1 == self.iterations:
-            log.warning("the anchors form %d groups, not k = %d: k-means makes them k", groups.count, self.k)
+        labels = groups.labels if groups.number == self.k else k_means(estimates, self.k, fed.key("k-means"))
+        if groups.number != self.k and t + 1 == self.iterations:
+            log.warning("the anchors form %d groups, not k = %d: k-means makes them k", groups.number, self.k)
         everybody = torch.full_like(at.labels, -1).index_copy(0, anchors.ids, labels)
         notes = {
             "iteration": t + 1,
-            "groups": groups.count,
+            "groups": groups.number,
             "joined_below": groups.threshold,
             "merge_heights": groups.heights,
             "sigma": float(replies.value.sigma.mean()),

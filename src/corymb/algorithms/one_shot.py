@@ -11,77 +11,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-import torch
+from typing import Literal
 
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
-from corymb.algorithms.fedx import linear_features
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.starts import by_local_models, by_probes
 from corymb.algorithms.within import within
-from corymb.client import Client, on_client
+from corymb.algorithms.work import Work
 from corymb.federation import Federation
-from corymb.grouping import group_means, k_means
-from corymb.local import Descent, descend, serve_assigned
-from corymb.objectives.regression import LinearRegression
+from corymb.local import Descent, serve_assigned
 from corymb.settings import require
 from corymb.snapshot import Snapshot, stages
-from corymb.trees import Params, leaves, take
-
-
-@on_client
-def publish_trained(client: Client, model: Params, *, alone: Descent) -> Params:
-    """The client's model after training alone from a common start."""
-    return descend(client, model, alone)
-
-
-@on_client
-def publish_minimiser(client: Client) -> Params:
-    """The least-squares solution on the client's examples; of several the one of least norm."""
-    features, real = linear_features(client)
-    return {"weight": torch.linalg.pinv(features * real.unsqueeze(-1)) @ (client.train.y * real)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneShot:
     """Clusters from one exchange of local models."""
 
-    k: int
+    k: int | Literal["auto"]
+    """Clusters; `auto` finds their number from clients' losses on a few local models."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
     inner: FedAvg | FedProx | IFCA = FedAvg()
     """What runs inside each cluster."""
-    starts: int = 10
-    """Starts of k-means; the best is kept."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"k must be at least 1, got {self.k}.")
-        require(self.starts >= 1, f"starts must be at least 1, got {self.starts}.")
+        require(self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
 
     @property
     def planned_rounds(self) -> int:
-        """One exchange, then the inner algorithm's."""
-        return 1 + self.inner.planned_rounds
+        """One exchange (three to find k), then the inner algorithm's."""
+        return (3 if self.k == "auto" else 1) + self.inner.planned_rounds
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Cluster once, then train."""
         return stages(fed, start, cluster=self._cluster, train=self._train)
 
     def _cluster(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        at = start or Snapshot.fresh(fed, 1)
-        if at.round:
-            return
-        if isinstance(fed.objective, LinearRegression):
-            replies = fed.clients.map(publish_minimiser)
-        else:
-            replies = fed.clients.map(publish_trained, take(at.models, 0), alone=self.alone)
-        rows = torch.cat([leaf.flatten(1) for leaf in leaves(replies.value)], dim=1)
-        labels = k_means(rows, self.k, starts=self.starts, key=fed.key("k-means"))
-        found = int(labels.max()) + 1  # fewer than k where local models coincide
-        models = {name: group_means(value, labels, found) for name, value in replies.value.items()}
-        yield at.next(models=models, labels=(replies.clients, labels))
+        if self.k == "auto":
+            return by_probes(fed, self.alone, Work(local=self.alone), start)
+        return by_local_models(fed, self.k, self.alone, start)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         assert start is not None  # the clusters come from the stage before

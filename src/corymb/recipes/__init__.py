@@ -1,0 +1,1 @@
+"""Experiments of the papers as Python functions, one file a paper."""

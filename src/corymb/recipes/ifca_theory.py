@@ -1,0 +1,175 @@
+"""What IFCA's theory promises, measured: contraction, statistical floor, first-round errors, and how starts matter.
+
+Ghosh, Chung, Yin, Ramchandran, IEEE Transactions on Information Theory 2022, Theorem 1 and Corollary 1: mixed linear
+regression, fresh examples each round, a start within (½ − α)Δ of the truth, step γ = 1/(4p). Then the error halves
+every round (the loss (y − ŷ)² has curvature 2), down to a floor of the order σ·√(d / (p·n·n')); a client errs in its
+first choice with a probability that falls exponentially in its n' examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.algorithms.ifca import IFCA
+from corymb.datasets.federated import FederatedDataset
+from corymb.datasets.synthetic import mixed_regression_ifca
+from corymb.driver import drive
+from corymb.engines import VectorisedEngine, Where
+from corymb.federation import Federation
+from corymb.keys import fold, normal, root
+from corymb.local import Descent
+from corymb.objectives.regression import LinearRegression
+from corymb.snapshot import Snapshot
+from corymb.trees import Params
+
+D, K, SEPARATION = 20, 2, 1.0
+P = 1 / K
+
+
+class Trace(NamedTuple):
+    """One run: the distance of each model from its truth after every round (T + 1 rows of k), and the first labels."""
+
+    errors: Tensor
+    first_mistakes: float
+
+
+def trace(n: int, fresh: int, rounds: int, sigma: float, *, alpha: float = 0.25, seed: int = 0) -> Trace:
+    """IFCA with `fresh` new examples for each choice and each gradient, from (½ − α)Δ away in random directions."""
+    data = mixed_regression_ifca(seed, n=n, m=2 * rounds * fresh, d=D, k=K, sigma=sigma, separation=SEPARATION, test=1)
+    truth = _true(data)
+    directions = normal(fold(root(seed), "directions"), (K, D), torch.float64)
+    directions = directions / directions.norm(dim=1, keepdim=True)
+    start = truth + (0.5 - alpha) * SEPARATION * directions
+    algorithm = IFCA(k=K, rounds=rounds, local=Descent(lr=1 / (4 * P)), averaging="gradients", fresh=True)
+    errors, mistakes = [(start - truth).norm(dim=1)], torch.nan
+    for at in run(algorithm, data, start, seed=seed):
+        errors.append((at.models["weight"] - truth).norm(dim=1))
+        if at.round == 1:
+            mistakes = float((at.labels - _groups(data)).ne(0).double().mean())
+    return Trace(torch.stack(errors), mistakes)
+
+
+def run(algorithm: IFCA, data: FederatedDataset, start: Tensor | None, *, seed: int) -> list[Snapshot]:
+    """The snapshots of a run on mixed regression in float64, from given parameters or a random start."""
+    where = Where(dtype=torch.float64)
+    fed = Federation(VectorisedEngine(LinearRegression(data.train.x.shape[1], dtype=torch.float64), data, where))
+    begin = None
+    if start is not None:
+        begin = Snapshot(models={"weight": start}, labels=torch.full((data.clients,), -1), seed=seed)
+    return list(drive(algorithm, fed, begin, seed=seed))
+
+
+def _groups(data: FederatedDataset) -> Tensor:
+    assert data.truth is not None
+    return data.truth
+
+
+def _true(data: FederatedDataset) -> Tensor:
+    assert data.true_parameters is not None
+    return data.true_parameters["weight"].double()
+
+
+def contraction(n: int = 200, fresh: int = 50, rounds: int = 10, seeds: Sequence[int] = range(3)) -> Tensor:
+    """Without noise: the ratio of the error after each round to the one before, mean over clusters and seeds."""
+    errors = torch.stack([trace(n, fresh, rounds, 0.0, seed=seed).errors for seed in seeds])  # seeds T+1 k
+    return (errors[:, 1:] / errors[:, :-1]).mean(dim=(0, 2))
+
+
+def floor(
+    n: int, fresh: int, sigma: float, *, rounds: int = 24, burn_in: int = 12, seeds: Sequence[int] = range(4)
+) -> float:
+    """The error that is left, root mean square over the last rounds, clusters and seeds."""
+    errors = torch.stack([trace(n, fresh, rounds, sigma, seed=seed).errors[burn_in:] for seed in seeds])
+    return float(errors.square().mean().sqrt())
+
+
+def mistakes(
+    fresh: int, *, n: int = 20_000, sigma: float = 0.5, alpha: float = 0.25, seeds: Sequence[int] = range(3)
+) -> float:
+    """How many clients choose the wrong model in the first round."""
+    return sum(trace(n, fresh, 1, sigma, alpha=alpha, seed=seed).first_mistakes for seed in seeds) / len(seeds)
+
+
+class Starts(NamedTuple):
+    """How often option I on mixed regression ends at the pooled least-squares solutions."""
+
+    near: float
+    single: float
+    best_of_ten: float
+
+
+def starts(seeds: Sequence[int] = range(10)) -> Starts:
+    """100 clients × 100, d = 50, k = 2, σ = 0.1: from within Δ/4, from one random start, from the best of ten."""
+    return Starts(near_starts(seeds), *(random_starts(seeds, restarts) for restarts in (1, 10)))
+
+
+def near_starts(seeds: Sequence[int]) -> float:
+    """The share of runs from within Δ/4 of the truth, in random directions, that succeed."""
+    return sum(_succeeds(seed, near=True) for seed in seeds) / len(seeds)
+
+
+def random_starts(seeds: Sequence[int], restarts: int) -> float:
+    """The share of runs from random starts that succeed; of several, the one with the least training loss counts."""
+    return sum(_succeeds(seed, restarts=restarts) for seed in seeds) / len(seeds)
+
+
+def _succeeds(seed: int, *, near: bool = False, restarts: int = 1, tolerance: float = 1e-3) -> bool:
+    data = mixed_regression_ifca(seed, n=100, m=100, d=50, k=2, sigma=0.1, test=1)
+    truth = _true(data)
+    start = None
+    if near:
+        direction = normal(fold(root(seed), "directions"), (2, 50), torch.float64)
+        start = truth + 0.249 * (truth[0] - truth[1]).norm() * direction / direction.norm(dim=1, keepdim=True)
+    algorithm = IFCA(k=2, rounds=40, local=Descent(lr=0.5), averaging="gradients", restarts=restarts, repair=False)
+    models = run(algorithm, data, start, seed=seed)[-1].models
+    return distance(models, pooled_least_squares(data)) <= tolerance
+
+
+def pooled_least_squares(data: FederatedDataset) -> Tensor:
+    """The least-squares solution on all examples of each true cluster: k d."""
+    assert data.truth is not None
+    cluster = data.truth.repeat_interleave(data.sizes)
+    x, y = data.train.x.double(), data.train.y.double()
+    return torch.stack(
+        [torch.linalg.lstsq(x[cluster == j], y[cluster == j]).solution for j in range(int(data.truth.max()) + 1)]
+    )
+
+
+def distance(models: Params, goal: Tensor) -> float:
+    """The largest distance of a model from its goal, over the better of all orders (k = 2)."""
+    weight = models["weight"]
+    return min(float((weight - goal).norm(dim=1).max()), float((weight.flip(0) - goal).norm(dim=1).max()))
+
+
+def draw(path: Path) -> None:
+    """The three promises as one picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    for n, shade in ((50, 0.35), (200, 0.6), (800, 0.95)):
+        errors = trace(n, 50, 16, 0.25).errors.mean(1)
+        left.semilogy(errors, marker="o", ms=3, color=plt.cm.Blues(shade), label=f"n = {n}, n' = 50")
+    left.semilogy([0.25 * 0.5**t for t in range(9)], "k--", lw=1, label="halves every round")
+    left.set(title="Error by round (σ = 0.25)", xlabel="round", ylabel="‖θ − θ*‖")
+    products = [(50, 50), (100, 50), (200, 50), (400, 50), (50, 100), (50, 200), (50, 400)]
+    for sigma, colour in ((0.125, "#0072b2"), (0.25, "#d55e00"), (0.5, "#009e73")):
+        values = [floor(n, fresh, sigma, seeds=range(2)) for n, fresh in products]
+        middle.loglog([n * f for n, f in products], values, "o", color=colour, label=f"σ = {sigma}")
+        bound = [sigma / 2 * (D / P / (n * f)) ** 0.5 / 0.75**0.5 for n, f in products[:4]]
+        middle.loglog([n * f for n, f in products[:4]], bound, "-", lw=1, color=colour)
+    middle.set(title="Floor; lines: (σ/√3)·√(d / (p n n'))", xlabel="n · n'", ylabel="error left")
+    sizes = [2, 4, 6, 8, 12, 16, 20]
+    right.semilogy(sizes, [mistakes(size, seeds=range(1)) for size in sizes], "o-", color="#0072b2")
+    right.set(title="Wrong first choices (α = ¼, σ = ½)", xlabel="n'", ylabel="share of clients")
+    for panel in (left, middle):
+        panel.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
