@@ -1,1 +1,97 @@
-"""Corymb: clustered federated learning. Finds the groups of clients and trains one model a group, at the same time."""
+"""Corymb: clustered federated learning. Finds the groups of clients and trains one model a group, at the same time.
+
+    >>> import corymb
+    >>> data = corymb.datasets.digits(clients=8, train=20, test=10)
+    >>> run = corymb.fit(corymb.IFCA(k=4, rounds=2), data)
+    >>> len(run.labels)
+    8
+
+Everything here is imported when it is first used, so that `import corymb` and the command line start at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from corymb import datasets, models, objectives
+    from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle
+    from corymb.client import Client, Examples, Objective, Share, Shares, on_client
+    from corymb.datasets import FederatedDataset
+    from corymb.evaluate import evaluate
+    from corymb.experiments.catalogue import configure
+    from corymb.experiments.fit import fit
+    from corymb.experiments.run import Run
+    from corymb.federation import Cohort, Federation, Replies, Sums, each
+    from corymb.local import Descent
+    from corymb.models import cnn, mlp
+    from corymb.settings import InvalidInput
+    from corymb.snapshot import Algorithm, Snapshot
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "corymb.algorithms": ["IFCA", "Alone", "FedAvg", "FedProx", "OneShot", "Oracle"],
+    "corymb.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
+    "corymb.datasets": ["FederatedDataset"],
+    "corymb.evaluate": ["evaluate"],
+    "corymb.experiments.catalogue": ["configure"],
+    "corymb.experiments.fit": ["fit"],
+    "corymb.experiments.run": ["Run"],
+    "corymb.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
+    "corymb.local": ["Descent"],
+    "corymb.models": ["cnn", "mlp"],
+    "corymb.settings": ["InvalidInput"],
+    "corymb.snapshot": ["Algorithm", "Snapshot"],
+}
+_MODULES = ("datasets", "models", "objectives")
+
+__all__ = [
+    "IFCA",
+    "Algorithm",
+    "Alone",
+    "Client",
+    "Cohort",
+    "Descent",
+    "Examples",
+    "FedAvg",
+    "FedProx",
+    "FederatedDataset",
+    "Federation",
+    "InvalidInput",
+    "Objective",
+    "OneShot",
+    "Oracle",
+    "Replies",
+    "Run",
+    "Share",
+    "Shares",
+    "Snapshot",
+    "Sums",
+    "__version__",
+    "cnn",
+    "configure",
+    "datasets",
+    "each",
+    "evaluate",
+    "fit",
+    "mlp",
+    "models",
+    "objectives",
+    "on_client",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"corymb.{name}")
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(home), name)
+            return value
+    raise AttributeError(f"module 'corymb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

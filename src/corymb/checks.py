@@ -6,8 +6,8 @@ of most clients wins and no first reply can outlaw the others. Offenders are dro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from corymb.trees import Params, Signature, Tree, concat, leaves, map_tensors, n
 
 N = TypeVar("N")
 Rejection = tuple[int, str]  # a client's position and why its reply does not count
+MANY = 2**24  # sums of this many accepted replies are finite
 
 
 class Sums(NamedTuple, Generic[N]):
@@ -54,6 +55,7 @@ def add_up(rows: Share[Any] | Shares[Any]) -> Sums[Any]:
 
 
 def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:
+    value = value if value.is_floating_point() else value.to(weight.dtype)  # half of 3 is not 1
     weight = weight.to(value.dtype)
     if own:  # n k ...: each sum has its own values
         return (value * weight.reshape(*weight.shape, *[1] * (value.dim() - 2))).sum(0)
@@ -72,38 +74,35 @@ def merge_sums(parts: Sequence[Sums[Any]]) -> Sums[Any]:
 def faults(rows: Tree, sizes: Tensor) -> dict[int, str]:
     """Which rows of stacked replies cannot count, and why; `sizes` are the clients' numbers of examples."""
     found: dict[int, str] = {}
-    if isinstance(rows, (Share, Shares)):
-        for bad, reason in _share_faults(rows, sizes):
-            for row in bad.nonzero().flatten().tolist():
-                found.setdefault(row, reason)
-    for row in _non_finite(rows).nonzero().flatten().tolist():
-        found[row] = "value is not finite"
+    share = isinstance(rows, (Share, Shares))
+    for bad, reason in _share_faults(rows, sizes) if share else _value_faults(rows, None):
+        for row in bad.nonzero().flatten().tolist():
+            found.setdefault(row, reason)
     return found
 
 
-def _non_finite(rows: Tree) -> Tensor:
-    floats = [leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None] for leaf in leaves(rows) if leaf.is_floating_point()]
-    if not floats:
-        return torch.zeros(0, dtype=torch.bool)
-    # A row's sum is cheap and finite for nearly every finite row; look closer only where it is not.
-    suspect = ~torch.isfinite(torch.stack([leaf.sum(1) for leaf in floats])).all(0)
-    if bool(suspect.any()):
-        closer = torch.stack([torch.isfinite(leaf[suspect]).all(1) for leaf in floats]).all(0)
-        suspect[suspect.clone()] = ~closer
-    return suspect
-
-
-def _share_faults(rows: Share[Any] | Shares[Any], sizes: Tensor) -> list[tuple[Tensor, str]]:
+def _share_faults(rows: Share[Any] | Shares[Any], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:
     k = rows.weight.shape[1]
     most = sizes.clamp_min(1).to(rows.weight)[:, None] * (1 + 1e-6)
-    found = [
-        ((rows.weight < 0).any(1), "weight is negative"),
-        ((rows.weight > most).any(1), "weight is more than the client's size allows"),
-    ]
+    yield from _value_faults(rows[1:], None)
+    yield from _value_faults(rows.value, rows.weight.amax(1))
+    yield (rows.weight < 0).any(1), "weight is negative"
+    yield (rows.weight > most).any(1), "weight is more than the client's size allows"
     if rows.label is not None:
         label = rows.label.flatten(1) if rows.label.dim() > 1 else rows.label[:, None]
-        found.append((((label < 0) | (label >= k)).any(1), f"label is out of range for {k} clusters"))
-    return found
+        yield ((label < 0) | (label >= k)).any(1), f"label is out of range for {k} clusters"
+
+
+def _value_faults(rows: Tree, weight: Tensor | None) -> Iterator[tuple[Tensor, str]]:
+    """Numbers that are none; and, where rows are added up by `weight`, those that would make the sum infinite."""
+    for leaf in leaves(rows):
+        if leaf.is_floating_point() and leaf.numel():
+            flat = leaf.reshape(len(leaf), -1)
+            largest = torch.maximum(flat.amax(1), -flat.amin(1))  # NaN goes through; `isfinite` of all takes far longer
+            yield ~torch.isfinite(largest), "value is not finite"
+            if weight is not None:
+                room = torch.finfo(leaf.dtype).max / (1 if leaf.dtype == torch.float16 else MANY)
+                yield ~(largest * weight <= room), "value is too large to be added up"
 
 
 class Kept(NamedTuple):
@@ -129,7 +128,7 @@ class Tally:
         if problem := self._problem(rows):
             self.rejected += [(client, problem) for client in ids.tolist()]
             return
-        sign = signature(rows, rows=True), signature({name: slot.value for name, slot in writes.items()}, rows=True)
+        sign = signature(rows, rows=True), signature({name: _of_one_form(slot) for name, slot in writes.items()})
         if found := faults(rows, sizes):
             self.rejected += [(int(ids[row]), reason) for row, reason in found.items()]
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
@@ -146,12 +145,13 @@ class Tally:
         group.append(new)
 
     def _problem(self, rows: Tree) -> str | None:
-        if self.verb != "sum":
-            return None
         if not isinstance(rows, (Share, Shares)):
-            return f"reply is a {type(rows).__name__}, `sum` wants a Share or Shares"
-        if rows.weight.dim() != 2:
-            return f"weight has shape {list(rows.weight.shape[1:])}, wanted [k]"
+            return f"reply is a {type(rows).__name__}, `sum` wants a Share or Shares" if self.verb == "sum" else None
+        weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
+        if not isinstance(weight, Tensor) or weight.dim() != 2:
+            return f"weight is {signature(weight, rows=True)}, wanted [k]"
+        if not isinstance(label, Tensor | None):
+            return f"label is a {type(label).__name__}, wanted a tensor"
         if isinstance(rows, Shares) and _rows_differ(rows):
             return "value has not k rows"
         return None
@@ -175,6 +175,12 @@ class Tally:
         value = merge_sums(values) if self.verb == "sum" else concat(values)
         ids = torch.cat([kept.ids for kept in group])
         return Part(ids, value, self.rejected, self.bytes_up), [write for kept in group for write in kept.writes]
+
+
+def _of_one_form(slot: Slot) -> Tree:
+    """What must agree between the clients that write a slot; along examples, their number may differ."""
+    skip = 1 if slot.along is None else 2
+    return {f"along {slot.along}": map_tensors(lambda leaf: leaf.new_empty(leaf.shape[skip:]), slot.value)}
 
 
 def _slot_at(slot: Slot, which: Tensor) -> Slot:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from corymb.keys import Key, fold
-from corymb.trees import Params, Tree, as_tensors, tree_map
+from corymb.trees import Params, Tree, as_tensors, leaves, map_tensors, signature, tree_map
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,8 +83,9 @@ class Memory:
     that engines that pad clients know which rows are real.
     """
 
-    def __init__(self, stored: Mapping[str, Slot], *, readonly: bool = False) -> None:
+    def __init__(self, stored: Mapping[str, Slot], *, lengths: Mapping[Split, int], readonly: bool = False) -> None:
         self._stored = stored
+        self._lengths = lengths  # of the client's examples, padding included
         self._readonly = readonly
         self.writes: dict[str, Slot] = {}
 
@@ -95,27 +96,30 @@ class Memory:
     def get(self, slot: str, default: Any = None) -> Any:
         """What was last set under `slot`, or `default` for a client that has nothing there.
 
-        Leave `default` out only where every client asked is known to have set the slot.
+        Leave `default` out only where every client asked is known to have set the slot: one that has not gets NaN, and
+        the door turns down what it makes of that.
         """
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is None:
             if default is None:
                 raise KeyError(f"nothing is kept under {slot!r}: give a default")
             return default
-        if default is None:
-            return kept.value
-        other = as_tensors(default)
+        other = map_tensors(_missing, kept.value) if default is None else as_tensors(default)
         return tree_map(lambda new, old: _where(kept.present, old, new), other, kept.value)
 
     def set(self, slot: str, value: Tree, *, along: Split | None = None) -> None:
         """Keep `value` under `slot` until it is set again or cleared."""
-        self._write(slot, Slot(as_tensors(value), torch.tensor(True), along))
+        value = as_tensors(value)
+        if along is not None and any(leaf.shape[:1] != (self._lengths[along],) for leaf in leaves(value)):
+            wanted = f"one row for each of {self._lengths[along]} {along} examples"
+            raise ValueError(f"memory slot {slot!r}: wanted {wanted}, got {signature(value)}")
+        self._write(slot, Slot(value, torch.tensor(True), along))
 
     def clear(self, slot: str) -> None:
         """Forget what is under `slot`."""
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is not None:
-            self._write(slot, Slot(kept.value, torch.tensor(False), kept.along))
+            self._write(slot, Slot(map_tensors(torch.zeros_like, kept.value), torch.tensor(False), kept.along))
 
     def _write(self, slot: str, kept: Slot) -> None:
         if self._readonly:
@@ -125,6 +129,10 @@ class Memory:
 
 def _where(present: Tensor, value: Tensor, other: Tensor) -> Tensor:
     return torch.where(present.to(value.device), value, other.to(device=value.device, dtype=value.dtype))
+
+
+def _missing(like: Tensor) -> Tensor:
+    return torch.full_like(like, torch.nan if like.is_floating_point() else 0)
 
 
 class Kernel(Protocol):

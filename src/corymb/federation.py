@@ -74,9 +74,12 @@ class Call(NamedTuple):
 class Engine(Protocol):
     """Where clients are: the whole of what an engine must be."""
 
-    objective: Objective
-    names: Sequence[str]
-    sizes: Tensor
+    @property
+    def objective(self) -> Objective: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def sizes(self) -> Tensor: ...
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients at positions `ids`; parts may come in any order and cover any of them."""
@@ -151,7 +154,10 @@ class Cohort:
         """
         if participants is None:
             return self
-        n = participants if isinstance(participants, int) else max(1, round(participants * len(self)))
+        whole = isinstance(participants, int)
+        wanted = "participants must be a number of clients, or a fraction of them in (0, 1]"
+        require(participants >= 1 if whole else 0 < participants <= 1, f"{wanted}, got {participants}.")
+        n = int(participants) if whole else max(1, round(participants * len(self)))
         if n >= len(self):
             return self
         return self[self._shuffled("sample")[:n].sort().values]
@@ -250,6 +256,8 @@ class Federation:
 
     def ask(self, ids: Tensor, verb: Literal["map", "sum"], fn: Any, args: Any, options: Any) -> Replies[Any]:
         """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
+        if len(ids.unique()) < len(ids):
+            raise ValueError("a client is asked twice in one call: give each position once")
         _check_rows(args, options, len(ids))
         self._moment.calls += 1
         key = fold(self._moment.key(), "call", self._moment.calls)
@@ -297,6 +305,9 @@ def _check_rows(args: Any, options: Any, n: int) -> None:
                     raise ValueError(f"each(...) has {leaf.shape[0]} rows for {n} clients asked: give one row a client")
             if value.of is not None and len(value.of) != n:
                 raise ValueError(f"each(..., of=...) names {len(value.of)} rows for {n} clients asked")
+            k = min((len(leaf) for leaf in leaves(value.rows)), default=0)
+            if value.of is not None and n and (int(value.of.min()) < 0 or int(value.of.max()) >= k):
+                raise ValueError(f"each(..., of=...) names rows {value.of.min()} to {value.of.max()}, there are {k}")
 
 
 def _bytes_down(args: Any, options: Any) -> int:
@@ -309,40 +320,59 @@ def _bytes_down(args: Any, options: Any) -> int:
 
 def _accept(parts: list[Part], asked: Tensor, verb: str) -> tuple[list[Part], list[Rejection]]:
     """Parts that fit what was asked; the signature of most clients wins, nobody counts twice."""
-    rejected = [rejection for part in parts for rejection in part.rejected]
-    votes: Counter[Signature] = Counter()
-    signs = [_part_signature(part, verb) for part in parts]
-    for part, sign in zip(parts, signs, strict=True):
-        votes[sign] += len(part.ids)
-    winner = votes.most_common(1)[0][0] if votes else None
+    parts = [part for part in parts if len(part.ids) or part.rejected]
     wanted, seen, kept = set(asked.tolist()), set[int](), []
+    problems = [_problem(part, verb) for part in parts]
+    signs = [None if problem else _part_signature(part, verb) for part, problem in zip(parts, problems, strict=True)]
+    votes: Counter[Signature | None] = Counter()
     for part, sign in zip(parts, signs, strict=True):
-        if not len(part.ids):
-            continue
+        votes[sign] += len(wanted.intersection(part.ids.tolist())) if sign else 0  # who was not asked has no vote
+    winner = votes.most_common(1)[0][0] if votes else None
+    rejected: list[Rejection] = []
+    for part, problem, sign in zip(parts, problems, signs, strict=True):
         mine = part.ids.tolist()
-        if sign != winner:
-            reason = f"part is {sign}, most clients sent {winner}"
+        if sign != winner and not problem:
+            problem = f"part is {sign}, most clients sent {winner}"
         elif not wanted.issuperset(mine) or len(set(mine)) < len(mine) or not seen.isdisjoint(mine):
-            reason = "reply was not asked for, or came twice"
-        elif any(len(rows) != len(mine) for rows in _rows_of(part, verb)):
-            reason = "part has another number of rows than of clients"
-        elif verb == "sum" and not all(bool(torch.isfinite(leaf).all()) for leaf in leaves(part.value[:2])):
-            reason = "partial sum is not finite"
-        else:
+            problem = "reply was not asked for, or came twice"
+        if problem:
+            rejected += [(i, problem) for i in mine]
+        elif mine:
             kept.append(part)
             seen.update(mine)
-            continue
-        rejected += [(i, reason) for i in mine if i in wanted and i not in seen]
-    return kept, rejected
+        rejected += part.rejected
+    reasons = dict(reversed(rejected))  # the first one given to a client
+    return kept, [(i, reasons[i]) for i in asked.tolist() if i in reasons and i not in seen]
+
+
+def _problem(part: Part, verb: str) -> str | None:
+    """What is wrong with a part whatever the others are like."""
+    n = len(part.ids)
+    if n and verb == "sum":
+        if not isinstance(part.value, Sums) or not isinstance(part.value.weight, Tensor):
+            return f"part is a {type(part.value).__name__}, wanted Sums"
+        k = part.value.weight.shape
+        if len(k) != 1 or any(leaf.shape[:1] != k for leaf in leaves(part.value.total)):
+            return "part has another number of sums than of weights"
+    if any(rows.shape[:1] != (n,) for rows in _rows_of(part, verb)):
+        return "part has another number of rows than of clients"
+    if not all(_finite(leaf) for leaf in leaves(part.value)):
+        return "part is not finite"
+    return None
+
+
+def _finite(leaf: Tensor) -> bool:
+    ends = (leaf.amax(), leaf.amin()) if leaf.is_floating_point() and leaf.numel() else ()
+    return all(bool(torch.isfinite(end)) for end in ends)
 
 
 def _rows_of(part: Part, verb: str) -> list[Tensor]:
-    return leaves((part.value.label, part.value.note) if verb == "sum" else part.value)
+    return leaves((part.value.label, part.value.note) if verb == "sum" and len(part.ids) else part.value)
 
 
-def _part_signature(part: Part, verb: str) -> Signature:
+def _part_signature(part: Part, verb: str) -> Signature | None:
     if not len(part.ids):
-        return signature(())
+        return None
     if verb == "map":
         return signature(part.value, rows=True)
     flat, structure = flatten(part.value)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from corymb.keys import Key, integers
+from corymb.keys import Key, integers, normal, root
 from corymb.settings import require
 
 
@@ -23,17 +25,13 @@ class Gap(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """A group for every point, numbered in the order of first appearance."""
+    """A group for every point, numbered by what is in them, whatever the order of the points."""
 
     labels: Tensor  # n
-    count: int
+    number: int
     threshold: float
     heights: list[float]  # of the merges, rising
     gap: Gap | None = None  # where the threshold was found, not given
-
-
-NO_GAP = 1.3
-"""A ratio below this is no gap between groups: standard normal points in 100 dimensions show up to 1.1."""
 
 
 def widest_gap(heights: Sequence[float], *, most: int | None = None) -> Gap:
@@ -49,14 +47,14 @@ def widest_gap(heights: Sequence[float], *, most: int | None = None) -> Gap:
     require(len(rising) >= 2, f"A gap needs at least two heights, that is three points; got {len(rising)}.")
     n = len(rising) + 1
     most = max(2, n // 2) if most is None else most
-    floor = max(rising[-1], 1e-300) * 1e-9  # points that coincide: not a gap of infinite width
-    steps = [(above / max(below, floor), below, above) for below, above in zip(rising[:-1], rising[1:], strict=True)]
-    steps = steps[max(0, n - 1 - most) :]  # after the cut below the i-th height (from 0) there are n - i groups
+    floor = max(rising[-1], 1e-300) * 1e-3  # below a thousandth of the highest, heights differ by nothing that matters
+    steps = [(above / max(below, floor), below, above) for below, above in pairwise(rising)]
+    steps = steps[max(0, n - 1 - most) :]  # a cut between heights i and i + 1 (from 0) leaves n - 1 - i groups
     ratio, below, above = max(steps)
     return Gap(math.sqrt(max(below, floor) * above), below, above, ratio)
 
 
-def complete_linkage(points: Tensor, threshold: float | None = None) -> Groups:
+def complete_linkage(points: Tensor, threshold: float | None = None, *, most: int | None = None) -> Groups:
     """Groups whose two farthest members are at most `threshold` apart; without it, found by `widest_gap`.
 
     Complete, because single linkage chains: one stray point between two groups makes them one.
@@ -65,22 +63,37 @@ def complete_linkage(points: Tensor, threshold: float | None = None) -> Groups:
 
     if len(points) == 1:
         return Groups(torch.zeros(1, dtype=torch.int64), 1, threshold or 0.0, [])
-    tree = linkage(points.detach().cpu().double().numpy(), method="complete")
+    rows, order = _in_own_order(points)
+    tree = linkage(rows.numpy(), method="complete")
     heights: list[float] = tree[:, 2].tolist()
-    gap = widest_gap(heights) if threshold is None and len(heights) >= 2 else None
+    gap = widest_gap(heights, most=most) if threshold is None and len(heights) >= 2 else None
     cut = threshold if threshold is not None else gap.threshold if gap else heights[0]
-    labels = by_appearance(torch.from_numpy(fcluster(tree, cut, criterion="distance")).long())
+    labels = by_appearance(torch.from_numpy(fcluster(tree, cut, criterion="distance")).long())[order.argsort()]
     return Groups(labels, int(labels.max()) + 1, cut, heights, gap)
 
 
 def k_means(points: Tensor, k: int, key: Key, *, starts: int = 10) -> Tensor:
-    """The labels of the best of several runs of k-means (k-means++ starts), numbered in the order of appearance."""
+    """The labels of the best of several runs of k-means (k-means++ starts); fewer than k where points coincide.
+
+    A group's number depends on the points alone, not on the order in which they stand.
+    """
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
 
     require(len(points) >= k, f"k-means with k={k} needs at least {k} points, got {len(points)}.")
     seed = int(integers(key, 2**32))
-    found = KMeans(k, n_init=starts, random_state=seed).fit(points.detach().cpu().double().numpy())
-    return by_appearance(torch.from_numpy(found.labels_).long())
+    rows, order = _in_own_order(points)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # points that coincide: there are fewer groups then
+        found = KMeans(k, n_init=starts, random_state=seed).fit(rows.numpy())
+    return by_appearance(torch.from_numpy(found.labels_).long())[order.argsort()]
+
+
+def _in_own_order(points: Tensor) -> tuple[Tensor, Tensor]:
+    """Points ordered along a fixed direction, and their places: permuting clients must permute labels, no more."""
+    rows = points.detach().cpu().double()
+    order = (rows @ normal(root(0), rows.shape[1:], torch.float64)).argsort()
+    return rows[order], order
 
 
 def by_appearance(labels: Tensor) -> Tensor:

@@ -301,11 +301,21 @@ class _Work:
         if self.size is None:
             return tuple(self.operation.one(self.objective, models, on, key))
         models_led, on_led, key_led = self.led
+        if self.kernel is None:
+            return self._one_by_one(models, on, key)
         if not on_led:
             on = Examples(*(t.expand(self.size, *t.shape) for t in on))
         if key is not None and not key_led:
             key = key.expand(self.size)
         return tuple(self.operation.many(self, models, on, key, shared=not models_led))
+
+    def _one_by_one(self, models: Params, on: Examples, key: Key | None) -> tuple[Tensor, ...]:
+        """Without a kernel there is one client, and the axis is one of its function's own vmaps."""
+        rows = []
+        for i in range(self.size or 0):
+            given = [take(part, i) if led else part for part, led in zip((models, on, key), self.led, strict=True)]
+            rows.append(self.operation.one(self.objective, *given))
+        return tuple(torch.stack(row) for row in zip(*rows, strict=True))
 
     def _regroup(self, tensors: Sequence[Tensor]) -> tuple[Params, Examples, Key | None]:
         k = len(self.names)

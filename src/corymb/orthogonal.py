@@ -14,9 +14,9 @@ from torch import Tensor
 from corymb.keys import Key, normal
 
 
-def random_bases(key: Key, count: int, d: int, k: int, like: Tensor) -> Tensor:
-    """Random orthonormal bases of k directions in d dimensions, on the device and in the dtype of `like`: count d k."""
-    return orthonormal(normal(key, (count, d, k), torch.float64)).to(like)
+def random_bases(keys: Key, d: int, k: int) -> Tensor:
+    """A random orthonormal basis of k directions in d dimensions for each key, in float64: a d k."""
+    return orthonormal(normal(keys, (d, k), torch.float64))
 
 
 def orthonormal(columns: Tensor) -> Tensor:
@@ -26,16 +26,18 @@ def orthonormal(columns: Tensor) -> Tensor:
     >>> bool(torch.allclose(basis.mT @ basis, torch.eye(2), atol=1e-6))
     True
     """
-    return torch.linalg.qr(columns).Q
+    basis: Tensor = torch.linalg.qr(columns).Q
+    return basis
 
 
 def leading_subspace(matrices: Tensor, k: int) -> Tensor:
     """The left singular vectors of the k largest singular values: ... d d -> ... d k."""
-    return torch.linalg.svd(matrices).U[..., :k]
+    vectors: Tensor = torch.linalg.svd(matrices).U
+    return vectors[..., :k]
 
 
 def pair_products(x: Tensor, left: Tensor, right: Tensor, bases: Tensor, pairs: int | None = None) -> Tensor:
-    """One client's sum over ordered pairs of its points, times each of a bases: a d k.
+    """One client's sum over ordered pairs of its points, times each of a bases: d a k.
 
     `x` are its points (m d), `left` and `right` the factors of each point for each basis (m a; 0 for padding), `bases`
     is a d k. `pairs` takes that many disjoint pairs of neighbouring points instead of all.
@@ -45,7 +47,8 @@ def pair_products(x: Tensor, left: Tensor, right: Tensor, bases: Tensor, pairs: 
     back = _half(left, right, along, pairs)
     if left is not right:
         back = (back + _half(right, left, along, pairs)) / 2
-    return (x.mT @ back.flatten(1)).unflatten(-1, (a, k)).movedim(1, 0)
+    product: Tensor = torch.matmul(x.mT, back.flatten(1)).unflatten(-1, (a, k))
+    return product
 
 
 def _half(left: Tensor, right: Tensor, along: Tensor, pairs: int | None) -> Tensor:

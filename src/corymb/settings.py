@@ -34,7 +34,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def to_dict(settings: object) -> dict[str, Any]:
-    """A settings dataclass as plain values, nested dataclasses as nested dicts; `lr=1` is 1.0 where a float is meant."""
+    """A settings dataclass as plain values, nested dataclasses as nested dicts, and 1 as 1.0 where a float is meant."""
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         raise TypeError(f"{settings!r} is not an instance of a settings dataclass")
     hints = get_type_hints(type(settings))
@@ -67,8 +67,20 @@ def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
         return TypeAdapter(kind).validate_json(json.dumps(values, default=to_dict), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or kind.__name__
-        raise InvalidInput(f"{place}: {first['msg'].removeprefix('Value error, ')} (got {first['input']!r}).") from None
+        names = _names(kind)  # a place also holds the tags of a union's types, which mean nothing to users
+        place = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part in names)
+        if first["type"] == "value_error":  # a class's own complaint, which says what it got
+            line = first["msg"].removeprefix("Value error, ")
+            raise InvalidInput(f"{place}: {line}" if place else line) from None
+        raise InvalidInput(f"{place or kind.__name__}: {first['msg']} (got {first['input']!r}).") from None
+
+
+def _names(kind: type) -> set[str]:
+    """The names of a dataclass's fields and of those of its nested dataclasses."""
+    hints = get_type_hints(kind)
+    fields = {field.name for field in dataclasses.fields(kind)}
+    nested = (part for name in fields for part in _kinds(hints[name]))
+    return fields.union(*(_names(part) for part in nested if isinstance(part, type) and dataclasses.is_dataclass(part)))
 
 
 def _refuse_unknown(kind: type, values: Mapping[str, Any], where: str) -> None:
@@ -77,7 +89,7 @@ def _refuse_unknown(kind: type, values: Mapping[str, Any], where: str) -> None:
     for name, value in values.items():
         if name not in fields:
             raise InvalidInput(f"Unknown setting {where + name!r} for {kind.__name__}. {did_you_mean(name, fields)}")
-        nested = [inner for inner in _kinds(hints[name]) if dataclasses.is_dataclass(inner)]
+        nested = [part for part in _kinds(hints[name]) if isinstance(part, type) and dataclasses.is_dataclass(part)]
         for place, item in enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]:
             if len(nested) == 1 and isinstance(item, Mapping):
                 _refuse_unknown(nested[0], item, f"{where}{name}." if place is None else f"{where}{name}.{place}.")

@@ -1,14 +1,14 @@
 """Trees to bytes and back: tensors in the safetensors format, the rest as a JSON skeleton in its header, no pickle.
 
-What can travel: tensors, numbers, strings, booleans, None, and dicts, lists, tuples and the named tuples of `NAMED` made
-of them. Nothing else, in either direction: bytes from anywhere give a tree of these or a `WireError`, never code.
+What can travel: tensors, numbers, strings, booleans, None, and dicts, lists, tuples and the named tuples of `NAMED`
+that are made of them. Nothing else, in either direction: bytes from anywhere give such a tree or a `WireError`, and
+never run code.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -42,12 +42,17 @@ def pack(tree: Tree) -> bytes:
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_skeleton(tree, tensors, 0))
     try:
-        data = save(tensors, metadata={_KEY: skeleton})
+        data = save({name: _dense(tensor) for name, tensor in tensors.items()}, metadata={_KEY: skeleton})
     except Exception as error:
         raise WireError(f"A tensor cannot travel: {_line(error)}") from None
     if _header_length(data) > HEADER_LIMIT:
         raise WireError(f"The tree has more than {HEADER_LIMIT} bytes of structure: put long lists into tensors.")
     return data
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """A copy on the CPU: safetensors refuses two tensors that share memory."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def unpack(data: bytes) -> Tree:
@@ -75,7 +80,7 @@ def _skeleton(tree: Tree, tensors: dict[str, Tensor], depth: int) -> Any:
         raise WireError(f"The tree is more than {DEPTH_LIMIT} levels deep.")
     if isinstance(tree, Tensor):
         name = str(len(tensors))
-        tensors[name] = tree.detach().cpu().clone(memory_format=torch.contiguous_format)  # no two may share memory
+        tensors[name] = tree
         return {"tensor": name}
     if tree is None or type(tree) in (bool, int, float, str):
         return tree
@@ -160,13 +165,13 @@ def _line(error: Exception) -> str:
 
 def snapshot_to_bytes(snapshot: Snapshot) -> bytes:
     """All of a snapshot, to be kept or sent."""
-    return pack({name: _plain(getattr(snapshot, name)) for name in _snapshot_fields()})
+    return pack({name: _plain(getattr(snapshot, name)) for name in _SNAPSHOT})
 
 
 def snapshot_from_bytes(data: bytes) -> Snapshot:
     """The snapshot that `snapshot_to_bytes` wrote, its tensors on the CPU."""
     tree = unpack(data)
-    if not isinstance(tree, dict) or set(tree) != set(_snapshot_fields()):
+    if not isinstance(tree, dict) or set(tree) != set(_SNAPSHOT):
         raise WireError("The message is no snapshot.")
     for name, right in _SNAPSHOT.items():
         if not right(tree[name]):
@@ -174,10 +179,6 @@ def snapshot_from_bytes(data: bytes) -> Snapshot:
     if len({len(rows) for rows in tree["models"].values()}) != 1:
         raise WireError("The snapshot's models differ in number from one parameter to another.")
     return Snapshot(**tree)
-
-
-def _snapshot_fields() -> Iterator[str]:
-    return (field.name for field in fields(Snapshot))
 
 
 def _plain(value: Any) -> Any:

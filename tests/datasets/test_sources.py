@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.datasets.test_idx import idx
 
 from corymb.datasets import FASHION_MNIST, MNIST, DataUnavailable
 from corymb.datasets.sources import Images, Published, Source, cache_folder
 from corymb.settings import InvalidInput
+from tests.datasets.test_idx import idx
 
 RNG = np.random.default_rng(0)
 IMAGES = Images(

@@ -7,13 +7,14 @@ how large the loss is. Departures: none known (000 does not say how long its loc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from corymb.client import Client, on_client
-from corymb.federation import Federation
+from corymb.federation import Federation, TooFewReplies
 from corymb.local import Descent, descend, loss
 from corymb.settings import require
 from corymb.snapshot import Snapshot
@@ -65,10 +66,11 @@ class Alone:
             begun = at.carry.get("begun", torch.zeros_like(at.labels, dtype=torch.bool))
             mine, local = begun[fed.clients.ids], self.local.at(t)
             replies = []
-            if not mine.all():  # in the first round, and after one in which somebody's reply did not count
-                replies.append(fed.clients[~mine].map(begin_at_home, take(at.models, 0), local=local))
             if mine.any():
                 replies.append(fed.clients[mine].map(go_on_at_home, local=local))
+            if not mine.all():  # in the first round, and after one in which somebody's reply did not count
+                with suppress(TooFewReplies) if replies else nullcontext():  # the others go on without them
+                    replies.append(fed.clients[~mine].map(begin_at_home, take(at.models, 0), local=local))
             begun = begun.clone()
             begun[torch.cat([some.clients.ids for some in replies])] = True
             losses = torch.cat([some.value for some in replies])

@@ -24,7 +24,7 @@ from torch import Tensor
 from corymb.algorithms.collapse import repaired
 from corymb.algorithms.sharing import Sent, average_shared, pack, tie
 from corymb.algorithms.stability import Saving, sightings
-from corymb.algorithms.starts import by_local_models, by_loss_vectors, by_probes
+from corymb.algorithms.starts import LOSS_VECTOR_ROUNDS, by_local_models, by_loss_vectors, by_probes
 from corymb.algorithms.work import Averaging, Weights, Work, work_on_own, work_softly
 from corymb.client import Client, Share, on_client
 from corymb.federation import Cohort, Federation, Replies, Sums, each
@@ -99,7 +99,7 @@ class IFCA:
     @property
     def planned_rounds(self) -> int:
         """All restarts, each with its start and the round that scores it."""
-        start = 3 if self.k == "auto" else {"random": 0, "loss-vectors": 2, "one-shot": 1}[self.init]
+        start = 3 if self.k == "auto" else {"random": 0, "loss-vectors": LOSS_VECTOR_ROUNDS, "one-shot": 1}[self.init]
         once = start + self.rounds
         return once if self.restarts == 1 else self.restarts * (once + 1)
 

@@ -137,8 +137,9 @@ class MomentDescent:
         lack = f"{len(able)} clients have the {points} points that an anchor needs, wanted {least} such clients"
         require(len(able) >= least, f"{lack}: lower points, anchors or k, or bring larger clients.")
         anchors = able.sample(self.anchors or max(self.k, math.ceil(6 * self.k * math.log(self.k))))
-        used = torch.zeros(len(fed.clients), dtype=torch.bool).index_fill(0, anchors.ids, True)
-        carry = {"anchors": anchors.ids, "estimates": start.repeat(len(anchors), 1), "used": used}
+        ids = anchors.ids[fed.name_hashes[anchors.ids].argsort()]  # groups are numbered by names, not by positions
+        used = torch.zeros(len(fed.clients), dtype=torch.bool).index_fill(0, ids, True)
+        carry = {"anchors": ids, "estimates": start.repeat(len(ids), 1), "used": used}
         return replace(at, carry=carry)
 
     def _choose_panel(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
@@ -147,11 +148,13 @@ class MomentDescent:
         able = fed.clients[(fed.sizes >= 2) & ~(used & self.fresh)]  # one point makes no pair
         part = max(1, len(able) // (self.iterations - t)) if self.fresh else None
         panel = able.sample(self.panel or part)
-        self._check_panel(panel, features=estimates.shape[1], first=t == 0)
+        d = estimates.shape[1]
+        self._check_panel(panel, features=d, first=t == 0)
+        keys = fold(fed.key("bases"), fed.name_hashes[at.carry["anchors"]])
         new = {
             "panel": panel.ids,
             "used": used.index_fill(0, panel.ids, True),
-            "bases": random_bases(fed.key("bases"), estimates, self.k),
+            "bases": random_bases(keys, d, self.k).to(estimates),
             "noise": fed.key("noise"),
         }
         return replace(at, carry={**at.carry, **new})
@@ -210,7 +213,9 @@ class MomentDescent:
         )
         replied = torch.isin(anchors.ids, replies.clients.ids).to(estimates.device)
         estimates[replied] = replies.value.estimate
-        groups = complete_linkage(estimates, self.separation and self.separation / 2)
+        groups = complete_linkage(
+            estimates, self.separation and self.separation / 2, most=max(self.k, len(anchors) // 2)
+        )
         labels = groups.labels if groups.number == self.k else k_means(estimates, self.k, fed.key("k-means"))
         if groups.number != self.k and t + 1 == self.iterations:
             log.warning("the anchors form %d groups, not k = %d: k-means makes them k", groups.number, self.k)

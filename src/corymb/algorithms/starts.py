@@ -23,6 +23,7 @@ from corymb.trees import Params, leaves, take
 
 log = logging.getLogger(__name__)
 PROBES, MOST_CLUSTERS = 10, 10
+LOSS_VECTOR_ROUNDS = 6  # three times grouping and training
 
 
 @on_client
@@ -70,22 +71,28 @@ def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | N
 
 
 def by_loss_vectors(fed: Federation, k: int, work: Work, start: Snapshot | None) -> Iterator[Snapshot]:
-    """Two rounds: group clients by their losses on k random models, then train each group's favourite (CLoVE)."""
+    """Group clients by their losses on k models, train each group's favourite, and again (CLoVE, 2026).
+
+    On random models groups are blurred; after two turns of training they are not.
+    """
     at = start or Snapshot.fresh(fed, k)
-    if at.round == 0:
-        replies = fed.clients.map(losses_of, at.models)
-        labels, favourites = regroup(replies.value, k, fed.key("k-means"))
-        at = at.next(models=take(at.models, favourites), labels=(replies.clients, labels))
+    for turn in range(at.round, LOSS_VECTOR_ROUNDS):
+        if turn % 2 == 0:
+            replies = fed.clients.map(losses_of, at.models)
+            labels, favourites = regroup(replies.value, k, fed.key("k-means"))
+            at = at.next(models=take(at.models, favourites), labels=(replies.clients, labels))
+        else:
+            at = train_groups(fed, at, work)
         yield at
-    if at.round == 1:
-        yield train_groups(fed, at, work)
 
 
 def by_probes(fed: Federation, alone: Descent, work: Work, start: Snapshot | None) -> Iterator[Snapshot]:
     """Three rounds that find k: a few clients' own models as probes, everybody's losses on them, training in groups."""
     at = start or Snapshot.fresh(fed, 1)
     if at.round == 0:
-        at = at.next(models=local_models(fed, at, alone, PROBES).value)
+        probes = local_models(fed, at, alone, PROBES)
+        order = fed.name_hashes[probes.clients.ids].argsort()  # whatever order the clients stand in
+        at = at.next(models=take(probes.value, order))
         yield at
     if at.round == 1:
         replies = fed.clients.map(losses_of, at.models)

@@ -54,7 +54,7 @@ class Kernels:
 
     def pick(self, how: Descent | None) -> KernelName:
         """The name of the kernel for this work."""
-        if self.only == "fused" and not (self.traits.fusable and (how is None or how.plain)):
+        if self.only == "fused" and not (self.traits.fusable and not self.mixed and (how is None or how.plain)):
             return "foreach"
         return self.only or choose(self.traits, how, self.device, self.threads, mixed=self.mixed)
 

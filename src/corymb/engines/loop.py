@@ -26,6 +26,7 @@ class LoopEngine:
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients in turn."""
+        call = self._room.delivered(call)
         tally = Tally(call.verb)
         clients = ((client, place) for place, client in enumerate(ids.tolist()))
         answered, errors = self._room.ask_each(call, clients, tally)

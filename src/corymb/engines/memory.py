@@ -23,12 +23,26 @@ class _Undo(NamedTuple):
 class _Table:
     """Rows of one slot, allocated as clients first write."""
 
-    def __init__(self, n: int, rows: Any, along: Split | None, like: Signature) -> None:
-        self.along, self.signature = along, like
+    def __init__(self, n: int, rows: Any, along: Split | None, like: Signature, made: int) -> None:
+        self.along, self.signature, self.made = along, like, made
         self.row_of = torch.full((n,), -1)
         self.values = map_tensors(lambda leaf: leaf[:0].clone(), rows)
         self.present = torch.zeros(n, dtype=torch.bool)
         self.used = 0
+
+    def read(self, ids: Tensor, m: int | None) -> Slot:
+        """Some clients' values, cut to m examples; where a client has none they are 0, never another client's."""
+        present, rows = self.present[ids], self.row_of[ids].clamp_min(0)
+
+        def at(leaf: Tensor) -> Tensor:
+            values = leaf[rows.to(leaf.device)]
+            values = values if m is None else values[:, :m]
+            if bool(present.all()):
+                return values
+            return torch.where(present.to(leaf.device).reshape(-1, *[1] * (values.dim() - 1)), values, 0)
+
+        values = map_tensors(at, self.values)
+        return Slot(values, present.to(leaves(values)[0].device), self.along)
 
     def rows(self, ids: Tensor) -> Tensor:
         """Where the clients' values are; new clients get a place."""
@@ -53,38 +67,37 @@ class MemoryStore:
         self._sizes = sizes
         self._tables: dict[str, _Table] = {}
         self._undo: list[_Undo] = []
+        self._kept_from = 0  # no clock before this one can be gone back to, but for the very beginning
 
     def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
-        """The slots of some clients, stacked; slots along examples are as long as `padded` says."""
+        """The slots of some clients, stacked; slots along examples are as long as `padded` says.
+
+        A slot that anybody has is there for everybody, present or not: what a default becomes must not depend on who
+        else is asked.
+        """
         stored = {}
         for name, table in self._tables.items():
-            if not bool(table.present[ids].any()):
-                continue
-            index = table.row_of[ids].clamp_min(0)
-            values = map_tensors(lambda leaf, index=index: leaf[index.to(leaf.device)], table.values)  # type: ignore[misc]
-            if table.along is not None:
-                values = map_tensors(lambda leaf, m=padded[table.along]: leaf[:, :m], values)  # type: ignore[misc]
-            device = leaves(values)[0].device
-            stored[name] = Slot(values, table.present[ids].to(device), table.along)
+            stored[name] = table.read(ids, None if table.along is None else padded[table.along])
         return stored
 
     def write(self, clock: int, ids: Tensor, writes: Mapping[str, Slot]) -> None:
         """Keep stacked slots of some clients, remembering what was there."""
         for name, slot in writes.items():
             values = self._aligned(slot, ids)
-            table = self._table(name, values, slot.along)
+            table = self._table(name, values, slot.along, clock)
             rows = table.rows(ids)
             old = map_tensors(lambda leaf, rows=rows: leaf[rows.to(leaf.device)], table.values)  # type: ignore[misc]
             self._undo.append(_Undo(clock, name, ids, old, table.present[ids]))
             self._put(table, ids, values, slot.present.cpu().expand(len(ids)))
 
-    def _table(self, name: str, values: Any, along: Split | None) -> _Table:
+    def _table(self, name: str, values: Any, along: Split | None, clock: int) -> _Table:
         like = signature(values, rows=True)
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = _Table(len(self._sizes["train"]), values, along, like)
-        if table.signature != like:
-            raise ValueError(f"memory slot {name!r} holds {table.signature}, cannot take {like}: use another slot")
+            table = self._tables[name] = _Table(len(self._sizes["train"]), values, along, like, clock)
+        if (table.signature, table.along) != (like, along):
+            had, got = (f"{form} along {follows}" for form, follows in ((table.signature, table.along), (like, along)))
+            raise ValueError(f"memory slot {name!r} holds {had}, cannot take {got}: use another slot")
         return table
 
     def _aligned(self, slot: Slot, ids: Tensor) -> Any:
@@ -108,13 +121,19 @@ class MemoryStore:
 
     def rewind(self, clock: int) -> None:
         """Forget what calls with this clock or a later one wrote."""
+        if clock <= 0:
+            self._tables, self._undo, self._kept_from = {}, [], 0
+        if clock < self._kept_from:
+            raise ValueError(f"client memory at clock {clock} is gone: it was kept from clock {self._kept_from} on")
         while self._undo and self._undo[-1].clock >= clock:
             undo = self._undo.pop()
             self._put(self._tables[undo.slot], undo.ids, undo.values, undo.present)
+        self._tables = {name: table for name, table in self._tables.items() if table.made < clock}
 
     def forget_before(self, clock: int) -> None:
         """Nobody will rewind to before `clock`: drop what that would need."""
         self._undo = [undo for undo in self._undo if undo.clock >= clock]
+        self._kept_from = max(self._kept_from, clock)
 
 
 def one_client(stored: Mapping[str, Slot]) -> dict[str, Slot]:

@@ -7,6 +7,7 @@ that couples examples: padding is what gives it away.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,8 +35,7 @@ def probe(room: Room, *, only: KernelName | None = None) -> Kernels:
     objective, clients = _in_double(room)
     traits = _watched(objective, clients[0], room)
     kernels = Kernels(traits, room.device.type, torch.get_num_threads(), room.where.mixed, only)
-    tries: list[KernelName | None] = [only, *(name for name in ("foreach", "serial") if name != only)]
-    for name in tries:
+    for name in _from(only):
         kernels = replace(kernels, only=name)
         problem = _disagreement(kernels, objective, clients)
         if problem is None:
@@ -46,6 +46,12 @@ def probe(room: Room, *, only: KernelName | None = None) -> Kernels:
         raise InvalidInput(f"The model gives other results for the same examples when asked again: {problem}.")
     log.warning("an example's loss depends on the other examples in its batch: clients run one by one")
     return kernels
+
+
+def _from(only: KernelName | None) -> Sequence[KernelName | None]:
+    """The kernel asked for (or the choice), then slower ones that take more models."""
+    known: list[KernelName] = ["fused", "foreach", "serial"]
+    return known[known.index(only) :] if only else [None, "foreach", "serial"]
 
 
 def _in_double(room: Room) -> tuple[Objective, list[Examples]]:

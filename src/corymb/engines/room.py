@@ -138,6 +138,11 @@ class Room:
         self.memory = MemoryStore({split: shelf.sizes for split, shelf in self.shelves.items()})
         self._hashes = torch.tensor([hash_name(name) for name in self.names], dtype=torch.int64)
 
+    def delivered(self, call: Call) -> Call:
+        """The call with its arguments where the clients are."""
+        args, options = map_tensors(lambda leaf: leaf.to(self.device), (call.args, call.options))
+        return call._replace(args=args, options=options)
+
     def keys(self, call: Call, ids: Tensor) -> Tensor:
         """The key of each client for this call."""
         return fold(call.key, self._hashes[ids]).to(self.device)
@@ -146,7 +151,7 @@ class Room:
         """Run a call for one client by itself; `place` is its row in arguments made with `each`."""
         ids = torch.tensor([client])
         padded = {split: shelf.longest(ids) for split, shelf in self.shelves.items()}
-        memory = Memory(one_client(self.memory.read(ids, padded)), readonly=call.readonly)
+        memory = Memory(one_client(self.memory.read(ids, padded)), lengths=padded, readonly=call.readonly)
         subject = Client(
             train=self.shelves["train"].one(client),
             test=self.shelves["test"].one(client),

@@ -64,6 +64,7 @@ class VectorisedEngine:
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients, chunk by chunk."""
+        call = self._room.delivered(call)
         tally, answered, errors = Tally(call.verb), 0, Errors()
         order = self.sizes[ids].argsort(stable=True)
         while len(order):
@@ -175,6 +176,7 @@ class VectorisedEngine:
             given, kept, key, own = unflatten(structure, leaves)
             memory = Memory(
                 {name: Slot(value, present, along[name]) for name, (value, present) in kept.items()},
+                lengths=padded,
                 readonly=call.readonly,
             )
             subject = Client(

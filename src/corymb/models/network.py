@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
 from corymb.keys import Key
@@ -87,7 +88,7 @@ def refuse_coupled(module: nn.Module, dropout: str) -> None:
     """Refuse layers under which an example's loss depends on other examples or on a global generator."""
     for name, layer in module.named_modules():
         kind = type(layer).__name__
-        if isinstance(layer, _BatchNorm) or (isinstance(layer, nn.InstanceNorm2d) and layer.track_running_stats):
+        if isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats):
             raise InvalidInput(
                 f"Layer {name!r} ({kind}) makes an example's loss depend on the other examples and keeps running "
                 "statistics: use GroupNorm (or LayerNorm) instead."
@@ -100,15 +101,11 @@ def refuse_coupled(module: nn.Module, dropout: str) -> None:
             )
 
 
-_RANDOM = {
-    f"{kind}{suffix}"
-    for kind in ("uniform", "normal", "bernoulli", "exponential", "random", "trunc_normal")
-    for suffix in ("", "_")
-} | {"rand", "randn", "randint", "randperm", "multinomial"}
-_RANDOM |= {f"{way}_{kind}_" for way in ("kaiming", "xavier") for kind in ("uniform", "normal")} | {
-    "orthogonal_",
-    "sparse_",
-}
+_RANDOM = {"rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "multinomial"}
+_RANDOM |= {"normal", "bernoulli", "poisson", "binomial", "orthogonal_", "sparse_", "trunc_normal_"}
+_RANDOM |= {f"{kind}_" for kind in ("uniform", "normal", "bernoulli", "exponential", "random")}
+_RANDOM |= {f"{kind}_" for kind in ("log_normal", "cauchy", "geometric")}
+_RANDOM |= {f"{way}_{kind}_" for way in ("kaiming", "xavier") for kind in ("uniform", "normal")}
 
 
 class _KeyedDraws(TorchFunctionMode):

@@ -16,6 +16,8 @@ from corymb.trees import Params
 class Classification:
     """A network whose output is one logit a class."""
 
+    score_name = "accuracy"
+
     def __init__(self, network: Network, classes: int) -> None:
         self.network, self.classes = network, classes
 

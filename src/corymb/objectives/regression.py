@@ -22,6 +22,7 @@ class LinearRegression:
     """
 
     squared = True
+    score_name = "squared_error"
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Regression:
     """Squared loss of any network with one output."""
 
     squared = True
+    score_name = "squared_error"
 
     def __init__(self, network: Network) -> None:
         self.network = network

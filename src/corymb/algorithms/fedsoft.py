@@ -1,0 +1,120 @@
+"""FedSoft: every client's data are a mixture of k clusters'.
+
+Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating. AAAI 2022. S: `k`, u_ks:
+`Snapshot.shares`, σ: `floor`, τ: `every`, K: `draws`, λ: `pull`, c_s: the k models.
+
+Importance u_ij is the share of client i's examples whose lowest loss is under model j, estimated anew every few rounds.
+Each model draws clients in proportion to it; a client that was drawn minimises F_i(w) + (λ/2) Σ_j u_ij ‖w − c_j‖² once,
+whichever models drew it; each model becomes the mean of its draws.
+
+Departures from the paper:
+
+* The pulls to all models are one pull to their mean weighted by importance, of strength λ: the same but for
+  Σ_j u_ij, which `floor` makes larger than 1 by at most k − 1 times itself. Local work begins at that mean.
+* Clients are drawn without replacement and in proportion to u_ij; the paper's also to their examples
+  (`weights="examples"`).
+* A client is served the model of its largest importance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from corymb.algorithms.work import Weights
+from corymb.client import Client, Share, on_client
+from corymb.federation import Federation, each
+from corymb.keys import fold, uniform
+from corymb.local import Descent, descend, loss, serve_assigned
+from corymb.settings import require
+from corymb.snapshot import Snapshot
+from corymb.trees import Params, count, take
+
+
+@on_client
+def estimate_importance(client: Client, models: Params, *, floor: float) -> Tensor:
+    """The share of the client's examples that each model fits best (ties: the lowest number), `floor` at least: k."""
+    k, weight = count(models), client.train.weight
+    each_loss = torch.stack([client.objective.losses(take(models, j), client.train) for j in range(k)])  # k m
+    best = each_loss.argmin(0) == torch.arange(k, device=weight.device)[:, None]
+    return (torch.where(best, weight, 0).sum(1) / weight.sum().clamp_min(1)).clamp_min(floor)
+
+
+@on_client
+def train_between(
+    client: Client, models: Params, importance: Tensor, drawn: Tensor, *, local: Descent
+) -> Share[Tensor]:
+    """Train from the models' mean by importance, held near it; the note is the loss there."""
+    portion = importance / importance.sum()
+    centre = {name: torch.tensordot(portion.to(value), value, dims=1) for name, value in models.items()}
+    return Share(descend(client, centre, local), weight=drawn, note=loss(client, centre))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSoft:
+    """Soft clusters: clients are drawn by how much of their data each model fits, and are pulled to all models."""
+
+    k: int
+    """Clusters."""
+    rounds: int = 60
+    every: int = 2
+    """Rounds from one estimate of importance to the next."""
+    draws: int | None = None
+    """Clients that each model draws in a round; by default a k-th of them."""
+    pull: float = 0.1
+    """Strength of the pull to the models."""
+    local: Descent = Descent(lr=0.1, steps=10)
+    weights: Weights = "clients"
+    """Whether importance alone decides who is drawn, or times the number of examples."""
+    floor: float = 1e-4
+    """The least importance."""
+
+    serve = serve_assigned
+
+    def __post_init__(self) -> None:
+        for name in ("k", "rounds", "every", "draws"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
+        require(self.pull >= 0, f"pull must not be negative, got {self.pull}.")
+        require(0 < self.floor < 1, f"floor must be between 0 and 1, got {self.floor}.")
+        require(self.local.proximal == 0, "Give FedSoft its pull as pull, not as local.proximal.")
+
+    @property
+    def planned_rounds(self) -> int:
+        """One snapshot a round."""
+        return self.rounds
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """Estimate, draw, train, average."""
+        at = start or Snapshot.fresh(fed, self.k)
+        for t in range(at.round, self.rounds):
+            if t % self.every == 0:
+                at = self._estimate(fed, at)
+            assert at.shares is not None
+            drawn = self._draw(fed, at.shares)  # n k
+            cohort = fed.clients[drawn.any(1)[fed.clients.ids]]
+            local = replace(self.local.at(t), proximal=self.pull)
+            chosen = drawn[cohort.ids].to(at.shares.dtype)
+            replies = cohort.sum(train_between, at.models, each(at.shares[cohort.ids]), each(chosen), local=local)
+            notes = {"train_loss": float(replies.value.note.mean())}
+            yield (at := at.next(models=replies.value.mean(empty=at.models), notes=notes))
+
+    def _estimate(self, fed: Federation, at: Snapshot) -> Snapshot:
+        replies = fed.clients.map(estimate_importance, at.models, floor=self.floor)
+        new = replies.value.cpu()
+        before = new.new_zeros(len(at.labels), at.k) if at.shares is None else at.shares
+        shares = before.index_copy(0, replies.clients.ids, new)
+        return replace(at, shares=shares, labels=at.labels.index_copy(0, replies.clients.ids, new.argmax(1)))
+
+    def _draw(self, fed: Federation, shares: Tensor) -> Tensor:
+        """Each model's clients, without replacement: the first in a race whose runners are as fast as their weights."""
+        n = len(fed.clients)
+        weight = shares.double() * (fed.sizes[:, None] if self.weights == "examples" else 1)
+        weight[~torch.isin(torch.arange(len(shares)), fed.clients.ids)] = 0
+        keys = fold(fed.key("draws"), fed.name_hashes)[:, None]
+        time = -uniform(fold(keys, torch.arange(self.k)), dtype=torch.float64).log() / weight  # 0: never
+        place = time.argsort(dim=0, stable=True).argsort(dim=0)
+        return (place < (self.draws or -(-n // self.k))) & torch.isfinite(time)

@@ -1,0 +1,74 @@
+"""ONE_SHOT-IFCA: IFCA that starts from SR-FCA's first clusters.
+
+A baseline of Vardhan, Ghosh, Mazumdar: An Improved Federated Clustering Algorithm with Model-based Clustering (TMLR
+2024), to see whether a good start alone mends IFCA. ONE_SHOT finds the clusters and their number; IFCA's models start
+as the means of the members' own models.
+
+Departures from the paper: `repair`, on by default as in `IFCA`; the paper's baseline has it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.sr_fca import SRFCA
+from corymb.federation import Federation
+from corymb.local import Descent, serve_assigned
+from corymb.snapshot import Snapshot, stages
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneShotIFCA:
+    """ONE_SHOT, then IFCA with as many models as there are clusters."""
+
+    threshold: float | Literal["auto"] = "auto"
+    """λ: clients at most this far apart belong together; `auto` finds it from the distances."""
+    least: int = 2
+    """Clusters have at least so many clients."""
+    alone: Descent = Descent(lr=0.1, steps=100)
+    """How clients train by themselves."""
+    distance: str = "losses"
+    """Cross-losses (`losses`), or ℓq of the parameters: `l2`, `l1`, `linf`, ..."""
+    components: Literal["graph", "pivot"] = "graph"
+    rounds: int = 60
+    """Rounds of IFCA."""
+    local: Descent = Descent(lr=0.1, steps=10)
+    participants: int | float | None = None
+    """Clients a round of IFCA: a number, a fraction, or all of them."""
+    repair: bool = True
+    """Regroup clients when clusters have collapsed."""
+
+    serve = serve_assigned
+
+    def __post_init__(self) -> None:
+        self._one_shot, self._ifca(1)  # their checks are ours
+
+    @property
+    def planned_rounds(self) -> int:
+        """ONE_SHOT's and IFCA's."""
+        return self._one_shot.planned_rounds + self.rounds
+
+    @property
+    def _one_shot(self) -> SRFCA:
+        return SRFCA(
+            threshold=self.threshold,
+            least=self.least,
+            alone=self.alone,
+            distance=self.distance,
+            components=self.components,
+            refinements=0,
+        )
+
+    def _ifca(self, k: int) -> IFCA:
+        return IFCA(k=k, rounds=self.rounds, local=self.local, participants=self.participants, repair=self.repair)
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """Find clusters, then let clients choose."""
+        return stages(fed, start, one_shot=self._one_shot.run, ifca=self._choose)
+
+    def _choose(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
+        assert start is not None  # the clusters come from the stage before
+        return self._ifca(start.k).run(fed, start)

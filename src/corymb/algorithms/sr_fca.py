@@ -1,0 +1,229 @@
+"""SR-FCA, the successive refinement federated clustering algorithm.
+
+Vardhan, Ghosh, Mazumdar: An Improved Federated Clustering Algorithm with Model-based Clustering. Transactions on
+Machine Learning Research 2024. λ: `threshold`, t: `least`, R: `refinements`, β: `trim`, T: `alone` in ONE_SHOT and
+`rounds` in TrimmedMeanGD, η: `local.lr`, D: `diameter`, dist: `distance`, w_i: a client's own model, ω_c: a cluster's.
+
+ONE_SHOT: every client trains by itself from one start w_0; clients whose models are near make clusters, and nobody has
+to say how many. REFINE, R times: TrimmedMeanGD trains a model in every cluster that a few wrong members cannot move;
+RECLUSTER puts every client into the cluster it is nearest to; MERGE joins clusters whose models are near.
+
+Served after ONE_SHOT: each client's own model, which it has kept; after each MERGE: the merged models.
+
+Departures from the paper:
+
+* `threshold="auto"` finds λ: see `corymb.thresholds.find_threshold`. Where the distances show no clusters there is one.
+* RECLUSTER leaves client i out of the loss F_c(w_i) of its own cluster: its overfitted loss would bias it to stay.
+* MERGE dissolves merged clusters of fewer than `least` clients, who go to the nearest other cluster; the paper keeps
+  components of at least t *clusters*, which for t = 2 would delete every cluster that did not merge. The largest stays.
+* A trimmed mean is over the J − 2⌊βJ⌋ values kept; the paper divides by (1 − 2β) J.
+* The set W is a ball of diameter D around w_0.
+* `finish` trains the last clusters on without trimming, as the paper proposes for later work; `components="pivot"` and
+  `warm` are from the authors' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.algorithms.distances import measure_named
+from corymb.algorithms.fedavg import FedAvg
+from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.merging import merge, recluster
+from corymb.algorithms.own_models import publish_own, serve_refined, train_alone
+from corymb.algorithms.within import within
+from corymb.algorithms.work import Averaging, Work
+from corymb.client import Client, on_client
+from corymb.federation import Cohort, Federation, each
+from corymb.keys import fold
+from corymb.local import Descent, loss
+from corymb.robust import group_mean, group_trimmed_mean, into_ball
+from corymb.settings import require
+from corymb.snapshot import Snapshot
+from corymb.thresholds import pivot_groups, settle_threshold, threshold_groups
+from corymb.trees import Params, add, count, map_tensors, take
+
+Step = Callable[[Federation, Snapshot], Snapshot]
+
+
+class Worked(NamedTuple):
+    """What a client made of its cluster's model: the model trained on or its gradient, and the loss beforehand."""
+
+    value: Params
+    loss: Tensor
+
+
+@on_client
+def work_in_cluster(client: Client, model: Params, *, work: Work) -> Worked:
+    """Train the cluster's model, or take its gradient."""
+    return Worked(work.on(client, model, client.train), loss(client, model))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SRFCA:
+    """Clusters by the distances of clients' own models, refined by training inside them. Their number is found."""
+
+    threshold: float | Literal["auto"] = "auto"
+    """λ: clients, and clusters, at most this far apart belong together; `auto` finds it from the distances."""
+    least: int = 2
+    """t: clusters have at least so many clients."""
+    refinements: int = 2
+    """R; 0 is ONE_SHOT alone."""
+    trim: float = 0.1
+    """β: the part of a cluster's replies that is dropped at either end, in every coordinate."""
+    alone: Descent = Descent(lr=0.1, steps=100)
+    """How clients train by themselves."""
+    rounds: int = 30
+    """Rounds of TrimmedMeanGD in each REFINE."""
+    local: Descent = Descent(lr=0.1, steps=10)
+    """What members do in a round; the gradient form takes only the step size from it."""
+    averaging: Averaging = "models"
+    """Trimmed means of members' models after local steps (FedAvg's form), or of their gradients (Algorithm 3)."""
+    distance: str = "losses"
+    """Cross-losses (`losses`), or ℓq of the parameters: `l2`, `l1`, `linf`, ..."""
+    components: Literal["graph", "pivot"] = "graph"
+    """Clusters: connected components of the graph of those near each other, or random pivots with all near them."""
+    participants: int | float | None = None
+    """Clients of each cluster that work in a round: a number, a fraction, or all of them."""
+    warm: bool = False
+    """Begin TrimmedMeanGD at the clusters' last models instead of w_0."""
+    diameter: float | None = None
+    """Keep clusters' models in a ball of this diameter around w_0."""
+    finish: FedAvg | FedProx | None = None
+    """What trains the last clusters on."""
+
+    serve = serve_refined
+
+    def __post_init__(self) -> None:
+        given = self.threshold == "auto" or self.threshold > 0
+        require(given, f"threshold must be positive or 'auto', got {self.threshold}.")
+        require(self.least >= 1, f"least must be at least 1, got {self.least}.")
+        require(self.refinements >= 0, f"refinements must not be negative, got {self.refinements}.")
+        require(0 <= self.trim < 0.5, f"trim must be at least 0 and below 1/2, got {self.trim}.")
+        require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
+        require(self.diameter is None or self.diameter > 0, f"diameter must be positive, got {self.diameter}.")
+        measure_named(self.distance)
+
+    @property
+    def planned_rounds(self) -> int:
+        """Two for ONE_SHOT, `rounds` and one more for each REFINE, and those of `finish`."""
+        return sum(rounds for _, rounds, _ in self._plan) + (self.finish.planned_rounds if self.finish else 0)
+
+    @property
+    def _plan(self) -> list[tuple[str, int, Step]]:
+        """Algorithm 1: stages, with their numbers of rounds."""
+        plan: list[tuple[str, int, Step]] = [("alone", 1, self._train_alone), ("one-shot", 1, self._one_shot)]
+        for r in range(1, self.refinements + 1):
+            plan += [(f"train-{r}", self.rounds, self._train), (f"refine-{r}", 1, self._refine)]
+        return plan
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """ONE_SHOT, then REFINE R times, then `finish`."""
+        at = start or Snapshot.fresh(fed, 1)
+        stages = [name for name, _, _ in self._plan]
+        done = stages.index(at.stage) if at.stage in stages else len(stages) if at.stage == "finish" else 0
+        for stage, rounds, step in self._plan[done:]:
+            at = at if at.stage == stage else replace(at, stage=stage, round=0)
+            for _ in range(at.round, rounds):
+                yield (at := step(fed, at))
+        if self.finish is not None:
+            groups = at.carry.get("groups", at.labels)
+            for inner in within(fed, groups, self.finish, at if at.stage == "finish" else at.handover()):
+                yield replace(inner, stage="finish", carry={**inner.carry, "groups": groups})
+
+    def _train_alone(self, fed: Federation, at: Snapshot) -> Snapshot:
+        """ONE_SHOT at the clients: T steps from w_0."""
+        start = take(at.models, slice(0, 1))
+        replies = fed.clients.map(train_alone, take(start, 0), alone=self.alone)
+        notes = {"train_loss": float(replies.value.mean())}
+        return at.next(models=start, labels=torch.full_like(at.labels, -1), notes=notes)
+
+    def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
+        """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
+        start, measure = take(at.models, 0), measure_named(self.distance)
+        own = fed.clients.map(publish_own)  # whoever has none is turned down, and gets no cluster
+        known = measure.known(own.clients, own.value)
+        ids, distances = known.clients.ids, measure.between_clients(known.value)
+        threshold, notes = settle_threshold(
+            self.threshold, distances, fed.key("threshold"), least=self.least, squared=measure.squared
+        )
+        labels = self._groups(distances, threshold, fed, fed.name_hashes[ids], min(self.least, len(ids)))
+        k = int(labels.max()) + 1
+        nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
+        require(k > 0, f"threshold={threshold:.3g} puts no clients together: the nearest are {nearest:.3g} apart.")
+        models = group_mean(take(own.value, torch.isin(own.clients.ids, ids)), labels, _copies(start, k))
+        carry = {"members": ids, "known": known.value, "threshold": torch.tensor(threshold, dtype=torch.float64)}
+        notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
+        labels = at.labels.index_copy(0, ids, labels)
+        return at.next(models=models, labels=labels, carry=carry | _named("w0", start), notes=notes)
+
+    def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
+        """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""
+        start, local = _part(at.carry, "w0"), self.local.at(at.round)
+        models = _part(at.carry, "omega") or (at.models if self.warm else _copies(start, at.k))
+        cohort = self._participants(fed, at)
+        work = Work(local=local, averaging=self.averaging)
+        replies = cohort.map(work_in_cluster, each(models, of=at.labels[cohort.ids]), work=work)
+        labels, rows = at.labels[replies.clients.ids], replies.value.value
+        if self.averaging == "gradients":
+            still = map_tensors(torch.zeros_like, models)
+            models = add(models, group_trimmed_mean(rows, labels, still, trim=self.trim), alpha=-local.lr)
+        else:
+            models = group_trimmed_mean(rows, labels, models, trim=self.trim)
+        if self.diameter is not None:
+            models = into_ball(models, start, self.diameter / 2)
+        notes = {"train_loss": float(replies.value.loss.mean()), "clusters": at.k}
+        return at.next(carry={**at.carry, **_named("omega", models)}, notes=notes)
+
+    def _refine(self, fed: Federation, at: Snapshot) -> Snapshot:
+        """RECLUSTER and MERGE, after one question to all clients."""
+        measure, models = measure_named(self.distance), _part(at.carry, "omega")
+        ids, threshold = at.carry["members"], float(at.carry["threshold"])
+        fit = measure.fit(fed.clients[torch.isin(fed.clients.ids, ids)], models)
+        here = torch.isin(ids, fit.clients.ids)
+        known, before = at.carry["known"][here][:, here], at.labels[ids[here]]
+        labels, apart = recluster(measure, known, fit.value, before)
+        merged = merge(
+            measure, models, fit.value, labels, apart, partial(self._groups, threshold=threshold, fed=fed), self.least
+        )
+        everybody = torch.where(at.labels < 0, -1, merged.became[at.labels])  # who did not answer stays where it was
+        carry = {name: value for name, value in at.carry.items() if not name.startswith("omega/")}
+        notes = {
+            "clusters": count(merged.models),
+            "moved": int((labels != before).sum()),
+            "merged": len(labels.unique()) - count(merged.models) - merged.dissolved,
+            "dissolved": merged.dissolved,
+        }
+        labels = everybody.index_copy(0, ids[here], merged.labels)
+        return at.next(models=merged.models, labels=labels, carry=carry, notes=notes)
+
+    def _groups(
+        self, distances: Tensor, threshold: float, fed: Federation, order: Tensor | None = None, least: int = 1
+    ) -> Tensor:
+        order = torch.arange(len(distances)) if order is None else order
+        if self.components == "graph":
+            return threshold_groups(distances, threshold, order=order, least=least)
+        return pivot_groups(distances, threshold, order=order, draws=fold(fed.key("pivots"), order), least=least)
+
+    def _participants(self, fed: Federation, at: Snapshot) -> Cohort:
+        mine, everybody = at.labels[fed.clients.ids], fed.clients
+        chosen = [everybody[mine == c].sample(self.participants).ids for c in range(at.k)]
+        return everybody[torch.isin(everybody.ids, torch.cat(chosen))]
+
+
+def _copies(model: Params, k: int) -> Params:
+    return map_tensors(lambda value: value.expand(k, *value.shape).clone(), model)
+
+
+def _named(prefix: str, model: Params) -> Params:
+    return {f"{prefix}/{name}": value for name, value in model.items()}
+
+
+def _part(carry: Mapping[str, Tensor], prefix: str) -> Params:
+    return {n.removeprefix(f"{prefix}/"): value for n, value in carry.items() if n.startswith(f"{prefix}/")}

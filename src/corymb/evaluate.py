@@ -1,0 +1,169 @@
+"""Score a snapshot at the clients. The only reader of the truth: true clusters and true parameters end here.
+
+What each metric means is told in `docs/metrics.md`. Names say which model, which clients and which data: everything
+that starts with `test_` is of the model that a client is served, on that client's own test examples.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.client import Client, ClientFn, on_client
+from corymb.federation import Federation, each
+from corymb.local import loss, score
+from corymb.snapshot import Algorithm, Snapshot
+from corymb.trees import Params
+
+log = logging.getLogger(__name__)
+LOWER_IS_BETTER = ("squared_error",)
+
+
+class Scored(NamedTuple):
+    """What a client says of the model it is served."""
+
+    loss: Tensor
+    """Mean over its training examples."""
+    score: Tensor
+    """Mean over its test examples; 0 where it has none."""
+    tested: Tensor
+    """How many test examples it has."""
+
+
+@on_client
+def score_served(client: Client, models: Params, label: Tensor, *, serve: ClientFn[..., Params]) -> Scored:
+    """The served model's loss on the client's training examples and score on its test examples."""
+    model = serve(client, models, label)
+    return Scored(loss(client, model), score(client, model), client.test.weight.sum())
+
+
+def evaluate(
+    fed: Federation,
+    algorithm: Algorithm,
+    snapshot: Snapshot,
+    *,
+    truth: Tensor | None = None,
+    true_parameters: Params | None = None,
+) -> dict[str, float]:
+    """Every metric that can be had of a snapshot, by name. Changes nothing: neither the run nor client memory."""
+    metrics = _served(fed, algorithm, snapshot)
+    if truth is not None:
+        metrics |= cluster_metrics(snapshot.labels, truth)
+    if true_parameters is not None:
+        metrics |= parameter_metrics(snapshot.models, true_parameters)
+    return metrics
+
+
+def clusters_in_use(labels: Tensor) -> int:
+    """How many clusters have a client.
+
+    >>> clusters_in_use(torch.tensor([3, 3, 0, -1]))
+    2
+    """
+    return len(labels[labels >= 0].unique())
+
+
+# ---- at the clients
+
+
+def _served(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> dict[str, float]:
+    replies = fed.evaluation().clients.map(score_served, snapshot.models, each(snapshot.labels), serve=algorithm.serve)
+    name: str = getattr(fed.objective, "score_name", "score")
+    rows = Scored(*(row.double().cpu() for row in replies.value))
+    metrics = _test_metrics(name, rows.score[rows.tested > 0], rows.tested[rows.tested > 0])
+    return {**metrics, "train_loss": float(rows.loss.mean())}
+
+
+def _test_metrics(name: str, scores: Tensor, tested: Tensor) -> dict[str, float]:
+    if not len(scores):
+        return {}
+    worst = scores.sort(descending=name in LOWER_IS_BETTER).values[: -(-len(scores) // 10)]
+    return {
+        f"test_{name}": float(scores.mean()),
+        f"test_{name}_examples": float((scores * tested).sum() / tested.sum()),
+        f"worst_decile_{name}": float(worst.mean()),
+    }
+
+
+# ---- against true clusters
+
+
+def cluster_metrics(labels: Tensor, truth: Tensor) -> dict[str, float]:
+    """How well labels agree with true clusters, whatever the clusters are called; a client without one is wrong."""
+    labels, truth = labels.cpu(), truth.cpu()
+    table = _contingency(labels, truth)[int((labels < 0).any()) :]  # the first row is that of label -1
+    metrics = {"ari": adjusted_rand_index(labels, truth), "purity": float(table.max(1).values.sum()) / len(truth)}
+    matched = _match(-table)
+    if matched is not None:
+        right = float(table[matched].sum()) / len(truth)
+        metrics |= {"identity_accuracy": right, "misclustering": 1 - right}
+    return metrics
+
+
+def adjusted_rand_index(labels: Tensor, truth: Tensor) -> float:
+    """Agreement of two groupings: 1 if they are the same, about 0 by chance. Label -1 is one more group.
+
+    >>> adjusted_rand_index(torch.tensor([1, 1, 0, 0]), torch.tensor([0, 0, 1, 1]))
+    1.0
+    """
+    table = _contingency(labels, truth)
+    together = float(_pairs(table).sum())
+    by_label, by_truth = float(_pairs(table.sum(1)).sum()), float(_pairs(table.sum(0)).sum())
+    chance = by_label * by_truth / max(float(_pairs(table.sum())), 1)
+    most = (by_label + by_truth) / 2
+    return 1.0 if most == chance else (together - chance) / (most - chance)
+
+
+def _pairs(count: Tensor) -> Tensor:
+    return count * (count - 1) / 2
+
+
+def _contingency(labels: Tensor, truth: Tensor) -> Tensor:
+    """How many clients have each pair of label and true cluster."""
+    rows, columns = (values.unique(return_inverse=True) for values in (labels, truth))
+    shape = len(rows[0]), len(columns[0])
+    counts = torch.bincount(rows[1] * shape[1] + columns[1], minlength=shape[0] * shape[1])
+    return counts.reshape(shape).double()
+
+
+# ---- against true parameters
+
+
+def parameter_metrics(models: Params, truth: Params) -> dict[str, float]:
+    """Euclidean distances between models and true parameters; nothing where they are of different kinds."""
+    if not comparable(models, truth):
+        return {}
+    distance = torch.cdist(_flat(models), _flat(truth), compute_mode="donot_use_mm_for_euclid_dist")  # k models, truths
+    metrics = {"parameter_error_nearest": float(distance.amin(1).mean())}
+    if distance.shape[0] == distance.shape[1]:
+        metrics["parameter_error_by_index"] = float(distance.diagonal().mean())
+    matched = _match(distance)
+    if matched is not None:
+        own = distance.amin(0)  # a true cluster without a model of its own counts with the nearest
+        own[torch.as_tensor(matched[1])] = distance[matched]
+        metrics["parameter_error"] = float(own.max())
+    return metrics
+
+
+def comparable(models: Params, truth: Params) -> bool:
+    """Whether models have the same parameters as the truth."""
+    return set(models) == set(truth) and all(models[name].shape[1:] == truth[name].shape[1:] for name in truth)
+
+
+def _flat(models: Params) -> Tensor:
+    return torch.cat([models[name].double().cpu().flatten(1) for name in sorted(models)], dim=1)
+
+
+def _match(cost: Tensor) -> tuple[Sequence[int], Sequence[int]] | None:
+    """The cheapest one-to-one matching of rows to columns, or None where scipy is not installed."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        log.warning("scipy is not installed: metrics that match clusters to true ones are left out")
+        return None
+    rows, columns = linear_sum_assignment(cost.nan_to_num(posinf=1e300).numpy())
+    return rows.tolist(), columns.tolist()

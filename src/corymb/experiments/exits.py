@@ -1,0 +1,16 @@
+"""Exit codes of the command line."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes; `docs/command-line.md` lists them."""
+
+    OK = 0
+    BUG = 1
+    BAD_INPUT = 2
+    TOO_FEW_REPLIES = 3
+    FILES = 4
+    INTERRUPTED = 130

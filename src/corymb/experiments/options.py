@@ -1,0 +1,110 @@
+"""Settings dataclasses as command-line options: every field optional, so that what was given can be told apart."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_type_hints
+
+from cyclopts import Parameter, Token
+
+from corymb.settings import InvalidInput
+
+
+def options_of(kind: type, *, leave_out: Collection[str] = ()) -> type:
+    """A dataclass like `kind` in which everything may be left out; nested settings become `--outer.inner`."""
+    hints, texts = get_type_hints(kind), field_texts(kind)
+    fields = [
+        _option(field, hints[field.name], texts.get(field.name, ""))
+        for field in dataclasses.fields(kind)
+        if field.name not in leave_out
+    ]
+    # Cyclopts takes a class of the module `types`, where made classes are by default, for a built-in one.
+    return dataclasses.make_dataclass(
+        kind.__name__, fields, frozen=True, kw_only=True, namespace={"__module__": __name__}
+    )
+
+
+def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> tuple[str, Any, Any]:
+    members = (hint, *get_args(hint))
+    nested = [member for member in members if isinstance(member, type) and dataclasses.is_dataclass(member)]
+    if nested:
+        inner = _joined([options_of(member) for member in nested])
+        return field.name, Annotated[inner, Parameter(help=text)], inner()
+    shown = None if field.default in (None, dataclasses.MISSING, (), "") else str(field.default)
+    parameter = Parameter(
+        help=text,
+        converter=None if hint is bool else _Reader(hint),
+        show_default=(lambda _: shown) if shown else False,
+        negative_bool="no_" if field.default is True else (),
+    )
+    return field.name, Annotated[hint | None, parameter], None
+
+
+def _joined(kinds: Sequence[type]) -> type:
+    """The fields of several dataclasses in one: which of them is meant is told by the fields that are given."""
+    if len(kinds) == 1:
+        return kinds[0]
+    fields = {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind)}
+    return dataclasses.make_dataclass(
+        kinds[0].__name__,
+        [(field.name, field.type, field.default) for field in fields.values()],
+        frozen=True,
+        kw_only=True,
+        namespace={"__module__": __name__},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    """Reads text as a value of a type, exactly: 2.5 is no whole number, and 20 is not 20.0."""
+
+    hint: Any
+
+    def __call__(self, type_: Any, tokens: Sequence[Token]) -> Any:
+        from pydantic import TypeAdapter, ValidationError
+
+        texts = [token.value for token in tokens]
+        several = any(getattr(member, "__origin__", member) is tuple for member in (self.hint, *get_args(self.hint)))
+        try:
+            return TypeAdapter(self.hint).validate_strings(texts if several else texts[0])
+        except ValidationError as error:
+            raise InvalidInput(f"{error.errors()[0]['msg']} (got {' '.join(texts)!r}).") from None
+
+
+def given(options: Any) -> dict[str, Any]:
+    """What was said on the command line, as nested plain values."""
+    found = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            value = given(value) or None
+        if value is not None:
+            found[field.name] = value
+    return found
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values of which the second ones win, field by field."""
+    both = {name: merged(under[name], over[name]) for name in under.keys() & over.keys() if _nested(under, over, name)}
+    return {**under, **over, **both}
+
+
+def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> bool:
+    return isinstance(under[name], Mapping) and isinstance(over[name], Mapping)
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """The text that stands below each field of a class, as the source has it."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    texts = {}
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            value = following.value if isinstance(following, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                texts[statement.target.id] = inspect.cleandoc(value.value)
+    return texts

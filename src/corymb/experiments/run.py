@@ -1,0 +1,205 @@
+"""What comes out of a run: clusters, models, how it went, and predictions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from corymb.client import ClientFn, Objective
+from corymb.datasets.features import Array, as_array, as_features, as_images
+from corymb.evaluate import clusters_in_use
+from corymb.experiments.history import Round
+from corymb.experiments.kind import Kind
+from corymb.experiments.models import Model, learner_for
+from corymb.experiments.standardise import Standard, Standardised
+from corymb.federation import Federation, Ledger, each
+from corymb.local import serve_assigned
+from corymb.settings import InvalidInput, did_you_mean, require
+from corymb.snapshot import Algorithm, Snapshot
+from corymb.trees import Params, take
+
+Serving = tuple[Federation, ClientFn[..., Params]]
+"""Clients that keep their own models, and the function by which one says which model it is served."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Run:
+    """A run, finished or stopped."""
+
+    snapshot: Snapshot
+    """Where the run stands, on the CPU; `fit(..., start=run.snapshot)` goes on from there."""
+    names: tuple[str, ...]
+    """The clients, in the order of the snapshot's labels."""
+    history: list[Round]
+    """A record for each round: see `corymb.experiments.history`."""
+    metrics: dict[str, float]
+    """Of the last round; what they mean is in docs/metrics.md."""
+    ledger: Ledger
+    config: dict[str, Any]
+    seconds: float
+    kind: Kind
+    objective: Objective | None = None
+    """None after loading a run whose model was a Python object: give it to `Run.load`."""
+    standard: Standard | None = None
+    """How features were standardised."""
+    stopped: str = ""
+    """Why the run ended early: `interrupted`, `max_seconds`, or not at all."""
+    serving: Serving | None = None
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """Each client's cluster, by name; -1 for none."""
+        return dict(zip(self.names, self.snapshot.labels.tolist(), strict=True))
+
+    @property
+    def models(self) -> Params:
+        """The clusters' models, k rows."""
+        return self.snapshot.models
+
+    @property
+    def clusters(self) -> int:
+        """How many clusters have clients."""
+        return clusters_in_use(self.snapshot.labels)
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """How many clients each cluster has."""
+        return dict(sorted(Counter(self.snapshot.labels.tolist()).items()))
+
+    @property
+    def rejected(self) -> list[dict[str, Any]]:
+        """Replies that did not count: clock, client, reason."""
+        return self.ledger.rejected
+
+    @property
+    def seed(self) -> int:
+        """The seed that everything random in the run follows from."""
+        return self.snapshot.seed
+
+    def model(self, which: str | int) -> Params:
+        """The parameters of a cluster's model (a number) or of the one a client is served (its name)."""
+        if isinstance(which, str):
+            return self._served(self._position(which))
+        require(0 <= which < self.snapshot.k, f"There is no cluster {which}: the run has {self.snapshot.k}.")
+        return take(self.models, which)
+
+    def predict(self, x: ArrayLike, client: str | int) -> Array:
+        """What the model of a client (its name or position) says of examples: classes or numbers, one for each.
+
+        Features are in the units of the data that the run was given. Classes are numbers where they were numbers,
+        else their names.
+        """
+        params = self._served(self._position(client))
+        with torch.no_grad():
+            out: torch.Tensor = self._predictor().predict(params, self._examples(x))
+        if self.kind.task == "regression":
+            return out.numpy()
+        chosen = out.argmax(-1).numpy()
+        numbered = self.kind.classes == tuple(str(number) for number in range(len(self.kind.classes)))
+        return chosen if numbered else np.array(self.kind.classes)[chosen]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object that the command line prints."""
+        ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}
+        result = {
+            "labels": self.labels,
+            "metrics": self.metrics,
+            "clusters": self.clusters,
+            "ledger": ledger,
+            "rejected": self.rejected,
+            "seconds": round(self.seconds, 3),
+            "config": self.config,
+            "seed": self.seed,
+            **({"stopped": self.stopped} if self.stopped else {}),
+        }
+        return {name: plain(value) for name, value in result.items()}
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the run into a folder that is new or empty; `Run.load` reads it."""
+        from corymb.experiments import folder as run_folder
+
+        return run_folder.write(self, folder)
+
+    @staticmethod
+    def load(folder: str | Path, model: Model | None = None) -> Run:
+        """The run that `save` wrote. To predict with a model of your own, give that model again."""
+        from corymb.experiments import folder as run_folder
+
+        run = run_folder.read(folder)
+        return run if model is None else replace(run, objective=learner_for(model, run.kind).objective)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(str(size) for label, size in self.sizes.items() if label >= 0)
+        shown = [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        lines = [
+            f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
+            f"  clients   {len(self.names)} in {self.clusters} clusters of {sizes or 'none'}",
+            f"  metrics   {', '.join(shown)}",
+            f"  ledger    {self.ledger.rounds} rounds, {self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
+        ]
+        return "\n".join([*lines, *([f"  stopped   {self.stopped}"] if self.stopped else [])])
+
+    def _position(self, client: str | int) -> int:
+        if isinstance(client, str):
+            if client not in self.names:
+                raise InvalidInput(f"There is no client {client!r}. {did_you_mean(client, self.names[:1000])}")
+            return self.names.index(client)
+        require(0 <= client < len(self.names), f"There is no client {client}: the run has {len(self.names)}.")
+        return client
+
+    def _served(self, position: int) -> Params:
+        label = self.snapshot.labels[position]
+        if self.serving is not None:
+            fed, serve = self.serving
+            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)))
+            return {name: row.cpu() for name, row in take(replies.value, 0).items()}
+        require(
+            self.config["record"]["served"] == serve_assigned.name,
+            "The models of this run stayed with its clients and were not saved: only the run itself can predict.",
+        )
+        require(int(label) >= 0, f"Client {self.names[position]!r} has no cluster: it never took part in a round.")
+        return take(self.models, label)
+
+    def _predictor(self) -> Any:
+        require(
+            self.objective is not None,
+            f"The run's model ({self.config['model']}) is not the library's: give it again, Run.load(..., model=...).",
+        )
+        if not hasattr(self.objective, "predict"):
+            raise InvalidInput(f"{type(self.objective).__name__} has no predict(params, x): it cannot predict.")
+        return self.objective if self.standard is None else Standardised(self.objective, self.standard)
+
+    def _examples(self, x: ArrayLike) -> torch.Tensor:
+        array = as_array(x)
+        if array.shape == self.kind.features:
+            array = array[None]
+        if self.kind.picture and array.shape[1:] != self.kind.features:
+            array = as_images(array)
+        features = torch.as_tensor(array) if self.kind.codes else as_features(array)
+        require(
+            tuple(features.shape[1:]) == self.kind.features,
+            f"Examples have the shape {list(features.shape[1:])}, the run was given {list(self.kind.features)}.",
+        )
+        return features.to(next(iter(self.models.values())).dtype) if features.is_floating_point() else features
+
+
+def served_in_place(algorithm: Algorithm) -> ClientFn[..., Params] | None:
+    """How clients are served that keep their own models; None where the snapshot holds everybody's."""
+    return None if algorithm.serve is serve_assigned else algorithm.serve
+
+
+def plain(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,199 @@
+"""`corymb run`: a run from the command line, a TOML file, or both."""
+
+# No postponed annotations here: cyclopts reads those of functions made inside others.
+import json
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from corymb.datasets import FederatedDataset, load
+from corymb.engines.kernels import KernelName
+from corymb.experiments.catalogue import ALGORITHMS, configure, row_of
+from corymb.experiments.exits import Exit
+from corymb.experiments.fit import fit
+from corymb.experiments.folder import check_free
+from corymb.experiments.models import Dropout
+from corymb.experiments.options import given, merged, options_of
+from corymb.experiments.place import Device, EngineName, Memory, Precision
+from corymb.experiments.progress import RoundLine
+from corymb.experiments.run import Run
+from corymb.experiments.summary import show_run
+from corymb.settings import InvalidInput, from_dict
+
+WHAT = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What can be said of a run beside its data and its algorithm."""
+
+    seed: int = 0
+    """Everything random follows from it, data that are made or split included."""
+    model: str | None = None
+    """A name, or package.module:function; without it, one that suits the data."""
+    engine: EngineName = "vectorised"
+    """Many clients at once, or one after another."""
+    device: Device = "auto"
+    precision: Precision = "float32"
+    threads: int | None = None
+    """Of the CPU."""
+    memory: Memory = "auto"
+    """Bytes for the clients that are run at once."""
+    kernel: KernelName | None = None
+    """How the vectorised engine computes; without it, the fastest that fits the model."""
+    evaluate_every: int = 10
+    """Rounds between evaluations; 0: only at the end."""
+    max_seconds: float | None = None
+    """Stop after the round in which this time is up."""
+    min_replies: int = 1
+    """Fewer usable replies, and a round does not count."""
+    dropout: Dropout = "refuse"
+    """What to do about dropout layers: refuse the model, or switch them off."""
+    client: str | None = None
+    """Data of your own: the column (in npz: the array) of clients."""
+    label: str | None = None
+    """Data of your own: the column of labels."""
+    test: float | None = None
+    """Data of your own: the share of each client's rows to test on."""
+    task: Literal["classification", "regression"] | None = None
+    """Data of your own: what the labels are."""
+
+
+DataName = Annotated[
+    str | None, Parameter(help="A name (`corymb list data`), a folder with a file for each client, or one file.")
+]
+AlgorithmName = Annotated[
+    str | None,
+    Parameter(help="A name (`corymb list algorithms`); `corymb run DATA ALGORITHM --help` lists its settings."),
+]
+OWN = ("client", "label", "test", "task")
+OPTIONS: Any = options_of(RunOptions)
+NO_OPTIONS = OPTIONS()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where results go."""
+
+    config: Path | None = None
+    """A TOML file of settings and options; the command line wins."""
+    out: Path | None = None
+    """Keep the run in this folder, which must be new or empty."""
+    json: bool = False
+    """Print the result as one JSON object."""
+    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"])] = False
+    """No progress."""
+
+
+TO_STDOUT = Output()
+
+
+def command_for(tokens: Sequence[str]) -> Callable[..., int]:
+    """The command with the settings of the algorithm that `tokens` name."""
+    name = _named_algorithm(tokens)
+    if name is None:
+        return run_any
+    row = ALGORITHMS[name]
+    kind: Any = options_of(row.algorithm, leave_out=row.from_data)
+    none_given = kind()
+
+    def run(
+        data: DataName = None,
+        algorithm: AlgorithmName = None,
+        *,
+        settings: Annotated[kind, Parameter(name="*", group=f"Settings of {name}")] = none_given,
+        options: Annotated[OPTIONS, Parameter(name="*", group="The run")] = NO_OPTIONS,
+        output: Annotated[Output, Parameter(name="*", group="Output")] = TO_STDOUT,
+    ) -> int:
+        return _run(data, algorithm, merged(given(options), given(settings)), output)
+
+    return run
+
+
+def run_any(
+    data: DataName = None,
+    algorithm: AlgorithmName = None,
+    *,
+    options: Annotated[OPTIONS, Parameter(name="*", group="The run")] = NO_OPTIONS,
+    output: Annotated[Output, Parameter(name="*", group="Output")] = TO_STDOUT,
+) -> int:
+    """What `run` is where no algorithm is named."""
+    raise InvalidInput(WHAT)
+
+
+def _named_algorithm(tokens: Sequence[str]) -> str | None:
+    """The algorithm that is meant, from the command line or else from the file it names; None where help is asked."""
+    for token in tokens:
+        if token in ALGORITHMS:
+            return token
+    if "--help" in tokens or "-h" in tokens:
+        return None
+    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not _is_value(tokens, place)]
+    if len(words) > 1:
+        row_of(words[1])  # complains, with a guess
+    if "--config" in tokens[:-1]:
+        name = _read_config(Path(tokens[tokens.index("--config") + 1])).get("algorithm")
+        row_of(str(name))
+        return str(name)
+    raise InvalidInput(WHAT)
+
+
+def _is_value(tokens: Sequence[str], place: int) -> bool:
+    before = tokens[place - 1] if place else ""
+    return before.startswith("--") and "=" not in before and before not in ("--json", "--quiet")
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _run(data: str | None, algorithm: str | None, said: Mapping[str, Any], output: Output) -> int:
+    values = merged(_read_config(output.config) if output.config else {}, said)
+    values.pop("record", None)  # what a finished run's config.toml tells beside its settings
+    data, algorithm = data or values.pop("data", None), algorithm or values.pop("algorithm", None)
+    if data is None or algorithm is None:
+        raise InvalidInput(WHAT)
+    values = {name: value for name, value in values.items() if name not in ("data", "algorithm")}
+    own = {field.name for field in fields(RunOptions)}
+    options = from_dict(RunOptions, {name: value for name, value in values.items() if name in own})
+    settings = {name: value for name, value in values.items() if name not in own}
+    if output.out is not None:
+        check_free(output.out)
+    run = _fit(data, algorithm, settings, options, quiet=output.quiet)
+    if output.out is not None:
+        run.save(output.out)
+    return _report(run, output)
+
+
+def _fit(data: str, algorithm: str, settings: Mapping[str, Any], options: RunOptions, *, quiet: bool) -> Run:
+    about = {name: getattr(options, name) for name in OWN if getattr(options, name) is not None}
+    federation: FederatedDataset = load(data, seed=options.seed, **about)
+    chosen = configure(algorithm, federation, **settings)
+    words = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in OWN}
+    line = RoundLine(chosen.planned_rounds)
+    with line:
+        run = fit(chosen, federation, **words, progress=None if quiet else line)
+    return replace(run, config={**run.config, "data": data, **about})
+
+
+def _report(run: Run, output: Output) -> int:
+    if run.stopped:
+        print(
+            f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds; this is as far as it came.",
+            file=sys.stderr,
+        )
+    if output.json:
+        print(json.dumps(run.to_dict(), allow_nan=False))
+    else:
+        show_run(run, output.out)
+    return Exit.INTERRUPTED if run.stopped == "interrupted" else Exit.OK

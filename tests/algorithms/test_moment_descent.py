@@ -1,0 +1,453 @@
+"""Moment descent: finds every cluster from any start, through sums over panels alone."""
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from corymb.algorithms import IFCA, moments
+from corymb.algorithms.fedx import FedX
+from corymb.algorithms.moment_descent import MomentDescent
+from corymb.datasets.synthetic import mixed_regression
+from corymb.driver import drive
+from corymb.evaluate import parameter_metrics
+from corymb.federation import Each, Federation, TooFewReplies
+from corymb.local import Descent
+from corymb.models import Network, mlp
+from corymb.objectives import LinearRegression, Regression
+from corymb.objectives.features import Polynomial, RandomFourier
+from corymb.settings import InvalidInput, from_dict, to_dict
+from corymb.snapshot import Snapshot
+from tests import tiny
+from tests.test_orthogonal import angle
+
+FAST = FedX(rounds=30, averaging="members")  # a third of the rounds that the paper's average takes
+
+
+def small(seed=0, *, n=120, m=30, d=20, **how):
+    return mixed_regression(seed, n=n, m=m, d=d, test=1, **how)
+
+
+def federation(data, *, engine="vectorised", features=None, **options):
+    inputs = data.train.x.shape[1]
+    return tiny.federation(engine, LinearRegression(inputs, features=features, dtype=torch.float64), data, **options)
+
+
+def last(algorithm, fed, start=None, seed=0):
+    return list(drive(algorithm, fed, start, seed=seed))[-1]
+
+
+def at_models(weight, n):
+    return Snapshot(models={"weight": weight.double()}, labels=torch.full((n,), -1))
+
+
+def error(at, data):
+    return parameter_metrics(at.models, data.true_parameters)["parameter_error"]
+
+
+def oracle(data, fed, second=FAST):
+    return error(last(second, fed, at_models(data.true_parameters["weight"], len(data))), data)
+
+
+def anchor_errors(at, data):
+    own = data.true_parameters["weight"][data.truth[at.carry["anchors"]]]
+    return (at.carry["estimates"] - own).norm(dim=1)
+
+
+def separation(data):
+    return float(torch.pdist(data.true_parameters["weight"]).min())
+
+
+# ---- what it is for
+
+
+def test_the_first_setting_of_the_paper():
+    data = mixed_regression(0)
+    fed = federation(data)
+    first = last(MomentDescent(k=3, then=None), fed)
+    assert len(first.carry["anchors"]) == 20
+    assert first.notes["groups"] == 3
+    assert anchor_errors(first, data).max() < separation(data) / 2
+    assert error(last(FAST, fed, first.handover()), data) < 1.05 * oracle(data, fed)
+
+
+def fails(first, data):
+    return first.notes["groups"] != 3 or bool(anchor_errors(first, data).max() > separation(data) / 2)
+
+
+def test_one_pair_a_client_is_too_few_for_the_first_setting(caplog):
+    """A test of the test above: it must be able to fail."""
+    data = mixed_regression(0)
+    with caplog.at_level(logging.WARNING):
+        first = last(MomentDescent(k=3, pairs=1, then=None), federation(data))
+    assert fails(first, data)
+    assert "the panel has 200 pairs of points" in caplog.text
+
+
+def test_without_the_sign_rule_anchors_get_lost(monkeypatch):
+    """A test of the test above: it must be able to fail."""
+    monkeypatch.setattr(moments, "oriented", lambda direction, towards: direction)
+    data = mixed_regression(0)
+    assert fails(last(MomentDescent(k=3, then=None), federation(data)), data)
+
+
+def test_any_start_has_the_same_outcome():
+    """θ_0 anywhere in the ball of radius R = 3, where the true parameters have norms around 1."""
+    data = small(n=90, m=60, d=12)
+    fed, floor = federation(data), None
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        direction = torch.randn(12, dtype=torch.float64, generator=rng)
+        radius = 3 * torch.rand((), dtype=torch.float64, generator=rng) ** (1 / 12)
+        start = at_models((radius * direction / direction.norm())[None], len(data))
+        first = last(MomentDescent(k=3, iterations=8, subspace_steps=6, then=None), fed, start)
+        assert first.notes["groups"] == 3
+        assert anchor_errors(first, data).max() < separation(data) / 2
+        floor = floor or oracle(data, fed)
+        assert error(last(FAST, fed, first.handover()), data) < 1.05 * floor
+
+
+@pytest.mark.parametrize("k", [2, 5])
+def test_other_numbers_of_clusters(k):
+    data = small(n=40 * k, m=50, k=k)
+    fed = federation(data)
+    at = last(MomentDescent(k=k, then=FAST), fed)
+    assert at.k == k
+    assert error(at, data) < 1.05 * oracle(data, fed)
+
+
+def test_another_covariance_in_every_cluster():
+    """α = 0.6, β = 1.4: the step is α/2β² of what it is for standard features, and there must be more of them."""
+    rng = np.random.default_rng(0)
+    turned = [np.linalg.qr(rng.normal(size=(20, 20)))[0] for _ in range(3)]
+    data = small(covariances=[q @ np.diag(np.linspace(0.6, 1.4, 20)) @ q.T for q in turned])
+    fed = federation(data)
+    first = last(MomentDescent(k=3, spectrum=(0.6, 1.4), iterations=25, subspace_steps=6, then=None), fed)
+    assert first.notes["groups"] == 3
+    assert anchor_errors(first, data).max() < separation(data) / 2
+    assert error(last(FAST, fed, first.handover()), data) < 1.05 * oracle(data, fed)
+
+
+def test_clients_with_two_points_are_enough_for_the_panel():
+    data = small(m=((3000, 2), (20, 50)), n=None, d=10)
+    fed = federation(data)
+    first = last(MomentDescent(k=3, then=None), fed)
+    assert set(fed.sizes[first.carry["anchors"]].tolist()) == {50}
+    assert first.notes["groups"] == 3
+    assert anchor_errors(first, data).max() < separation(data) / 2
+
+
+@pytest.mark.paper
+def test_five_hundred_features():
+    """245,000 pairs of points: 54 times 10 d / p_min² = 45,000."""
+    data = mixed_regression(0, n=200, m=50, d=500, test=1)
+    fed = federation(data)
+    first = last(MomentDescent(k=3, then=None), fed)
+    assert first.notes["groups"] == 3
+    second = FedX(rounds=200, averaging="members")
+    assert error(last(second, fed, first.handover()), data) < 1.05 * oracle(data, fed, second)
+
+
+@pytest.mark.parametrize(
+    ("features", "spectrum"),
+    [(Polynomial(degree=2, basis="hermite"), (1.0, 1.0)), (RandomFourier(width=15, scale=0.3), (1 / 15, 1 / 15))],
+    ids=["polynomial", "random Fourier"],
+)
+def test_nonlinear_features(features, spectrum):
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(100 * 40, 4)))
+    phi = features(x)
+    truth = torch.arange(100) % 2
+    theta = torch.tensor(rng.normal(size=(2, phi.shape[1]))) / spectrum[0] ** 0.5
+    y = (phi * theta[truth.repeat_interleave(40)]).sum(1) + 0.1 * torch.tensor(rng.normal(size=len(x)))
+    data = tiny.clients(x, y, [40] * 100)
+    fed = federation(data, features=features)
+    second = FedX(rounds=200, averaging="members", local=Descent(lr=0.045 / spectrum[1], steps=5))
+    at = last(MomentDescent(k=2, spectrum=spectrum, then=second), fed)
+    assert parameter_metrics(at.models, {"weight": theta})["parameter_error"] < 0.05 * float(torch.pdist(theta))
+    assert len({(a, b) for a, b in zip(at.labels.tolist(), truth.tolist(), strict=True)}) == 2
+
+
+# ---- the pieces
+
+
+def pooled_moment(data, theta):
+    """Y = Σ_c (s_c s_cᵀ − Σ ε εᵀ) / (m_c − 1) / Σ_c m_c, in numpy."""
+    cuts, total = data.train.offsets.tolist(), 0
+    for begin, end in itertools.pairwise(cuts):
+        x, y, m = data.train.x[begin:end].numpy(), data.train.y[begin:end].numpy(), end - begin
+        eps = (y - x @ theta)[:, None] * x
+        total = total + (np.outer(eps.sum(0), eps.sum(0)) - eps.T @ eps) / (m - 1)
+    return total / cuts[-1]
+
+
+@settings(max_examples=15)
+@given(n=st.integers(12, 30), d=st.integers(2, 12), k=st.integers(1, 3), seed=st.integers(0, 999))
+def test_orthogonal_iteration_through_the_door_is_numpys_svd(n, d, k, seed):
+    rng = np.random.default_rng(seed)
+    k = min(k, d)
+    data = tiny.regression(rng.integers(2, 12, size=n).tolist(), rng.integers(k, size=n).tolist(), d=d, seed=seed)
+    theta = rng.normal(size=d)
+    algorithm = MomentDescent(k=k, iterations=1, subspace_steps=40, anchors=k, points=2, then=None)
+    start = at_models(torch.tensor(theta)[None], n)
+    found = list(drive(algorithm, federation(data), start))[-2].carry
+    for anchor, basis in zip(found["anchors"].tolist(), found["bases"].numpy(), strict=True):
+        others = data.at([c for c in range(n) if c != anchor])  # an anchor's own points are left out of its subspace
+        vectors, values, _ = np.linalg.svd(pooled_moment(others, theta))
+        assume(k == d or values[k - 1] >= 2 * values[k])
+        assert angle(basis, vectors[:, :k]) < 1e-4
+
+
+def test_the_direct_way_finds_the_same_subspace():
+    data = small(n=200, m=40, d=5)
+    one, other = (
+        list(drive(MomentDescent(k=3, iterations=1, then=None, **how), federation(data)))[-2].carry["bases"]
+        for how in ({"subspace_steps": 60}, {"subspace": "svd"})
+    )
+    assert max(angle(a.numpy(), b.numpy()) for a, b in zip(one, other, strict=True)) < 1e-4
+
+
+def test_a_step_by_hand():
+    """The anchor moves by σ/2 along the leading direction inside the subspace, towards its mean residual."""
+    data = small(n=20, d=5)
+    snapshots = list(drive(MomentDescent(k=2, iterations=1, anchors=4, then=None), federation(data)))
+    before, after = snapshots[-2].carry, snapshots[-1].carry
+    for i, anchor in enumerate(before["anchors"].tolist()):
+        rows = slice(int(data.train.offsets[anchor]), int(data.train.offsets[anchor + 1]))
+        x, y = data.train.x[rows].double().numpy(), data.train.y[rows].double().numpy()
+        theta, basis = before["estimates"][i].numpy(), before["bases"][i].numpy()
+        eps = ((y - x @ theta)[:, None] * x) @ basis
+        moment = (np.outer(eps.sum(0), eps.sum(0)) - eps.T @ eps) / (len(y) * (len(y) - 1))
+        values, vectors = np.linalg.eigh(moment)
+        b = vectors[:, -1] * np.sign(vectors[:, -1] @ eps.mean(0))
+        want = theta + np.sqrt(values[-1]) / 2 * basis @ b
+        assert np.abs(after["estimates"][i].numpy() - want).max() < 1e-6
+
+
+def test_anchors_stop_where_they_feel_near_enough():
+    data = small()
+    fed = federation(data)
+    whole = last(MomentDescent(k=3, then=None, separation=separation(data), epsilon=0.0), fed)
+    early = last(MomentDescent(k=3, then=None, separation=separation(data), epsilon=100.0), fed)
+    assert whole.notes["groups"] == 3
+    assert whole.notes["joined_below"] == pytest.approx(separation(data) / 2)
+    assert torch.equal(early.carry["estimates"], early.carry["estimates"][:1].expand(20, -1))  # never moved
+    assert early.notes["groups"] == 1
+
+
+def test_more_or_fewer_groups_than_k_are_made_k_and_said(caplog):
+    data = small()
+    with caplog.at_level(logging.WARNING):
+        at = last(MomentDescent(k=3, iterations=5, separation=1e-3, epsilon=0.0, then=None), federation(data))
+    assert "groups, not k = 3: k-means makes them k" in caplog.text
+    assert at.notes["groups"] == 20
+    assert at.labels[at.carry["anchors"]].unique().tolist() == [0, 1, 2]
+    assert at.models["weight"].shape == (3, 20)
+
+
+def test_fresh_panels_and_points():
+    data = small(n=300, m=160, d=10)
+    fed = federation(data)
+    snapshots = list(drive(MomentDescent(k=3, fresh=True, iterations=4, then=None), fed))
+    moves = [at for at in snapshots if "iteration" in at.notes]
+    panels = [set(at.carry["panel"].tolist()) for at in moves]
+    anchors = set(moves[0].carry["anchors"].tolist())
+    assert [len(panel) for panel in panels] == [70, 70, 70, 70]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations([*panels, anchors], 2))
+    assert moves[-1].notes["groups"] == 3
+    assert anchor_errors(moves[-1], data).max() < separation(data) / 2
+
+
+# ---- what crosses the door
+
+
+class Spy:
+    """Records what the algorithm gets, and what it sends."""
+
+    def __init__(self, monkeypatch):
+        self.seen = []
+        ask = Federation.ask
+
+        def listening(fed, ids, verb, fn, args, options):
+            replies = ask(fed, ids, verb, fn, args, options)
+            self.seen.append((verb, fn.name.partition(":")[2], args, replies))
+            return replies
+
+        monkeypatch.setattr(Federation, "ask", listening)
+
+    def of(self, name):
+        return [row for row in self.seen if row[1] == name]
+
+
+@pytest.mark.parametrize("engine", tiny.ENGINES)
+@pytest.mark.parametrize("subspace", ["iteration", "svd"])
+def test_only_sums_over_the_panel_reach_the_algorithm(monkeypatch, engine, subspace):
+    spy = Spy(monkeypatch)
+    data = small(n=15, d=4)
+    fed = federation(data, engine=engine)
+    algorithm = MomentDescent(k=2, iterations=2, subspace=subspace, subspace_steps=2, anchors=4, then=FedX(rounds=2))
+    list(drive(algorithm, fed))
+    assert {name for _, name, _, _ in spy.seen} == {"multiply", "move", "choose_and_refine", "curvature"}
+    for verb, _, (estimates, bases, own), replies in spy.of("multiply"):
+        assert verb == "sum"
+        assert len(replies.clients) == 15
+        assert replies.value.note == ()
+        assert replies.value.label is None
+        assert replies.value.total["product"].shape == (1, 4, *bases.shape[::2])  # one sum, not 15
+        weight = float(replies.value.weight)
+        assert weight == float(fed.sizes.sum())
+        for client in range(15):  # nobody's own product is what was seen
+            alone = Federation(fed._engine).clients[[client]]
+            mine = alone.sum(moments.multiply, estimates, bases, Each(own.rows[client : client + 1]), pairs=None)
+            assert not torch.allclose(mine.value.total["product"], replies.value.total["product"], rtol=0.3)
+            del spy.seen[-1]
+
+
+def test_of_the_anchors_alone_estimates_come_back(monkeypatch):
+    spy = Spy(monkeypatch)
+    at = last(MomentDescent(k=3, iterations=2, subspace_steps=2, then=None), federation(small()))
+    for verb, _, _, replies in spy.of("move"):
+        assert verb == "map"
+        assert torch.equal(replies.clients.ids, at.carry["anchors"])
+        assert replies.value.estimate.shape == (20, 20)
+        assert replies.value.sigma.shape == (20,)
+
+
+def test_panel_clients_see_estimates_with_two_draws_of_noise_of_their_own(monkeypatch):
+    spy = Spy(monkeypatch)
+    data = small()
+    fed = federation(data)
+    snapshots = list(drive(MomentDescent(k=3, noise=0.1, iterations=2, subspace_steps=2, then=None), fed))
+    first, again, second, _ = (args[0].rows for _, _, args, _ in spy.of("multiply"))
+    clean = snapshots[0].carry["estimates"]
+    draws = (first - clean) / 0.1  # n 2 a d
+    assert first.shape == (120, 2, 20, 20)
+    assert torch.equal(first, again)  # or the noise could be averaged away within an iteration
+    assert abs(float(draws.std()) - 1) < 0.01
+    flat = draws.reshape(240, -1)
+    assert (torch.corrcoef(flat) - torch.eye(240)).abs().max() < 0.3  # no two draws have anything in common
+    assert not torch.equal(first, second)
+    assert fed.ledger.bytes_down > 0
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.2])
+def test_noise_is_averaged_out_over_the_panel(noise):
+    data = small()
+    fed = federation(data)
+    first = last(MomentDescent(k=3, noise=noise, then=None), fed)
+    assert first.notes["groups"] == 3
+    assert error(last(FAST, fed, first.handover()), data) < 1.05 * oracle(data, fed)
+
+
+# ---- going on, handing over, failing
+
+
+def test_resume_in_the_middle_of_either_phase():
+    data, algorithm = (
+        small(n=40, d=6),
+        MomentDescent(k=2, iterations=3, subspace_steps=3, noise=0.05, panel=20, anchors=6, then=FedX(rounds=4)),
+    )
+    whole = list(drive(algorithm, federation(data), seed=3))
+    assert len(whole) == algorithm.planned_rounds == 16
+    assert [at.stage for at in whole] == ["descent"] * 12 + ["fedx"] * 4
+    for place in (0, 1, 3, 4, 6, 11, 13):  # within a subspace, after a step, at the end of a phase, within FedX
+        rest = list(drive(algorithm, federation(data), whole[place]))
+        assert len(rest) == len(whole) - place - 1
+        for got, want in zip(rest, whole[place + 1 :], strict=True):
+            assert (got.stage, got.round, got.clock) == (want.stage, want.round, want.clock)
+            assert torch.equal(got.models["weight"], want.models["weight"])
+            assert torch.equal(got.labels, want.labels)
+            assert sorted(got.carry) == sorted(want.carry)
+            assert all(torch.equal(got.carry[name], want.carry[name]) for name in got.carry)
+
+
+def test_ifca_goes_on_from_its_result():
+    data = small()
+    fed = federation(data)
+    first = last(MomentDescent(k=3, then=None), fed)
+    ifca = IFCA(k=3, rounds=40, local=Descent(lr=0.02, steps=5))
+    assert error(last(ifca, fed, first.handover()), data) < 1.1 * oracle(data, fed)
+
+
+def test_a_client_with_broken_data_is_named_and_the_rest_go_on():
+    data = small(n=40, d=6)
+    data.train.y[data.train.offsets[3] : data.train.offsets[4]] = torch.nan
+    fed = federation(data)
+    at = last(MomentDescent(k=2, anchors=40, then=None), fed)
+    assert {row["client"] for row in fed.ledger.rejected} == {fed.names[3]}
+    broken = int((at.carry["anchors"] == 3).nonzero())
+    moved = (at.carry["estimates"] != at.carry["estimates"][broken]).any(1)
+    assert moved.sum() == 39  # the broken one stays where it began
+    assert torch.isfinite(at.models["weight"]).all()
+
+
+def test_a_panel_that_shrinks_below_the_least_gives_up():
+    data = small(n=12, d=3)
+    data.train.y[data.train.offsets[3] : data.train.offsets[7]] = torch.nan
+    with pytest.raises(TooFewReplies, match="8 of the panel replied, wanted 10"):
+        last(MomentDescent(k=2, anchors=4, then=None), federation(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "message"),
+    [
+        ({"m": 10}, {}, "0 clients have the 24 points that an anchor needs, wanted 3"),
+        ({}, {"anchors": 121}, "120 clients have the 24 points that an anchor needs, wanted 121"),
+        ({"m": 100}, {"fresh": True, "iterations": 5}, "0 clients have the 120 points"),
+        ({"d": 2}, {}, "k = 3 clusters do not fit into 2 features"),
+        ({"n": 20, "m": 30, "d": 700}, {}, "600 points in all for 700 features"),
+        ({"n": 8}, {}, "8 clients with two points or more are left for the panel, wanted 10"),
+        ({"n": None, "m": ((30, 1), (5, 40))}, {}, "5 clients with two points or more are left"),
+        ({"m": 60}, {"fresh": True, "iterations": 2, "panel": 80}, "left for the panel, wanted 80"),
+    ],
+)
+def test_what_the_data_cannot_carry_is_refused(data, how, message):
+    with pytest.raises(InvalidInput, match=message):
+        list(drive(MomentDescent(k=3, then=None, **how), federation(small(**data))))
+
+
+def test_a_client_with_one_point_is_left_out_of_the_panel():
+    at = last(MomentDescent(k=2, then=None), federation(small(n=None, m=((5, 1), (30, 40)), d=5)))
+    assert at.carry["panel"].tolist() == list(range(5, 35))
+
+
+def test_it_wants_a_linear_model():
+    network = tiny.federation(
+        "vectorised", Regression(Network(mlp(3, [4], 1), dtype=torch.float64)), tiny.regression((30,) * 12)
+    )
+    with pytest.raises(InvalidInput, match="mixed linear regression"):
+        list(drive(MomentDescent(k=2), network))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"k": 0}, "k must be at least 1"),
+        ({"anchors": 2}, "2 anchors cannot find k = 3 clusters"),
+        ({"iterations": 0}, "iterations"),
+        ({"min_panel": 1}, "a panel of one would show the server that client's own product"),
+        ({"panel": 5}, "panel=5 is smaller than min_panel=10"),
+        ({"points": 1}, "points"),
+        ({"separation": 0.0}, "separation"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"spectrum": (2.0, 1.0)}, "spectrum"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong, message):
+    with pytest.raises(InvalidInput, match=message):
+        MomentDescent(**{"k": 3, **wrong})
+
+
+def test_settings_travel_as_plain_values():
+    for algorithm in (MomentDescent(k=4, spectrum=(0.5, 2.0), then=FedX(rounds=7)), MomentDescent(k=2, then=None)):
+        assert from_dict(MomentDescent, to_dict(algorithm)) == algorithm
+
+
+def test_the_defaults_of_the_paper_s_first_setting():
+    algorithm = MomentDescent()
+    assert (algorithm.k, algorithm.iterations, algorithm.then.local) == (3, 5, Descent(lr=0.045, steps=5))
+    assert algorithm.planned_rounds == 5 * 11 + algorithm.then.rounds

@@ -1,0 +1,118 @@
+"""Every algorithm that must keep the laws: name -> settings, what is learned, tiny data. A new one is a new line."""
+
+import copy
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle, Saving
+from corymb.algorithms.fedx import FedX
+from corymb.algorithms.moment_descent import MomentDescent
+from corymb.client import Objective
+from corymb.driver import drive
+from corymb.engines import VectorisedEngine
+from corymb.engines.memory import MemoryStore
+from corymb.federation import Federation
+from corymb.local import Descent
+from corymb.models import Network, mlp
+from corymb.objectives import Classification, LinearRegression
+from corymb.snapshot import Algorithm, Snapshot
+from corymb.trees import leaves
+from tests import tiny
+from tests.contracts.keeper import Keeper
+
+SIZES = (6, 9, 12, 7, 6, 8, 10)
+TRUTH = (0, 1, 0, 1, 0, 0, 1)
+LINE = Descent(lr=0.05, steps=2)
+BATCHES = Descent(lr=0.1, epochs=1, batch=4)
+
+
+class Case(NamedTuple):
+    algorithm: Algorithm
+    learns: str = "line"
+    remembers: bool = False
+    """Keeps something in client memory."""
+
+    def objective(self) -> Objective:
+        if self.learns == "line":
+            return LinearRegression(3, dtype=torch.float64)
+        return Classification(Network(mlp(4, [5], 3), dtype=torch.float64), 3)
+
+    def data(self) -> tiny.Data:
+        return (tiny.regression if self.learns == "line" else tiny.classification)(SIZES, TRUTH)
+
+    def federation(self, engine: str, **options) -> Federation:
+        """A federation on an engine that has never run."""
+        return Federation(_unused(_probed(self.learns, engine)), **options)
+
+
+@functools.cache
+def _probed(learns: str, engine: str):
+    case = Case(FedAvg(), learns)
+    return tiny.ENGINES[engine](case.objective(), case.data(), tiny.DOUBLE)
+
+
+def _unused(engine):
+    """A copy with nothing in its clients' memory and no calls behind it; probing the model each time takes long."""
+    new = copy.copy(engine)
+    new._room = copy.copy(engine._room)
+    new._room.memory = MemoryStore({split: shelf.sizes for split, shelf in new._room.shelves.items()})
+    if isinstance(new, VectorisedEngine):
+        new._serial, new._look_at_test = set(), set()
+    return new
+
+
+CASES = {
+    "FedAvg": Case(FedAvg(rounds=3, local=LINE)),
+    "FedAvg, a few with Adam": Case(
+        FedAvg(rounds=3, local=Descent(lr=0.02, epochs=1, batch=4, optimiser="adam"), participants=4), "classes"
+    ),
+    "FedProx": Case(FedProx(mu=0.5, rounds=3, local=LINE)),
+    "Alone": Case(Alone(rounds=3, local=LINE), remembers=True),
+    "Oracle": Case(Oracle(groups=TRUTH, inner=FedAvg(rounds=3, local=LINE))),
+    "Oracle, IFCA inside": Case(Oracle(groups=TRUTH, inner=IFCA(k=2, rounds=2, local=LINE, saving=Saving()))),
+    "one-shot": Case(OneShot(k=2, inner=FedAvg(rounds=2, local=LINE))),
+    "one-shot, networks": Case(OneShot(k=2, alone=BATCHES, inner=IFCA(k=1, rounds=2, local=BATCHES)), "classes"),
+    "IFCA": Case(IFCA(k=2, rounds=3, local=LINE)),
+    "IFCA, gradients": Case(IFCA(k=3, rounds=3, averaging="gradients", local=Descent(lr=0.3), participants=0.6)),
+    "IFCA, batches, decay": Case(
+        IFCA(k=2, rounds=3, local=Descent(lr=0.2, epochs=2, batch=4, decay=0.5), participants=5), "classes"
+    ),
+    "IFCA, momentum": Case(IFCA(k=2, rounds=2, local=Descent(lr=0.1, steps=3, batch=4, momentum=0.9)), "classes"),
+    "IFCA, by examples": Case(IFCA(k=2, rounds=3, local=LINE, weights="examples")),
+    "IFCA, restarts": Case(IFCA(k=2, rounds=2, local=LINE, restarts=3)),
+    "IFCA, shared layer": Case(IFCA(k=2, rounds=3, local=BATCHES, shared=("1.*",)), "classes"),
+    "IFCA, saving": Case(
+        IFCA(k=2, rounds=5, local=LINE, saving=Saving(stable_rounds=2, recheck_every=2), participants=6)
+    ),
+    "IFCA, fresh": Case(IFCA(k=2, rounds=3, local=LINE, fresh=True)),
+    "IFCA, soft": Case(IFCA(k=2, rounds=3, local=LINE, soft=2.0)),
+    "IFCA, repaired": Case(IFCA(k=3, rounds=4, local=Descent(lr=0.01), weights="examples")),
+    "IFCA, from losses": Case(IFCA(k=2, rounds=2, local=LINE, init="loss-vectors")),
+    "IFCA, from one shot": Case(IFCA(k=2, rounds=2, local=LINE, init="one-shot", restarts=2)),
+    "IFCA, any number": Case(IFCA(k="auto", rounds=2, local=BATCHES, alone=BATCHES), "classes"),
+    "moment descent": Case(
+        MomentDescent(k=2, anchors=4, iterations=2, subspace_steps=2, points=4, min_panel=2, then=FedX(rounds=2))
+    ),
+    "IFCA, soft, restarts": Case(IFCA(k=2, rounds=2, local=BATCHES, soft=1.0, restarts=2), "classes"),
+    "keeper": Case(Keeper(), remembers=True),
+    "keeper of networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
+}
+
+
+def run(case: Case, fed: Federation, start: Snapshot | None = None, **options) -> Iterator[Snapshot]:
+    return drive(case.algorithm, fed, start, about="tiny", **options)
+
+
+def same_bits(got: Snapshot, want: Snapshot) -> bool:
+    """Whether two snapshots are equal bit for bit, all of them."""
+    plain = ("round", "stage", "notes", "fingerprint", "seed", "clock")
+    if any(getattr(got, name) != getattr(want, name) for name in plain):
+        return False
+    trees = [(s.models, s.labels, s.shares, dict(s.carry)) for s in (got, want)]
+    names = [(sorted(s.models), sorted(s.carry)) for s in (got, want)]
+    return names[0] == names[1] and all(
+        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(leaves(trees[0]), leaves(trees[1]), strict=True)
+    )

@@ -1,0 +1,100 @@
+"""Algorithms of the tests' own: one that keeps much at its clients, and one whose rounds can be made to fail."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from corymb.client import Client, Share, on_client
+from corymb.federation import Federation
+from corymb.keys import integers, uniform
+from corymb.local import Descent, descend, gradient, losses, one_hot, serve_assigned
+from corymb.snapshot import Snapshot
+from corymb.trees import add, count, map_tensors, take
+
+
+@on_client
+def train_with_momentum(client: Client, models, *, lr: float):
+    """Momentum, how often each example was looked at, and how often the client was asked: all kept at home."""
+    memory, weight = client.memory, client.train.weight
+    label = losses(client, models).argmin()
+    model = take(models, label)
+    seen = memory.get("seen", torch.zeros_like(weight))
+    velocity = memory.get("velocity", map_tensors(torch.zeros_like, model))
+    asked = memory.get("asked", torch.tensor(0)) + 1
+    on = client.train._replace(weight=weight / (1 + seen))
+    velocity = add(gradient(client, model, on=on), velocity, alpha=0.5)
+    looked = uniform(client.key("look"), weight.shape, weight.dtype) < 0.5
+    memory.set("seen", seen + looked, along="train")
+    memory.set("velocity", velocity)
+    memory.set("asked", asked)
+    moved = descend(client, add(model, velocity, alpha=-lr), Descent(lr=lr, epochs=1, batch=3))
+    return Share(moved, one_hot(label, count(models)), label, (seen * weight).sum() + asked)
+
+
+@on_client
+def forget_sometimes(client: Client):
+    """Half of the clients, by a draw of their own, begin anew."""
+    stay = integers(client.key("forget"), 2)
+    velocity = client.memory.get("velocity")
+    client.memory.set("velocity", map_tensors(lambda v: v * stay, velocity))
+    return stay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeper:
+    """Some clients a round; every second round a second call within the same tick."""
+
+    k: int = 2
+    rounds: int = 4
+    lr: float = 0.03
+
+    serve = serve_assigned
+
+    @property
+    def planned_rounds(self) -> int:
+        return self.rounds
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        at = start or Snapshot.fresh(fed, self.k)
+        for t in range(at.round, self.rounds):
+            replies = fed.clients.sample(0.7).sum(train_with_momentum, at.models, lr=self.lr)
+            stay = replies.clients.map(forget_sometimes).value if t % 2 else torch.tensor([0])
+            yield (
+                at := at.next(
+                    models=replies.value.mean(empty=at.models),
+                    labels=(replies.clients, replies.value.label),
+                    carry={"note": at.carry.get("note", torch.zeros(1).double()) + replies.value.note.sum()},
+                    notes={"stay": int(stay.sum())},
+                )
+            )
+
+
+@on_client
+def count_visits(client: Client, models, poison):
+    """Counts its calls; what it is sent may make its reply useless."""
+    visits = client.memory.get("visits", torch.zeros((), dtype=torch.float64)) + 1
+    client.memory.set("visits", visits)
+    return Share(take(models, 0), torch.ones(1), torch.tensor(0), visits + poison)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragile:
+    """Rounds at the clocks in `bad` get no usable reply."""
+
+    rounds: int = 3
+    bad: tuple[int, ...] = ()
+
+    serve = serve_assigned
+
+    @property
+    def planned_rounds(self) -> int:
+        return self.rounds
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        at = start or Snapshot.fresh(fed, 1)
+        for _ in range(at.round, self.rounds):
+            poison = float("nan") if fed.clock in self.bad else 0.0
+            replies = fed.clients.sum(count_visits, at.models, poison)
+            notes = {"visits": replies.value.note.tolist(), "draw": int(fed.key("a draw"))}
+            yield (at := at.next(labels=(replies.clients, replies.value.label), notes=notes))

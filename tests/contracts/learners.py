@@ -1,0 +1,134 @@
+"""What is learned in the engine laws: a table of objectives with tiny ragged data, all in float64.
+
+`kernels` says which kernels must really do the work when asked for; the others fall back, which is a law too.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from corymb.client import Objective
+from corymb.models import Network, mlp
+from corymb.objectives import Classification, LinearRegression, Regression
+from tests import tiny
+
+DOUBLE = torch.float64
+
+
+class Learner(NamedTuple):
+    objective: Callable[[], Objective]
+    data: Callable[..., tiny.Data]
+    kernels: tuple[str, ...] = ("foreach", "serial")
+
+
+def network(make: Callable[[], nn.Module]) -> Callable[[], Objective]:
+    return lambda: Classification(Network(make, dtype=DOUBLE), 3)
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3)
+    )
+
+
+class Reader(nn.Module):
+    """The class of a sequence of words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lstm, self.out = nn.Embedding(7, 3), nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(self.embed(x))[0][:, -1])
+
+
+class Twice(nn.Module):
+    """One layer used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.inner(self.inner(x).tanh()).tanh())
+
+
+class Shared(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.second(self.first(x).tanh()).tanh())
+
+
+class Turning(nn.Module):
+    """A weight that is used once as it stands and once transposed, as autoencoders have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(linear(self.inner(x).tanh(), self.inner.weight.T))
+
+
+class Unused(nn.Module):
+    """A layer that nothing goes through, and a parameter that is no layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.idle = nn.Linear(4, 3), nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.scale
+
+
+class Turned(nn.Module):
+    """The parameter stands where a linear layer has its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.arange(12.0).reshape(3, 4) / 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(self.rows, x).T
+
+
+class Steps(nn.Module):
+    """A linear layer along a second axis of each example, without bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(2, 3, bias=False), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.inner(x).relu().flatten(1))
+
+
+def squares(x: Tensor) -> Tensor:
+    return torch.cat([x, x**2], -1)
+
+
+FUSED = ("fused", "foreach", "serial")
+LEARNERS = {
+    "linear": Learner(lambda: LinearRegression(3, dtype=DOUBLE), tiny.regression, FUSED),
+    "features": Learner(lambda: LinearRegression(3, features=squares, half=True, dtype=DOUBLE), tiny.regression, FUSED),
+    "regression": Learner(lambda: Regression(Network(mlp(3, [4], 1), dtype=DOUBLE)), tiny.regression, FUSED),
+    "mlp": Learner(network(mlp(4, [5, 4], 3)), tiny.classification, FUSED),
+    "steps": Learner(network(Steps), lambda *a, **b: tiny.classification(*a, shape=(2, 2), **b), FUSED),
+    "cnn": Learner(network(cnn), lambda *a, **b: tiny.classification(*a, shape=(1, 4, 4), **b)),
+    "lstm": Learner(network(Reader), tiny.tokens, ("serial",)),
+    "layer used twice": Learner(network(Twice), tiny.classification),
+    "shared weight": Learner(network(Shared), tiny.classification),
+    "transposed weight": Learner(network(Turning), tiny.classification),
+    "unused parameter": Learner(network(Unused), tiny.classification),
+    "turned linear": Learner(network(Turned), tiny.classification),
+}

@@ -1,0 +1,36 @@
+"""Small data of a user's kind: tables in raw units, two hidden groups of clients."""
+
+from pathlib import Path
+
+import numpy as np
+
+HEADER = "age,dose,outcome"
+
+
+def arrays(clients: int = 6, rows: int = 20, seed: int = 0):
+    """(x, y, client): ages in years, doses in milligrams; the two groups answer to age in opposite ways."""
+    rng = np.random.default_rng(seed)
+    client = np.repeat(np.arange(clients), rows)
+    x = np.stack([rng.uniform(20, 90, clients * rows), rng.uniform(0, 5000, clients * rows)], axis=1)
+    z = (x[:, 0] - 55) / 20 * np.where(client % 2, 1, -1) + (x[:, 1] - 2500) / 4000
+    return x, (z > 0).astype(int), client
+
+
+def prices(clients: int = 6, rows: int = 30, seed: int = 0):
+    """(x, y, client): area and distance against a price; noise of 1000."""
+    rng = np.random.default_rng(seed)
+    client = np.repeat(np.arange(clients), rows)
+    x = np.stack([rng.uniform(20, 200, clients * rows), rng.uniform(0, 30, clients * rows)], axis=1)
+    slope = np.where(client % 2, 3000.0, 1000.0)
+    return x, 200_000 + slope * x[:, 0] - 4000 * x[:, 1] + 1000 * rng.normal(size=len(x)), client
+
+
+def folder(place: Path, clients: int = 6, rows: int = 20) -> Path:
+    """A csv file for each client, with text labels."""
+    place.mkdir()
+    x, y, client = arrays(clients, rows)
+    for number in range(clients):
+        mine = client == number
+        lines = [f"{a:.2f},{d:.1f},{'well' if c else 'ill'}" for (a, d), c in zip(x[mine], y[mine], strict=True)]
+        (place / f"hospital-{number}.csv").write_text("\n".join([HEADER, *lines, ""]))
+    return place

@@ -1,0 +1,215 @@
+import builtins
+import itertools
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corymb.algorithms import IFCA, Alone
+from corymb.driver import drive
+from corymb.evaluate import (
+    adjusted_rand_index,
+    cluster_metrics,
+    clusters_in_use,
+    evaluate,
+    parameter_metrics,
+)
+from corymb.local import Descent
+from corymb.models import Network, mlp
+from corymb.objectives import Classification, LinearRegression
+from tests.tiny import ENGINES, classification, federation, regression
+
+groupings = st.integers(1, 12).flatmap(
+    lambda n: st.tuples(*(st.lists(st.integers(0, 3), min_size=n, max_size=n) for _ in range(2)))
+)
+
+
+def last(snapshots):
+    return list(snapshots)[-1]
+
+
+@given(groupings)
+def test_the_adjusted_rand_index_is_what_counting_pairs_gives(pair):
+    assert adjusted_rand_index(*map(torch.tensor, pair)) == pytest.approx(_rand_by_counting(*pair))
+
+
+def _rand_by_counting(labels, truth):
+    """Hubert and Arabie's index by looking at every pair of clients."""
+    pairs = list(itertools.combinations(range(len(labels)), 2))
+    same_label = np.array([labels[i] == labels[j] for i, j in pairs], dtype=float)
+    same_truth = np.array([truth[i] == truth[j] for i, j in pairs], dtype=float)
+    index, a, b = (same_label * same_truth).sum(), same_label.sum(), same_truth.sum()
+    expected = a * b / max(len(pairs), 1)
+    return 1.0 if (a + b) / 2 == expected else (index - expected) / ((a + b) / 2 - expected)
+
+
+def test_the_adjusted_rand_index_is_scikit_learns():
+    from sklearn.metrics import adjusted_rand_score
+
+    labels, truth = [0, 0, 1, 2, 2, 2, 0, 1] * 3, [0, 0, 1, 1, 2, 2, 2, 1] * 3
+    assert adjusted_rand_index(torch.tensor(labels), torch.tensor(truth)) == pytest.approx(
+        adjusted_rand_score(truth, labels)
+    )
+
+
+@given(groupings)
+def test_misclustering_is_the_least_over_all_ways_to_name_clusters(pair):
+    labels, truth = pair
+    right = max(
+        sum(names[label] == true for label, true in zip(labels, truth, strict=True))
+        for names in itertools.permutations(range(4))
+    )
+    metrics = cluster_metrics(*map(torch.tensor, pair))
+    assert metrics["identity_accuracy"] == pytest.approx(right / len(labels))
+    assert metrics["misclustering"] == pytest.approx(1 - right / len(labels))
+
+
+@given(groupings)
+def test_purity_counts_each_clusters_largest_true_cluster(pair):
+    labels, truth = pair
+    largest = [
+        max(sum(t == y for t, own in zip(truth, labels, strict=True) if own == c) for y in range(4))
+        for c in set(labels)
+    ]
+    assert cluster_metrics(*map(torch.tensor, pair))["purity"] == pytest.approx(sum(largest) / len(labels))
+
+
+def test_a_client_without_a_cluster_is_wrong():
+    metrics = cluster_metrics(torch.tensor([1, 1, 0, -1]), torch.tensor([0, 0, 1, 1]))
+    assert metrics["identity_accuracy"] == metrics["purity"] == 0.75
+    assert metrics["misclustering"] == 0.25
+
+
+def test_nobody_with_a_cluster():
+    metrics = cluster_metrics(torch.tensor([-1, -1, -1, -1]), torch.tensor([0, 0, 1, 1]))
+    assert metrics == {"ari": 0.0, "purity": 0.0, "identity_accuracy": 0.0, "misclustering": 1.0}
+
+
+def test_clusters_in_use_are_those_with_clients():
+    assert clusters_in_use(torch.tensor([2, 2, 0, -1])) == 2
+    assert clusters_in_use(torch.tensor([-1])) == 0
+
+
+TRUTH = {"weight": torch.tensor([[0.0, 0.0], [3.0, 4.0]])}
+
+
+def test_parameter_errors_of_swapped_models():
+    metrics = parameter_metrics({"weight": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}, TRUTH)
+    assert metrics["parameter_error"] == pytest.approx(1)  # the worse of 0 and 1
+    assert metrics["parameter_error_by_index"] == pytest.approx((5 + np.hypot(3, 3)) / 2)
+    assert metrics["parameter_error_nearest"] == pytest.approx(0.5)
+
+
+def test_a_collapse_is_an_error_but_not_for_the_nearest_form():
+    metrics = parameter_metrics({"weight": torch.zeros(2, 2)}, TRUTH)
+    assert metrics["parameter_error"] == pytest.approx(5)
+    assert metrics["parameter_error_nearest"] == 0
+
+
+def test_fewer_and_more_models_than_true_clusters():
+    one = parameter_metrics({"weight": torch.zeros(1, 2)}, TRUTH)
+    assert one["parameter_error"] == pytest.approx(5)  # the second true cluster has only the first one's model
+    assert "parameter_error_by_index" not in one
+    three = parameter_metrics({"weight": torch.tensor([[9.0, 9.0], [3.0, 4.0], [0.0, 0.0]])}, TRUTH)
+    assert three["parameter_error"] == pytest.approx(0)
+
+
+def test_models_of_another_kind_have_no_parameter_error():
+    assert parameter_metrics({"1.weight": torch.zeros(2, 2)}, TRUTH) == {}
+    assert parameter_metrics({"weight": torch.zeros(2, 3)}, TRUTH) == {}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_accuracy_is_that_of_the_served_model_on_the_clients_own_test_examples(engine):
+    data = classification(sizes=(3, 5, 4, 6))
+    objective = Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3)
+    fed = federation(engine, objective, data)
+    algorithm = IFCA(k=2, rounds=2, local=Descent(lr=0.5, steps=3))
+    snapshot = last(drive(algorithm, fed))
+    metrics = evaluate(fed, algorithm, snapshot, truth=torch.tensor([0, 1, 0, 1]))
+    hits, losses = [], []
+    for i, label in enumerate(snapshot.labels.tolist()):
+        weight, bias = (snapshot.models[name][label] for name in ("1.weight", "1.bias"))
+        test, train = (slice(int(part.offsets[i]), int(part.offsets[i + 1])) for part in (data.test, data.train))
+        hits.append(((data.test.x[test] @ weight.T + bias).argmax(1) == data.test.y[test]).double().mean())
+        logits = data.train.x[train] @ weight.T + bias
+        losses.append(torch.nn.functional.cross_entropy(logits, data.train.y[train]))
+    assert metrics["test_accuracy"] == pytest.approx(float(torch.stack(hits).mean()))
+    assert metrics["worst_decile_accuracy"] == pytest.approx(float(torch.stack(hits).min()))
+    assert metrics["train_loss"] == pytest.approx(float(torch.stack(losses).mean()))
+    assert {"ari", "misclustering", "identity_accuracy", "purity"} < set(metrics)
+
+
+def test_means_over_clients_and_over_examples_differ_where_sizes_do():
+    data = regression(sizes=(2, 2))
+    offsets = torch.tensor([0, 1, 4])
+    uneven = data._replace(test=data.test._replace(offsets=offsets))
+    fed = federation("vectorised", LinearRegression(3, dtype=torch.float64), uneven)
+    algorithm = IFCA(k=1, rounds=1)
+    snapshot = last(drive(algorithm, fed))
+    metrics = evaluate(fed, algorithm, snapshot)
+    errors = (data.test.y - data.test.x @ snapshot.models["weight"][0]).square()
+    assert metrics["test_squared_error"] == pytest.approx(float((errors[0] + errors[1:].mean()) / 2))
+    assert metrics["test_squared_error_examples"] == pytest.approx(float(errors.mean()))
+    assert metrics["worst_decile_squared_error"] == pytest.approx(float(max(errors[0], errors[1:].mean())))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("tested", [[0, 0, 0, 0], [0, 1, 0, 3]])
+def test_clients_without_test_examples_count_in_no_mean(engine, tested):
+    data = classification(sizes=(3, 5, 4, 6))
+    offsets = torch.tensor([0, *tested]).cumsum(0)
+    rows = slice(int(offsets[-1]))
+    some = data._replace(test=type(data.test)(data.test.x[rows], data.test.y[rows], offsets))
+    fed = federation(engine, Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3), some)
+    algorithm = IFCA(k=2, rounds=1)
+    metrics = evaluate(fed, algorithm, last(drive(algorithm, fed)))
+    assert ("test_accuracy" in metrics) == (sum(tested) > 0)
+    assert "train_loss" in metrics
+
+
+def test_looking_changes_nothing():
+    data, seen = regression(), []
+    for look in (False, True):
+        fed = federation("vectorised", LinearRegression(3, dtype=torch.float64), data)
+        algorithm = Alone(rounds=3, local=Descent(lr=0.1, epochs=1, batch=2))
+        for snapshot in drive(algorithm, fed):
+            if look:
+                evaluate(fed, algorithm, snapshot)
+        seen.append(evaluate(fed, algorithm, snapshot))
+    assert seen[0] == seen[1]
+
+
+def test_clients_that_keep_their_own_models_are_served_those():
+    data = regression(sizes=(20, 20), truth=[0, 1])
+    fed = federation("vectorised", LinearRegression(3, dtype=torch.float64), data)
+    algorithm = Alone(rounds=30, local=Descent(lr=0.05, steps=10))
+    snapshot = last(drive(algorithm, fed))
+    assert evaluate(fed, algorithm, snapshot)["test_squared_error"] < 0.01
+
+
+def test_an_objective_that_names_no_score_gives_test_score():
+    class Plain:
+        inner = LinearRegression(3, dtype=torch.float64)
+        init, losses, scores, to = inner.init, inner.losses, inner.scores, lambda self, device, dtype: self
+
+    fed = federation("loop", Plain(), regression())
+    algorithm = IFCA(k=1, rounds=1)
+    assert "test_score" in evaluate(fed, algorithm, last(drive(algorithm, fed)))
+
+
+def test_without_scipy_what_needs_no_matching_is_still_there(monkeypatch, caplog):
+    def without_scipy(name, *args, **kwargs):
+        if name.startswith("scipy"):
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    real_import = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", without_scipy)
+    with caplog.at_level(logging.WARNING):
+        metrics = cluster_metrics(torch.tensor([0, 1]), torch.tensor([0, 1]))
+    assert metrics == {"ari": 1.0, "purity": 1.0}
+    assert "scipy" in caplog.text

@@ -1,0 +1,216 @@
+import json
+import tracemalloc
+from contextlib import suppress
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
+
+from corymb import wire
+from corymb.checks import Sums
+from corymb.client import Examples, Share, Shares
+from corymb.snapshot import Snapshot
+from corymb.trees import flatten
+from corymb.wire import WireError, pack, snapshot_from_bytes, snapshot_to_bytes, unpack
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+shapes = st.lists(st.integers(0, 3), max_size=3)
+tensors = st.builds(
+    lambda shape, dtype: torch.arange(torch.Size(shape).numel()).to(dtype).reshape(shape),
+    shapes,
+    st.sampled_from(DTYPES),
+)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+trees = st.recursive(
+    tensors | scalars,
+    lambda child: (
+        st.lists(child, max_size=3)
+        | st.lists(child, max_size=3).map(tuple)
+        | st.dictionaries(st.text(), child, max_size=3)
+        | st.builds(Share, child, child, child, child)
+        | st.builds(Shares, child, child, child, child)
+        | st.builds(Examples, child, child, child)
+        | st.builds(Sums, child, child, child, child)
+    ),
+    max_leaves=8,
+)
+
+
+def same(one, other) -> bool:
+    (left, shape), (right, other_shape) = flatten(one), flatten(other)
+    return shape == other_shape and all(_same_leaf(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _same_leaf(a, b) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return type(a) is type(b) and a == b
+
+
+@given(trees)
+def test_a_tree_comes_back_as_it_went(tree):
+    assert same(unpack(pack(tree)), tree)
+
+
+def test_nan_and_infinity_travel_as_numbers_and_in_tensors():
+    number, tensor = unpack(pack([float("inf"), torch.tensor([float("nan")])]))
+    assert number == float("inf")
+    assert tensor.isnan().all()
+
+
+def test_views_and_tensors_used_twice_travel():
+    rows = torch.arange(6.0).reshape(2, 3)
+    assert same(unpack(pack([rows.T, rows[0], rows])), [rows.T, rows[0], rows])
+
+
+@given(trees, st.data())
+def test_a_truncated_message_is_refused(tree, data):
+    message = pack(tree)
+    with pytest.raises(WireError):
+        unpack(message[: data.draw(st.integers(0, len(message) - 1))])
+
+
+@given(trees, st.data())
+def test_a_message_with_flipped_bits_is_read_or_refused_but_nothing_else_happens(tree, data):
+    message = bytearray(pack(tree))
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    _read_or_refuse(bytes(message))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(message):
+    _read_or_refuse(message)
+
+
+kinds = st.sampled_from(["tensor", "dict", "tuple", "Share", "list", "x"])
+
+
+@given(st.recursive(scalars, lambda child: st.lists(child) | st.dictionaries(kinds, child), max_leaves=10))
+def test_any_skeleton_is_read_or_refused(skeleton):
+    _read_or_refuse(save({"0": torch.ones(2)}, metadata={"corymb": json.dumps(skeleton)}))
+
+
+def _read_or_refuse(message):
+    with suppress(WireError):
+        unpack(message)
+
+
+REFUSED = {
+    "a set": {1, 2},
+    "an object": object(),
+    "bytes": b"x",
+    "numbers as names": {1: 2},
+    "a named tuple that is not on the list": flatten([])[1],
+    "a cycle": (lambda loop: (loop.append(loop), loop)[1])([]),
+    "a sparse tensor": torch.eye(2).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("tree", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_travel_is_refused_before_it_leaves(tree):
+    with pytest.raises(WireError):
+        pack([tree])
+
+
+def _message(skeleton: object, **tensors: torch.Tensor) -> bytes:
+    return save(tensors or {"0": torch.ones(2)}, metadata={"corymb": json.dumps(skeleton)})
+
+
+MALFORMED = {
+    "a tensor that is not there": _message({"tensor": "1"}),
+    "a tensor used twice": _message([{"tensor": "0"}, {"tensor": "0"}]),
+    "a tensor left over": _message(None),
+    "an unknown kind": _message({"Client": []}),
+    "a name from elsewhere": _message({"os.system": ["ls"]}),
+    "too few fields": _message({"Share": [{"tensor": "0"}]}),
+    "two kinds in one node": _message({"tuple": [], "dict": {}}),
+    "no skeleton": save({"0": torch.ones(2)}),
+    "a tuple of nothing": _message({"tuple": {"tensor": "0"}}),
+    "too deep": _message(json.loads("[" * 100 + "]" * 100)),
+    "a boolean of two": pack(torch.tensor([True])).replace(b"\x01", b"\x02"),
+    "no bytes": b"",
+}
+
+
+@pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_message_is_refused_in_one_line(message):
+    with pytest.raises(WireError) as error:
+        unpack(message)
+    assert "\n" not in str(error.value)
+
+
+def test_json_deeper_than_the_stack_is_refused():
+    header = json.dumps({"__metadata__": {"corymb": "[" * 200_000}}).encode()
+    with pytest.raises(WireError):
+        unpack(len(header).to_bytes(8, "little") + header)
+
+
+def test_a_lying_length_costs_no_memory():
+    tracemalloc.start()
+    for length in (2**63, 2**40, 10**8):
+        with pytest.raises(WireError):
+            unpack(length.to_bytes(8, "little") + b"{}")
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+
+
+def test_a_header_beyond_the_limit_is_refused_both_ways(monkeypatch):
+    message = pack(list(range(1000)))
+    monkeypatch.setattr(wire, "HEADER_LIMIT", 100)
+    with pytest.raises(WireError, match="limit"):
+        unpack(message)
+    with pytest.raises(WireError, match="into tensors"):
+        pack(list(range(1000)))
+
+
+SNAPSHOT = Snapshot(
+    models={"weight": torch.randn(2, 3, generator=torch.Generator().manual_seed(0))},
+    labels=torch.tensor([0, -1, 1]),
+    round=4,
+    stage="restart-1/train",
+    shares=torch.eye(3)[:, :2],
+    carry={"seen": torch.tensor([1, 2, 3])},
+    notes={"train_loss": 0.5, "restart_losses": [0.1, 0.2]},
+    fingerprint="abc",
+    seed=7,
+    clock=9,
+)
+
+
+def test_a_snapshot_comes_back_whole():
+    again = snapshot_from_bytes(snapshot_to_bytes(SNAPSHOT))
+    for field in fields(Snapshot):
+        assert same(getattr(again, field.name), getattr(SNAPSHOT, field.name)), field.name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"labels": torch.tensor([0.5])},
+        {"labels": torch.tensor([[1]])},
+        {"models": {"a": torch.ones(2), "b": torch.ones(3)}},
+        {"models": {"a": torch.tensor(1.0)}},
+        {"models": {}},
+        {"models": {"a": 1}},
+        {"carry": {"a": "text"}},
+        {"round": "1"},
+        {"round": True},
+        {"seed": None},
+        {"notes": []},
+        {"shares": 3},
+        {"more": 1},
+    ],
+)
+def test_what_is_no_snapshot_is_refused(change):
+    tree = {field.name: getattr(SNAPSHOT, field.name) for field in fields(Snapshot)}
+    with pytest.raises(WireError):
+        snapshot_from_bytes(pack({**tree, **change}))
+
+
+def test_a_tree_that_is_no_snapshot_is_refused():
+    with pytest.raises(WireError, match="no snapshot"):
+        snapshot_from_bytes(pack([1, 2]))
