@@ -1,13 +1,15 @@
+import json
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corymb.algorithms import IFCA, FedAvg
+from corymb.algorithms import IFCA, FedAvg, FedProx, OneShot
 from corymb.driver import fingerprint_of
 from corymb.local import Descent
 from corymb.settings import InvalidInput, did_you_mean, fingerprint, from_dict, require, to_dict
+from tests.contracts.cases import CASES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,22 @@ def test_equal_settings_have_equal_fingerprints(settings):
     assert fingerprint_of(again, "data") == fingerprint_of(settings, "data")
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_every_algorithm_survives_a_trip_through_plain_values(name):
+    settings = CASES[name].algorithm
+    plain = json.loads(json.dumps(to_dict(settings)))
+    assert from_dict(type(settings), plain) == settings
+    assert fingerprint_of(from_dict(type(settings), plain), "data") == fingerprint_of(settings, "data")
+
+
+@pytest.mark.parametrize("inner", [FedAvg(rounds=2), FedProx(mu=0.2), FedProx(), IFCA(k=2), IFCA(k="auto", soft=2)])
+def test_which_of_several_classes_is_meant_is_seen_from_the_names(inner):
+    settings = OneShot(k=2, inner=inner)
+    again = from_dict(OneShot, to_dict(settings))
+    assert again == settings
+    assert type(again.inner) is type(inner)
+
+
 def test_a_whole_number_for_a_float_is_the_same_setting():
     assert fingerprint_of(FedAvg(local=Descent(lr=1)), "") == fingerprint_of(FedAvg(local=Descent(lr=1.0)), "")
 
@@ -92,6 +110,7 @@ UNKNOWN = {
     "nested, no default": (Outer, {"inner": {"widht": 3}}, "'inner.widht' for Inner", "'width'"),
     "nested, optional": (Outer, {"inner": {}, "other": {"widht": 3}}, "'other.widht' for Inner", "'width'"),
     "nested, factory": (Outer, {"inner": {}, "made": {"widht": 3}}, "'made.widht' for Inner", "'width'"),
+    "one of several classes": (OneShot, {"k": 2, "inner": {"rouds": 3}}, "'inner.rouds' for FedAvg", "'rounds'"),
     "in a list": (Outer, {"inner": {}, "several": [{}, {"widht": 3}]}, "'several.1.widht' for Inner", "'width'"),
 }
 
@@ -118,8 +137,10 @@ WRONG = {
     "choice": (IFCA, {"k": 2, "averaging": "medians"}, "averaging: "),
     "nested type": (IFCA, {"k": 2, "local": {"lr": "fast"}}, "local.lr: "),
     "nested range": (IFCA, {"k": 2, "local": {"lr": -1.0}}, "local: lr must be positive, got -1.0."),
-    "range": (IFCA, {"k": 0}, "k must be at least 1, got 0."),
+    "range": (FedAvg, {"rounds": 0}, "rounds must be at least 1, got 0."),
     "not a table": (IFCA, {"k": 2, "local": 3}, "local: "),
+    "one of several classes": (OneShot, {"k": 2, "inner": {"mu": -1.0}}, "inner: mu must not be negative, got -1.0."),
+    "another of them": (OneShot, {"k": 2, "inner": {"k": 2, "local": {"lr": "x"}}}, "inner: local.lr: "),
     "deep in a list": (Outer, {"inner": {}, "several": [{}, {"width": 0}]}, "several.1: width must be at least 1"),
 }
 

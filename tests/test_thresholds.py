@@ -91,6 +91,18 @@ def test_planted_groups_are_found_in_any_kind_of_distance(sizes, seed):
         assert found.gap.below < found.value < found.gap.above
 
 
+def test_groups_within_groups_are_found():
+    """Two pairs of groups: the widest gap is between the pairs, the one that counts inside them."""
+    points = cloud(0, [15, 15, 15, 15], between=8.0)
+    points[30:, 0] += 200.0
+    lengths = torch.cdist(points, points)
+    found = find_threshold(lengths, KEY)
+    assert found.gap.ratio < 10  # the gap between the pairs is wider by far
+    labels = threshold_groups(lengths, found.value, order=torch.arange(60), least=2)
+    assert torch.equal(labels, torch.arange(4).repeat_interleave(15))
+    assert len(found.heights) == 59
+
+
 def test_one_cloud_has_no_groups_however_many_dimensions():
     """80 clouds of few or many points."""
     wrong = 0

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.client import Client, ClientFn, on_client
+from corymb.client import Client, ClientFn, Share, on_client
 from corymb.federation import Federation, each
-from corymb.local import loss, score
+from corymb.local import loss, score, scores
 from corymb.snapshot import Algorithm, Snapshot
-from corymb.trees import Params
+from corymb.trees import Params, count, take
 
 log = logging.getLogger(__name__)
 LOWER_IS_BETTER = ("squared_error",)
@@ -71,7 +71,9 @@ def clusters_in_use(labels: Tensor) -> int:
 
 
 def _served(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> dict[str, float]:
-    replies = fed.evaluation().clients.map(score_served, snapshot.models, each(snapshot.labels), serve=algorithm.serve)
+    clients = fed.evaluation().clients
+    labels = snapshot.labels[clients.ids]
+    replies = clients.map(score_served, snapshot.models, each(labels), serve=algorithm.serve)
     name: str = getattr(fed.objective, "score_name", "score")
     rows = Scored(*(row.double().cpu() for row in replies.value))
     metrics = _test_metrics(name, rows.score[rows.tested > 0], rows.tested[rows.tested > 0])
@@ -167,3 +169,39 @@ def _match(cost: Tensor) -> tuple[Sequence[int], Sequence[int]] | None:
         return None
     rows, columns = linear_sum_assignment(cost.nan_to_num(posinf=1e300).numpy())
     return rows.tolist(), columns.tolist()
+
+
+# ---- the test protocol of IFCA's local baseline
+
+
+@on_client
+def publish_served(client: Client, models: Params, label: Tensor, *, serve: ClientFn[..., Params]) -> Params:
+    """The model that the client is served, its own for a local baseline."""
+    return serve(client, models, label)
+
+
+@on_client
+def right_of(client: Client, models: Params) -> Share[tuple[()]]:
+    """The score of each model on the client's test examples, by their number."""
+    return Share(
+        {"score": scores(client, models) * client.test.weight.sum(), "tested": client.test.weight.sum()},
+        weight=torch.ones(1),
+    )
+
+
+def local_models_on_cluster(
+    fed: Federation, algorithm: Algorithm, snapshot: Snapshot, truth: Tensor, *, at_once: int = 64
+) -> float:
+    """Each client's model on **all** test examples of its own true cluster, mean over models (000's local baseline)."""
+    view = fed.evaluation()
+    labels = snapshot.labels[view.clients.ids]
+    own = view.clients.map(publish_served, snapshot.models, each(labels), serve=algorithm.serve)
+    cluster_of = truth[own.clients.ids]
+    means = []
+    for cluster in cluster_of.unique():
+        models = take(own.value, cluster_of == cluster)
+        members = view.clients[truth[view.clients.ids] == cluster]
+        for first in range(0, count(models), at_once):
+            sums = members.sum(right_of, take(models, slice(first, first + at_once))).value
+            means.append((sums.total["score"][0] / sums.total["tested"][0]).double().cpu())
+    return float(torch.cat(means).mean())

@@ -41,7 +41,7 @@ def to_dict(settings: object) -> dict[str, Any]:
     return {f.name: _plain(getattr(settings, f.name), _kinds(hints[f.name])) for f in dataclasses.fields(settings)}
 
 
-def _plain(value: Any, kinds: set[Any]) -> Any:
+def _plain(value: Any, kinds: list[Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)
     if isinstance(value, (tuple, list)):
@@ -49,10 +49,10 @@ def _plain(value: Any, kinds: set[Any]) -> Any:
     return float(value) if type(value) is int and float in kinds and int not in kinds else value
 
 
-def _kinds(hint: Any) -> set[Any]:
+def _kinds(hint: Any) -> list[Any]:
     """The types that a type hint is made of: `tuple[float, ...] | None` gives float and None's."""
     inner = get_args(hint)
-    return set().union(*map(_kinds, inner)) if inner else {hint}
+    return [kind for part in inner for kind in _kinds(part)] if inner else [hint]
 
 
 def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
@@ -91,8 +91,24 @@ def _refuse_unknown(kind: type, values: Mapping[str, Any], where: str) -> None:
             raise InvalidInput(f"Unknown setting {where + name!r} for {kind.__name__}. {did_you_mean(name, fields)}")
         nested = [part for part in _kinds(hints[name]) if isinstance(part, type) and dataclasses.is_dataclass(part)]
         for place, item in enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]:
-            if len(nested) == 1 and isinstance(item, Mapping):
-                _refuse_unknown(nested[0], item, f"{where}{name}." if place is None else f"{where}{name}.{place}.")
+            if nested and isinstance(item, Mapping):
+                path = f"{where}{name}" if place is None else f"{where}{name}.{place}"
+                meant = _meant(nested, item)
+                _refuse_unknown(meant, item, f"{path}.")
+                if len(nested) > 1:  # or a wrong value would make it another class, to which its name means nothing
+                    _read_alone(meant, item, path)
+
+
+def _read_alone(kind: type, values: Mapping[str, Any], path: str) -> None:
+    try:
+        from_dict(kind, values)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{path}: {problem}") from None
+
+
+def _meant(kinds: list[type], values: Mapping[str, Any]) -> type:
+    """Which of several dataclasses has most of the names; the first of equals."""
+    return max(kinds, key=lambda kind: len({field.name for field in dataclasses.fields(kind)} & values.keys()))
 
 
 def fingerprint(*parts: object) -> str:

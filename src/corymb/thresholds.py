@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from corymb.grouping import Gap, by_appearance
@@ -111,17 +110,27 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
     every direction as the points are: normal draws with the spectrum of the distances (classical scaling). So one
     rule serves any kind of distance. `squared`: distances are like squares of lengths above a floor, which stands on
     the diagonal, as losses are; a loss is to second order the square of a distance.
+
+    Groups that are found are looked at in the same way, for groups within them are nearer to each other: the lowest
+    threshold of all counts. Groups cut too small can be joined later; those cut too large hide what is in them.
     """
-    rows = distances.detach().cpu().double().numpy()
-    n = len(rows)
     merges = single_linkage(distances)
     heights = [merge.height for merge in merges]
-    gap, members = _widest_between_groups(merges, n, max(least, -(-n // 20)))
+    least_here = max(least, -(-len(distances) // 20))
+    gap, members = _widest_between_groups(merges, len(distances), least_here)
     if gap is None:
-        return Threshold(float(rows.max()), heights, None, LEAST_CHANCE, False)
-    chance = max(LEAST_CHANCE, _by_chance(rows[np.ix_(members, members)], key, least, squared))
-    found = math.log(gap.ratio) >= BEYOND_CHANCE * math.log(chance)
-    return Threshold(gap.threshold if found else float(rows.max()), heights, gap, chance, found)
+        return Threshold(float(distances.max()), heights, None, LEAST_CHANCE, False)
+    chance = max(LEAST_CHANCE, _by_chance(distances[members][:, members], key, least_here, squared))
+    if math.log(gap.ratio) < BEYOND_CHANCE * math.log(chance):
+        return Threshold(float(distances.max()), heights, gap, chance, False)
+    best = Threshold(gap.threshold, heights, gap, chance, True)
+    labels = threshold_groups(distances, best.value, order=torch.arange(len(distances)), least=least)
+    for group in range(int(labels.max()) + 1):
+        mine = labels == group
+        inner = find_threshold(distances[mine][:, mine], key, least=least, squared=squared)
+        if inner.found and inner.value < best.value:
+            best = inner._replace(heights=heights)
+    return best
 
 
 def settle_threshold(
@@ -165,9 +174,9 @@ def _widest_between_groups(merges: Sequence[Merge], n: int, least: int) -> tuple
     return cut, found
 
 
-def _by_chance(rows: NDArray[np.float64], key: Key, least: int, squared: bool) -> float:
+def _by_chance(distances: Tensor, key: Key, least: int, squared: bool) -> float:
     """The ratio that the widest gap of a cloud without groups exceeds once in twenty times."""
-    n = len(rows)
+    rows, n = distances.detach().cpu().double().numpy(), len(distances)
     floor = rows.diagonal() if squared else np.zeros(n)
     squares = np.clip(rows - (floor[:, None] + floor) / 2 if squared else rows**2, 0, None)
     np.fill_diagonal(squares, 0)
@@ -180,6 +189,6 @@ def _by_chance(rows: NDArray[np.float64], key: Key, least: int, squared: bool) -
         length = gram.diagonal()
         apart = np.clip(length[:, None] + length - 2 * gram, 0, None)
         apart = apart + np.median(floor) if squared else np.sqrt(apart)
-        gap, _ = _widest_between_groups(single_linkage(torch.from_numpy(apart)), n, max(least, -(-n // 20)))
+        gap, _ = _widest_between_groups(single_linkage(torch.from_numpy(apart)), n, least)
         ratios.append(gap.ratio if gap else 1.0)
     return float(np.quantile(ratios, 0.95))

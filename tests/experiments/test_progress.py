@@ -31,10 +31,10 @@ def test_outside_a_terminal_each_round_is_a_plain_line():
         show(ROW)
         show({**ROW, "stage": "", "train_loss": None})
     first, second = stream.getvalue().splitlines()
-    facts = "asked 80 replied 79 rejected 1  clusters 4  churn 25.0%  loss 0.1234  sent 4.0 kB  restart-0"
+    facts = "replied 79/80 rejected 1  clusters 4  churn 25.0%  loss 0.1234  4.0 kB  restart-0"
     assert first == f"round 1/3  eta 4 s  {facts}"
     assert second.startswith("round 2/3  eta 2 s")
-    assert second.endswith("sent 8.0 kB")
+    assert second.endswith("8.0 kB")
 
 
 def test_in_a_terminal_there_is_one_line_that_renews_itself(monkeypatch):
@@ -47,7 +47,7 @@ def test_in_a_terminal_there_is_one_line_that_renews_itself(monkeypatch):
         show(ROW)
     text = stream.getvalue()
     assert "2/2" in text
-    assert "asked 80 replied 79 rejected 1" in text
+    assert "replied 79/80 rejected 1" in text
     assert "\x1b[3" in text  # colour
 
 

@@ -5,6 +5,7 @@ Commands live in modules of their own and are imported when they are called, so 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -58,6 +59,8 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. A complaint is one line on stderr; `--debug` adds the traceback."""
+    # Threads that spin while they wait make a busy machine ten times slower. OpenMP reads this when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tokens = [_spelled_as_in_python(token) for token in (sys.argv[1:] if argv is None else argv)]
     debug = "--debug" in tokens
     try:

@@ -39,7 +39,8 @@ def main(rows: Sequence[Entry] = ROWS) -> None:
         print(row.title, file=sys.stderr)
         algorithm = configure(row.algorithm, data, **row.settings)
         with RoundLine(algorithm.planned_rounds) as line:
-            runs.append(fit(algorithm, data, progress=line if sys.stderr.isatty() else None, evaluate_every=0))
+            show_line = line if sys.stderr.isatty() else None
+            runs.append(fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0))  # too small for two
     show(rows, runs)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 from corymb.experiments.history import Round
 
+WIDE = 110
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -49,22 +50,25 @@ class RoundLine:
         loss = "" if row["train_loss"] is None else f"  loss {row['train_loss']:.4g}"
         stage = f"  {row['stage']}" if row["stage"] else ""
         return (
-            f"asked {row['asked']} replied {row['replied']} rejected {row['rejected']}  clusters {row['clusters']}  "
-            f"churn {row['churn']:.1%}{loss}  sent {readable_bytes(self.bytes)}{stage}"
+            f"replied {row['replied']}/{row['asked']} rejected {row['rejected']}  clusters {row['clusters']}  "
+            f"churn {row['churn']:.1%}{loss}  {readable_bytes(self.bytes)}{stage}"
         )
 
 
 def _live_line(stream: TextIO) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    console = Console(file=stream)  # leaves colour out where NO_COLOR is set
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # in a narrow terminal the facts lose their end
     return Progress(
         MofNCompleteColumn(),
-        BarColumn(bar_width=12),
-        TextColumn("eta"),
+        *([BarColumn(bar_width=12)] if console.width >= WIDE else []),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[facts]}"),
-        console=Console(file=stream),  # rich leaves colour out where NO_COLOR is set
+        TextColumn("{task.fields[facts]}", table_column=rest),
+        console=console,
+        expand=True,
     )
 
 

@@ -161,14 +161,18 @@ def draw(path: Path) -> None:
     left.set(title="Error by round (σ = 0.25)", xlabel="round", ylabel="‖θ − θ*‖")
     products = [(50, 50), (100, 50), (200, 50), (400, 50), (50, 100), (50, 200), (50, 400)]
     for sigma, colour in ((0.125, "#0072b2"), (0.25, "#d55e00"), (0.5, "#009e73")):
-        values = [floor(n, fresh, sigma, seeds=range(2)) for n, fresh in products]
+        values = [floor(n, fresh, sigma, seeds=(i, i + 100)) for i, (n, fresh) in enumerate(products)]
         middle.loglog([n * f for n, f in products], values, "o", color=colour, label=f"σ = {sigma}")
         bound = [sigma / 2 * (D / P / (n * f)) ** 0.5 / 0.75**0.5 for n, f in products[:4]]
         middle.loglog([n * f for n, f in products[:4]], bound, "-", lw=1, color=colour)
     middle.set(title="Floor; lines: (σ/√3)·√(d / (p n n'))", xlabel="n · n'", ylabel="error left")
+    middle.set_xticks([2500, 5000, 10_000, 20_000], ["2500", "5000", "10,000", "20,000"])
+    middle.minorticks_off()
     sizes = [2, 4, 6, 8, 12, 16, 20]
     right.semilogy(sizes, [mistakes(size, seeds=range(1)) for size in sizes], "o-", color="#0072b2")
     right.set(title="Wrong first choices (α = ¼, σ = ½)", xlabel="n'", ylabel="share of clients")
+    right.set_xticks(sizes)
+    left.set_xticks(range(0, 17, 4))
     for panel in (left, middle):
         panel.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)

@@ -1,0 +1,121 @@
+"""The baselines: what leaves a client that is alone, the oracle's clusters, one-shot, and 000's local test protocol."""
+
+import pytest
+import torch
+
+from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle
+from corymb.datasets.digits import digits
+from corymb.datasets.synthetic import mixed_regression_ifca
+from corymb.driver import drive
+from corymb.engines import LoopEngine, VectorisedEngine
+from corymb.evaluate import adjusted_rand_index, evaluate, local_models_on_cluster
+from corymb.federation import Federation
+from corymb.local import Descent
+from corymb.models import Network, mlp
+from corymb.objectives import Classification, LinearRegression
+from corymb.settings import InvalidInput
+
+LOCAL = Descent(lr=0.3, steps=10)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return digits(seed=0)
+
+
+def federation(data, engine=VectorisedEngine):
+    return Federation(engine(Classification(Network(mlp(64, [32], 10)), 10), data))
+
+
+def last(algorithm, fed, seed=0):
+    for at in drive(algorithm, fed, seed=seed):
+        final = at
+    return final
+
+
+def test_alone_sends_one_start_and_hears_losses_only(data):
+    fed = federation(data)
+    last(Alone(rounds=3, local=LOCAL), fed)
+    parameters = 64 * 32 + 32 + 32 * 10 + 10
+    assert fed.ledger.bytes_down == 80 * parameters * 4
+    assert fed.ledger.bytes_up == 3 * 80 * 4
+
+
+def test_alone_is_training_without_a_break(data):
+    """Three rounds of ten steps at home are thirty steps of a client by itself."""
+    fed = federation(data, LoopEngine)
+    cohort = fed.clients[:2]
+    small = fed.only(cohort)
+    final = last(Alone(rounds=3, local=LOCAL), small)
+    whole = federation(data, LoopEngine)
+    final_whole = last(Alone(rounds=1, local=Descent(lr=0.3, steps=30)), whole.only(whole.clients[:2]))
+    a = evaluate(small, Alone(), final)["train_loss"]
+    b = evaluate(whole.only(whole.clients[:2]), Alone(), final_whole)["train_loss"]
+    assert a == pytest.approx(b, rel=1e-5)
+
+
+def test_the_local_protocol_tests_every_model_on_its_whole_cluster(data):
+    fed = federation(data)
+    algorithm = Alone(rounds=3, local=LOCAL)
+    final = last(algorithm, fed)
+    whole = local_models_on_cluster(fed, algorithm, final, data.truth, at_once=7)
+    own = evaluate(fed, algorithm, final)["test_accuracy"]
+    assert whole == pytest.approx(own, abs=0.05)  # the same quantity on other examples of the same rotation
+    wrong = local_models_on_cluster(fed, algorithm, final, data.truth.roll(20), at_once=7)
+    assert wrong == pytest.approx(whole, abs=1e-6)  # clusters keep their members under another name
+    mixed = local_models_on_cluster(fed, algorithm, final, torch.arange(80) % 4)
+    assert mixed < whole - 0.2  # models on other rotations: this is what the protocol must not do
+
+
+def test_the_oracle_trains_inside_the_true_clusters(data):
+    fed = federation(data)
+    algorithm = Oracle(groups=tuple(data.truth.tolist()), inner=FedAvg(rounds=5, local=LOCAL))
+    final = last(algorithm, fed)
+    assert torch.equal(final.labels, data.truth)
+    assert final.k == 4
+    alone = federation(data).only(federation(data).clients)
+    one = last(FedAvg(rounds=5, local=LOCAL), alone)
+    better = evaluate(fed, algorithm, final)["test_accuracy"]
+    assert better > evaluate(alone, FedAvg(), one)["test_accuracy"] + 0.05
+
+
+def test_groups_that_do_not_fit_are_refused(data):
+    with pytest.raises(InvalidInput, match="numbered 0 to 1"):
+        Oracle(groups=(0, 2))
+    with pytest.raises(InvalidInput, match="names 2 clients"):
+        last(Oracle(groups=(0, 1)), federation(data))
+
+
+def test_one_shot_finds_rotations_and_trains_inside_them(data):
+    fed = federation(data)
+    final = last(OneShot(k=4, alone=Descent(lr=0.3, steps=30), inner=FedAvg(rounds=2, local=LOCAL)), fed)
+    assert adjusted_rand_index(final.labels, data.truth) == 1.0
+
+
+def test_one_shot_solves_linear_models_exactly():
+    """One client a cluster: its model after the exchange is its own least-squares solution, of least norm if m < d."""
+    data = mixed_regression_ifca(0, n=2, m=4, d=6, k=2, sigma=0.1, test=1)
+    fed = Federation(VectorisedEngine(LinearRegression(6), data))
+    first = next(drive(OneShot(k=2), fed))
+    for i in range(2):
+        x, y = data.train.of(i)
+        assert torch.allclose(first.models["weight"][first.labels[i]], torch.linalg.pinv(x) @ y, atol=1e-4)
+
+
+def test_fedprox_without_pull_is_fedavg_and_with_it_stays_nearer(data):
+    plain = last(FedAvg(rounds=2, local=LOCAL), federation(data))
+    free = last(FedProx(mu=0, rounds=2, local=LOCAL), federation(data))
+    held = last(FedProx(mu=2.0, rounds=2, local=LOCAL), federation(data))
+    start = last(FedAvg(rounds=1, local=Descent(lr=1e-9)), federation(data))
+    for name, value in plain.models.items():
+        assert torch.equal(value, free.models[name])
+    assert (held.models["1.weight"] - start.models["1.weight"]).norm() < (
+        plain.models["1.weight"] - start.models["1.weight"]
+    ).norm()
+
+
+def test_any_algorithm_runs_inside_clusters(data):
+    fed = federation(data)
+    final = last(Oracle(groups=tuple(data.truth.tolist()), inner=IFCA(k=2, rounds=2, local=LOCAL)), fed)
+    assert final.k == 8
+    assert torch.equal(final.labels // 2, data.truth)
