@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle
     from corymb.client import Client, Examples, Objective, Share, Shares, on_client
     from corymb.datasets import FederatedDataset
-    from corymb.evaluate import evaluate
     from corymb.experiments.catalogue import configure
     from corymb.experiments.fit import fit
     from corymb.experiments.run import Run
@@ -35,7 +34,6 @@ _HOMES = {
     "corymb.algorithms": ["IFCA", "Alone", "FedAvg", "FedProx", "OneShot", "Oracle"],
     "corymb.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
     "corymb.datasets": ["FederatedDataset"],
-    "corymb.evaluate": ["evaluate"],
     "corymb.experiments.catalogue": ["configure"],
     "corymb.experiments.fit": ["fit"],
     "corymb.experiments.run": ["Run"],
@@ -74,7 +72,6 @@ __all__ = [
     "configure",
     "datasets",
     "each",
-    "evaluate",
     "fit",
     "mlp",
     "models",

@@ -1,3 +1,4 @@
+import importlib
 import re
 from pathlib import Path
 
@@ -39,8 +40,11 @@ def test_links_lead_somewhere(page):
 
 
 def test_what_is_promised_at_the_top_is_there():
-    for name in corymb.__all__:
-        assert getattr(corymb, name) is not None
+    for home, names in corymb._HOMES.items():
+        for name in names:  # a module of the package that is called like one of its values would hide it
+            assert getattr(corymb, name) is getattr(importlib.import_module(home), name)
+    promised = {*corymb._MODULES, "__version__"}.union(*corymb._HOMES.values())
+    assert promised == set(corymb.__all__)
     assert set(dir(corymb)) == set(corymb.__all__)
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         corymb.fitt  # noqa: B018
