@@ -43,6 +43,7 @@ def drive(
             return
         except TooFewReplies as problem:
             failures += 1
+            fed.ledger.abandoned.append({"clock": clock, "reason": str(problem)})
             if failures == FAILURES_IN_A_ROW:
                 raise
             log.warning("round abandoned at clock %d: %s", clock, problem)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corymb.client import Client, ClientFn, Share, on_client
 from corymb.federation import Federation, each
-from corymb.local import loss, score, scores
+from corymb.local import loss, losses, score, scores
 from corymb.snapshot import Algorithm, Snapshot
 from corymb.trees import Params, count, take
 
@@ -89,6 +89,22 @@ def _test_metrics(name: str, scores: Tensor, tested: Tensor) -> dict[str, float]
         f"test_{name}_examples": float((scores * tested).sum() / tested.sum()),
         f"worst_decile_{name}": float(worst.mean()),
     }
+
+
+@on_client
+def losses_of_all(client: Client, models: Params) -> Tensor:
+    """The mean loss of every model on the client's training examples; without bound where it is no number."""
+    fit = losses(client, models)
+    most = torch.finfo(fit.dtype).max
+    return fit.nan_to_num(nan=most, posinf=most)
+
+
+def every_loss(fed: Federation, models: Params) -> Tensor:
+    """n k: the training loss of every model at every client, NaN for clients that gave none. Changes nothing."""
+    replies = fed.evaluation().clients.map(losses_of_all, models)
+    rows = torch.full((len(fed.names), count(models)), torch.nan)
+    rows[replies.clients.ids] = replies.value.float().cpu()
+    return rows
 
 
 # ---- against true clusters

@@ -117,6 +117,8 @@ class Ledger:
     asked: int = 0
     replied: int = 0
     rejected: list[dict[str, Any]] = field(default_factory=list)
+    abandoned: list[dict[str, Any]] = field(default_factory=list)
+    """Rounds that too few clients answered."""
 
 
 class Cohort:

@@ -173,7 +173,7 @@ class Batches:
 
     def __iter__(self) -> Any:
         how = self.how
-        if how.batch is None:
+        if how.batch is None or not self.weight.shape[-1]:
             for _ in range(how.steps or how.epochs or 1):
                 yield None, None
             return

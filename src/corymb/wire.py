@@ -165,12 +165,21 @@ def _line(error: Exception) -> str:
 
 def snapshot_to_bytes(snapshot: Snapshot) -> bytes:
     """All of a snapshot, to be kept or sent."""
-    return pack({name: _plain(getattr(snapshot, name)) for name in _SNAPSHOT})
+    return pack(snapshot_to_tree(snapshot))
+
+
+def snapshot_to_tree(snapshot: Snapshot) -> dict[str, Any]:
+    """All of a snapshot as a tree that can travel."""
+    return {name: _plain(getattr(snapshot, name)) for name in _SNAPSHOT}
 
 
 def snapshot_from_bytes(data: bytes) -> Snapshot:
     """The snapshot that `snapshot_to_bytes` wrote, its tensors on the CPU."""
-    tree = unpack(data)
+    return snapshot_from_tree(unpack(data))
+
+
+def snapshot_from_tree(tree: Tree) -> Snapshot:
+    """The snapshot that `snapshot_to_tree` took apart; a tree from anywhere gives one or a `WireError`."""
     if not isinstance(tree, dict) or set(tree) != set(_SNAPSHOT):
         raise WireError("The message is no snapshot.")
     for name, right in _SNAPSHOT.items():

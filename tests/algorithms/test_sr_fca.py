@@ -1,5 +1,6 @@
 """SR-FCA: each step against hand-made cases, and the whole on data with known clusters."""
 
+import itertools
 import logging
 from dataclasses import replace
 
@@ -235,7 +236,7 @@ def errors(seed: int, m: int) -> list[float]:
 
 def check_impostors(sizes: list[int], seeds: range) -> list[list[float]]:
     table = [np.mean([errors(seed, m) for seed in seeds], axis=0).tolist() for m in sizes]
-    for few, many in zip(table, table[1:], strict=False):
+    for few, many in itertools.pairwise(table):
         assert 1.6 <= few[0] / many[0] <= 2.1, table
     assert all(trimmed <= 2.2 * oracle for trimmed, _, oracle in table), table
     assert all(0.17 <= plain <= 0.25 for _, plain, _ in table), table

@@ -71,16 +71,21 @@ class Keeper:
 
 
 @on_client
-def count_visits(client: Client, models, poison):
-    """Counts its calls; what it is sent may make its reply useless."""
+def count_visits(client: Client, models):
+    """Counts its calls."""
     visits = client.memory.get("visits", torch.zeros((), dtype=torch.float64)) + 1
     client.memory.set("visits", visits)
-    return Share(take(models, 0), torch.ones(1), torch.tensor(0), visits + poison)
+    return Share(take(models, 0), torch.ones(1), torch.tensor(0), visits)
+
+
+@on_client
+def pass_on(client: Client, number):
+    return client.train.weight.sum() * 0 + number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fragile:
-    """Rounds at the clocks in `bad` get no usable reply."""
+    """Rounds of two calls; at the clocks in `bad` the second, after clients wrote memory, gets no usable reply."""
 
     rounds: int = 3
     bad: tuple[int, ...] = ()
@@ -94,7 +99,7 @@ class Fragile:
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, 1)
         for _ in range(at.round, self.rounds):
-            poison = float("nan") if fed.clock in self.bad else 0.0
-            replies = fed.clients.sum(count_visits, at.models, poison)
+            replies = fed.clients.sum(count_visits, at.models)
+            fed.clients.map(pass_on, float("nan") if fed.clock in self.bad else 0.0)
             notes = {"visits": replies.value.note.tolist(), "draw": int(fed.key("a draw"))}
             yield (at := at.next(labels=(replies.clients, replies.value.label), notes=notes))

@@ -11,7 +11,7 @@ from corymb.client import Client, Share, on_client
 from corymb.engines import LoopEngine, VectorisedEngine, Where
 from corymb.federation import Federation, each
 from corymb.keys import fold, normal, root, uniform
-from corymb.local import Descent, descend, gradient, loss, losses, one_hot, scores
+from corymb.local import Descent, descend, gradient, loss, losses, one_hot, part, scores
 from corymb.trees import count, stack, take
 from tests.contracts.learners import LEARNERS
 from tests.tiny import DOUBLE, SIZES, farthest, join
@@ -157,6 +157,71 @@ def test_a_further_client_changes_no_other_clients_numbers(kernel):
     engine = LoopEngine if kernel == "loop" else functools.partial(VectorisedEngine, kernel=kernel)
     got = ask(Federation(engine(learner.objective(), more, DOUBLE)), train, models_of("mlp"), how=HOWS["epochs"])
     assert farthest(take(got, slice(1, None)), right("mlp", "epochs")) < CLOSE
+
+
+@on_client
+def use_some(client: Client, models):
+    """Every second example, and examples that count differently; padding may stand anywhere after them."""
+    half = part(client.train, 1, 2)
+    graded = client.train._replace(weight=client.train.weight * (1 + client.train.x.flatten(1)[:, 0] ** 2))
+    none = client.train._replace(weight=client.train.weight * 0)
+    model, batches = take(models, 0), Descent(lr=0.05, epochs=2, batch=2, momentum=0.5)
+    return {
+        "losses": (losses(client, models, on=half), losses(client, models, on=graded), losses(client, models, on=none)),
+        "gradient": gradient(client, model, on=graded),
+        "half": descend(client, model, batches, on=half),
+        "graded": descend(client, model, HOWS["epochs"], on=graded),
+        "none": descend(client, model, HOWS["epochs"], on=none),
+        "own": descend(client, take(models, losses(client, models, on=half).argmin()), HOWS["batches"], on=half),
+    }
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("learner", ["linear", "layer used twice"])
+def test_examples_may_count_differently_or_not_at_all(learner, kernel):
+    models = models_of(learner)
+    want = ask(room(learner, "loop"), use_some, models)
+    assert farthest(ask(room(learner, kernel), use_some, models), want) < CLOSE
+    assert farthest(want["none"], stack([take(models, 0)] * N)) == 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_client_may_have_no_examples_at_all(kernel):
+    data = LEARNERS["mlp"].data()
+    nobody = data.train._replace(offsets=torch.tensor([0, 0, *data.train.offsets[2:].tolist()]))
+    untested = data.test._replace(offsets=torch.tensor([0, 0, 0, *data.test.offsets[3:].tolist()]))
+    data = data._replace(train=nobody, test=untested)
+    objective, models = LEARNERS["mlp"].objective(), models_of("mlp")
+    loop, many = (
+        Federation(engine)
+        for engine in (LoopEngine(objective, data, DOUBLE), VectorisedEngine(objective, data, DOUBLE, kernel=kernel))
+    )
+    assert farthest(ask(many, measure, models), ask(loop, measure, models)) < CLOSE
+    for how in ("full batch", "epochs", "momentum"):
+        got, want = (ask(fed, train, models, how=HOWS[how]) for fed in (many, loop))
+        assert farthest(got, want) < CLOSE
+        assert farthest(take(want["common"], 0), take(models, 0)) == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_a_chunk_that_is_too_large_for_the_machine_is_halved(most, monkeypatch, caplog):
+    learner = LEARNERS["linear"]
+    engine = VectorisedEngine(learner.objective(), learner.data(), DOUBLE)
+    work, budget, tried = engine._under_vmap, engine.budget, []
+
+    def cramped(call, ids, places):
+        tried.append(len(ids))
+        if len(ids) > most:
+            raise torch.OutOfMemoryError("no room")
+        return work(call, ids, places)
+
+    monkeypatch.setattr(engine, "_under_vmap", cramped)
+    with caplog.at_level(logging.WARNING):
+        got = ask(Federation(engine), train, models_of("linear"), how=HOWS["epochs"])
+    assert farthest(got, right("linear", "epochs")) < CLOSE
+    assert max(tried) > most
+    assert engine.budget < budget
+    assert "out of memory" in caplog.text
 
 
 # ---- arguments

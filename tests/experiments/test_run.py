@@ -127,9 +127,15 @@ def test_a_run_is_never_overwritten(run, tmp_path):
 
 def test_a_folder_holds_nothing_that_is_run_when_it_is_read(run, tmp_path):
     names = sorted(path.name for path in run.save(tmp_path / "run").iterdir())
-    assert names == sorted(
-        [run_folder.CONFIG, run_folder.RESULT, run_folder.ROUNDS, run_folder.SNAPSHOT, run_folder.STANDARD]
-    )
+    assert names == [
+        "config.toml",
+        "environment.json",
+        "losses.safetensors",
+        "result.json",
+        "rounds.jsonl",
+        "snapshot.safetensors",
+        "standard.safetensors",
+    ]
 
 
 @pytest.mark.parametrize("name", [run_folder.CONFIG, run_folder.RESULT, run_folder.ROUNDS, run_folder.SNAPSHOT])

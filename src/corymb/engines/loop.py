@@ -9,6 +9,7 @@ from torch import Tensor
 
 from corymb.checks import Part, Tally
 from corymb.client import Objective
+from corymb.engines.memory import Journal
 from corymb.engines.room import ClientData, Room, Where, settle
 from corymb.federation import Call
 
@@ -16,8 +17,15 @@ from corymb.federation import Call
 class LoopEngine:
     """Runs a call client by client in this process."""
 
-    def __init__(self, objective: Objective, data: ClientData, where: Where = Where()) -> None:  # noqa: B008
-        self._room = Room(objective, data, where)
+    def __init__(
+        self,
+        objective: Objective,
+        data: ClientData,
+        where: Where = Where(),  # noqa: B008
+        *,
+        journal: Journal | None = None,
+    ) -> None:
+        self._room = Room(objective, data, where, journal)
         self.objective, self.names, self.sizes = objective, self._room.names, self._room.sizes
 
     def describe(self) -> dict[str, Any]:
@@ -37,9 +45,9 @@ class LoopEngine:
         yield part
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Nothing is durable in one process; what no kept clock needs is dropped."""
-        self._room.memory.forget_before(min(keep, default=clock))
+        """Make client memory durable, where there is a journal; what no kept clock needs is dropped."""
+        self._room.commit(clock, keep)
 
     def rewind(self, clock: int) -> None:
         """Client memory as it was at `clock`."""
-        self._room.memory.rewind(clock)
+        self._room.rewind(clock)

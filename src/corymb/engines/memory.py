@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from corymb.client import Slot, Split
 from corymb.trees import Signature, leaves, map_tensors, signature, take, tree_map
+
+Page = dict[str, Any]
+"""Rows of one slot as plain values: ids, values, present, along, made."""
+Pages = dict[str, Page]
+"""By slot."""
+
+
+class Journal(Protocol):
+    """Where client memory outlasts the process."""
+
+    def commit(self, clock: int, keep: Collection[int], pages: Pages, whole: bool) -> None:
+        """Keep what was written up to `clock`: what changed since the last commit, or everything (`whole`)."""
+        ...
+
+    def read(self, clock: int) -> list[Pages]:
+        """What leads to the state at `clock`, to be applied in order."""
+        ...
 
 
 class _Undo(NamedTuple):
@@ -53,6 +70,12 @@ class _Table:
             self._grow()
         return self.row_of[ids]
 
+    def page(self, ids: Tensor) -> Page:
+        """Some clients' rows, to be kept elsewhere."""
+        rows = self.row_of[ids]
+        values = map_tensors(lambda leaf: leaf[rows.to(leaf.device)], self.values)
+        return {"ids": ids, "values": values, "present": self.present[ids], "along": self.along, "made": self.made}
+
     def _grow(self) -> None:
         have = leaves(self.values)[0].shape[0]
         if self.used > have:
@@ -68,6 +91,10 @@ class MemoryStore:
         self._tables: dict[str, _Table] = {}
         self._undo: list[_Undo] = []
         self._kept_from = 0  # no clock before this one can be gone back to, but for the very beginning
+        self._written: dict[
+            str, Tensor
+        ] = {}  # whose rows changed since the last export; perhaps too many, never too few
+        self._rows_exported = 0  # since everything was
 
     def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
         """The slots of some clients, stacked; slots along examples are as long as `padded` says.
@@ -89,6 +116,7 @@ class MemoryStore:
             old = map_tensors(lambda leaf, rows=rows: leaf[rows.to(leaf.device)], table.values)  # type: ignore[misc]
             self._undo.append(_Undo(clock, name, ids, old, table.present[ids]))
             self._put(table, ids, values, slot.present.cpu().expand(len(ids)))
+            self._written.setdefault(name, torch.zeros(len(table.row_of), dtype=torch.bool))[ids] = True
 
     def _table(self, name: str, values: Any, along: Split | None, clock: int) -> _Table:
         like = signature(values, rows=True)
@@ -134,6 +162,32 @@ class MemoryStore:
         """Nobody will rewind to before `clock`: drop what that would need."""
         self._undo = [undo for undo in self._undo if undo.clock >= clock]
         self._kept_from = max(self._kept_from, clock)
+
+    def reaches(self, clock: int) -> bool:
+        """Whether `rewind` can go there."""
+        return clock <= 0 or clock >= self._kept_from
+
+    def export(self) -> tuple[Pages, bool]:
+        """What changed since the last export, or everything (True) where that is no more than twice as much."""
+        changed = {name: ids.nonzero().flatten() for name, ids in self._written.items() if name in self._tables}
+        self._written = {}
+        every = {name: (table.row_of >= 0).nonzero().flatten() for name, table in self._tables.items()}
+        self._rows_exported += sum(map(len, changed.values()))
+        whole = bool(changed) and self._rows_exported >= sum(map(len, every.values()))
+        if whole:
+            self._rows_exported = 0
+        wanted = every if whole else changed
+        return {name: self._tables[name].page(ids) for name, ids in wanted.items()}, whole
+
+    def restore(self, clock: int, pages: Sequence[Pages], device: torch.device) -> None:
+        """Memory as it was exported up to `clock`, and nothing else."""
+        self._tables, self._undo, self._kept_from, self._written = {}, [], clock, {}
+        for name, page in ((name, page) for some in pages for name, page in some.items()):
+            values = map_tensors(lambda leaf: leaf.to(device), page["values"])
+            table = self._table(name, values, page["along"], page["made"])
+            table.rows(page["ids"])
+            self._put(table, page["ids"], values, page["present"])
+        self._rows_exported = sum(table.used for table in self._tables.values())  # so that the next export is whole
 
 
 def one_client(stored: Mapping[str, Slot]) -> dict[str, Slot]:

@@ -62,6 +62,9 @@ def _in_double(room: Room) -> tuple[Objective, list[Examples]]:
         objective, dtype = objective.to(room.device, torch.float64), torch.float64
     shelf = room.shelves["train"]
     order = shelf.sizes.argsort(stable=True)
+    order = order[shelf.sizes[order] > 0]
+    if not len(order):
+        raise InvalidInput("No client has an example: there is nothing to learn from.")
     picked = []
     for client, most in ((int(order[-1]), 5), (int(order[0]), 3)):
         x, y, weight = (t[:most] for t in shelf.one(client))

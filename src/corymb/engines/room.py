@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corymb.checks import Tally
 from corymb.client import Client, Examples, Memory, Objective, Slot, Split
-from corymb.engines.memory import MemoryStore, one_client
+from corymb.engines.memory import Journal, MemoryStore, one_client
 from corymb.federation import Call, Each
 from corymb.keys import fold, hash_name
 from corymb.trees import as_tensors, map_tensors
@@ -125,8 +125,9 @@ class Outcome(NamedTuple):
 class Room:
     """All clients of an in-process engine."""
 
-    def __init__(self, objective: Objective, data: ClientData, where: Where) -> None:
-        self.objective, self.where = objective, where
+    def __init__(self, objective: Objective, data: ClientData, where: Where, journal: Journal | None = None) -> None:
+        self.objective, self.where, self.journal = objective, where, journal
+        self._read_journal = False
         self.device = device = torch.device(where.device)
         dtype = where.dtype
         self.names = list(data.names)
@@ -137,6 +138,22 @@ class Room:
         self.sizes = self.shelves["train"].sizes
         self.memory = MemoryStore({split: shelf.sizes for split, shelf in self.shelves.items()})
         self._hashes = torch.tensor([hash_name(name) for name in self.names], dtype=torch.int64)
+
+    def commit(self, clock: int, keep: Collection[int]) -> None:
+        """Make client memory durable, where there is a journal; what no kept clock needs is dropped."""
+        if self.journal is None:
+            self.memory.forget_before(min(keep, default=clock))
+            return
+        self.journal.commit(clock, keep, *self.memory.export())
+        self.memory.forget_before(clock)  # what was before is in the journal
+
+    def rewind(self, clock: int) -> None:
+        """Client memory as it was at `clock`; what this process never knew, or no longer, comes from the journal."""
+        if self.journal is not None and not (self._read_journal and self.memory.reaches(clock)):
+            self.memory.restore(clock, self.journal.read(clock), self.device)
+            self._read_journal = True
+        else:
+            self.memory.rewind(clock)
 
     def delivered(self, call: Call) -> Call:
         """The call with its arguments where the clients are."""

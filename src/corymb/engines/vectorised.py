@@ -17,6 +17,7 @@ from torch.func import vmap
 from corymb.checks import Part, Tally
 from corymb.client import Client, Memory, Objective, Slot, Split, TestExamplesWanted
 from corymb.engines.kernels import KernelName, Kernels
+from corymb.engines.memory import Journal
 from corymb.engines.probe import probe
 from corymb.engines.room import ClientData, Outcome, Room, Where, settle
 from corymb.federation import Call, Each
@@ -32,6 +33,7 @@ class VectorisedEngine:
     """Runs a call for many clients at once in this process, on CPU or GPU.
 
     `memory` is the budget of one chunk in bytes (`None`: from the device), `kernel` overrides the choice of kernel.
+    `journal` is where client memory outlasts the process.
     """
 
     def __init__(
@@ -42,8 +44,9 @@ class VectorisedEngine:
         *,
         memory: int | None = None,
         kernel: KernelName | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        self._room = Room(objective, data, where)
+        self._room = Room(objective, data, where, journal)
         self.objective, self.names, self.sizes = objective, self._room.names, self._room.sizes
         self.kernels: Kernels = probe(self._room, only=kernel)
         self.budget = memory or _budget(self._room.device)
@@ -78,12 +81,12 @@ class VectorisedEngine:
         yield part
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Nothing is durable in one process; what no kept clock needs is dropped."""
-        self._room.memory.forget_before(min(keep, default=clock))
+        """Make client memory durable, where there is a journal; what no kept clock needs is dropped."""
+        self._room.commit(clock, keep)
 
     def rewind(self, clock: int) -> None:
         """Client memory as it was at `clock`."""
-        self._room.memory.rewind(clock)
+        self._room.rewind(clock)
 
     # ---- chunks
 

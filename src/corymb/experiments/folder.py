@@ -1,9 +1,14 @@
 """A run in a folder: TOML, JSON and safetensors, nothing that is run when it is read.
 
 config.toml            what was run; `corymb run --config` takes it
-result.json            labels, metrics, ledger, as the command line prints them, and what the data were like
+clients.json           the clients' names, and what their data are like
+environment.json       versions, git commit, hardware, command line
 rounds.jsonl           a line for each round
+audit.jsonl            rejected replies, abandoned rounds, repairs, refused checkpoints
+checkpoints/, memory/  what going on needs: see `corymb.experiments.store`
+result.json            labels, metrics, ledger, as the command line prints them
 snapshot.safetensors   models, labels and all else that going on from there needs
+losses.safetensors     every client's loss of every model
 standard.safetensors   means and scales of the features, where they were standardised
 """
 
@@ -11,10 +16,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corymb.experiments.durable import read_lines
+from corymb.experiments.history import Round, plain
 from corymb.experiments.kind import Kind
 from corymb.experiments.models import MODELS, learner_for
 from corymb.experiments.standardise import Standard
@@ -25,70 +33,195 @@ from corymb.wire import WireError, pack, snapshot_from_bytes, snapshot_to_bytes,
 if TYPE_CHECKING:
     from corymb.experiments.run import Run
 
-CONFIG, RESULT, ROUNDS = "config.toml", "result.json", "rounds.jsonl"
-SNAPSHOT, STANDARD = "snapshot.safetensors", "standard.safetensors"
+CONFIG, RESULT, ROUNDS, AUDIT = "config.toml", "result.json", "rounds.jsonl", "audit.jsonl"
+SNAPSHOT, STANDARD, LOSSES = "snapshot.safetensors", "standard.safetensors", "losses.safetensors"
+ENVIRONMENT, CLIENTS, LOCK = "environment.json", "clients.json", "lock"
+CHECKPOINTS, MEMORY = "checkpoints", "memory"
+BEGINNINGS = {ENVIRONMENT, CLIENTS, STANDARD, CONFIG, LOCK, CHECKPOINTS, MEMORY, ROUNDS, AUDIT}
+"""What may be in a folder in which no run was begun."""
+KILLED = "killed"
+"""Why a run stopped that could not say so."""
 
 
 def check_free(folder: str | Path) -> Path:
-    """The folder, if a run may be written there: it is new, or there is nothing in it."""
+    """The folder, if a run may be written there: it is new, or there is nothing in it.
+
+    What a run that was killed before its beginning left there does not count.
+    """
     place = Path(folder).expanduser()
     require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder that is new or empty.")
-    free = not place.exists() or next(place.iterdir(), None) is None
+    rest = {path.name.removesuffix(".new") for path in place.iterdir()} if place.exists() else set()
+    free = not (place / CONFIG).exists() and (not rest or (LOCK in rest and rest <= BEGINNINGS))
     require(free, f"{place} is not empty: a run is never overwritten; give a folder that is new or empty.")
     return place
 
 
+def new_folder(parent: str | Path, name: str) -> Path:
+    """Make `parent/name-N` with the first N that is free; no other process gets the same."""
+    parent = Path(parent)
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        place = parent / f"{name}-{number}"
+        try:
+            place.mkdir()
+        except FileExistsError:
+            continue
+        return place
+    raise AssertionError("unreachable")
+
+
 def write(run: Run, folder: str | Path) -> Path:
     """Write a run into a new or empty folder."""
-    import tomli_w
-
-    from corymb.experiments.run import plain
-
     place = check_free(folder)
     place.mkdir(parents=True, exist_ok=True)
-    (place / CONFIG).write_text(tomli_w.dumps(_without_none(run.config)), encoding="utf-8")
-    (place / ROUNDS).write_text("".join(json.dumps(plain(row)) + "\n" for row in run.history), encoding="utf-8")
-    (place / SNAPSHOT).write_bytes(snapshot_to_bytes(run.snapshot))
-    if run.standard is not None:
-        (place / STANDARD).write_bytes(pack(tuple(run.standard)))
-    counts = {"asked": run.ledger.asked, "replied": run.ledger.replied}
-    about = {"kind": run.kind.describe(), "stopped": run.stopped, **counts}
-    (place / RESULT).write_text(json.dumps({**run.to_dict(), "about": about}, indent=1), encoding="utf-8")
+    rows = "".join(json.dumps(plain(row)) + "\n" for row in run.history).encode()
+    beginning = at_the_beginning(run.config, run.environment, run.names, run.kind, run.standard)
+    for name, data in {ROUNDS: rows, **beginning, **at_the_end(run)}.items():
+        (place / name).write_bytes(data)
     return place
 
 
-def read(folder: str | Path) -> Run:
-    """The run in a folder."""
-    from corymb.experiments.run import Run
+def at_the_beginning(
+    config: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    names: Sequence[str],
+    kind: Kind,
+    standard: Standard | None,
+) -> dict[str, bytes]:
+    """The files that a run folder has from the start; the last one says that there is a run."""
+    return {
+        ENVIRONMENT: json.dumps(plain(environment), indent=1).encode(),
+        CLIENTS: json.dumps({"names": list(names), "kind": kind.describe()}).encode(),
+        **({} if standard is None else {STANDARD: pack(tuple(standard))}),
+        CONFIG: _toml(config),
+    }
 
+
+def at_the_end(run: Run) -> dict[str, bytes]:
+    """The files that a run folder has when the run has ended; the last one says that it has."""
+    counts = {"asked": run.ledger.asked, "replied": run.ledger.replied, "abandoned": run.ledger.abandoned}
+    about = {"stopped": run.stopped, **counts}
+    return {
+        CONFIG: _toml(run.config),
+        SNAPSHOT: snapshot_to_bytes(run.snapshot),
+        LOSSES: pack({"losses": run.losses}),
+        RESULT: json.dumps({**run.to_dict(), "about": about}, indent=1).encode(),
+    }
+
+
+def _toml(config: Mapping[str, Any]) -> bytes:
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(config)).encode()
+
+
+def read(folder: str | Path) -> Run:
+    """The run in a folder; of one that was killed, what it had saved."""
     place = Path(folder).expanduser()
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
     try:
-        result = json.loads((place / RESULT).read_text(encoding="utf-8"))
-        config = tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
-        history = [json.loads(line) for line in (place / ROUNDS).read_text(encoding="utf-8").splitlines()]
-        snapshot = snapshot_from_bytes((place / SNAPSHOT).read_bytes())
-        about = result["about"]
-        kind = Kind.read(about["kind"])
-        ledger = Ledger(**result["ledger"], asked=about["asked"], replied=about["replied"], rejected=result["rejected"])
-        return Run(
-            snapshot=snapshot,
-            names=tuple(result["labels"]),
-            history=history,
-            metrics={name: float("nan") if value is None else value for name, value in result["metrics"].items()},
-            ledger=ledger,
-            config=config,
-            seconds=result["seconds"],
-            kind=kind,
-            # Only the library's own models are made again: a name in a file must not decide which code runs.
-            objective=learner_for(config["model"], kind).objective if config["model"] in MODELS else None,
-            standard=_read_standard(place / STANDARD),
-            stopped=about["stopped"],
-        )
+        if not (place / RESULT).exists() and (place / CONFIG).exists():
+            return _unfinished(place)
+        return _finished(place)
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(f"{place} cannot be read as a run: {_line(error)}.") from None
+
+
+def is_finished(folder: str | Path) -> bool:
+    """Whether the run in a folder came to its end."""
+    try:
+        result = json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
+        return not result["about"]["stopped"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _finished(place: Path) -> Run:
+    from corymb.experiments.run import Run
+
+    result = json.loads((place / RESULT).read_text(encoding="utf-8"))
+    about, history = result["about"], _history(place)
+    metrics = {name: float("nan") if value is None else value for name, value in result["metrics"].items()}
+    if history:  # the last round is evaluated when it turns out to be the last
+        history[-1].setdefault("metrics", {name: value for name, value in metrics.items() if name != "oracle_error"})
+    return Run(
+        snapshot=snapshot_from_bytes((place / SNAPSHOT).read_bytes()),
+        history=history,
+        metrics=metrics,
+        ledger=Ledger(
+            **result["ledger"],
+            asked=about["asked"],
+            replied=about["replied"],
+            rejected=result["rejected"],
+            abandoned=about["abandoned"],
+        ),
+        seconds=result["seconds"],
+        stopped=about["stopped"],
+        losses=unpack((place / LOSSES).read_bytes())["losses"],
+        **_known_from_the_start(place),
+    )
+
+
+def _unfinished(place: Path) -> Run:
+    from corymb.experiments.checkpoints import Refused, clocks_in, read_checkpoint
+    from corymb.experiments.run import Run
+
+    known, history = _known_from_the_start(place), _history(place)
+    for clock in clocks_in(place / CHECKPOINTS):
+        try:
+            manifest, snapshot = read_checkpoint(
+                place / CHECKPOINTS, clock, known["environment"].get("run", ""), len(history)
+            )
+        except Refused:
+            continue
+        history = history[: manifest.rounds]
+        evaluated = [row["metrics"] for row in history if "metrics" in row]
+        return Run(
+            snapshot=snapshot,
+            history=history,
+            metrics=evaluated[-1] if evaluated else {},
+            ledger=restored_ledger(manifest.ledger, read_lines(place / AUDIT)[: manifest.audit]),
+            seconds=manifest.seconds,
+            stopped=KILLED,
+            **known,
+        )
+    raise InvalidInput(f"{place} cannot be read as a run: it was stopped before its first checkpoint.")
+
+
+def _known_from_the_start(place: Path) -> dict[str, Any]:
+    config = tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
+    clients = json.loads((place / CLIENTS).read_text(encoding="utf-8"))
+    kind = Kind.read(clients["kind"])
+    return {
+        "names": tuple(clients["names"]),
+        "config": config,
+        "kind": kind,
+        # Only the library's own models are made again: a name in a file must not decide which code runs.
+        "objective": learner_for(config["model"], kind).objective if config["model"] in MODELS else None,
+        "standard": _read_standard(place / STANDARD),
+        "folder": place,
+        "environment": json.loads((place / ENVIRONMENT).read_text(encoding="utf-8")),
+    }
+
+
+def _history(place: Path) -> list[Round]:
+    """The rounds, to the last full line."""
+    text = (place / ROUNDS).read_bytes()
+    rows = read_lines(place / ROUNDS)
+    if text.count(b"\n") > len(rows):
+        raise WireError(f"line {len(rows) + 1} of {ROUNDS} is not JSON")
+    return rows
+
+
+def restored_ledger(counts: Mapping[str, int], audit: Sequence[Mapping[str, Any]]) -> Ledger:
+    """The ledger that a checkpoint's counts and the audit log tell of."""
+
+    def told(what: str) -> list[dict[str, Any]]:
+        return [{k: v for k, v in event.items() if k != "what"} for event in audit if event["what"] == what]
+
+    return Ledger(**counts, rejected=told("rejected"), abandoned=told("abandoned"))
 
 
 def _read_standard(path: Path) -> Standard | None:

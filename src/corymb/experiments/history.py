@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,8 +13,9 @@ from corymb.federation import Ledger
 from corymb.snapshot import Snapshot
 
 Round = dict[str, Any]
-"""clock, round, stage, train_loss, churn, clusters, asked, replied, rejected, bytes_down, bytes_up, seconds; and
-`metrics` where the round was evaluated."""
+"""clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, seconds; and
+`metrics` where the round was evaluated. `moves` is {position of a client, as text: its new label} for those whose label
+changed, in the first round for all that have one: see `labels_after`."""
 
 
 class Mark(NamedTuple):
@@ -38,14 +41,41 @@ def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float) -> Rou
         "round": snapshot.round,
         "stage": snapshot.stage,
         "train_loss": snapshot.notes.get("train_loss"),
-        "churn": _churn(before.labels, snapshot.labels),
+        "churn": float(_changed(before.labels, snapshot.labels).float().mean()),
+        "moves": _moves(before.labels, snapshot.labels),
         "clusters": clusters_in_use(snapshot.labels),
         **{name: getattr(after, name) - getattr(before, name) for name in Mark._fields[1:]},
         "seconds": round(seconds, 4),
     }
 
 
-def _churn(before: Tensor | None, now: Tensor) -> float:
-    """The share of all clients whose label is another than a round ago, when nobody had one before the first."""
-    changed = now >= 0 if before is None else now != before
-    return float(changed.float().mean())
+def _changed(before: Tensor | None, now: Tensor) -> Tensor:
+    """Whose label is another than a round ago; nobody had one before the first."""
+    return now >= 0 if before is None else now != before
+
+
+def _moves(before: Tensor | None, now: Tensor) -> dict[str, int]:
+    places = _changed(before, now).nonzero().flatten()
+    return dict(zip(map(str, places.tolist()), now[places].tolist(), strict=True))
+
+
+def labels_after(history: Sequence[Round], rounds: int, n: int) -> list[int]:
+    """The labels of n clients after so many rounds of a history, -1 for none.
+
+    >>> labels_after([{"moves": {"0": 1, "2": 0}}, {"moves": {"2": 1}}], 2, 3)
+    [1, -1, 1]
+    """
+    labels = [-1] * n
+    for row in history[:rounds]:
+        for place, label in row["moves"].items():
+            labels[int(place)] = label
+    return labels
+
+
+def plain(value: Any) -> Any:
+    """JSON has no infinity and no NaN: they become null."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

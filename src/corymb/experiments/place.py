@@ -13,6 +13,7 @@ from torch import Tensor
 from corymb.client import Objective
 from corymb.engines import LoopEngine, VectorisedEngine, Where
 from corymb.engines.kernels import KernelName
+from corymb.engines.memory import Journal
 from corymb.engines.room import ClientData
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.snapshot import Snapshot
@@ -65,7 +66,14 @@ def threads_set(threads: int | None) -> Iterator[None]:
 
 
 def make_engine(
-    name: str, objective: Objective, data: ClientData, where: Where, *, memory: Memory, kernel: KernelName | None
+    name: str,
+    objective: Objective,
+    data: ClientData,
+    where: Where,
+    *,
+    memory: Memory,
+    kernel: KernelName | None,
+    journal: Journal | None = None,
 ) -> LoopEngine | VectorisedEngine:
     """An engine with these clients."""
     require(
@@ -74,9 +82,9 @@ def make_engine(
     require(memory == "auto" or (isinstance(memory, int) and memory > 0), f"memory is 'auto' or bytes, got {memory!r}.")
     if name == "loop":
         require(kernel is None, "The loop engine has no kernels: leave kernel out, or use engine='vectorised'.")
-        return LoopEngine(objective, data, where)
+        return LoopEngine(objective, data, where, journal=journal)
     budget = None if memory == "auto" else memory
-    return VectorisedEngine(objective, data, where, memory=budget, kernel=kernel)
+    return VectorisedEngine(objective, data, where, memory=budget, kernel=kernel, journal=journal)
 
 
 def placed(what: Any, where: Where) -> Any:

@@ -3,7 +3,8 @@
 A recipe is a module of `corymb.recipes` with `jobs`, `work`, `measures` and `draw`; what the paper says stands in
 `papers/<paper>/expected.toml`. Jobs run in processes of their own, one thread each. Written into the folder:
 
-numbers.json   every curve and every measure, with what the machine and the versions were
+numbers.json   every measure, with what the machine and the versions were
+curves.json    what every job brought, to six digits
 table.md       the paper's claims, what was measured, and whether it holds
 figures.png    the paper's figures
 """
@@ -120,8 +121,9 @@ def run_recipe(paper: str, out: Path, *, seeds: int = 10, workers: int | None = 
     table = table_of(judged)
     folder.mkdir(parents=True, exist_ok=True)
     about = {"paper": paper, "seeds": seeds, "seconds": round(seconds, 1), **_machine()}
-    numbers = json.dumps({"about": about, "measures": measures, "results": results}, indent=1)
+    numbers = json.dumps({"about": about, "measures": _rounded(measures)}, indent=1)
     (folder / "numbers.json").write_text(numbers + "\n", encoding="utf-8")
+    (folder / "curves.json").write_text(json.dumps(_rounded(results)) + "\n", encoding="utf-8")
     (folder / "table.md").write_text(table, encoding="utf-8")
     recipe.draw(results, folder / "figures.png")
     return Outcome(judged, table, folder, seconds)
@@ -150,6 +152,14 @@ def table_of(judged: Sequence[tuple[Claim, float]]) -> str:
         f"| {'yes' if claim.holds(value) else '**no**'} |\n"
         for claim, value in judged
     )
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _machine() -> dict[str, str | int]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from corymb.client import ClientFn, Objective
 from corymb.datasets.features import Array, as_array, as_features, as_images
 from corymb.evaluate import clusters_in_use
 from corymb.experiments.history import Round
+from corymb.experiments.history import plain as plain
 from corymb.experiments.kind import Kind
 from corymb.experiments.models import Model, learner_for
 from corymb.experiments.standardise import Standard, Standardised
@@ -53,6 +52,13 @@ class Run:
     stopped: str = ""
     """Why the run ended early: `interrupted`, `max_seconds`, or not at all."""
     serving: Serving | None = None
+    losses: torch.Tensor | None = None
+    """n k: every client's training loss of every final model; NaN where it gave none. None where models stay with
+    clients, or where there are too many to ask."""
+    folder: Path | None = None
+    """Where the run is kept."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """Versions, git commit, hardware, platform, seed and command line."""
 
     @property
     def labels(self) -> dict[str, int]:
@@ -194,12 +200,3 @@ class Run:
 def served_in_place(algorithm: Algorithm) -> ClientFn[..., Params] | None:
     """How clients are served that keep their own models; None where the snapshot holds everybody's."""
     return None if algorithm.serve is serve_assigned else algorithm.serve
-
-
-def plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become null."""
-    if isinstance(value, Mapping):
-        return {name: plain(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import platform
+import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from corymb.datasets import FederatedDataset
-from corymb.driver import drive
+from corymb.driver import drive, fingerprint_of
 from corymb.engines import LoopEngine, VectorisedEngine, Where
 from corymb.engines.kernels import KernelName
-from corymb.evaluate import comparable, evaluate
+from corymb.engines.memory import Journal
+from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss
+from corymb.experiments.audit import COUNTS, Told, check_same_bits
 from corymb.experiments.catalogue import name_of, row_of
+from corymb.experiments.environment import environment, versions
+from corymb.experiments.folder import at_the_beginning, restored_ledger
 from corymb.experiments.history import Mark, Round, record
 from corymb.experiments.kind import Kind, kind_of
 from corymb.experiments.models import Learner
-from corymb.experiments.place import Memory, make_engine, placed
+from corymb.experiments.place import Memory, make_engine, placed, placed_snapshot
 from corymb.experiments.preflight import check_model
 from corymb.experiments.run import Run, served_in_place
 from corymb.experiments.standardise import Nothing, Standard, Standardised, describe, standard_of
-from corymb.federation import Federation, Ledger
+from corymb.experiments.stopping import Stopper
+from corymb.experiments.store import Facts, RunStore, Saved
+from corymb.federation import Federation, Ledger, TooFewReplies
 from corymb.objectives import LinearRegression, Regression
 from corymb.settings import InvalidInput, to_dict
 from corymb.snapshot import Algorithm, Snapshot
 from corymb.trees import count, map_tensors
 
 Progress = Callable[[Round], None]
+LOSSES_AT_MOST = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -45,10 +53,14 @@ class Plan:
     kernel: KernelName | None
     min_replies: int
     seed: int
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """How the user called the data, for the record."""
 
-    def make(self, objective: Any) -> LoopEngine | VectorisedEngine:
+    def make(self, objective: Any, journal: Journal | None = None) -> LoopEngine | VectorisedEngine:
         """An engine with the clients and this objective."""
-        return make_engine(self.engine, objective, self.data, self.where, memory=self.memory, kernel=self.kernel)
+        return make_engine(
+            self.engine, objective, self.data, self.where, memory=self.memory, kernel=self.kernel, journal=journal
+        )
 
     def federate(self, engine: LoopEngine | VectorisedEngine) -> Federation:
         """The clients behind an engine."""
@@ -58,14 +70,23 @@ class Plan:
 class Session:
     """One run on its way: goes through the rounds, evaluates, and ends with a `Run`."""
 
-    def __init__(self, plan: Plan, learner: Learner, every: int, max_seconds: float | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        learner: Learner,
+        every: int,
+        max_seconds: float | None,
+        store: RunStore | None = None,
+        checkpoint_every: int = 1,
+    ) -> None:
         self.began = time.perf_counter()
         self.plan, self.learner, self.every, self.max_seconds = plan, learner, every, max_seconds
         self.kind: Kind = kind_of(plan.data)
         self.standard, moments = self._standard()
         objective = learner.objective if self.standard is None else Standardised(learner.objective, self.standard)
         self.objective = placed(objective, plan.where)
-        self.engine = plan.make(self.objective)
+        self.store, self.checkpoint_every = store, checkpoint_every
+        self.engine = plan.make(self.objective, None if store is None else store.journal)
         self.fed = plan.federate(self.engine)
         self.fed.ledger = moments
         check_model(self.fed)
@@ -74,6 +95,9 @@ class Session:
         self.metrics: dict[str, float] = {}
         self.at: Snapshot | None = None
         self.stopped = ""
+        self.environment = environment(plan.seed)
+        self._stopper = Stopper()
+        self._told = Told(0, 0)
 
     @property
     def _about(self) -> str:
@@ -89,19 +113,50 @@ class Session:
         fed.ledger.rounds += 1
         return standard, fed.ledger
 
+    def keep(self, start: Snapshot | None) -> None:
+        """Begin the run's folder; a snapshot to start from is its first checkpoint."""
+        assert self.store is not None
+        names, seed = self.plan.data.names, self.plan.seed if start is None else start.seed
+        self.environment["seed"] = seed
+        files = at_the_beginning({**self._config(), "seed": seed}, self.environment, names, self.kind, self.standard)
+        self.store.begin(files, self.environment["run"])
+        if start is not None:
+            about = fingerprint_of(self.plan.algorithm, self._about)
+            self.store.checkpoint(replace(start, fingerprint=about), self._facts())
+
+    def resume(self, saved: Saved | None, environment: dict[str, Any]) -> Snapshot | None:
+        """Stand where a checkpoint was made; None if there was none."""
+        self.environment = environment
+        if saved is None:
+            return None
+        manifest, start, self.history, audit = saved
+        check_same_bits(manifest.engine, self.engine.describe())
+        self.began -= manifest.seconds
+        self.fed.ledger = restored_ledger(manifest.ledger, audit)
+        self._told = Told.of(self.fed.ledger)
+        self.metrics = self.history[-1].get("metrics", {}) if self.history else {}
+        self.at = placed_snapshot(start, self.plan.where)
+        return self.at
+
     def go(self, start: Snapshot | None, show: Progress) -> None:
         """Round after round, until the algorithm ends, time is up or somebody presses Ctrl-C."""
+        began = time.perf_counter()
         try:
-            for row in self._rounds(start):
-                show(row)
-                if self.max_seconds is not None and time.perf_counter() - self.began > self.max_seconds:
-                    self.stopped = "max_seconds"
-                    break
+            with nullcontext() if self.store is None else self._stopper.listening():
+                for row in self._rounds(start):
+                    show(row)
+                    if self.max_seconds is not None and time.perf_counter() - began > self.max_seconds:
+                        self.stopped = "max_seconds"
+                        break
         except KeyboardInterrupt:
             if self.at is None:
                 raise
             self.stopped = "interrupted"
             self.fed.rewind(self.at.clock)  # what the broken round left in client memory
+        except TooFewReplies:
+            self._save()
+            raise
+        self._save()
 
     def _rounds(self, start: Snapshot | None) -> Iterator[Round]:
         plan, fed = self.plan, self.fed
@@ -114,8 +169,41 @@ class Session:
             self.at, self.metrics = snapshot, {}
             if self.every and snapshot.clock % self.every == 0:
                 row["metrics"] = self.metrics = self._evaluate(snapshot)
+            with self._stopper.shielded():
+                self._end_round(row)
             before, last = after, time.perf_counter()
             yield row
+
+    # ---- saving
+
+    def _end_round(self, row: Round) -> None:
+        """Keep the round: in the folder, where there is one, else only as far as client memory needs it."""
+        assert self.at is not None
+        clock, ledger = self.at.clock, self.fed.ledger
+        if self.store is None:
+            self.fed.commit(clock, {clock})
+            return
+        self.store.write_round(row, self._told.news(ledger, self.at))
+        self._told = Told.of(ledger)
+        if clock % self.checkpoint_every == 0:
+            self._save()
+
+    def _save(self) -> None:
+        """Make a checkpoint, unless the last one is of this round."""
+        store, at = self.store, self.at
+        if store is None or at is None or at.clock in store.kept:
+            return
+        self.fed.commit(at.clock, store.kept | {at.clock})
+        store.checkpoint(at, self._facts())
+
+    def _facts(self) -> Facts:
+        counts = {name: getattr(self.fed.ledger, name) for name in COUNTS}
+        name: str = getattr(self.fed.objective, "score_name", "score")
+        score = self.metrics.get(f"test_{name}")
+        if score is not None:
+            score = -score if name in LOWER_IS_BETTER else score
+        seconds = time.perf_counter() - self.began
+        return Facts(counts, self.engine.describe(), seconds, score if score and math.isfinite(score) else None)
 
     def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
         data = self.plan.data
@@ -125,7 +213,9 @@ class Session:
         """The run as far as it came."""
         if self.at is None:
             raise InvalidInput("The snapshot to start from is at the end of the run: there are no rounds left.")
-        metrics = self.history[-1]["metrics"] = self.metrics or self._evaluate(self.at)
+        metrics = self.metrics or self._evaluate(self.at)
+        if self.history:
+            self.history[-1]["metrics"] = metrics
         if not self.stopped:
             metrics = {**metrics, **self._oracle_error(self.at)}
         serve = served_in_place(self.plan.algorithm)
@@ -142,7 +232,16 @@ class Session:
             standard=self.standard,
             stopped=self.stopped,
             serving=None if serve is None else (self.fed.evaluation(), serve),
+            losses=self._losses() if serve is None else None,
+            environment=self.environment,
+            folder=None if self.store is None else self.store.folder,
         )
+
+    def _losses(self) -> Tensor | None:
+        """Every client's loss of every model, unless that is more than anybody would look at."""
+        assert self.at is not None
+        few = len(self.fed.names) * self.at.k <= LOSSES_AT_MOST
+        return every_loss(self.fed, self.at.models) if few else None
 
     def _oracle_error(self, last: Snapshot) -> dict[str, float]:
         """The parameter error of the same algorithm started from the true parameters, where they are known."""
@@ -169,6 +268,7 @@ class Session:
             **{name: value for name, value in used.items() if name not in ("kernel", "chunk")},
             "kernel": plan.kernel,
             "evaluate_every": self.every,
+            "checkpoint_every": self.checkpoint_every,
             "min_replies": plan.min_replies,
             **to_dict(plan.algorithm),
             "record": {
@@ -179,14 +279,8 @@ class Session:
                 "clients": len(plan.data),
                 "versions": versions(),
             },
+            **plan.said,
         }
-
-
-def versions() -> dict[str, str]:
-    """What the numbers may depend on."""
-    from corymb import __version__
-
-    return {"corymb": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
 def _on_cpu(snapshot: Snapshot) -> Snapshot:

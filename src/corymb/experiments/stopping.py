@@ -1,0 +1,48 @@
+"""Ctrl-C and SIGTERM while a run goes on: never in the middle of saving a round."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class Stopper:
+    """Turns Ctrl-C and SIGTERM into a `KeyboardInterrupt` that waits while a round is being saved."""
+
+    def __init__(self) -> None:
+        self._shielded, self._asked = False, False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen, if this is the main thread: others get no signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[signal.Signals, Any] = {}
+        try:
+            for which in (signal.SIGINT, signal.SIGTERM):
+                before[which] = signal.signal(which, self._asked_to_stop)
+            yield
+        finally:
+            for which, handler in before.items():
+                signal.signal(which, handler)
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Let nobody interrupt this; who tried is heard afterwards."""
+        self._shielded = True
+        try:
+            yield
+        finally:
+            self._shielded = False
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        if not self._shielded:
+            raise KeyboardInterrupt
