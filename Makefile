@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench theory lint types contracts format clean
+.PHONY: help demo test check bench browser theory lint types contracts format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z]+:[^#]*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,10 @@ check: lint types contracts test ## All that a change must pass: lint, types, co
 
 bench: $(READY) ## Time a round on every engine
 	$(BIN)/python benchmarks/rounds.py $(ARGS)
+
+browser: $(READY) ## Open a report in Chromium (installs Debian's where it is missing)
+	@(command -v chromium && command -v chromedriver) >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 theory: $(READY) ## Check the rates and bounds that the papers prove (slow)
 	$(PYTEST) -m theory tests $(ARGS)

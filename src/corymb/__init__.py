@@ -16,7 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corymb import datasets, models, objectives
-    from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle
+    from corymb.algorithms import (
+        CFL,
+        IFCA,
+        SRFCA,
+        Alone,
+        FedAvg,
+        FedProx,
+        FedSoft,
+        FedX,
+        LocalKMeans,
+        MomentDescent,
+        OneShot,
+        OneShotIFCA,
+        Oracle,
+        Saving,
+    )
     from corymb.client import Client, Examples, Objective, Share, Shares, on_client
     from corymb.datasets import FederatedDataset
     from corymb.experiments.catalogue import configure
@@ -31,7 +46,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "corymb.algorithms": ["IFCA", "Alone", "FedAvg", "FedProx", "OneShot", "Oracle"],
+    "corymb.algorithms": [
+        "CFL",
+        "IFCA",
+        "SRFCA",
+        "Alone",
+        "FedAvg",
+        "FedProx",
+        "FedSoft",
+        "FedX",
+        "LocalKMeans",
+        "MomentDescent",
+        "OneShot",
+        "OneShotIFCA",
+        "Oracle",
+        "Saving",
+    ],
     "corymb.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
     "corymb.datasets": ["FederatedDataset"],
     "corymb.experiments.catalogue": ["configure"],
@@ -46,7 +76,9 @@ _HOMES = {
 _MODULES = ("datasets", "models", "objectives")
 
 __all__ = [
+    "CFL",
     "IFCA",
+    "SRFCA",
     "Algorithm",
     "Alone",
     "Client",
@@ -55,14 +87,20 @@ __all__ = [
     "Examples",
     "FedAvg",
     "FedProx",
+    "FedSoft",
+    "FedX",
     "FederatedDataset",
     "Federation",
     "InvalidInput",
+    "LocalKMeans",
+    "MomentDescent",
     "Objective",
     "OneShot",
+    "OneShotIFCA",
     "Oracle",
     "Replies",
     "Run",
+    "Saving",
     "Share",
     "Shares",
     "Snapshot",

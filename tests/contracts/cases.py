@@ -7,9 +7,22 @@ from typing import NamedTuple
 
 import torch
 
-from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle, Saving
-from corymb.algorithms.fedx import FedX
-from corymb.algorithms.moment_descent import MomentDescent
+from corymb.algorithms import (
+    CFL,
+    IFCA,
+    SRFCA,
+    Alone,
+    FedAvg,
+    FedProx,
+    FedSoft,
+    FedX,
+    LocalKMeans,
+    MomentDescent,
+    OneShot,
+    OneShotIFCA,
+    Oracle,
+    Saving,
+)
 from corymb.client import Objective
 from corymb.driver import drive
 from corymb.engines import VectorisedEngine
@@ -97,6 +110,26 @@ CASES = {
         MomentDescent(k=2, anchors=4, iterations=2, subspace_steps=2, points=4, min_panel=2, then=FedX(rounds=2))
     ),
     "IFCA, soft, restarts": Case(IFCA(k=2, rounds=2, local=BATCHES, soft=1.0, restarts=2), "classes"),
+    "FedX": Case(FedX(k=2, rounds=3)),
+    "FedX, proximal, soft": Case(FedX(k=2, rounds=3, refinement="fedprox", assignment="soft", averaging="members")),
+    "FedSoft": Case(FedSoft(k=2, rounds=4, local=LINE)),
+    "CFL": Case(CFL(settled=5.0, apart=0.01, rounds=4, local=LINE), remembers=True),
+    "local k-means": Case(LocalKMeans(k=2)),
+    "SR-FCA": Case(SRFCA(refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True),
+    "SR-FCA, by models": Case(
+        SRFCA(
+            threshold=2.5,
+            refinements=1,
+            alone=LINE,
+            rounds=2,
+            averaging="gradients",
+            distance="l2",
+            components="pivot",
+            finish=FedAvg(rounds=1, local=LINE),
+        ),
+        remembers=True,
+    ),
+    "one shot, then IFCA": Case(OneShotIFCA(alone=LINE, rounds=2, local=LINE), remembers=True),
     "keeper": Case(Keeper(), remembers=True),
     "keeper of networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
 }

@@ -47,7 +47,8 @@ OWN = "run clinic ifca --k 2 --label outcome --rounds 3"
 
 def test_json_is_one_object_on_stdout(here, capsys):
     result = run_json(OWN, capsys)
-    assert list(result) == ["labels", "metrics", "clusters", "ledger", "rejected", "seconds", "config", "seed"]
+    wanted = ["labels", "metrics", "clusters", "ledger", "rejected", "seconds", "config", "seed", "folder"]
+    assert list(result) == wanted
     assert list(result["labels"]) == [f"hospital-{i}" for i in range(6)]
     assert 0 < result["metrics"]["test_accuracy"] <= 1
     assert result["ledger"]["rounds"] == 4  # three, and the one that standardises
@@ -69,7 +70,7 @@ def test_without_json_there_is_a_table_and_what_to_do_next(here, capsys):
     assert "hospital-0" in text
     assert "test_accuracy" in text
     assert "corymb run clinic fedavg --label outcome" in text
-    assert "--out DIR" in text
+    assert "runs/clinic-ifca-1" in text
 
 
 def test_settings_are_spelled_as_in_python(here, capsys):

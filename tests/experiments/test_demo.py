@@ -1,12 +1,14 @@
 from corymb.experiments import demo
 
 
-def test_the_demo_prints_a_row_for_each_algorithm(capsys):
+def test_the_demo_prints_a_row_for_each_algorithm_and_writes_a_report(capsys, tmp_path):
     rows = [demo.Entry(row.title, row.algorithm, _quick(row)) for row in demo.ROWS]
-    demo.main(rows)
+    demo.main(rows, parent=tmp_path)
     printed = capsys.readouterr().out
     assert all(row.title in printed for row in demo.ROWS)
     assert "accuracy" in printed
+    assert str(tmp_path / "demo-1" / "report.html") in printed.replace("\n", "")
+    assert b"oracle" in (tmp_path / "demo-1" / "report.html").read_bytes()
 
 
 def _quick(row):

@@ -1,11 +1,33 @@
 """Algorithms: frozen settings with a loop of their own, one file each."""
 
 from corymb.algorithms.alone import Alone
+from corymb.algorithms.cfl import CFL
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.fedsoft import FedSoft
+from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.local_kmeans import LocalKMeans
+from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.one_shot import OneShot
+from corymb.algorithms.one_shot_ifca import OneShotIFCA
 from corymb.algorithms.oracle import Oracle
+from corymb.algorithms.sr_fca import SRFCA
 from corymb.algorithms.stability import Saving
 
-__all__ = ["IFCA", "Alone", "FedAvg", "FedProx", "OneShot", "Oracle", "Saving"]
+__all__ = [
+    "CFL",
+    "IFCA",
+    "SRFCA",
+    "Alone",
+    "FedAvg",
+    "FedProx",
+    "FedSoft",
+    "FedX",
+    "LocalKMeans",
+    "MomentDescent",
+    "OneShot",
+    "OneShotIFCA",
+    "Oracle",
+    "Saving",
+]

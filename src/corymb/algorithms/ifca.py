@@ -22,6 +22,7 @@ from typing import Literal
 from torch import Tensor
 
 from corymb.algorithms.collapse import repaired
+from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.sharing import Sent, average_shared, pack, tie
 from corymb.algorithms.stability import Saving, sightings
 from corymb.algorithms.starts import LOSS_VECTOR_ROUNDS, by_local_models, by_loss_vectors, by_probes
@@ -79,8 +80,8 @@ class IFCA:
     """A temperature: work on every model, each weighted by how well it fits."""
     restarts: int = 1
     """Independent runs; the one with the least training loss is kept."""
-    init: Literal["random", "loss-vectors", "one-shot"] = "random"
-    """Random models, or models trained in groups found by losses on random models, or by local models."""
+    init: Literal["random", "loss-vectors", "one-shot", "moment-descent"] = "random"
+    """Random models; or from groups found by losses on random models, or by local models; or moment descent's."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves for `k="auto"` and `init="one-shot"`."""
     repair: bool = True
@@ -99,7 +100,9 @@ class IFCA:
     @property
     def planned_rounds(self) -> int:
         """All restarts, each with its start and the round that scores it."""
-        start = 3 if self.k == "auto" else {"random": 0, "loss-vectors": LOSS_VECTOR_ROUNDS, "one-shot": 1}[self.init]
+        coarse = MomentDescent(then=None).planned_rounds
+        starts = {"random": 0, "loss-vectors": LOSS_VECTOR_ROUNDS, "one-shot": 1, "moment-descent": coarse}
+        start = 3 if self.k == "auto" else starts[self.init]
         once = start + self.rounds
         return once if self.restarts == 1 else self.restarts * (once + 1)
 
@@ -118,6 +121,8 @@ class IFCA:
             return by_probes(fed, self.alone, work, start)
         if self.init == "one-shot":
             return by_local_models(fed, self.k, self.alone, start)
+        if self.init == "moment-descent":
+            return MomentDescent(k=self.k, then=None).run(fed, start)
         return by_loss_vectors(fed, self.k, work, start)
 
     def _rounds(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,6 +76,21 @@ class FederatedDataset:
             f"FederatedDataset({self.name!r}: {self.clients} clients, {len(self.train.y)} train and {len(self.test.y)} "
             f"test examples, features {list(self.features)}, {what})"
         )
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        sizes = self.sizes.tolist()
+        rows = {
+            "clients": f"{self.clients}, with {min(sizes)} to {max(sizes)} training examples",
+            "examples": f"{len(self.train.y)} to train, {len(self.test.y)} to test",
+            "features": " × ".join(map(str, self.features)),
+            "task": f"{self.task}, {len(self.classes)} classes" if self.classes else self.task,
+            "true clusters": "not known" if self.truth is None else str(len(self.truth.unique())),
+            "such as": ", ".join(self.names[:5]),
+        }
+        line = "<tr><th style='text-align:left'>{}</th><td style='text-align:left'>{}</td></tr>"
+        cells = "".join(line.format(escape(name), escape(text)) for name, text in rows.items())
+        return f"<table><caption>FederatedDataset <b>{escape(self.name)}</b></caption>{cells}</table>"
 
     def fingerprint(self) -> str:
         """A SHA-256 of all contents (not of the data set's name): equal exactly where the data are."""

@@ -91,9 +91,7 @@ class MemoryStore:
         self._tables: dict[str, _Table] = {}
         self._undo: list[_Undo] = []
         self._kept_from = 0  # no clock before this one can be gone back to, but for the very beginning
-        self._written: dict[
-            str, Tensor
-        ] = {}  # whose rows changed since the last export; perhaps too many, never too few
+        self._written: dict[str, Tensor] = {}  # whose rows changed since the last export: perhaps more, never fewer
         self._rows_exported = 0  # since everything was
 
     def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:

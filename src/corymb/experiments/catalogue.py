@@ -8,7 +8,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle
+from corymb.algorithms import (
+    CFL,
+    IFCA,
+    SRFCA,
+    Alone,
+    FedAvg,
+    FedProx,
+    FedSoft,
+    FedX,
+    LocalKMeans,
+    MomentDescent,
+    OneShot,
+    OneShotIFCA,
+    Oracle,
+)
 from corymb.datasets.federated import FederatedDataset
 from corymb.experiments.defaults import defaults_for, with_defaults
 from corymb.experiments.kind import kind_of
@@ -42,6 +56,11 @@ def _one_run(algorithm: IFCA) -> IFCA:
     return dataclasses.replace(algorithm, restarts=1)
 
 
+def _second_phase(algorithm: MomentDescent) -> FedX | None:
+    """Its first phase finds the start that is given here."""
+    return algorithm.then
+
+
 def _nothing(algorithm: Algorithm) -> None:
     return None
 
@@ -49,6 +68,17 @@ def _nothing(algorithm: Algorithm) -> None:
 ALGORITHMS: Mapping[str, Row] = MappingProxyType(
     {
         "ifca": Row(IFCA, "clients choose the model that fits them, and train it, by turns", started=_one_run),
+        "sr-fca": Row(
+            SRFCA, "clusters from the distances of local models, refined; finds their number", started=_nothing
+        ),
+        "moment-descent": Row(
+            MomentDescent, "mixed regression from any start: moments of residuals, then fedx", started=_second_phase
+        ),
+        "fedx": Row(FedX, "moment descent's second phase alone: choose, then FedAvg or FedProx"),
+        "one-shot-ifca": Row(OneShotIFCA, "ifca started from sr-fca's first clusters", started=_nothing),
+        "cfl": Row(CFL, "one model, split in two where clients pull apart", started=_nothing),
+        "fedsoft": Row(FedSoft, "every client a mixture of clusters, by the share of its examples", started=_nothing),
+        "local-kmeans": Row(LocalKMeans, "k-means on local models, whose means are served", started=_nothing),
         "fedavg": Row(FedAvg, "one model for everybody, the global baseline"),
         "fedprox": Row(FedProx, "as fedavg, with clients held near the model they were sent"),
         "alone": Row(Alone, "every client by itself, the local baseline", started=_nothing),

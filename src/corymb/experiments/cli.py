@@ -1,4 +1,4 @@
-"""The command line: `corymb run`, `list`, `data`, `doctor`. Results go to stdout, progress and complaints to stderr.
+"""The command line. Results go to stdout, progress and complaints to stderr.
 
 Commands live in modules of their own and are imported when they are called, so that help and version come at once.
 """
@@ -33,6 +33,42 @@ COMMANDS = {
             "corymb run digits ifca --k 4 --restarts 5",
             "corymb run digits fedavg --rounds 20 --local.lr 0.1 --json",
             "corymb run mydata/ ifca --k 3 --model mymodule:network --out runs/mine",
+        ),
+    ),
+    "resume": Command(
+        "corymb.experiments.run_command:resume",
+        "Go on with a run that was stopped or killed: `corymb resume RUN`. One that has ended prints its result again.",
+        (
+            "corymb resume runs/digits-ifca-1",
+            "corymb resume runs/digits-ifca-1 --json",
+            "corymb resume runs/mine --max_seconds 600 -q",
+        ),
+    ),
+    "report": Command(
+        "corymb.experiments.report_command:report",
+        "Write a page about a run, `corymb report RUN [RUN ...]`: clusters, quality, stability, cost.",
+        (
+            "corymb report runs/mine",
+            "corymb report runs/ifca runs/fedavg runs/alone --out ifca.html",
+            "corymb report runs/mine --format png",
+        ),
+    ),
+    "compare": Command(
+        "corymb.experiments.compare_command:compare_runs",
+        "Compare two runs, or two groups of runs that differ by their seeds.",
+        (
+            "corymb compare runs/ifca runs/fedavg",
+            "corymb compare runs/ifca-seeds runs/fedavg-seeds",
+            "corymb compare runs/ifca runs/fedavg --json",
+        ),
+    ),
+    "reproduce": Command(
+        "corymb.experiments.reproduce:reproduce",
+        "Run a paper's experiments and set its claims beside our numbers.",
+        (
+            "corymb reproduce moment-descent",
+            "corymb reproduce moment-descent --seeds 2 --out /tmp/quick",
+            "corymb reproduce moment-descent --workers 1",
         ),
     ),
     "list": Command(

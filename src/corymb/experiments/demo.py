@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from corymb.datasets import digits
 from corymb.experiments.catalogue import configure
 from corymb.experiments.data_command import describe
 from corymb.experiments.fit import fit
+from corymb.experiments.folder import new_folder
 from corymb.experiments.progress import RoundLine, readable_bytes
+from corymb.experiments.report import write_report
 from corymb.experiments.run import Run
 
 
@@ -30,18 +34,20 @@ ROWS = (
 )
 
 
-def main(rows: Sequence[Entry] = ROWS) -> None:
-    """Run all rows and print a table."""
+def main(rows: Sequence[Entry] = ROWS, *, parent: str | Path = "runs") -> None:
+    """Run all rows, print a table and write a report."""
     data = digits()
     describe(data)
-    runs = []
+    folder, runs = new_folder(parent, "demo"), []
     for row in rows:
         print(row.title, file=sys.stderr)
         algorithm = configure(row.algorithm, data, **row.settings)
         with RoundLine(algorithm.planned_rounds) as line:
             show_line = line if sys.stderr.isatty() else None
-            runs.append(fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0))  # too small for two
+            run = fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0)  # too small for two
+        runs.append(replace(run, folder=run.save(folder / row.algorithm)))
     show(rows, runs)
+    print(f"The report, to open in a browser: {write_report(runs, folder / 'report.html')}")
 
 
 def show(rows: Sequence[Entry], runs: Sequence[Run]) -> None:

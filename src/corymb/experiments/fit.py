@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 from corymb.datasets import FederatedDataset, load
 from corymb.datasets.arrays import Values
 from corymb.datasets.features import as_array, is_image
 from corymb.engines.kernels import KernelName
+from corymb.experiments.folder import at_the_end, check_free, is_finished
+from corymb.experiments.how import How, recorded
 from corymb.experiments.kind import kind_of
 from corymb.experiments.models import Dropout, Model, learner_for
 from corymb.experiments.place import Device, EngineName, Memory, Precision, placed_snapshot, threads_set, where_of
 from corymb.experiments.run import Run
 from corymb.experiments.session import Plan, Progress, Session
+from corymb.experiments.store import RunStore
 from corymb.settings import require
 from corymb.snapshot import Algorithm, Snapshot
 
+Folder = str | os.PathLike[str]
 Data = FederatedDataset | str | os.PathLike[str] | tuple[Values, Values, Values]
 
 
@@ -34,6 +41,9 @@ def fit(
     kernel: KernelName | None = None,
     evaluate_every: int | None = 10,
     max_seconds: float | None = None,
+    out: Folder | None = None,
+    resume: Folder | None = None,
+    checkpoint_every: int = 1,
     start: Snapshot | None = None,
     min_replies: int = 1,
     progress: bool | Progress | None = None,
@@ -45,17 +55,96 @@ def fit(
     is a function that makes a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
     `package.module:function`; without one, a model that suits the data. `progress` is True for a line a round, or
     a function that is given each round's record. Ctrl-C ends the run after the last full round.
+
+    `out` is a folder, new or empty, where the run is kept as it goes, with a checkpoint every `checkpoint_every`
+    rounds. `resume` is such a folder: the run there goes on, bit for bit as if it had never stopped. What it was told
+    (seed, engine, precision, ...) is obeyed whatever is said here; give the same algorithm, data and model.
     """
-    data = as_dataset(data, seed)
-    check(algorithm, data, evaluate_every=evaluate_every, max_seconds=max_seconds)
-    where = where_of(device, precision)
-    with threads_set(threads):
-        plan = Plan(algorithm, data, where, engine, memory, kernel, min_replies, seed)
-        learner = learner_for(model, kind_of(data), dropout=dropout)
-        session = Session(plan, learner, evaluate_every or 0, max_seconds)
-        with _shown(progress, algorithm) as show:
-            session.go(None if start is None else placed_snapshot(start, where), show)
-        return session.result()
+    if resume is not None:
+        require(out is None and start is None, "A run that is resumed has its folder and its start: give no others.")
+        return go_on(resume, algorithm, data, model, max_seconds=max_seconds, progress=progress)
+    how = How(
+        seed=seed,
+        engine=engine,
+        device=device,
+        precision=precision,
+        threads=threads,
+        memory=memory,
+        kernel=kernel,
+        evaluate_every=evaluate_every or 0,
+        checkpoint_every=checkpoint_every,
+        min_replies=min_replies,
+        dropout=dropout,
+    )
+    return begin(algorithm, data, model, how, out=out, start=start, max_seconds=max_seconds, progress=progress)
+
+
+def begin(
+    algorithm: Algorithm,
+    data: Data,
+    model: Model | None,
+    how: How,
+    *,
+    out: Folder | None = None,
+    start: Snapshot | None = None,
+    max_seconds: float | None = None,
+    progress: bool | Progress | None = None,
+    said: Mapping[str, Any] | None = None,
+) -> Run:
+    """A new run; `said` is how the user called the data."""
+    store = None if out is None else RunStore(check_free(out))
+    with _prepared(algorithm, data, model, how, store, max_seconds, said or {}) as session:
+        at = None if start is None else placed_snapshot(start, session.plan.where)
+        if store is not None:
+            session.keep(at)
+        return _gone(session, at, progress)
+
+
+def go_on(
+    folder: Folder,
+    algorithm: Algorithm,
+    data: Data,
+    model: Model | None = None,
+    *,
+    max_seconds: float | None = None,
+    progress: bool | Progress | None = None,
+) -> Run:
+    """The run in a folder, to its end; one that has ended is given as it is."""
+    store = RunStore(Path(folder).expanduser())
+    if is_finished(store.folder):
+        return Run.load(store.folder, model)
+    how, said, environment = recorded(store.folder)
+    with _prepared(algorithm, data, model, how, store, max_seconds, said) as session:
+        return _gone(session, session.resume(store.reopen(), environment), progress)
+
+
+@contextmanager
+def _prepared(
+    algorithm: Algorithm,
+    data: Data,
+    model: Model | None,
+    how: How,
+    store: RunStore | None,
+    max_seconds: float | None,
+    said: Mapping[str, Any],
+) -> Iterator[Session]:
+    """A run that can begin; afterwards its folder is left alone."""
+    data = as_dataset(data, how.seed)
+    check(algorithm, data, evaluate_every=how.evaluate_every, max_seconds=max_seconds)
+    where = where_of(how.device, how.precision)
+    with threads_set(how.threads), nullcontext() if store is None else closing(store):
+        plan = Plan(algorithm, data, where, how, said)
+        learner = learner_for(model, kind_of(data), dropout=how.dropout)
+        yield Session(plan, learner, max_seconds, store)
+
+
+def _gone(session: Session, start: Snapshot | None, progress: bool | Progress | None) -> Run:
+    with _shown(progress, session.plan.algorithm) as show:
+        session.go(start, show)
+    run = session.result()
+    if session.store is not None:
+        session.store.finish(at_the_end(run))
+    return run
 
 
 def as_dataset(data: Data, seed: int) -> FederatedDataset:

@@ -15,6 +15,7 @@ standard.safetensors   means and scales of the features, where they were standar
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -43,7 +44,7 @@ KILLED = "killed"
 """Why a run stopped that could not say so."""
 
 
-def check_free(folder: str | Path) -> Path:
+def check_free(folder: str | os.PathLike[str]) -> Path:
     """The folder, if a run may be written there: it is new, or there is nothing in it.
 
     What a run that was killed before its beginning left there does not count.
@@ -142,7 +143,7 @@ def _finished(place: Path) -> Run:
     from corymb.experiments.run import Run
 
     result = json.loads((place / RESULT).read_text(encoding="utf-8"))
-    about, history = result["about"], _history(place)
+    about, history = result["about"], _whole_history(place)
     metrics = {name: float("nan") if value is None else value for name, value in result["metrics"].items()}
     if history:  # the last round is evaluated when it turns out to be the last
         history[-1].setdefault("metrics", {name: value for name, value in metrics.items() if name != "oracle_error"})
@@ -168,7 +169,7 @@ def _unfinished(place: Path) -> Run:
     from corymb.experiments.checkpoints import Refused, clocks_in, read_checkpoint
     from corymb.experiments.run import Run
 
-    known, history = _known_from_the_start(place), _history(place)
+    known, history = _known_from_the_start(place), read_lines(place / ROUNDS)
     for clock in clocks_in(place / CHECKPOINTS):
         try:
             manifest, snapshot = read_checkpoint(
@@ -206,11 +207,10 @@ def _known_from_the_start(place: Path) -> dict[str, Any]:
     }
 
 
-def _history(place: Path) -> list[Round]:
-    """The rounds, to the last full line."""
-    text = (place / ROUNDS).read_bytes()
+def _whole_history(place: Path) -> list[Round]:
+    """The rounds of a run that has ended, which has no torn line."""
     rows = read_lines(place / ROUNDS)
-    if text.count(b"\n") > len(rows):
+    if len((place / ROUNDS).read_bytes().splitlines()) > len(rows):
         raise WireError(f"line {len(rows) + 1} of {ROUNDS} is not JSON")
     return rows
 

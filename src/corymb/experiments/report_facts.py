@@ -104,7 +104,7 @@ def moments(run: Run) -> list[Moment]:
     if not run.history or any("moves" not in row for row in run.history):
         return []
     kept = {row["clock"] for row in kept_rounds(run)}
-    labels, found = np.full(len(run.names), -1, dtype=np.int64), []
+    labels, found = np.full(len(run.names), -1, dtype=np.int64), list[Moment]()
     for row in run.history:
         for position, label in row["moves"].items():
             labels[int(position)] = label
@@ -238,9 +238,7 @@ def _how_sure(run: Run) -> str:
     if losses is not None and run.clusters > 1:
         known = margins(losses)[np.isfinite(losses).all(1)]
         sure = float((known >= SURE).mean())
-        parts.append(
-            f"for {_share(sure)} of clients the next best model is at least {SURE - 1:.0%} worse than their own"
-        )
+        parts.append(f"for {_share(sure)} clients the next best model is at least {SURE - 1:.0%} worse than their own")
     quiet, total = quiet_rounds(run), len(kept_rounds(run))
     if run.clusters > 1 and quiet:
         parts.append(f"nobody changed cluster in the last {quiet} of {total} rounds")

@@ -116,6 +116,8 @@ def sizes(run: Run) -> Figure | None:
     }
     shares = sorted(size / len(run.names) for label, size in counted.items() if label >= 0)
     caption = f"The largest cluster has {shares[-1]:.0%} of all clients, the smallest {shares[0]:.0%}."
+    if len(shares) > 1 and shares[0] == shares[-1]:
+        caption = f"All clusters are of one size, {shares[0]:.0%} of the clients."
     layout = {
         "height": 90 + 38 * len(labels),
         "bargap": 0.35,
@@ -479,14 +481,9 @@ def training(run: Run) -> Figure | None:
     kept, traces = {row["clock"] for row in kept_rounds(run)}, []
     for stage in dict.fromkeys(_restart(row) for row in rows):
         mine = [row for row in rows if _restart(row) == stage and not str(row["stage"]).startswith("scored")]
-        is_kept = any(row["clock"] in kept for row in mine)
-        traces.append(
-            _line(
-                [row["clock"] for row in mine],
-                [row["train_loss"] for row in mine],
-                "$accent" if is_kept else NO_CLUSTER,
-            )
-        )
+        tint = "$accent" if any(row["clock"] in kept for row in mine) else NO_CLUSTER
+        traces.append(_line(list(range(1, len(mine) + 1)), [row["train_loss"] for row in mine], tint))
+    traces.sort(key=lambda trace: bool(trace["line"]["color"] == "$accent"))  # what was kept lies above
     layout = {"height": 320, "xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "training loss"}}}
     several = len([trace for trace in traces if trace["x"]]) > 1
     caption = "Mean over the clients that took part, before they trained; " + (

@@ -1,11 +1,13 @@
 """`corymb run`: a run from the command line, a TOML file, or both."""
 
 # No postponed annotations here: cyclopts reads those of functions made inside others.
-import json
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir, suppress
 from dataclasses import dataclass, fields, replace
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,8 +17,9 @@ from corymb.datasets import FederatedDataset, load
 from corymb.engines.kernels import KernelName
 from corymb.experiments.catalogue import ALGORITHMS, configure, row_of
 from corymb.experiments.exits import Exit
-from corymb.experiments.fit import fit
-from corymb.experiments.folder import check_free
+from corymb.experiments.fit import begin, go_on
+from corymb.experiments.folder import check_free, is_finished, new_folder
+from corymb.experiments.how import How, read_config, read_environment
 from corymb.experiments.models import Dropout
 from corymb.experiments.options import given, merged, options_of
 from corymb.experiments.place import Device, EngineName, Memory, Precision
@@ -24,6 +27,7 @@ from corymb.experiments.progress import RoundLine
 from corymb.experiments.run import Run
 from corymb.experiments.summary import show_run
 from corymb.settings import InvalidInput, from_dict
+from corymb.snapshot import Algorithm
 
 WHAT = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
 
@@ -48,6 +52,8 @@ class RunOptions:
     """How the vectorised engine computes; without it, the fastest that fits the model."""
     evaluate_every: int = 10
     """Rounds between evaluations; 0: only at the end."""
+    checkpoint_every: int = 1
+    """Rounds between checkpoints, from which a run can be resumed."""
     max_seconds: float | None = None
     """Stop after the round in which this time is up."""
     min_replies: int = 1
@@ -83,7 +89,7 @@ class Output:
     config: Path | None = None
     """A TOML file of settings and options; the command line wins."""
     out: Path | None = None
-    """Keep the run in this folder, which must be new or empty."""
+    """Keep the run in this folder, which must be new or empty; without it, in a new one under runs/."""
     json: bool = False
     """Print the result as one JSON object."""
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"])] = False
@@ -164,36 +170,83 @@ def _run(data: str | None, algorithm: str | None, said: Mapping[str, Any], outpu
     if data is None or algorithm is None:
         raise InvalidInput(WHAT)
     values = {name: value for name, value in values.items() if name not in ("data", "algorithm")}
-    own = {field.name for field in fields(RunOptions)}
-    options = from_dict(RunOptions, {name: value for name, value in values.items() if name in own})
-    settings = {name: value for name, value in values.items() if name not in own}
+    options, settings = _split(values)
     if output.out is not None:
         check_free(output.out)
-    run = _fit(data, algorithm, settings, options, quiet=output.quiet)
-    if output.out is not None:
-        run.save(output.out)
-    return _report(run, output)
-
-
-def _fit(data: str, algorithm: str, settings: Mapping[str, Any], options: RunOptions, *, quiet: bool) -> Run:
-    about = {name: getattr(options, name) for name in OWN if getattr(options, name) is not None}
-    federation: FederatedDataset = load(data, seed=options.seed, **about)
-    chosen = configure(algorithm, federation, **settings)
-    words = {field.name: getattr(options, field.name) for field in fields(options) if field.name not in OWN}
+    federation, chosen = _loaded(data, algorithm, settings, options)
+    folder = output.out or new_folder("runs", f"{Path(data).stem or 'data'}-{algorithm}")
     line = RoundLine(chosen.planned_rounds)
-    with line:
-        run = fit(chosen, federation, **words, progress=None if quiet else line)
-    return replace(run, config={**run.config, "data": data, **about})
+    try:
+        with line:
+            run = begin(
+                chosen,
+                federation,
+                options.model,
+                How(**{field.name: getattr(options, field.name) for field in fields(How)}),
+                out=folder,
+                max_seconds=options.max_seconds,
+                progress=None if output.quiet else line,
+                said={"data": data, **_about(options)},
+            )
+    finally:
+        with suppress(OSError):  # only an empty one goes: nothing was begun
+            folder.rmdir()
+    return report(run, as_json=output.json)
 
 
-def _report(run: Run, output: Output) -> int:
+def _about(options: RunOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in OWN if getattr(options, name) is not None}
+
+
+def _loaded(
+    data: str, algorithm: str, settings: Mapping[str, Any], options: RunOptions
+) -> tuple[FederatedDataset, Algorithm]:
+    federation: FederatedDataset = load(data, seed=options.seed, **_about(options))
+    return federation, configure(algorithm, federation, **settings)
+
+
+def report(run: Run, *, as_json: bool) -> int:
+    """Print a run that has ended or was stopped; the exit code."""
     if run.stopped:
         print(
-            f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds; this is as far as it came.",
+            f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds; "
+            f"to go on: corymb resume {shlex.quote(str(run.folder))}",
             file=sys.stderr,
         )
-    if output.json:
-        print(json.dumps(run.to_dict(), allow_nan=False))
+    if as_json:
+        print(dumps({**run.to_dict(), "folder": str(run.folder)}, allow_nan=False))
     else:
-        show_run(run, output.out)
+        show_run(run, run.folder)
     return Exit.INTERRUPTED if run.stopped == "interrupted" else Exit.OK
+
+
+def resume(
+    run: Annotated[Path, Parameter(help="The folder of a run that was stopped, interrupted or killed.")],
+    *,
+    max_seconds: Annotated[float | None, Parameter(help="Stop again after the round in which this time is up.")] = None,
+    json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
+    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="No progress.")] = False,
+) -> int:
+    """Go on with a run to its end; one that has ended prints its result again."""
+    if is_finished(run):
+        return report(Run.load(run), as_json=json)
+    folder = run.resolve()
+    config, environment = read_config(folder), read_environment(folder)
+    name = str(config.pop("algorithm", None))
+    if name not in ALGORITHMS or "data" not in config:
+        raise InvalidInput(f"{run} was begun in Python, with an algorithm of its own: fit(..., resume=...) resumes it.")
+    options, settings = _split({key: value for key, value in config.items() if key not in ("record", "data")})
+    there = Path(str(environment.get("working_folder", ".")))
+    with chdir(there if there.is_dir() else Path()):  # where its data and its model are
+        federation, chosen = _loaded(str(config["data"]), name, settings, options)
+        with RoundLine(chosen.planned_rounds) as line:
+            progress = None if quiet else line
+            done = go_on(folder, chosen, federation, options.model, max_seconds=max_seconds, progress=progress)
+    return report(replace(done, folder=run), as_json=json)
+
+
+def _split(values: Mapping[str, Any]) -> tuple[RunOptions, dict[str, Any]]:
+    """Options of a run, and settings of its algorithm."""
+    own = {field.name for field in fields(RunOptions)}
+    options = from_dict(RunOptions, {name: value for name, value in values.items() if name in own})
+    return options, {name: value for name, value in values.items() if name not in own}

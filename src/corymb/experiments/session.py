@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from corymb.datasets import FederatedDataset
-from corymb.driver import drive, fingerprint_of
+from corymb.driver import drive
 from corymb.engines import LoopEngine, VectorisedEngine, Where
-from corymb.engines.kernels import KernelName
 from corymb.engines.memory import Journal
 from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss
 from corymb.experiments.audit import COUNTS, Told, check_same_bits
@@ -23,9 +22,10 @@ from corymb.experiments.catalogue import name_of, row_of
 from corymb.experiments.environment import environment, versions
 from corymb.experiments.folder import at_the_beginning, restored_ledger
 from corymb.experiments.history import Mark, Round, record
+from corymb.experiments.how import How
 from corymb.experiments.kind import Kind, kind_of
 from corymb.experiments.models import Learner
-from corymb.experiments.place import Memory, make_engine, placed, placed_snapshot
+from corymb.experiments.place import make_engine, placed, placed_snapshot
 from corymb.experiments.preflight import check_model
 from corymb.experiments.run import Run, served_in_place
 from corymb.experiments.standardise import Nothing, Standard, Standardised, describe, standard_of
@@ -48,44 +48,32 @@ class Plan:
     algorithm: Algorithm
     data: FederatedDataset
     where: Where
-    engine: str
-    memory: Memory
-    kernel: KernelName | None
-    min_replies: int
-    seed: int
+    how: How
     said: Mapping[str, Any] = field(default_factory=dict)
     """How the user called the data, for the record."""
 
     def make(self, objective: Any, journal: Journal | None = None) -> LoopEngine | VectorisedEngine:
         """An engine with the clients and this objective."""
+        how = self.how
         return make_engine(
-            self.engine, objective, self.data, self.where, memory=self.memory, kernel=self.kernel, journal=journal
+            how.engine, objective, self.data, self.where, memory=how.memory, kernel=how.kernel, journal=journal
         )
 
     def federate(self, engine: LoopEngine | VectorisedEngine) -> Federation:
         """The clients behind an engine."""
-        return Federation(engine, min_replies=self.min_replies)
+        return Federation(engine, min_replies=self.how.min_replies)
 
 
 class Session:
     """One run on its way: goes through the rounds, evaluates, and ends with a `Run`."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        learner: Learner,
-        every: int,
-        max_seconds: float | None,
-        store: RunStore | None = None,
-        checkpoint_every: int = 1,
-    ) -> None:
+    def __init__(self, plan: Plan, learner: Learner, max_seconds: float | None, store: RunStore | None) -> None:
         self.began = time.perf_counter()
-        self.plan, self.learner, self.every, self.max_seconds = plan, learner, every, max_seconds
+        self.plan, self.learner, self.max_seconds, self.store = plan, learner, max_seconds, store
         self.kind: Kind = kind_of(plan.data)
         self.standard, moments = self._standard()
         objective = learner.objective if self.standard is None else Standardised(learner.objective, self.standard)
         self.objective = placed(objective, plan.where)
-        self.store, self.checkpoint_every = store, checkpoint_every
         self.engine = plan.make(self.objective, None if store is None else store.journal)
         self.fed = plan.federate(self.engine)
         self.fed.ledger = moments
@@ -95,7 +83,7 @@ class Session:
         self.metrics: dict[str, float] = {}
         self.at: Snapshot | None = None
         self.stopped = ""
-        self.environment = environment(plan.seed)
+        self.environment = environment(plan.how.seed)
         self._stopper = Stopper()
         self._told = Told(0, 0)
 
@@ -116,13 +104,12 @@ class Session:
     def keep(self, start: Snapshot | None) -> None:
         """Begin the run's folder; a snapshot to start from is its first checkpoint."""
         assert self.store is not None
-        names, seed = self.plan.data.names, self.plan.seed if start is None else start.seed
+        names, seed = self.plan.data.names, self.plan.how.seed if start is None else start.seed
         self.environment["seed"] = seed
         files = at_the_beginning({**self._config(), "seed": seed}, self.environment, names, self.kind, self.standard)
         self.store.begin(files, self.environment["run"])
         if start is not None:
-            about = fingerprint_of(self.plan.algorithm, self._about)
-            self.store.checkpoint(replace(start, fingerprint=about), self._facts())
+            self.store.checkpoint(start, self._facts())
 
     def resume(self, saved: Saved | None, environment: dict[str, Any]) -> Snapshot | None:
         """Stand where a checkpoint was made; None if there was none."""
@@ -162,12 +149,12 @@ class Session:
         plan, fed = self.plan, self.fed
         before = Mark.of(fed.ledger, None if start is None else start.labels)
         last = time.perf_counter()
-        for snapshot in drive(plan.algorithm, fed, start, seed=plan.seed, about=self._about):
+        for snapshot in drive(plan.algorithm, fed, start, seed=plan.how.seed, about=self._about):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
             row = record(snapshot, before, after, now - last)
             self.history.append(row)
             self.at, self.metrics = snapshot, {}
-            if self.every and snapshot.clock % self.every == 0:
+            if plan.how.evaluate_every and snapshot.clock % plan.how.evaluate_every == 0:
                 row["metrics"] = self.metrics = self._evaluate(snapshot)
             with self._stopper.shielded():
                 self._end_round(row)
@@ -185,7 +172,7 @@ class Session:
             return
         self.store.write_round(row, self._told.news(ledger, self.at))
         self._told = Told.of(ledger)
-        if clock % self.checkpoint_every == 0:
+        if clock % self.plan.how.checkpoint_every == 0:
             self._save()
 
     def _save(self) -> None:
@@ -201,9 +188,8 @@ class Session:
         name: str = getattr(self.fed.objective, "score_name", "score")
         score = self.metrics.get(f"test_{name}")
         if score is not None:
-            score = -score if name in LOWER_IS_BETTER else score
-        seconds = time.perf_counter() - self.began
-        return Facts(counts, self.engine.describe(), seconds, score if score and math.isfinite(score) else None)
+            score = None if not math.isfinite(score) else -score if name in LOWER_IS_BETTER else score
+        return Facts(counts, self.engine.describe(), time.perf_counter() - self.began, score)
 
     def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
         data = self.plan.data
@@ -250,7 +236,7 @@ class Session:
         if algorithm is None or truth is None or not comparable(last.models, truth) or last.k != count(truth):
             return {}
         models = {name: rows.to(plan.where.device, plan.where.dtype) for name, rows in truth.items()}
-        end = Snapshot(models=models, labels=torch.full_like(last.labels, -1), seed=plan.seed)
+        end = Snapshot(models=models, labels=torch.full_like(last.labels, -1), seed=plan.how.seed)
         fed = plan.federate(plan.make(self.objective))
         for snapshot in drive(algorithm, fed, end, about=self._about):
             end = snapshot
@@ -264,12 +250,13 @@ class Session:
             "data": plan.data.name,
             "algorithm": name_of(plan.algorithm),
             "model": self.learner.name,
-            "seed": plan.seed if self.at is None else self.at.seed,
+            "seed": plan.how.seed if self.at is None else self.at.seed,
             **{name: value for name, value in used.items() if name not in ("kernel", "chunk")},
-            "kernel": plan.kernel,
-            "evaluate_every": self.every,
-            "checkpoint_every": self.checkpoint_every,
-            "min_replies": plan.min_replies,
+            "kernel": plan.how.kernel,
+            "evaluate_every": plan.how.evaluate_every,
+            "checkpoint_every": plan.how.checkpoint_every,
+            "min_replies": plan.how.min_replies,
+            "dropout": plan.how.dropout,
             **to_dict(plan.algorithm),
             "record": {
                 **{name: used[name] for name in ("kernel", "chunk") if name in used},

@@ -1,16 +1,14 @@
-"""A run's folder while the run goes on: rounds and audit line by line, checkpoints, client memory, one process at a time.
+"""A run's folder while the run goes on: rounds and audit line by line, checkpoints, client memory.
 
-The order of what is written makes a kill at any instant harmless: lines first, then client memory, then the parts of the
-checkpoint, then its manifest by a rename; only after that what is no longer needed goes. docs/explanation/run-folder.md
-tells more.
+The order of what is written makes a kill at any instant harmless: lines first, then client memory, then the parts of
+the checkpoint, then its manifest by a rename; only after that what is no longer needed goes. One process at a time may
+work on a folder. docs/explanation/run-folder.md tells more.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,16 +28,16 @@ from corymb.experiments.durable import TEMPORARY, Lines, Lock, Writer, read_line
 from corymb.experiments.folder import (
     AUDIT,
     CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
     LOCK,
     MEMORY,
+    RESULT,
     ROUNDS,
     check_free,
 )
 from corymb.experiments.history import Round, plain
+from corymb.experiments.how import read_environment
 from corymb.experiments.journal import FolderJournal, files_of
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput
 from corymb.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -94,12 +92,13 @@ class RunStore:
 
     def reopen(self) -> Saved | None:
         """Go on with the run in the folder: its last checkpoint that can be used, None if it came to none."""
-        check_begun(self.folder)
+        self.run = read_environment(self.folder)["run"]
         self._enter()
-        self.run = read_run_id(self.folder)
         self._remove_temporary()
         history, audit = read_lines(self.folder / ROUNDS), read_lines(self.folder / AUDIT)
         clocks, refusals = clocks_in(self.checkpoints), list[Event]()
+        if not clocks and (self.folder / RESULT).exists():
+            raise InvalidInput(f"{self.folder} was saved without checkpoints: fit(..., start=Run.load(...).snapshot).")
         saved = None
         for clock in clocks:
             try:
@@ -212,16 +211,3 @@ class RunStore:
             for path in folder.glob("*.safetensors"):
                 if path.name not in wanted:
                     path.unlink()
-
-
-def check_begun(folder: Path) -> None:
-    """Refuse a folder in which no run was begun."""
-    require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run.")
-    require((folder / CONFIG).exists(), f"{folder} has no run: it has no {CONFIG}. Begin one with corymb run --out.")
-
-
-def read_run_id(folder: Path) -> str:
-    """What tells a run from others."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))["run"])
-    raise InvalidInput(f"{folder} cannot be resumed: its {ENVIRONMENT} cannot be read.")

@@ -1,0 +1,163 @@
+"""A report in real Chromium: it draws, asks for nothing, says nothing in the console, at the desk and on a phone."""
+
+import json
+import shutil
+
+import pytest
+
+from corymb.experiments.report import TABS, write_report
+from tests.experiments.reported import HARMFUL, runs
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("default"),  # selenium leaves sockets to the garbage collector
+]
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage"
+)
+WIDTHS = {1280: 900, 390: 844}
+DARK = "rgb(15, 18, 22)"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    return write_report(runs(), tmp_path_factory.mktemp("report") / "report.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(params=WIDTHS, ids=lambda width: f"{width}px")
+def browser(request, chromium, page):
+    """The page, freshly opened in light colours."""
+    size = {"width": request.param, "height": WIDTHS[request.param]}
+    chromium.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {**size, "deviceScaleFactor": 1, "mobile": request.param < 500}
+    )
+    prefer(chromium, "light")
+    chromium.get_log("browser")
+    chromium.get_log("performance")
+    chromium.get("about:blank")
+    chromium.get(page)
+    yield chromium
+    assert chromium.get_log("browser") == []
+
+
+def prefer(driver, scheme):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def until(driver, condition):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(driver, 10).until(lambda _: driver.execute_script(f"return {condition}"))
+
+
+def open_tab(driver, name):
+    driver.find_element("id", f"tab-{name}").click()
+    drawn = f"[...document.querySelectorAll('#{name} .plot')].every((plot) => plot.dataset.drawn)"
+    until(driver, drawn)
+
+
+def ground(driver):
+    return driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+
+def test_every_figure_is_drawn_in_its_tab(browser):
+    drawn = 0
+    for name in TABS:
+        open_tab(browser, name)
+        visible = [
+            panel.get_attribute("id")
+            for panel in browser.find_elements("css selector", "section")
+            if panel.is_displayed()
+        ]  # noqa: E501
+        assert visible == [name]
+        for plot in browser.find_elements("css selector", f"#{name} .plot"):
+            marks = plot.find_elements("css selector", "svg.main-svg path, svg.main-svg image, canvas")
+            assert marks, plot.get_attribute("id")
+            assert plot.size["width"] > 200
+            inside = browser.execute_script(
+                "const box = arguments[0].querySelector('.main-svg').getBoundingClientRect();"
+                "return box.left >= 0 && box.right <= innerWidth + 1;", plot
+            )  # fmt: skip
+            assert inside, plot.get_attribute("id")
+            drawn += 1
+    assert drawn >= 10
+
+
+def test_nothing_is_asked_for_but_the_file_itself(browser, page):
+    for name in TABS:
+        open_tab(browser, name)
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {
+        event["params"]["request"]["url"].partition("#")[0]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
+    assert {url for url in asked if not url.startswith(("data:", "blob:", "about:"))} == {page}
+
+
+def test_the_page_is_no_wider_than_the_window(browser):
+    for name in TABS:
+        open_tab(browser, name)
+        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), name
+
+
+def test_tabs_are_used_from_the_keyboard(browser):
+    from selenium.webdriver.common.keys import Keys
+
+    names = list(TABS)
+    browser.execute_script("document.getElementById('tab-overview').focus()")
+    for name in (*names[1:], names[0]):
+        browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+        assert browser.switch_to.active_element.get_attribute("id") == f"tab-{name}"
+        assert browser.find_element("id", name).is_displayed()
+    browser.switch_to.active_element.send_keys(Keys.END)
+    assert browser.find_element("id", names[-1]).is_displayed()
+    assert browser.switch_to.active_element.get_attribute("aria-selected") == "true"
+
+
+def test_dark_follows_the_system_and_the_button(browser):
+    light = ground(browser)
+    prefer(browser, "dark")
+    assert ground(browser) == DARK
+    open_tab(browser, "overview")
+    ink = "document.querySelector('#plot-quality .xtick text').style.fill"
+    until(browser, f"{ink} === 'rgb(154, 164, 178)'")
+    browser.find_element("id", "theme").click()
+    assert ground(browser) == light
+    until(browser, f"{ink} === 'rgb(92, 100, 112)'")
+    browser.find_element("id", "theme").click()
+    assert ground(browser) == DARK
+
+
+def test_names_of_clients_are_shown_as_text_and_run_nothing(browser):
+    open_tab(browser, "clients")
+    shown = browser.execute_script("return [...document.querySelectorAll('#client-rows th')].map((c) => c.textContent)")
+    assert set(HARMFUL) <= set(shown)
+    open_tab(browser, "clusters")
+    browser.execute_script("Plotly.Fx.hover('plot-map', [{curveNumber: 0, pointNumber: 0}])")
+    until(browser, "document.querySelector('#plot-map .hovertext')")
+    assert browser.execute_script("return document.querySelectorAll('img, .plot a, .plot script').length") == 0
+
+
+def test_a_client_is_found_by_name(browser):
+    open_tab(browser, "clients")
+    browser.find_element("id", "find").send_keys("ALERT(1)")
+    rows = browser.find_elements("css selector", "#client-rows tr")
+    assert [row.text.split("\n")[0] for row in rows if row.is_displayed()][0].startswith("<script>alert(1)</script>")
+    assert sum(row.is_displayed() for row in rows) == 1

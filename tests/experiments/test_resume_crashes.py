@@ -1,0 +1,85 @@
+"""A run that is cut short at any operation of its store goes on to the same bits."""
+
+import itertools
+import random
+
+import pytest
+
+import corymb
+from corymb.experiments.catalogue import ALGORITHMS
+from corymb.experiments.durable import read_lines
+from tests.experiments import crashing
+
+IN_FULL = ("ifca", "alone")
+ENGINES = ("vectorised", "loop")
+SAMPLE = 4
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Runs that nothing happened to, by algorithm, rounds and engine."""
+    runs = {}
+
+    def run(name, rounds=2, engine="vectorised"):
+        if (name, rounds, engine) not in runs:
+            runs[name, rounds, engine] = crashing.fit(name, rounds, engine=engine)
+        return runs[name, rounds, engine]
+
+    return run
+
+
+def check(name, point, folder, want, **options):
+    """Crash there, go on, compare; False if the run ended before."""
+    if not crashing.crashed(name, folder, point, **options):
+        return False
+    before = read_lines(folder / "rounds.jsonl")
+    again = crashing.gone_on(name, folder, **options)
+    crashing.assert_same(again, want)
+    sure = max(0, len(before) - 1)  # at most one round was done again
+    assert read_lines(folder / "rounds.jsonl")[:sure] == before[:sure]
+    crashing.assert_same(corymb.Run.load(folder), want)
+    return True
+
+
+@pytest.mark.parametrize("name", IN_FULL)
+def test_a_crash_at_every_point_changes_nothing(name, whole, tmp_path):
+    points = itertools.takewhile(
+        lambda point: check(name, point, tmp_path / str(point), whole(name)), itertools.count(1)
+    )
+    assert sum(1 for _ in points) > 40
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_crash_at_some_points_changes_nothing(name, engine, whole, tmp_path):
+    if engine == "vectorised" and name in IN_FULL:
+        pytest.skip("done in full above")
+    points = random.Random(f"{name} {engine}").sample(range(1, 40), SAMPLE)
+    for point in points:
+        assert check(name, point, tmp_path / str(point), whole(name, engine=engine), engine=engine)
+
+
+def kill(name, rounds, instant, folder, whole, engine="vectorised"):
+    """Kill a run after a share of the time it takes, and again while it goes on, then compare."""
+    want = whole(name, rounds, engine)
+    if crashing.killed(name, folder, instant * want.seconds, rounds, engine=engine):
+        rows = read_lines(folder / "rounds.jsonl")
+        assert [row["clock"] for row in rows] == list(range(1, len(rows) + 1))
+    crashing.assert_same(crashing.gone_on(name, folder, rounds, engine=engine), want)
+
+
+@pytest.mark.parametrize("instant", [random.Random(seed).random() for seed in range(3)])
+def test_a_kill_at_any_instant_changes_nothing(instant, whole, tmp_path):
+    kill("alone", 30, instant, tmp_path / "run", whole)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_point_and_fifty_kills(name, engine, whole, tmp_path):
+    for point in itertools.count(1):
+        if not check(name, point, tmp_path / f"crash-{point}", whole(name, engine=engine), engine=engine):
+            break
+    for seed in range(50):
+        kill(name, 30, random.Random(f"{name} {seed}").random(), tmp_path / f"kill-{seed}", whole, engine)
