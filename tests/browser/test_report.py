@@ -80,11 +80,8 @@ def test_every_figure_is_drawn_in_its_tab(browser):
     drawn = 0
     for name in TABS:
         open_tab(browser, name)
-        visible = [
-            panel.get_attribute("id")
-            for panel in browser.find_elements("css selector", "section")
-            if panel.is_displayed()
-        ]  # noqa: E501
+        panels = browser.find_elements("css selector", "section")
+        visible = [panel.get_attribute("id") for panel in panels if panel.is_displayed()]
         assert visible == [name]
         for plot in browser.find_elements("css selector", f"#{name} .plot"):
             marks = plot.find_elements("css selector", "svg.main-svg path, svg.main-svg image, canvas")
@@ -159,5 +156,5 @@ def test_a_client_is_found_by_name(browser):
     open_tab(browser, "clients")
     browser.find_element("id", "find").send_keys("ALERT(1)")
     rows = browser.find_elements("css selector", "#client-rows tr")
-    assert [row.text.split("\n")[0] for row in rows if row.is_displayed()][0].startswith("<script>alert(1)</script>")
-    assert sum(row.is_displayed() for row in rows) == 1
+    (found,) = (row.text for row in rows if row.is_displayed())
+    assert found.startswith(HARMFUL[0])

@@ -47,6 +47,8 @@ class Case(NamedTuple):
     learns: str = "line"
     remembers: bool = False
     """Keeps something in client memory."""
+    publishes: bool = False
+    """Has a client function that returns what it keeps, on purpose."""
 
     def objective(self) -> Objective:
         if self.learns == "line":
@@ -113,9 +115,9 @@ CASES = {
     "FedX": Case(FedX(k=2, rounds=3)),
     "FedX, proximal, soft": Case(FedX(k=2, rounds=3, refinement="fedprox", assignment="soft", averaging="members")),
     "FedSoft": Case(FedSoft(k=2, rounds=4, local=LINE)),
-    "CFL": Case(CFL(settled=5.0, apart=0.01, rounds=4, local=LINE), remembers=True),
+    "CFL": Case(CFL(settled=5.0, apart=0.01, rounds=4, local=LINE), remembers=True, publishes=True),
     "local k-means": Case(LocalKMeans(k=2)),
-    "SR-FCA": Case(SRFCA(refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True),
+    "SR-FCA": Case(SRFCA(refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True),
     "SR-FCA, by models": Case(
         SRFCA(
             threshold=2.5,
@@ -128,8 +130,9 @@ CASES = {
             finish=FedAvg(rounds=1, local=LINE),
         ),
         remembers=True,
+        publishes=True,
     ),
-    "one shot, then IFCA": Case(OneShotIFCA(alone=LINE, rounds=2, local=LINE), remembers=True),
+    "one shot, then IFCA": Case(OneShotIFCA(alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True),
     "keeper": Case(Keeper(), remembers=True),
     "keeper of networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
 }

@@ -303,7 +303,7 @@ def test_no_algorithm_ends_over_a_bad_client(name):
     assert len(snapshots) == case.algorithm.planned_rounds
     assert {entry["client"] for entry in fed.ledger.rejected} <= {"client-0"}
     assert all(torch.isfinite(value).all() for at in snapshots for value in leaves(at.models))
-    if "Oracle" not in name:
+    if "Oracle" not in name and name != "CFL":  # these begin with everybody's label
         assert {int(at.labels[0]) for at in snapshots} == {-1}
 
 

@@ -26,23 +26,15 @@ CRASHED = 9
 OPERATIONS = ("write", "fsync", "replace", "unlink")
 DATA = as_dataset(small.arrays(clients=4, rows=10), seed=0)
 LOCAL = Descent(lr=0.3, steps=2)
-SETTINGS = {
-    "ifca": {"k": 2, "restarts": 2},
-    "one-shot": {"k": 2, "inner": {"rounds": 1, "local": {"lr": 0.3, "steps": 2}}, "alone": {"lr": 0.3, "steps": 2}},
-    "oracle": {"groups": [0, 1, 0, 1], "inner": {"rounds": 2, "local": {"lr": 0.3, "steps": 2}}},
-}
 
 
 def algorithm(name: str, rounds: int = 2) -> Algorithm:
     """An algorithm of the catalogue, for tiny data."""
-    settings = dict(SETTINGS.get(name, {}))
+    known = {"rounds": rounds, "local": LOCAL, "inner": FedAvg(rounds=rounds, local=LOCAL), "k": 2, "alone": LOCAL}
     fields = ALGORITHMS[name].algorithm.__dataclass_fields__
-    for field, value in (("rounds", rounds), ("local", LOCAL)):
-        if field in fields:
-            settings[field] = value
-    if "inner" in fields:
-        settings["inner"] = FedAvg(rounds=rounds, local=LOCAL)
-    return configure(name, DATA, **settings)
+    settings = {field: value for field, value in known.items() if field in fields}
+    truth = {"groups": [0, 1, 0, 1]} if "groups" in fields else {}
+    return configure(name, DATA, **settings, **truth)
 
 
 def fit(name: str, rounds: int = 2, **options) -> Run:

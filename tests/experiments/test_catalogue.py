@@ -13,7 +13,7 @@ from corymb.local import Descent
 from corymb.settings import InvalidInput, to_dict
 from tests.experiments import small
 
-NEEDED = {"k": 2}
+NEEDED = {"k": 2, "rounds": 2, "min_panel": 2, "anchors": 4}
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +25,10 @@ def data():
 def test_every_algorithm_has_a_row_that_runs(name):
     data = mixed_regression_ifca(n=12, m=20, d=3, test=4)
     kind = ALGORITHMS[name].algorithm
-    needed = {field.name: NEEDED[field.name] for field in fields(kind) if field.name in NEEDED}
-    rounds = {"rounds": 2} if "rounds" in {field.name for field in fields(kind)} else {"inner": {"rounds": 2}}
-    algorithm = configure(name, data, **needed, **rounds)
+    names = {field.name for field in fields(kind)}
+    short = {place: {"rounds": 2} for place in ("inner", "then") if place in names}
+    needed = {name: value for name, value in NEEDED.items() if name in names}
+    algorithm = configure(name, data, **needed, **short)
     assert name_of(algorithm) == name
     run = fit(algorithm, data)
     assert run.config["algorithm"] == name

@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,14 @@ def whole():
     return run
 
 
+@pytest.fixture
+def place():
+    """A folder in memory, where there is one: a crash of the process is the same there, and a sync takes no time."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
 def check(name, point, folder, want, **options):
     """Crash there, go on, compare; False if the run ended before."""
     if not crashing.crashed(name, folder, point, **options):
@@ -42,21 +52,19 @@ def check(name, point, folder, want, **options):
 
 
 @pytest.mark.parametrize("name", IN_FULL)
-def test_a_crash_at_every_point_changes_nothing(name, whole, tmp_path):
-    points = itertools.takewhile(
-        lambda point: check(name, point, tmp_path / str(point), whole(name)), itertools.count(1)
-    )
+def test_a_crash_at_every_point_changes_nothing(name, whole, place):
+    points = itertools.takewhile(lambda point: check(name, point, place / str(point), whole(name)), itertools.count(1))
     assert sum(1 for _ in points) > 40
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_crash_at_some_points_changes_nothing(name, engine, whole, tmp_path):
+def test_a_crash_at_some_points_changes_nothing(name, engine, whole, place):
     if engine == "vectorised" and name in IN_FULL:
         pytest.skip("done in full above")
     points = random.Random(f"{name} {engine}").sample(range(1, 40), SAMPLE)
     for point in points:
-        assert check(name, point, tmp_path / str(point), whole(name, engine=engine), engine=engine)
+        assert check(name, point, place / str(point), whole(name, engine=engine), engine=engine)
 
 
 def kill(name, rounds, instant, folder, whole, engine="vectorised"):
@@ -69,17 +77,17 @@ def kill(name, rounds, instant, folder, whole, engine="vectorised"):
 
 
 @pytest.mark.parametrize("instant", [random.Random(seed).random() for seed in range(3)])
-def test_a_kill_at_any_instant_changes_nothing(instant, whole, tmp_path):
-    kill("alone", 30, instant, tmp_path / "run", whole)
+def test_a_kill_at_any_instant_changes_nothing(instant, whole, place):
+    kill("alone", 30, instant, place / "run", whole)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_point_and_fifty_kills(name, engine, whole, tmp_path):
+def test_every_point_and_fifty_kills(name, engine, whole, place):
     for point in itertools.count(1):
-        if not check(name, point, tmp_path / f"crash-{point}", whole(name, engine=engine), engine=engine):
+        if not check(name, point, place / f"crash-{point}", whole(name, engine=engine), engine=engine):
             break
     for seed in range(50):
-        kill(name, 30, random.Random(f"{name} {seed}").random(), tmp_path / f"kill-{seed}", whole, engine)
+        kill(name, 30, random.Random(f"{name} {seed}").random(), place / f"kill-{seed}", whole, engine)

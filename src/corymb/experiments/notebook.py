@@ -13,8 +13,9 @@ LEFT = "text-align:left"
 
 def run_html(run: Run) -> str:
     """What `Run._repr_html_` gives. Everything in it that comes from users is escaped."""
+    data = escape(str(run.config["data"]))
     parts = [
-        f"<div style='font-size:1.15em'><b>{escape(own_name(run))}</b> on <b>{escape(str(run.config['data']))}</b></div>",
+        f"<div style='font-size:1.15em'><b>{escape(own_name(run))}</b> on <b>{data}</b></div>",
         f"<p style='max-width:60em'>{escape(' '.join(verdict([run])))}</p>",
         *(f"<p>⚠ {escape(text)}</p>" for text in warnings_of(run)),
         _clusters(run),

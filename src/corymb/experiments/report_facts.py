@@ -272,7 +272,9 @@ def warnings_of(run: Run) -> list[str]:
     if run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
     if mended := repairs(run):
-        found.append(f"Clusters had collapsed and were regrouped in round {joined([str(r) for r in mended])}.")
+        found.append(f"Clusters had collapsed and were regrouped in round {joined([str(t) for t in mended])}.")
+    elif "repairs" in run.snapshot.carry:
+        found.append("Clusters had collapsed on the way and were regrouped.")
     if unused := run.snapshot.k - run.clusters if run.clusters > 1 else 0:
         what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
         found.append(f"{unused} {what} larger than the number of groups.")

@@ -160,7 +160,8 @@ class RunStore:
     # ---- round by round
 
     def write_round(self, row: Round, events: Iterable[Event]) -> None:
-        """Add a round's line, and what there is to say of it to the audit log."""
+        """Add a round's line, and what there is to say of it to the audit log, once the round before is saved."""
+        self._writing().wait()
         self.audit.append(plain(list(events)))
         self.rounds.append([plain(row)])
 
