@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench browser theory lint types contracts format clean
+.PHONY: help demo test check bench browser soak theory lint types contracts format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z]+:[^#]*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
@@ -33,12 +33,16 @@ test: $(READY) ## Run the tests and the doctests
 
 check: lint types contracts test ## All that a change must pass: lint, types, contracts, test
 
-bench: $(READY) ## Time a round on every engine
+bench: $(READY) ## Time a round on every engine, and what a checkpoint in every round costs
 	$(BIN)/python benchmarks/rounds.py $(ARGS)
+	$(BIN)/python benchmarks/checkpoints.py
 
 browser: $(READY) ## Open a report in Chromium (installs Debian's where it is missing)
 	@(command -v chromium && command -v chromedriver) >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+soak: $(READY) ## Crash and kill runs at every point, for every algorithm (an hour or so)
+	$(PYTEST) -m soak tests $(ARGS)
 
 theory: $(READY) ## Check the rates and bounds that the papers prove (slow)
 	$(PYTEST) -m theory tests $(ARGS)

@@ -52,7 +52,7 @@ def test_local_work_is_held_near_all_models_by_importance(engine):
     centres, u = torch.tensor([0.0, 4.0]), torch.tensor([[0.25, 0.75], [0.9, 0.1]], dtype=torch.float64)
     pull, lr = 0.5, 0.1
     local = Descent(lr=lr, steps=3, proximal=pull)
-    drawn = torch.tensor([[1.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    drawn = torch.tensor([[True, False], [True, True]])
     sums = fed.clients.sum(train_between, models(0.0, 4.0), each(u), each(drawn), local=local).value
     own = []
     for mine, y in zip(u, ([1.0, 3.0], [8.0]), strict=True):

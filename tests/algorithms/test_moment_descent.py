@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from corymb.algorithms import IFCA, moments
+from corymb.algorithms import IFCA, moment_descent, moments
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.datasets.synthetic import mixed_regression
@@ -209,6 +209,14 @@ def test_the_direct_way_finds_the_same_subspace():
         for how in ({"subspace_steps": 60}, {"subspace": "svd"})
     )
     assert max(angle(a.numpy(), b.numpy()) for a, b in zip(one, other, strict=True)) < 1e-4
+
+
+def test_anchors_that_take_turns_find_the_same(monkeypatch):
+    data, algorithm = small(n=40, d=6), MomentDescent(k=2, iterations=2, noise=0.1, anchors=7, then=None)
+    whole = last(algorithm, federation(data))
+    monkeypatch.setattr(moment_descent, "NUMBERS", 3 * 6 * 2)  # three anchors at once
+    turns = last(algorithm, federation(data))
+    assert tiny.farthest(turns.carry["estimates"], whole.carry["estimates"]) < 1e-9
 
 
 def test_a_step_by_hand():

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 import corymb
-from corymb.algorithms import FedAvg
+from corymb.datasets import FederatedDataset, mixed_regression_ifca
 from corymb.experiments.catalogue import ALGORITHMS, configure
 from corymb.experiments.fit import as_dataset
 from corymb.experiments.run import Run
@@ -24,22 +24,36 @@ from tests.experiments import small
 
 CRASHED = 9
 OPERATIONS = ("write", "fsync", "replace", "unlink")
-DATA = as_dataset(small.arrays(clients=4, rows=10), seed=0)
+TABLE = as_dataset(small.arrays(clients=4, rows=10), seed=0)
+LINES = mixed_regression_ifca(n=12, m=20, d=3, test=4)
 LOCAL = Descent(lr=0.3, steps=2)
+
+
+def data(name: str) -> FederatedDataset:
+    """Tiny data for an algorithm: a table that is standardised, or, as not all take classes, lines."""
+    return TABLE if name in ("ifca", "alone") else LINES
 
 
 def algorithm(name: str, rounds: int = 2) -> Algorithm:
     """An algorithm of the catalogue, for tiny data."""
-    known = {"rounds": rounds, "local": LOCAL, "inner": FedAvg(rounds=rounds, local=LOCAL), "k": 2, "alone": LOCAL}
-    fields = ALGORITHMS[name].algorithm.__dataclass_fields__
-    settings = {field: value for field, value in known.items() if field in fields}
-    truth = {"groups": [0, 1, 0, 1]} if "groups" in fields else {}
-    return configure(name, DATA, **settings, **truth)
+    short = {"rounds": rounds}
+    known = {
+        **short,
+        "local": LOCAL,
+        "alone": LOCAL,
+        "k": 2,
+        "min_panel": 2,
+        "anchors": 4,
+        "inner": short,
+        "then": short,
+    }
+    names = ALGORITHMS[name].algorithm.__dataclass_fields__
+    return configure(name, data(name), **{field: value for field, value in known.items() if field in names})
 
 
 def fit(name: str, rounds: int = 2, **options) -> Run:
     """A run that touches everything: evaluated in every round, with a checkpoint in every round."""
-    return corymb.fit(algorithm(name, rounds), DATA, "linear", evaluate_every=1, threads=1, **options)
+    return corymb.fit(algorithm(name, rounds), data(name), evaluate_every=1, threads=1, **options)
 
 
 def forked(work) -> int:

@@ -13,9 +13,10 @@ from corymb.experiments import report, report_facts
 from corymb.experiments.cli import main
 from corymb.experiments.notebook import run_html
 from corymb.experiments.report import TABS, write_report
-from corymb.experiments.report_facts import Moment, kept_rounds, moments, savings, titles_of, verdict, warnings_of
+from corymb.experiments.report_facts import Moment, kept_rounds, moments, savings
 from corymb.experiments.report_figures import figures
 from corymb.experiments.report_river import MOST_STOPS, river, stops
+from corymb.experiments.report_words import titles_of, verdict, warnings_of
 from corymb.federation import Ledger
 from corymb.settings import InvalidInput
 from tests.experiments.reported import HARMFUL, people, runs, saving_run
@@ -181,7 +182,7 @@ def test_warnings_name_what_went_wrong():
 
 def test_runs_of_one_kind_are_told_apart():
     ifca, fedavg, *_ = runs()
-    assert titles_of([ifca, fedavg, fedavg]) == ["IFCA", "global (fedavg), run 2", "global (fedavg), run 3"]
+    assert titles_of([ifca, fedavg, fedavg]) == ["IFCA", "global (FedAvg), run 2", "global (FedAvg), run 3"]
 
 
 # ---- round by round

@@ -13,8 +13,8 @@ from corymb.experiments.durable import read_lines
 from tests.experiments import crashing
 
 IN_FULL = ("ifca", "alone")
-ENGINES = ("vectorised", "loop")
-SAMPLE = 4
+ENGINES = ("loop", "vectorised")
+SAMPLE = 3
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,10 @@ def test_a_crash_at_every_point_changes_nothing(name, whole, place):
     assert sum(1 for _ in points) > 40
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_crash_at_some_points_changes_nothing(name, engine, whole, place):
-    if engine == "vectorised" and name in IN_FULL:
-        pytest.skip("done in full above")
-    points = random.Random(f"{name} {engine}").sample(range(1, 40), SAMPLE)
-    for point in points:
+def test_a_crash_at_some_points_changes_nothing(name, whole, place):
+    points = random.Random(name).sample(range(20, 40), SAMPLE)  # a run of two rounds has more
+    for point, engine in zip(points, itertools.cycle(ENGINES), strict=False):
         assert check(name, point, place / str(point), whole(name, engine=engine), engine=engine)
 
 

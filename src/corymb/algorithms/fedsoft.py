@@ -50,7 +50,7 @@ def train_between(
     """Train from the models' mean by importance, held near it; the note is the loss there."""
     portion = importance / importance.sum()
     centre = {name: torch.tensordot(portion.to(value), value, dims=1) for name, value in models.items()}
-    return Share(descend(client, centre, local), weight=drawn, note=loss(client, centre))
+    return Share(descend(client, centre, local), weight=drawn.to(client.train.weight), note=loss(client, centre))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +94,19 @@ class FedSoft:
             if t % self.every == 0:
                 at = self._estimate(fed, at)
             assert at.shares is not None
-            drawn = self._draw(fed, at.shares)  # n k
+            shares = at.shares.cpu()
+            drawn = self._draw(fed, shares)  # n k
             cohort = fed.clients[drawn.any(1)[fed.clients.ids]]
             local = replace(self.local.at(t), proximal=self.pull)
-            chosen = drawn[cohort.ids].to(at.shares.dtype)
-            replies = cohort.sum(train_between, at.models, each(at.shares[cohort.ids]), each(chosen), local=local)
+            mine = each(shares[cohort.ids]), each(drawn[cohort.ids])
+            replies = cohort.sum(train_between, at.models, *mine, local=local)
             notes = {"train_loss": float(replies.value.note.mean())}
             yield (at := at.next(models=replies.value.mean(empty=at.models), notes=notes))
 
     def _estimate(self, fed: Federation, at: Snapshot) -> Snapshot:
         replies = fed.clients.map(estimate_importance, at.models, floor=self.floor)
         new = replies.value.cpu()
-        before = new.new_zeros(len(at.labels), at.k) if at.shares is None else at.shares
+        before = new.new_zeros(len(at.labels), at.k) if at.shares is None else at.shares.cpu()
         shares = before.index_copy(0, replies.clients.ids, new)
         return replace(at, shares=shares, labels=at.labels.index_copy(0, replies.clients.ids, new.argmax(1)))
 

@@ -45,6 +45,8 @@ from corymb.settings import require
 from corymb.snapshot import Snapshot, stages
 
 log = logging.getLogger(__name__)
+NUMBERS = 2**15
+"""At most so many numbers in one reply of a panel client: with more, anchors take turns within the round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +175,14 @@ class MomentDescent:
             log.warning(text, pairs, 10 * features * self.k**2, features, self.k)
 
     def _look(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """Line 9: a step of orthogonal iteration for all anchors at once, or one anchor's whole Y_i after another's."""
+        """Line 9: a step of orthogonal iteration for every anchor, or its whole Y_i: that is a product with I."""
         bases = at.carry["bases"]
-        if self.subspace == "iteration":
-            bases = orthonormal(self._product(fed, at, bases, slice(None)))
-        else:
-            whole = torch.eye(bases.shape[1]).to(bases)[None]
-            moments = [self._product(fed, at, whole, slice(i, i + 1)) for i in range(len(bases))]
-            bases = leading_subspace(torch.cat(moments), self.k)
+        a, d, direct = *bases.shape[:2], self.subspace == "svd"
+        factors = torch.eye(d).to(bases).expand(a, d, d) if direct else bases
+        at_once = max(1, NUMBERS // factors[0].numel())
+        parts = [slice(i, i + at_once) for i in range(0, a, at_once)]
+        products = torch.cat([self._product(fed, at, factors[part], part) for part in parts])
+        bases = leading_subspace(products, self.k) if direct else orthonormal(products)
         return at.next(carry={**at.carry, "bases": bases}, notes={})
 
     def _product(self, fed: Federation, at: Snapshot, bases: Tensor, which: slice) -> Tensor:

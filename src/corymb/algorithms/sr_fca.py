@@ -187,7 +187,7 @@ class SRFCA:
         ids, threshold = at.carry["members"], float(at.carry["threshold"])
         fit = measure.fit(fed.clients[torch.isin(fed.clients.ids, ids)], models)
         here = torch.isin(ids, fit.clients.ids)
-        known, before = at.carry["known"][here][:, here], at.labels[ids[here]]
+        known, before = at.carry["known"].cpu()[here][:, here], at.labels[ids[here]]
         labels, apart = recluster(measure, known, fit.value, before)
         merged = merge(
             measure, models, fit.value, labels, apart, partial(self._groups, threshold=threshold, fed=fed), self.least

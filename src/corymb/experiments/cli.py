@@ -71,6 +71,15 @@ COMMANDS = {
             "corymb reproduce moment-descent --workers 1",
         ),
     ),
+    "assign": Command(
+        "corymb.experiments.assign_command:assign_file",
+        "Say which cluster a new client belongs to, or that none fits: `corymb assign RUN file.npz`.",
+        (
+            "corymb assign runs/digits-ifca-1 newcomer.npz",
+            "corymb assign runs/digits-ifca-1 newcomer.npz --json",
+            "corymb assign runs/mine newcomer.npz --model mymodule:network",
+        ),
+    ),
     "list": Command(
         "corymb.experiments.listing:show_list",
         "Show what can be named: data, algorithms or models.",

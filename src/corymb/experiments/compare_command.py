@@ -7,7 +7,7 @@ from pathlib import Path
 
 from corymb.experiments.compare import Comparison, Confusion, Delta, compare, side
 from corymb.experiments.progress import readable_bytes
-from corymb.experiments.report_figures import cluster_name
+from corymb.experiments.report_drawing import cluster_name
 
 
 def compare_runs(a: Path, b: Path, *, json: bool = False) -> None:

@@ -92,8 +92,9 @@ def begin(
     said: Mapping[str, Any] | None = None,
 ) -> Run:
     """A new run; `said` is how the user called the data."""
+    named = {"data": os.fspath(data)} if isinstance(data, (str, os.PathLike)) else {}
     store = None if out is None else RunStore(check_free(out))
-    with _prepared(algorithm, data, model, how, store, max_seconds, said or {}) as session:
+    with _prepared(algorithm, data, model, how, store, max_seconds, {**named, **(said or {})}) as session:
         at = None if start is None else placed_snapshot(start, session.plan.where)
         if store is not None:
             session.keep(at)

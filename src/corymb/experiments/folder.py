@@ -8,7 +8,7 @@ audit.jsonl            rejected replies, abandoned rounds, repairs, refused chec
 checkpoints/, memory/  what going on needs: see `corymb.experiments.store`
 result.json            labels, metrics, ledger, as the command line prints them
 snapshot.safetensors   models, labels and all else that going on from there needs
-losses.safetensors     every client's loss of every model
+losses.safetensors     every client's loss of every model, and how large losses of genuine clients are
 standard.safetensors   means and scales of the features, where they were standardised
 """
 
@@ -22,6 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corymb.experiments.assign import from_tree, to_tree
 from corymb.experiments.durable import read_lines
 from corymb.experiments.history import Round, plain
 from corymb.experiments.kind import Kind
@@ -105,7 +106,7 @@ def at_the_end(run: Run) -> dict[str, bytes]:
     return {
         CONFIG: _toml(run.config),
         SNAPSHOT: snapshot_to_bytes(run.snapshot),
-        LOSSES: pack({"losses": run.losses}),
+        LOSSES: pack({"losses": run.losses, "calibration": to_tree(run.calibration)}),
         RESULT: json.dumps({**run.to_dict(), "about": about}, indent=1).encode(),
     }
 
@@ -143,7 +144,7 @@ def _finished(place: Path) -> Run:
     from corymb.experiments.run import Run
 
     result = json.loads((place / RESULT).read_text(encoding="utf-8"))
-    about, history = result["about"], _whole_history(place)
+    about, history, losses = result["about"], _whole_history(place), unpack((place / LOSSES).read_bytes())
     metrics = {name: float("nan") if value is None else value for name, value in result["metrics"].items()}
     if history:  # the last round is evaluated when it turns out to be the last
         history[-1].setdefault("metrics", {name: value for name, value in metrics.items() if name != "oracle_error"})
@@ -160,8 +161,9 @@ def _finished(place: Path) -> Run:
         ),
         seconds=result["seconds"],
         stopped=about["stopped"],
-        losses=unpack((place / LOSSES).read_bytes())["losses"],
-        **_known_from_the_start(place),
+        losses=losses["losses"],
+        calibration=from_tree(losses["calibration"]),
+        **{**_known_from_the_start(place), "config": result["config"]},
     )
 
 

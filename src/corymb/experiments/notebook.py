@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from corymb.experiments.report_facts import by_cluster, kept_rounds, own_name, verdict, warnings_of
-from corymb.experiments.report_figures import colour
+from corymb.experiments.report_drawing import colour
+from corymb.experiments.report_facts import kept_rounds
+from corymb.experiments.report_words import by_cluster, own_name, verdict, warnings_of
 from corymb.experiments.run import Run
 
 LEFT = "text-align:left"

@@ -20,20 +20,10 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from corymb.experiments.progress import readable_bytes
-from corymb.experiments.report_facts import (
-    beside,
-    by_cluster,
-    flat,
-    losses_of,
-    margins,
-    own_name,
-    savings,
-    score_of,
-    scores_of,
-    verdict,
-    warnings_of,
-)
-from corymb.experiments.report_figures import cluster_name, colour, figures
+from corymb.experiments.report_drawing import cluster_name, colour
+from corymb.experiments.report_facts import losses_of, margins, savings, score_of, scores_of
+from corymb.experiments.report_figures import figures
+from corymb.experiments.report_words import beside, by_cluster, flat, own_name, verdict, warnings_of
 from corymb.experiments.run import Run, plain
 from corymb.settings import InvalidInput, require
 
@@ -219,9 +209,13 @@ def _span(clocks: Sequence[int]) -> str:
 
 
 def about(run: Run) -> dict[str, str]:
-    """Where, when and on what the run was made."""
-    record = run.config.get("record", {})
-    return flat({"seed": run.seed, "seconds": f"{run.seconds:.1f}", **run.environment, "record": record})
+    """On what the run was made. Where on the disk is nobody else's business: a report is shown to others."""
+    environment = {name: value for name, value in run.environment.items() if name != "working_folder"}
+    record = {name: value for name, value in run.config.get("record", {}).items() if name != "versions"}
+    versions = run.config.get("record", {}).get("versions", {})
+    return flat(
+        {"seed": run.seed, "seconds": f"{run.seconds:.1f}", "versions": versions, **environment, "record": record}
+    )
 
 
 def commands(runs: Sequence[Run]) -> list[str]:

@@ -8,18 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from corymb.experiments.report_facts import (
-    kept_rounds,
-    losses_of,
-    moments,
-    own_name,
-    positions,
-    score_of,
-    titles_of,
-    verdict,
-)
-from corymb.experiments.report_figures import NO_CLUSTER, TIMES, cluster_name, colour, thinned
+from corymb.experiments.report_clusters import TIMES
+from corymb.experiments.report_drawing import NO_CLUSTER, cluster_name, colour, thinned
+from corymb.experiments.report_facts import kept_rounds, losses_of, moments, positions, score_of
 from corymb.experiments.report_river import BAR, river
+from corymb.experiments.report_words import own_name, titles_of, verdict
 from corymb.experiments.run import Run
 from corymb.settings import InvalidInput
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from corymb.client import ClientFn, Objective
+from corymb.client import ClientFn, Examples, Objective
 from corymb.datasets.features import Array, as_array, as_features, as_images
 from corymb.evaluate import clusters_in_use
+from corymb.experiments.assign import Assignment, Calibration, assign
 from corymb.experiments.history import Round
 from corymb.experiments.history import plain as plain
 from corymb.experiments.kind import Kind
@@ -55,6 +56,8 @@ class Run:
     losses: torch.Tensor | None = None
     """n k: every client's training loss of every final model; NaN where it gave none. None where models stay with
     clients, or where there are too many to ask."""
+    calibration: Calibration | None = None
+    """What losses genuine clients have on a few test examples: `assign` needs it to say that no cluster fits."""
     folder: Path | None = None
     """Where the run is kept."""
     environment: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +115,36 @@ class Run:
         numbered = self.kind.classes == tuple(str(number) for number in range(len(self.kind.classes)))
         return chosen if numbered else np.array(self.kind.classes)[chosen]
 
+    def assign(self, x: ArrayLike, y: ArrayLike) -> Assignment:
+        """Which cluster a new client with these labelled examples belongs to, how sure that is, or that none fits.
+
+        Features and labels are in the form and the units of the data that the run was given.
+        """
+        require(
+            self.config["record"]["served"] == serve_assigned.name,
+            "Clients of this run have models of their own: there is no cluster to assign a new one to.",
+        )
+        features, labels = self._examples(x), self._targets(y)
+        require(
+            len(features) == len(labels) > 0, f"Give a label for each example: got {len(features)} and {len(labels)}."
+        )
+        used = torch.zeros(self.snapshot.k, dtype=torch.bool)
+        used[self.snapshot.labels[self.snapshot.labels >= 0].unique()] = True
+        require(bool(used.any()), "The run has no clusters: no client took part in a round.")
+        examples = Examples(features, labels, torch.ones(len(labels)))
+        return assign(self._predictor("losses"), self.models, used, examples, self.calibration)
+
+    def _targets(self, y: ArrayLike) -> torch.Tensor:
+        values = as_array(y).reshape(-1)
+        if self.kind.task == "regression":
+            return torch.as_tensor(values.astype(np.float64)).to(next(iter(self.models.values())).dtype)
+        names = [str(int(value)) if isinstance(value, np.floating) else str(value) for value in values]
+        places = {name: place for place, name in enumerate(self.kind.classes)}
+        unknown = next((name for name in names if name not in places), None)
+        if unknown is not None:
+            raise InvalidInput(f"There is no class {unknown!r}. {did_you_mean(unknown, self.kind.classes)}")
+        return torch.tensor([places[name] for name in names])
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
         ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}
@@ -127,6 +160,12 @@ class Run:
             **({"stopped": self.stopped} if self.stopped else {}),
         }
         return {name: plain(value) for name, value in result.items()}
+
+    def to_dataframe(self) -> Any:
+        """The history as a pandas DataFrame, a row for each round; metrics are columns called `metrics.<name>`."""
+        import pandas as pd
+
+        return pd.json_normalize([{k: v for k, v in row.items() if k != "moves"} for row in self.history])
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into a folder that is new or empty; `Run.load` reads it."""
@@ -174,12 +213,12 @@ class Run:
         require(int(label) >= 0, f"Client {self.names[position]!r} has no cluster: it never took part in a round.")
         return take(self.models, label)
 
-    def _predictor(self) -> Any:
+    def _predictor(self, verb: str = "predict") -> Any:
         require(
             self.objective is not None,
             f"The run's model ({self.config['model']}) is not the library's: give it again, Run.load(..., model=...).",
         )
-        if not hasattr(self.objective, "predict"):
+        if not hasattr(self.objective, verb):
             raise InvalidInput(f"{type(self.objective).__name__} has no predict(params, x): it cannot predict.")
         return self.objective if self.standard is None else Standardised(self.objective, self.standard)
 

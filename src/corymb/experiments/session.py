@@ -17,6 +17,7 @@ from corymb.driver import drive
 from corymb.engines import LoopEngine, VectorisedEngine, Where
 from corymb.engines.memory import Journal
 from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss
+from corymb.experiments.assign import Calibration, calibrate
 from corymb.experiments.audit import COUNTS, Told, check_same_bits
 from corymb.experiments.catalogue import name_of, row_of
 from corymb.experiments.environment import environment, versions
@@ -219,9 +220,16 @@ class Session:
             stopped=self.stopped,
             serving=None if serve is None else (self.fed.evaluation(), serve),
             losses=self._losses() if serve is None else None,
+            calibration=self._calibration() if serve is None else None,
             environment=self.environment,
             folder=None if self.store is None else self.store.folder,
         )
+
+    def _calibration(self) -> Calibration | None:
+        """What genuine clients' losses look like, for the sake of new ones."""
+        assert self.at is not None
+        few = len(self.fed.names) * self.at.k <= LOSSES_AT_MOST
+        return calibrate(self.fed, self.at.models, self.at.labels) if few else None
 
     def _losses(self) -> Tensor | None:
         """Every client's loss of every model, unless that is more than anybody would look at."""

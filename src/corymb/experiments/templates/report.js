@@ -1,4 +1,5 @@
 "use strict";
+console.error("x");
 (() => {
   const root = document.documentElement;
   const values = JSON.parse(document.getElementById("values").textContent);
@@ -23,7 +24,7 @@
   });
   const completed = (layout) => ({
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false,
-    hovermode: "closest", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+    hovermode: "closest", legend: { orientation: "h", traceorder: "normal", x: 0, y: 1.02, yanchor: "bottom" },
     hoverlabel: { bgcolor: "$card", bordercolor: "$line", font: { color: "$ink", size: 13 } },
     ...layout,
     font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: "$ink" },

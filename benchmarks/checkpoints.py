@@ -1,0 +1,69 @@
+"""What a checkpoint in every round costs: the time of a round with one over the time of a round without.
+
+    python benchmarks/checkpoints.py [--folder DIR] [--repeat 5]
+
+The demo (80 clients with 60 digits, 4 small networks) and 1200 clients with 200 pictures of 28 x 28. Runs with and
+without take turns, so that a busy machine slows down both; the ratio is of the medians.
+"""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import corymb
+from corymb.datasets import digits
+from corymb.experiments.catalogue import configure
+from corymb.local import Descent
+from corymb.models import mlp
+
+
+def pictures(clients: int = 1200, each: int = 200):
+    """As many bytes as MNIST has, though nothing to see."""
+    rng = np.random.default_rng(0)
+    x = rng.random((clients * each, 784), dtype=np.float32)
+    client = np.repeat(np.arange(clients), each)
+    return corymb.FederatedDataset.from_arrays(x, rng.integers(0, 10, len(x)), client, test=0)
+
+
+def cases():
+    """Name, algorithm, data, model."""
+    data = digits()
+    yield "demo", configure("ifca", data, k=4, rounds=40), data, None
+    small = corymb.IFCA(k=4, rounds=3, local=Descent(lr=0.1, steps=1))
+    yield "1200 x 200 pictures", small, pictures(), mlp(784, [200], 10)
+
+
+def rounds(algorithm, data, model, out: Path | None) -> float:
+    """Seconds a round, checkpoints and waiting for them included, the first round and the end left out."""
+    from time import perf_counter
+
+    times = []
+    corymb.fit(
+        algorithm, data, model, out=out, evaluate_every=0, threads=1, progress=lambda row: times.append(perf_counter())
+    )
+    return (times[-1] - times[0]) / (len(times) - 1)
+
+
+def main() -> None:
+    """Print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", default=None, help="where runs are kept; a temporary folder unless given")
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, algorithm, data, model in cases():
+        without, with_one = [], []
+        for _ in range(options.repeat):
+            without.append(rounds(algorithm, data, model, None))
+            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                with_one.append(rounds(algorithm, data, model, Path(folder)))
+        plain, kept = statistics.median(without), statistics.median(with_one)
+        print(f"{name}: {plain * 1e3:.1f} ms a round, {kept * 1e3:.1f} ms with a checkpoint: {kept / plain - 1:+.1%}")
+
+
+if __name__ == "__main__":
+    main()
