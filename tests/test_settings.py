@@ -107,11 +107,11 @@ def test_a_fingerprint_does_not_depend_on_the_process_or_the_order():
 UNKNOWN = {
     "at the top": (IFCA, {"k": 2, "rouds": 3}, "'rouds' for IFCA", "'rounds'"),
     "nested": (IFCA, {"k": 2, "local": {"step": 3}}, "'local.step' for Descent", "'steps'"),
-    "nested, no default": (Outer, {"inner": {"widht": 3}}, "'inner.widht' for Inner", "'width'"),
-    "nested, optional": (Outer, {"inner": {}, "other": {"widht": 3}}, "'other.widht' for Inner", "'width'"),
-    "nested, factory": (Outer, {"inner": {}, "made": {"widht": 3}}, "'made.widht' for Inner", "'width'"),
+    "nested, no default": (Outer, {"inner": {"widths": 3}}, "'inner.widths' for Inner", "'width'"),
+    "nested, optional": (Outer, {"inner": {}, "other": {"widths": 3}}, "'other.widths' for Inner", "'width'"),
+    "nested, factory": (Outer, {"inner": {}, "made": {"widths": 3}}, "'made.widths' for Inner", "'width'"),
     "one of several classes": (OneShot, {"k": 2, "inner": {"rouds": 3}}, "'inner.rouds' for FedAvg", "'rounds'"),
-    "in a list": (Outer, {"inner": {}, "several": [{}, {"widht": 3}]}, "'several.1.widht' for Inner", "'width'"),
+    "in a list": (Outer, {"inner": {}, "several": [{}, {"widths": 3}]}, "'several.1.widths' for Inner", "'width'"),
 }
 
 

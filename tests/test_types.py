@@ -59,7 +59,7 @@ from good import choose_and_train, losses_of, shift
 
 
 def one_round(fed: Federation, models: Params) -> None:
-    fed.clients.sum(choose_and_train, models, lokal=Descent())  # wrong: no such option
+    fed.clients.sum(choose_and_train, models, locals=Descent())  # wrong: no such option
     fed.clients.sum(choose_and_train, models, local=0.1)  # wrong: not a Descent
     fed.clients.sum(choose_and_train, models)  # wrong: an option is missing
     fed.clients.sum(choose_and_train, models, local=Descent())

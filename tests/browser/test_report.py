@@ -147,8 +147,14 @@ def test_names_of_clients_are_shown_as_text_and_run_nothing(browser):
     shown = browser.execute_script("return [...document.querySelectorAll('#client-rows th')].map((c) => c.textContent)")
     assert set(HARMFUL) <= set(shown)
     open_tab(browser, "clusters")
-    browser.execute_script("Plotly.Fx.hover('plot-map', [{curveNumber: 0, pointNumber: 0}])")
+    browser.execute_script(
+        "const traces = document.getElementById('plot-map').data;"
+        "const at = (trace) => trace.text.findIndex((text) => text.includes('alert(1)'));"
+        "const curve = traces.findIndex((trace) => at(trace) >= 0);"
+        "Plotly.Fx.hover('plot-map', [{curveNumber: curve, pointNumber: at(traces[curve])}])"
+    )
     until(browser, "document.querySelector('#plot-map .hovertext')")
+    assert browser.find_element("css selector", "#plot-map .hovertext").text.startswith(HARMFUL[0])
     assert browser.execute_script("return document.querySelectorAll('img, .plot a, .plot script').length") == 0
 
 

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 
 from corymb.experiments import report, report_facts
 from corymb.experiments.cli import main
-from corymb.experiments.notebook import run_html
 from corymb.experiments.report import TABS, write_report
 from corymb.experiments.report_facts import Moment, kept_rounds, moments, savings
 from corymb.experiments.report_figures import figures
@@ -73,6 +73,22 @@ def test_the_page_asks_the_network_for_nothing(written, page):
 
 def test_the_page_is_under_six_megabytes(written):
     assert written.stat().st_size < 6_000_000
+
+
+def test_a_large_run_makes_no_large_page(tmp_path):
+    n, k = 3000, 20
+    rng, run = np.random.default_rng(0), runs()[0]
+    labels = torch.from_numpy(rng.integers(0, k, n))
+    moves = dict(zip(map(str, range(n)), labels.tolist(), strict=True))
+    snapshot = replace(
+        run.snapshot, labels=labels, models={"w": torch.zeros(k, 3)}, notes={"silhouette_by_k": {}}
+    )  # fmt: skip
+    history = [{**run.history[0], "clock": t, "stage": "", "moves": moves} for t in range(300)]
+    names = tuple(f"{number:060}" for number in range(n))
+    large = replace(
+        run, snapshot=snapshot, names=names, history=history, losses=torch.from_numpy(rng.random((n, k)) + 0.1)
+    )
+    assert write_report(large, tmp_path / "a.html").stat().st_size < 6_000_000
 
 
 def test_only_the_scripts_of_the_page_may_run(page):
@@ -286,7 +302,7 @@ def test_without_a_run_there_is_no_report(arguments, capsys, tmp_path, monkeypat
 
 
 def test_a_notebook_shows_a_run_and_a_data_set():
-    shown, data = Page(run_html(runs()[0])), Page(people()._repr_html_())
+    shown, data = Page(runs()[0]._repr_html_()), Page(people()._repr_html_())
     assert "churn " in shown.texts
     assert "script" not in {tag for tag, _ in shown.elements + data.elements}
     assert any(HARMFUL[0] in text for text in data.texts)

@@ -106,16 +106,18 @@ class FedSoft:
     def _estimate(self, fed: Federation, at: Snapshot) -> Snapshot:
         replies = fed.clients.map(estimate_importance, at.models, floor=self.floor)
         new = replies.value.cpu()
-        before = new.new_zeros(len(at.labels), at.k) if at.shares is None else at.shares.cpu()
+        before = new.new_zeros(len(at.labels), at.k)
+        if at.shares is not None and at.round:  # a hand-over's are another algorithm's
+            before = at.shares.cpu()
         shares = before.index_copy(0, replies.clients.ids, new)
         return replace(at, shares=shares, labels=at.labels.index_copy(0, replies.clients.ids, new.argmax(1)))
 
     def _draw(self, fed: Federation, shares: Tensor) -> Tensor:
         """Each model's clients, without replacement: the first in a race whose runners are as fast as their weights."""
-        n = len(fed.clients)
+        n, k = len(fed.clients), shares.shape[1]
         weight = shares.double() * (fed.sizes[:, None] if self.weights == "examples" else 1)
         weight[~torch.isin(torch.arange(len(shares)), fed.clients.ids)] = 0
         keys = fold(fed.key("draws"), fed.name_hashes)[:, None]
-        time = -uniform(fold(keys, torch.arange(self.k)), dtype=torch.float64).log() / weight  # 0: never
+        time = -uniform(fold(keys, torch.arange(k)), dtype=torch.float64).log() / weight  # 0: never
         place = time.argsort(dim=0, stable=True).argsort(dim=0)
-        return (place < (self.draws or -(-n // self.k))) & torch.isfinite(time)
+        return (place < (self.draws or -(-n // k))) & torch.isfinite(time)

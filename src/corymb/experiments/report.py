@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from corymb.experiments.progress import readable_bytes
-from corymb.experiments.report_drawing import cluster_name, colour
+from corymb.experiments.report_drawing import MOST_CELLS, cluster_name, colour
 from corymb.experiments.report_facts import losses_of, margins, savings, score_of, scores_of
 from corymb.experiments.report_figures import figures
 from corymb.experiments.report_words import beside, by_cluster, flat, own_name, verdict, warnings_of
@@ -112,7 +112,7 @@ def _facts(runs: Sequence[Run]) -> dict[str, Any]:
         "beside": beside(runs),
         "by_cluster": by_cluster(run),
         "saving": saving_text(run),
-        "clients": clients(run)[:MOST_ROWS],
+        "clients": clients(run)[: max(1, min(MOST_ROWS, MOST_CELLS // run.snapshot.k))],
         "rejected": rejected(run),
         "about": about(run),
         "settings": flat({name: value for name, value in run.config.items() if name != "record"}),

@@ -22,6 +22,8 @@ SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star", "pentagon"
 NO_CLUSTER = "#8A8F98"
 MOST_CLIENTS = 1500
 """More are thinned out in the figures that show each client."""
+MOST_CELLS = 6000
+"""Clients by models in a figure: the page has to stay small."""
 Trace = dict[str, Any]
 
 
@@ -57,7 +59,8 @@ def thinned(run: Run, losses: Numbers) -> list[int]:
     labels, sure = run.snapshot.labels.numpy(), margins(losses)
     order = np.lexsort((-sure, np.where(labels < 0, np.iinfo(np.int64).max, labels)))
     order = order[np.isfinite(losses[order]).all(1)]
-    chosen: list[int] = order[:: -(-len(order) // MOST_CLIENTS)].tolist()
+    most = max(1, min(MOST_CLIENTS, MOST_CELLS // losses.shape[1]))
+    chosen: list[int] = order[:: -(-len(order) // most)].tolist()
     return chosen
 
 

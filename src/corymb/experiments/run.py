@@ -192,6 +192,12 @@ class Run:
         ]
         return "\n".join([*lines, *([f"  stopped   {self.stopped}"] if self.stopped else [])])
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from corymb.experiments.notebook import run_html
+
+        return run_html(self)
+
     def _position(self, client: str | int) -> int:
         if isinstance(client, str):
             if client not in self.names:

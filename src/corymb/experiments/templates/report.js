@@ -1,5 +1,4 @@
 "use strict";
-console.error("x");
 (() => {
   const root = document.documentElement;
   const values = JSON.parse(document.getElementById("values").textContent);
