@@ -41,7 +41,7 @@ browser: $(READY) ## Open a report in Chromium (installs Debian's where it is mi
 	@(command -v chromium && command -v chromedriver) >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
-soak: $(READY) ## Crash and kill runs at every point, for every algorithm (an hour or so)
+soak: $(READY) ## Crash and kill runs at every point, for every algorithm (half an hour)
 	$(PYTEST) -m soak tests $(ARGS)
 
 theory: $(READY) ## Check the rates and bounds that the papers prove (slow)

@@ -1,6 +1,6 @@
 """What a checkpoint in every round costs: the time of a round with one over the time of a round without.
 
-    python benchmarks/checkpoints.py [--folder DIR] [--repeat 5]
+    python benchmarks/checkpoints.py [--demo] [--folder DIR] [--repeat 5]
 
 The demo (80 clients with 60 digits, 4 small networks) and 1200 clients with 200 pictures of 28 x 28. Runs with and
 without take turns, so that a busy machine slows down both; the ratio is of the fastest of each.
@@ -28,10 +28,12 @@ def pictures(clients: int = 1200, each: int = 200):
     return corymb.FederatedDataset.from_arrays(x, rng.integers(0, 10, len(x)), client, test=0)
 
 
-def cases():
+def cases(demo_only: bool):
     """Name, algorithm, data, model."""
     data = digits()
     yield "demo", configure("ifca", data, k=4, rounds=40), data, None
+    if demo_only:
+        return
     small = corymb.IFCA(k=4, rounds=2, local=Descent(lr=0.1, steps=1))
     yield "1200 x 200 pictures", small, pictures(), mlp(784, [200], 10)
 
@@ -51,10 +53,11 @@ def main() -> None:
     """Print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default=None, help="where runs are kept; a temporary folder unless given")
+    parser.add_argument("--demo", action="store_true", help="the demo only")
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name, algorithm, data, model in cases():
+    for name, algorithm, data, model in cases(options.demo):
         without, with_one = [], []
         for _ in range(options.repeat):
             without.append(rounds(algorithm, data, model, None))

@@ -14,7 +14,7 @@ from tests.experiments import crashing
 
 IN_FULL = ("ifca", "alone")
 ENGINES = ("loop", "vectorised")
-SAMPLE = 3
+SAMPLE = 2
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,9 @@ SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star", "pentagon"
 NO_CLUSTER = "#8A8F98"
 MOST_CLIENTS = 1500
 """More are thinned out in the figures that show each client."""
-MOST_CELLS = 6000
+LONGEST = 40
+"""Letters of a name in a figure."""
+MOST_CELLS = 5000
 """Clients by models in a figure: the page has to stay small."""
 Trace = dict[str, Any]
 
@@ -50,8 +52,8 @@ def cluster_name(label: int) -> str:
 
 
 def safe(name: str) -> str:
-    """A user's text as plotly must be given it: it takes some tags for formatting."""
-    return escape(name, quote=False)
+    """A user's text as plotly must be given it, which takes some tags for formatting; what is long is cut."""
+    return escape(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…", quote=False)
 
 
 def thinned(run: Run, losses: Numbers) -> list[int]:
@@ -72,7 +74,8 @@ def line(x: list[int], y: list[float], tint: str) -> Trace:
 
 def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> Trace:
     """The clients of a cluster (at the positions `mine`) as dots, with a box around the middle half."""
-    known = [int(place) for place in mine if np.isfinite(values[place])]
+    known = sorted((int(place) for place in mine if np.isfinite(values[place])), key=lambda place: float(values[place]))
+    known = known[:: -(-len(run.names) // MOST_CLIENTS)]  # one in so many, in order of size: the box stays
     shown = f"{{x:{'.1%' if percent else '.4g'}}}"
     return {
         "type": "box",
@@ -83,7 +86,7 @@ def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> Trac
         "text": [safe(run.names[place]) for place in known],
         "hovertemplate": f"%{{text}}: %{shown}<extra></extra>",
         "hoveron": "points",
-        "boxpoints": "all" if len(run.names) <= MOST_CLIENTS else "outliers",
+        "boxpoints": "all",
         "jitter": 0.5,
         "pointpos": 0,
         "marker": {"color": colour(label), "size": 5, "opacity": 0.55},
