@@ -31,7 +31,7 @@ demo: $(READY) ## Find planted clusters with IFCA, in a minute on a laptop
 test: $(READY) ## Run the tests and the doctests
 	$(PYTEST) --doctest-modules src tests $(ARGS)
 
-check: lint types contracts test ## All that a change must pass: lint, types, contracts, test
+check: lint types contracts browser test ## All that a change must pass: lint, types, contracts, browser, test
 
 bench: $(READY) ## Time a round on every engine, and what a checkpoint in every round costs
 	$(BIN)/python benchmarks/rounds.py $(ARGS)

@@ -35,7 +35,7 @@ LOCAL = Descent(lr=0.1, steps=10)
 
 @on_client
 def correct_by_own_test_loss(client: Client, models: Params) -> tuple[Tensor, Tensor]:
-    """The paper's test protocol: the model with the least loss on the labelled test examples; how many it gets right."""
+    """The paper's test protocol: how many the model with the least loss on the labelled test examples gets right."""
     best = losses(client, models, on=client.test).argmin()
     tested = client.test.weight.sum()
     return scores(client, models)[best] * tested, tested

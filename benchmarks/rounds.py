@@ -52,7 +52,7 @@ def naive_round(x: Tensor, y: Tensor, models: list[nn.Module], batch: int | None
     worker = mlp(784, [200], 10)().to(x.device)
     for xi, yi in zip(x, y, strict=True):
         with torch.no_grad():
-            label = min(range(K), key=lambda j: float(loss_of(models[j](xi), yi)))  # noqa: B023
+            label = min(range(K), key=lambda j: float(loss_of(models[j](xi), yi)))
         worker.load_state_dict(models[label].state_dict())
         optimiser = torch.optim.SGD(worker.parameters(), lr=LR)
         for rows in batches(len(yi), batch):

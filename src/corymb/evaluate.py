@@ -70,6 +70,17 @@ def clusters_in_use(labels: Tensor) -> int:
 # ---- at the clients
 
 
+def served_scores(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> Tensor:
+    """Each client's test score of the model it is served: n, NaN where it has no test examples or gave no answer."""
+    clients = fed.evaluation().clients
+    labels = snapshot.labels[clients.ids]
+    replies = clients.map(score_served, snapshot.models, each(labels), serve=algorithm.serve)
+    scores = torch.full((len(fed.names),), torch.nan, dtype=torch.float64)
+    found = torch.where(replies.value.tested > 0, replies.value.score, torch.nan)
+    scores[replies.clients.ids] = found.double().cpu()
+    return scores
+
+
 def _served(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> dict[str, float]:
     clients = fed.evaluation().clients
     labels = snapshot.labels[clients.ids]

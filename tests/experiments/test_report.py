@@ -85,9 +85,8 @@ def test_a_large_run_makes_no_large_page(tmp_path):
     )  # fmt: skip
     history = [{**run.history[0], "clock": t, "stage": "", "moves": moves} for t in range(300)]
     names = tuple(f"{number:060}" for number in range(n))
-    large = replace(
-        run, snapshot=snapshot, names=names, history=history, losses=torch.from_numpy(rng.random((n, k)) + 0.1)
-    )
+    losses, scores = torch.from_numpy(rng.random((n, k)) + 0.1), torch.from_numpy(rng.random(n))
+    large = replace(run, snapshot=snapshot, names=names, history=history, losses=losses, scores=scores)
     assert write_report(large, tmp_path / "a.html").stat().st_size < 6_000_000
 
 

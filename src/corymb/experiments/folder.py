@@ -8,7 +8,7 @@ audit.jsonl            rejected replies, abandoned rounds, repairs, refused chec
 checkpoints/, memory/  what going on needs: see `corymb.experiments.store`
 result.json            labels, metrics, ledger, as the command line prints them
 snapshot.safetensors   models, labels and all else that going on from there needs
-losses.safetensors     every client's loss of every model, and how large losses of genuine clients are
+losses.safetensors     every client's loss of every model and test score, and how large losses of genuine clients are
 standard.safetensors   means and scales of the features, where they were standardised
 """
 
@@ -106,7 +106,7 @@ def at_the_end(run: Run) -> dict[str, bytes]:
     return {
         CONFIG: _toml(run.config),
         SNAPSHOT: snapshot_to_bytes(run.snapshot),
-        LOSSES: pack({"losses": run.losses, "calibration": to_tree(run.calibration)}),
+        LOSSES: pack({"losses": run.losses, "scores": run.scores, "calibration": to_tree(run.calibration)}),
         RESULT: json.dumps({**run.to_dict(), "about": about}, indent=1).encode(),
     }
 
@@ -162,6 +162,7 @@ def _finished(place: Path) -> Run:
         seconds=result["seconds"],
         stopped=about["stopped"],
         losses=losses["losses"],
+        scores=losses["scores"],
         calibration=from_tree(losses["calibration"]),
         **{**_known_from_the_start(place), "config": result["config"]},
     )

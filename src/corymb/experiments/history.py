@@ -13,9 +13,10 @@ from corymb.federation import Ledger
 from corymb.snapshot import Snapshot
 
 Round = dict[str, Any]
-"""clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, seconds; and
-`metrics` where the round was evaluated. `moves` is {position of a client, as text: its new label} for those whose label
-changed, in the first round for all that have one: see `labels_after`."""
+"""clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, notes,
+seconds; and `metrics` where it was evaluated. `moves` is {position of a client, as text: its new label} for those whose
+label changed, in the first round for all that have one: see `labels_after`. `notes` are the algorithm's own: a repair,
+the evidence for k or for a threshold."""
 
 
 class Mark(NamedTuple):
@@ -45,6 +46,7 @@ def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float) -> Rou
         "moves": _moves(before.labels, snapshot.labels),
         "clusters": clusters_in_use(snapshot.labels),
         **{name: getattr(after, name) - getattr(before, name) for name in Mark._fields[1:]},
+        "notes": {name: value for name, value in snapshot.notes.items() if name != "train_loss"},
         "seconds": round(seconds, 4),
     }
 

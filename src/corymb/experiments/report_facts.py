@@ -129,8 +129,7 @@ def losses_of(run: Run) -> Numbers | None:
 
 def scores_of(run: Run) -> Numbers | None:
     """Each client's test score of the model it is served, NaN where it has no test examples; None where not kept."""
-    scores = getattr(run, "scores", None)
-    return None if scores is None else np.asarray(scores.double().numpy())
+    return None if run.scores is None else np.asarray(run.scores.double().numpy())
 
 
 def margins(losses: Numbers) -> Numbers:

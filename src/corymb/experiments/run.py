@@ -56,6 +56,8 @@ class Run:
     losses: torch.Tensor | None = None
     """n k: every client's training loss of every final model; NaN where it gave none. None where models stay with
     clients, or where there are too many to ask."""
+    scores: torch.Tensor | None = None
+    """n: each client's test score of the model it is served; NaN where it has no test examples."""
     calibration: Calibration | None = None
     """What losses genuine clients have on a few test examples: `assign` needs it to say that no cluster fits."""
     folder: Path | None = None
@@ -180,6 +182,12 @@ class Run:
 
         run = run_folder.read(folder)
         return run if model is None else replace(run, objective=learner_for(model, run.kind).objective)
+
+    def report(self, *others: Run, path: str | Path | None = None) -> Path:
+        """Write a page about the run, with other runs beside it; the file is returned."""
+        from corymb.experiments.report import write_report
+
+        return write_report([self, *others], None if path is None else Path(path))
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(size) for label, size in self.sizes.items() if label >= 0)

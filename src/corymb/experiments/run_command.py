@@ -90,6 +90,8 @@ class Output:
     """A TOML file of settings and options; the command line wins."""
     out: Path | None = None
     """Keep the run in this folder, which must be new or empty; without it, in a new one under runs/."""
+    seeds: str | None = None
+    """Several runs in one folder, one a seed: `0-9`, or `0,3,7`. `corymb compare` takes such folders."""
     json: bool = False
     """Print the result as one JSON object."""
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"])] = False
@@ -164,6 +166,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _run(data: str | None, algorithm: str | None, said: Mapping[str, Any], output: Output) -> int:
+    if output.seeds is not None:
+        return _run_seeds(data, algorithm, said, output)
     values = merged(_read_config(output.config) if output.config else {}, said)
     values.pop("record", None)  # what a finished run's config.toml tells beside its settings
     data, algorithm = data or values.pop("data", None), algorithm or values.pop("algorithm", None)
@@ -192,6 +196,34 @@ def _run(data: str | None, algorithm: str | None, said: Mapping[str, Any], outpu
         with suppress(OSError):  # only an empty one goes: nothing was begun
             folder.rmdir()
     return report(run, as_json=output.json)
+
+
+def _run_seeds(data: str | None, algorithm: str | None, said: Mapping[str, Any], output: Output) -> int:
+    """A run for each seed, all in one folder; the first that does not end well is the last."""
+    seeds = _numbers(str(output.seeds))
+    parent = new_folder("runs", f"{Path(data or 'data').stem}-{algorithm}-seeds") if output.out is None else output.out
+    check_free(parent)
+    for seed in seeds:
+        one = replace(output, seeds=None, out=parent / f"seed-{seed}")
+        if code := _run(data, algorithm, {**said, "seed": seed}, one):
+            return code
+    return Exit.OK
+
+
+def _numbers(text: str) -> list[int]:
+    """Seeds as they are written on the command line.
+
+    >>> _numbers("0-2,7")
+    [0, 1, 2, 7]
+    """
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        seeds = [seed for part in ends for seed in range(part[0], part[-1] + 1)]
+    except ValueError:
+        seeds = []
+    if not seeds:
+        raise InvalidInput(f"--seeds {text} cannot be read: write a range such as 0-9, or numbers such as 0,3,7.")
+    return seeds
 
 
 def _about(options: RunOptions) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from corymb.datasets import FederatedDataset
 from corymb.driver import drive
 from corymb.engines import LoopEngine, VectorisedEngine, Where
 from corymb.engines.memory import Journal
-from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss
+from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss, served_scores
 from corymb.experiments.assign import Calibration, calibrate
 from corymb.experiments.audit import COUNTS, Told, check_same_bits
 from corymb.experiments.catalogue import name_of, row_of
@@ -220,6 +220,7 @@ class Session:
             stopped=self.stopped,
             serving=None if serve is None else (self.fed.evaluation(), serve),
             losses=self._losses() if serve is None else None,
+            scores=served_scores(self.fed, self.plan.algorithm, self.at),
             calibration=self._calibration() if serve is None else None,
             environment=self.environment,
             folder=None if self.store is None else self.store.folder,
