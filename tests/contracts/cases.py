@@ -111,6 +111,14 @@ CASES = {
     "moment descent": Case(
         MomentDescent(k=2, anchors=4, iterations=2, subspace_steps=2, points=4, min_panel=2, then=FedX(rounds=2))
     ),
+    "moment descent, noise": Case(
+        MomentDescent(
+            k=2, anchors=4, points=6, min_panel=2, iterations=2, subspace_steps=2, noise=0.1, panel=5, then=None
+        )
+    ),
+    "moment descent, svd": Case(
+        MomentDescent(k=2, anchors=4, points=6, min_panel=2, iterations=2, subspace="svd", separation=2.0, then=None)
+    ),
     "IFCA, soft, restarts": Case(IFCA(k=2, rounds=2, local=BATCHES, soft=1.0, restarts=2), "classes"),
     "FedX": Case(FedX(k=2, rounds=3)),
     "FedX, proximal, soft": Case(FedX(k=2, rounds=3, refinement="fedprox", assignment="soft", averaging="members")),
