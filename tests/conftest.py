@@ -1,13 +1,21 @@
 """What every test stands on: one thread (the choice of a kernel depends on it) and patient property tests."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "house", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "house",
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize=True,  # the same examples on every machine: a change is judged by what it changes
 )
-settings.load_profile("house")
+settings.register_profile("explore", settings.get_profile("house"), derandomize=False, max_examples=400)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 
 @pytest.fixture(autouse=True, scope="session")
