@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from corymb.algorithms import IFCA
+from corymb.algorithms import IFCA, LocalKMeans
 from corymb.algorithms.collapse import find, regroup, spread, vectors
 from corymb.datasets.digits import digits, digits_iid, digits_inverted
 from corymb.datasets.synthetic import mixed_regression
@@ -96,6 +96,14 @@ def test_the_number_of_clusters_is_found(make, k, caplog):
         assert final.k == k
         assert adjusted_rand_index(final.labels, data.truth) == 1.0
     assert ("no clusters" in caplog.text) == (k == 1)
+
+
+def test_local_k_means_finds_the_number_of_clusters():
+    data = digits(seed=0)
+    snapshots = run(LocalKMeans(k="auto", alone=Descent(lr=0.3, steps=50)), data, 0)
+    assert len(snapshots) == 3
+    assert snapshots[-1].k == 4
+    assert adjusted_rand_index(snapshots[-1].labels, data.truth) == 1.0
 
 
 def test_the_evidence_for_k_is_kept():

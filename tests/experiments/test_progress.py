@@ -16,6 +16,7 @@ ROW = {
     "rejected": 1,
     "bytes_down": 3000,
     "bytes_up": 1000,
+    "notes": {},
     "seconds": 2.0,
 }
 
@@ -70,3 +71,9 @@ def test_the_terminal_is_given_back_when_the_run_fails():
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (5e15, "5000.0 TB")])
 def test_bytes_are_readable(count, text):
     assert readable_bytes(count) == text
+
+
+def test_a_repair_is_said_in_the_line():
+    line = RoundLine(1)
+    assert "regrouped" in line._facts({**ROW, "notes": {"collapse": {}}})
+    assert "regrouped" not in line._facts(ROW)

@@ -11,33 +11,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from corymb.algorithms.starts import by_local_models
+from corymb.algorithms.starts import by_local_models, by_probes
 from corymb.federation import Federation
 from corymb.local import Descent, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot
+from corymb.snapshot import Snapshot, stages
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalKMeans:
     """k-means of local models, in one exchange."""
 
-    k: int
-    """Clusters."""
+    k: int | Literal["auto"]
+    """Clusters; `auto` finds their number from clients' losses on a few local models, in two rounds more."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, f"k must be at least 1, got {self.k}.")
+        require(self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
 
     @property
     def planned_rounds(self) -> int:
-        """One exchange."""
-        return 1
+        """One exchange, after two to find k where it is not given."""
+        return 3 if self.k == "auto" else 1
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train alone, group, average."""
-        return by_local_models(fed, self.k, self.alone, start)
+        if self.k != "auto":
+            return by_local_models(fed, self.k, self.alone, start)
+        return stages(fed, start, find=self._find, average=self._average)
+
+    def _find(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
+        return by_probes(fed, self.alone, None, start)
+
+    def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
+        assert start is not None  # its number of models is the k that was found
+        return by_local_models(fed, start.k, self.alone, start)

@@ -86,8 +86,8 @@ def by_loss_vectors(fed: Federation, k: int, work: Work, start: Snapshot | None)
         yield at
 
 
-def by_probes(fed: Federation, alone: Descent, work: Work, start: Snapshot | None) -> Iterator[Snapshot]:
-    """Three rounds that find k: a few clients' own models as probes, everybody's losses on them, training in groups."""
+def by_probes(fed: Federation, alone: Descent, work: Work | None, start: Snapshot | None) -> Iterator[Snapshot]:
+    """Rounds that find k: a few clients' own models as probes, everybody's losses on them, and `work` in the groups."""
     at = start or Snapshot.fresh(fed, 1)
     if at.round == 0:
         probes = local_models(fed, at, alone, PROBES)
@@ -101,7 +101,7 @@ def by_probes(fed: Federation, alone: Descent, work: Work, start: Snapshot | Non
         notes = {"k": k, "silhouette_by_k": evidence}
         at = at.next(models=take(at.models, favourites[:k]), labels=(replies.clients, labels), notes=notes)
         yield at
-    if at.round == 2:
+    if at.round == 2 and work is not None:
         yield train_groups(fed, at, work)
 
 

@@ -49,6 +49,7 @@ class RoundLine:
     def _facts(self, row: Round) -> str:
         loss = "" if row["train_loss"] is None else f"  loss {row['train_loss']:.4g}"
         stage = f"  {row['stage']}" if row["stage"] else ""
+        stage += "  collapsed: regrouped" if "collapse" in row["notes"] else ""
         return (
             f"replied {row['replied']}/{row['asked']} rejected {row['rejected']}  clusters {row['clusters']}  "
             f"churn {row['churn']:.1%}{loss}  {readable_bytes(self.bytes)}{stage}"
