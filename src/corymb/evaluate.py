@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from corymb.client import Client, ClientFn, Share, on_client
-from corymb.federation import Federation, each
+from corymb.federation import Federation, Replies, each
 from corymb.local import loss, losses, score, scores
 from corymb.snapshot import Algorithm, Snapshot
 from corymb.trees import Params, count, take
@@ -70,11 +70,15 @@ def clusters_in_use(labels: Tensor) -> int:
 # ---- at the clients
 
 
-def served_scores(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> Tensor:
-    """Each client's test score of the model it is served: n, NaN where it has no test examples or gave no answer."""
+def _scored(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> Replies[Scored]:
     clients = fed.evaluation().clients
     labels = snapshot.labels[clients.ids]
-    replies = clients.map(score_served, snapshot.models, each(labels), serve=algorithm.serve)
+    return clients.map(score_served, snapshot.models, each(labels), serve=algorithm.serve)
+
+
+def served_scores(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> Tensor:
+    """Each client's test score of the model it is served: n, NaN where it has no test examples or gave no answer."""
+    replies = _scored(fed, algorithm, snapshot)
     scores = torch.full((len(fed.names),), torch.nan, dtype=torch.float64)
     found = torch.where(replies.value.tested > 0, replies.value.score, torch.nan)
     scores[replies.clients.ids] = found.double().cpu()
@@ -82,9 +86,7 @@ def served_scores(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> 
 
 
 def _served(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> dict[str, float]:
-    clients = fed.evaluation().clients
-    labels = snapshot.labels[clients.ids]
-    replies = clients.map(score_served, snapshot.models, each(labels), serve=algorithm.serve)
+    replies = _scored(fed, algorithm, snapshot)
     name: str = getattr(fed.objective, "score_name", "score")
     rows = Scored(*(row.double().cpu() for row in replies.value))
     metrics = _test_metrics(name, rows.score[rows.tested > 0], rows.tested[rows.tested > 0])
