@@ -26,7 +26,7 @@ help: ## List the targets
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z]+:[^#]*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) ## Find planted clusters with IFCA, in a minute on a laptop
-	$(BIN)/python -m corymb.experiments.demo $(ARGS)
+	$(BIN)/python -m corymb.cli.demo $(ARGS)
 
 test: $(READY) ## Run the tests and the doctests
 	$(PYTEST) --doctest-modules src tests $(ARGS)

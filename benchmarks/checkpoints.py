@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 import corymb
-from corymb.datasets import digits
-from corymb.experiments.catalogue import configure
+from corymb.data import digits
 from corymb.local import Descent
 from corymb.models import mlp
+from corymb.runs.catalogue import configure
 
 
 def pictures(clients: int = 1200, each: int = 200):

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear, relu
 
-from corymb.algorithms.distances import cross_losses
+from corymb.clustering.distances import cross_losses
+from corymb.core.federation import Federation
 from corymb.engines import VectorisedEngine, Where
-from corymb.federation import Federation
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
 from corymb.trees import Params

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms import IFCA, FedAvg
-from corymb.client import Client, on_client
-from corymb.datasets import images, sources
-from corymb.datasets.federated import FederatedDataset
-from corymb.driver import drive
+from corymb.core.client import Client, on_client
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
+from corymb.data import images, sources
+from corymb.data.dataset import FederatedDataset
 from corymb.engines import VectorisedEngine, Where
 from corymb.evaluate import evaluate
-from corymb.federation import Federation
 from corymb.local import Descent, losses, scores
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
-from corymb.snapshot import Snapshot
 from corymb.trees import Params
 
 LOCAL = Descent(lr=0.1, steps=10)

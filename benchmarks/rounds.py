@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from corymb.algorithms import IFCA
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
 from corymb.engines import VectorisedEngine, Where
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification

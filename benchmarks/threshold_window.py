@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from corymb.algorithms.distances import measure_named
 from corymb.algorithms.sr_fca import SRFCA
-from corymb.datasets import mixed_regression
-from corymb.driver import drive
+from corymb.clustering.distances import measure_named
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.data import mixed_regression
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.algorithms import IFCA, Alone
-from corymb.driver import drive
+from corymb.core.driver import drive
 from corymb.evaluate import (
     adjusted_rand_index,
     cluster_metrics,

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from typing import NamedTuple
 from corymb.algorithms import IFCA, FedAvg
-from corymb.driver import drive
+from corymb.core.driver import drive
 from corymb.engines import LoopEngine, VectorisedEngine
-from corymb.federation import Federation
+from corymb.core.federation import Federation
 from corymb.local import Descent
 from corymb.objectives import LinearRegression
 

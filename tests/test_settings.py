@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.algorithms import IFCA, FedAvg, FedProx, OneShot
-from corymb.driver import fingerprint_of
+from corymb.core.driver import fingerprint_of
 from corymb.local import Descent
 from corymb.settings import InvalidInput, did_you_mean, fingerprint, from_dict, require, to_dict
 from tests.contracts.cases import CASES

@@ -11,9 +11,9 @@ import corymb
 GOOD = """
 from torch import Tensor
 
-from corymb.client import Client, Share, on_client
+from corymb.core.client import Client, Share, on_client
 from corymb.engines import LoopEngine, VectorisedEngine
-from corymb.federation import Federation, each
+from corymb.core.federation import Federation, each
 from corymb.local import Descent, descend, losses, one_hot
 from corymb.trees import Params, count, take
 
@@ -51,7 +51,7 @@ def both(loop: LoopEngine, many: VectorisedEngine) -> list[Federation]:
 BAD = """
 from torch import Tensor
 
-from corymb.federation import Federation
+from corymb.core.federation import Federation
 from corymb.local import Descent
 from corymb.trees import Params
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from corymb import wire
-from corymb.checks import Sums
-from corymb.client import Examples, Share, Shares
-from corymb.snapshot import Snapshot
+from corymb.core.client import Examples, Share, Shares
+from corymb.core.intake import Sums
+from corymb.core.snapshot import Snapshot
 from corymb.trees import flatten
 from corymb.wire import WireError, pack, snapshot_from_bytes, snapshot_to_bytes, unpack
 

@@ -1,4 +1,4 @@
-"""Tiny federations for tests: ragged clients in float64, made with NumPy, without `corymb.datasets`."""
+"""Tiny federations for tests: ragged clients in float64, made with NumPy, without `corymb.data`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corymb.client import Objective
+from corymb.core.client import Objective
+from corymb.core.federation import Federation
 from corymb.engines import LoopEngine, VectorisedEngine, Where
-from corymb.federation import Federation
 
 SIZES = (1, 2, 5, 7, 7, 12)
 DOUBLE = Where(dtype=torch.float64)

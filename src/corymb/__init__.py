@@ -32,16 +32,16 @@ if TYPE_CHECKING:
         Oracle,
         Saving,
     )
-    from corymb.client import Client, Examples, Objective, Share, Shares, on_client
-    from corymb.datasets import FederatedDataset
-    from corymb.experiments.catalogue import configure
-    from corymb.experiments.fit import fit
-    from corymb.experiments.run import Run
-    from corymb.federation import Cohort, Federation, Replies, Sums, each
+    from corymb.core.client import Client, Examples, Objective, Share, Shares, on_client
+    from corymb.core.federation import Cohort, Federation, Replies, Sums, each
+    from corymb.core.snapshot import Algorithm, Snapshot
+    from corymb.data import FederatedDataset
     from corymb.local import Descent
     from corymb.models import cnn, mlp
+    from corymb.runs.catalogue import configure
+    from corymb.runs.fit import fit
+    from corymb.runs.run import Run
     from corymb.settings import InvalidInput
-    from corymb.snapshot import Algorithm, Snapshot
 
 __version__ = "0.1.0"
 
@@ -62,16 +62,16 @@ _HOMES = {
         "Oracle",
         "Saving",
     ],
-    "corymb.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
-    "corymb.datasets": ["FederatedDataset"],
-    "corymb.experiments.catalogue": ["configure"],
-    "corymb.experiments.fit": ["fit"],
-    "corymb.experiments.run": ["Run"],
-    "corymb.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
+    "corymb.core.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
+    "corymb.data": ["FederatedDataset"],
+    "corymb.runs.catalogue": ["configure"],
+    "corymb.runs.fit": ["fit"],
+    "corymb.runs.run": ["Run"],
+    "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
     "corymb.local": ["Descent"],
     "corymb.models": ["cnn", "mlp"],
     "corymb.settings": ["InvalidInput"],
-    "corymb.snapshot": ["Algorithm", "Snapshot"],
+    "corymb.core.snapshot": ["Algorithm", "Snapshot"],
 }
 _MODULES = ("datasets", "models", "objectives")
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from corymb.experiments.cli import main
+from corymb.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.client import Client, ClientFn, Share, on_client
-from corymb.federation import Federation, Replies, each
+from corymb.core.client import Client, ClientFn, Share, on_client
+from corymb.core.federation import Federation, Replies, each
+from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.local import loss, losses, score, scores
-from corymb.snapshot import Algorithm, Snapshot
 from corymb.trees import Params, count, take
 
 log = logging.getLogger(__name__)

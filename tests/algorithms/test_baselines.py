@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle
-from corymb.datasets.digits import digits
-from corymb.datasets.synthetic import mixed_regression_ifca
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.data.built_in.digits import digits
+from corymb.data.built_in.synthetic import mixed_regression_ifca
 from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.evaluate import adjusted_rand_index, evaluate, local_models_on_cluster
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression

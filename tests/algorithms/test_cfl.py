@@ -9,16 +9,16 @@ from torch import Tensor
 
 from corymb import datasets
 from corymb.algorithms.cfl import CFL
-from corymb.driver import drive
+from corymb.clustering.grouping import complete_linkage
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics
-from corymb.federation import Federation
-from corymb.grouping import complete_linkage
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 from corymb.settings import InvalidInput
-from corymb.snapshot import Snapshot
 from corymb.trees import nbytes
 from tests import tiny
 from tests.contracts.cases import same_bits

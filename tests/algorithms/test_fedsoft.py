@@ -8,10 +8,10 @@ import torch
 
 from corymb import datasets
 from corymb.algorithms.fedsoft import FedSoft, estimate_importance, train_between
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation, each
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics
-from corymb.federation import Federation, each
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression

@@ -8,12 +8,12 @@ import torch
 
 from corymb.algorithms import IFCA
 from corymb.algorithms.fedx import FedX
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.settings import InvalidInput
-from corymb.snapshot import Snapshot
 from tests import tiny
 
 SIZES, TRUTH = (4, 6, 3), (0, 1, 0)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from corymb.algorithms import IFCA, ifca
-from corymb.driver import drive
-from corymb.federation import Federation
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
-from corymb.snapshot import Snapshot
 from corymb.trees import stack
 from tests import tiny
 

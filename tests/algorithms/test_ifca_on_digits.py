@@ -3,11 +3,11 @@
 from collections import deque
 
 from corymb.algorithms import IFCA, FedAvg
-from corymb.datasets.digits import digits
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.data.built_in.digits import digits
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import adjusted_rand_index, evaluate
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from corymb.algorithms import IFCA, FedAvg, Saving
-from corymb.algorithms.sharing import average_shared, pack
-from corymb.checks import Sums
-from corymb.datasets.digits import digits
-from corymb.driver import drive
+from corymb.algorithms.parts.sharing import average_shared, pack
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.intake import Sums
+from corymb.data.built_in.digits import digits
 from corymb.engines import VectorisedEngine, Where
 from corymb.evaluate import adjusted_rand_index, evaluate
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification

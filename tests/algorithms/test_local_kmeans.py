@@ -9,10 +9,10 @@ from corymb import datasets
 from corymb.algorithms.local_kmeans import LocalKMeans
 from corymb.algorithms.one_shot_ifca import OneShotIFCA
 from corymb.algorithms.sr_fca import SRFCA
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics, evaluate
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression

@@ -9,19 +9,20 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from corymb.algorithms import IFCA, moment_descent, moments
+from corymb.algorithms import IFCA, moment_descent
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.moment_descent import MomentDescent
-from corymb.datasets.synthetic import mixed_regression
-from corymb.driver import drive
+from corymb.algorithms.parts import moments
+from corymb.core.driver import drive
+from corymb.core.federation import Each, Federation, TooFewReplies
+from corymb.core.snapshot import Snapshot
+from corymb.data.built_in.synthetic import mixed_regression
 from corymb.evaluate import parameter_metrics
-from corymb.federation import Each, Federation, TooFewReplies
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import LinearRegression, Regression
 from corymb.objectives.features import Polynomial, RandomFourier
 from corymb.settings import InvalidInput, from_dict, to_dict
-from corymb.snapshot import Snapshot
 from tests import tiny
 from tests.test_orthogonal import angle
 

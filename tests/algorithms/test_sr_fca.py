@@ -11,21 +11,21 @@ from torch import Tensor
 
 from corymb import datasets
 from corymb.algorithms import FedAvg
-from corymb.algorithms.distances import CrossLosses, Norms, cross_losses, measure_named, pairwise_norms
-from corymb.algorithms.merging import merge
-from corymb.algorithms.own_models import publish_own, serve_refined
+from corymb.algorithms.parts.merging import merge
+from corymb.algorithms.parts.own_models import publish_own, serve_refined
 from corymb.algorithms.sr_fca import SRFCA
-from corymb.datasets.images import rotated
-from corymb.driver import drive
+from corymb.clustering.distances import CrossLosses, Norms, cross_losses, measure_named, pairwise_norms
+from corymb.clustering.thresholds import threshold_groups
+from corymb.core.driver import drive
+from corymb.core.federation import Federation, each
+from corymb.core.snapshot import Snapshot
+from corymb.data.built_in.images import rotated
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics, evaluate
-from corymb.federation import Federation, each
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 from corymb.settings import InvalidInput
-from corymb.snapshot import Snapshot
-from corymb.thresholds import threshold_groups
 from corymb.trees import nbytes, take
 from tests import tiny
 from tests.contracts.cases import same_bits

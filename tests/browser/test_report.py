@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from corymb.experiments.report import TABS, write_report
-from tests.experiments.reported import HARMFUL, runs
+from corymb.report.html import TABS, write_report
+from tests.report.reported import HARMFUL, runs
 
 pytestmark = [
     pytest.mark.browser,

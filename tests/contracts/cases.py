@@ -23,15 +23,15 @@ from corymb.algorithms import (
     Oracle,
     Saving,
 )
-from corymb.client import Objective
-from corymb.driver import drive
+from corymb.core.client import Objective
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.engines import VectorisedEngine
 from corymb.engines.memory import MemoryStore
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
-from corymb.snapshot import Algorithm, Snapshot
 from corymb.trees import leaves
 from tests import tiny
 from tests.contracts.keeper import Keeper

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from corymb.client import Client, Share, on_client
-from corymb.federation import Federation
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.keys import integers, uniform
 from corymb.local import Descent, descend, gradient, losses, one_hot, serve_assigned
-from corymb.snapshot import Snapshot
 from corymb.trees import add, count, map_tensors, take
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from corymb.client import Objective
+from corymb.core.client import Objective
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
 from tests import tiny

@@ -11,12 +11,12 @@ import torch
 
 from corymb import algorithms
 from corymb.algorithms import IFCA, FedAvg, Oracle
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation, Ledger, TooFewReplies
+from corymb.core.snapshot import Snapshot, best_of, stages
 from corymb.evaluate import evaluate
-from corymb.federation import Federation, Ledger, TooFewReplies
 from corymb.local import Descent
 from corymb.settings import InvalidInput
-from corymb.snapshot import Snapshot, best_of, stages
 from corymb.trees import take
 from tests.contracts.cases import CASES, LINE, TRUTH, Case, run, same_bits
 from tests.contracts.keeper import Fragile, Keeper
@@ -342,7 +342,7 @@ def test_stages_follow_one_another_and_can_be_resumed_anywhere(engine):
 def test_an_abandoned_round_is_tried_again_with_the_clock_moved_on(engine, caplog):
     case = Case(Fragile(rounds=4, bad=(1, 4, 5)))
     fed = case.federation(engine)
-    with caplog.at_level(logging.WARNING, logger="corymb.driver"):
+    with caplog.at_level(logging.WARNING, logger="corymb.core.driver"):
         got = list(run(case, fed, seed=1))
     assert [at.clock for at in got] == [1, 3, 4, 7]
     assert [at.round for at in got] == [1, 2, 3, 4]

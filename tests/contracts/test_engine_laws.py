@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.func import vmap
 
-from corymb.client import Client, Share, on_client
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation, each
 from corymb.engines import LoopEngine, VectorisedEngine, Where
-from corymb.federation import Federation, each
 from corymb.keys import fold, normal, root, uniform
 from corymb.local import Descent, descend, gradient, loss, losses, one_hot, part, scores
 from corymb.trees import count, stack, take

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from corymb.algorithms import IFCA, FedAvg
-from corymb.checks import Part, Sums
-from corymb.client import Client, ClientFn, Share, Shares, on_client
-from corymb.driver import drive
+from corymb.core.client import Client, ClientFn, Share, Shares, on_client
+from corymb.core.driver import drive
+from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.intake import Part, Sums
 from corymb.engines import LoopEngine, VectorisedEngine
-from corymb.federation import Federation, TooFewReplies
 from corymb.keys import root
 from corymb.local import Descent, descend, losses, one_hot
 from corymb.objectives import LinearRegression

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 import corymb
-from corymb.client import Client, on_client
-from corymb.driver import drive
+from corymb.core.client import Client, on_client
+from corymb.core.driver import drive
+from corymb.core.federation import Call, Federation
 from corymb.evaluate import evaluate
-from corymb.federation import Call, Federation
 from corymb.trees import flatten, leaves
 from tests.contracts.cases import CASES, TRUTH
 from tests.tiny import ENGINES
@@ -162,13 +162,15 @@ ALGORITHMS = [path for path in FILES if "algorithms" in path.parts]
 
 @pytest.mark.parametrize("path", ALGORITHMS, ids=name_of)
 def test_an_algorithm_imports_neither_data_nor_engines(path):
-    assert not within(imports(path), "corymb.datasets", "corymb.engines", "corymb.evaluate", "corymb.experiments")
+    assert not within(
+        imports(path), "corymb.data", "corymb.engines", "corymb.evaluate", "corymb.runs", "corymb.report", "corymb.cli"
+    )
 
 
 def test_engines_do_not_import_algorithms():
     for path in FILES:
         if "engines" in path.parts:
-            assert not within(imports(path), "corymb.algorithms", "corymb.experiments", "corymb.datasets"), path
+            assert not within(imports(path), "corymb.algorithms", "corymb.runs", "corymb.data"), path
 
 
 BANNED_MODULES = ("pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "random")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from corymb.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot
 from corymb.trees import leaves
 from tests.contracts.cases import CASES, run
 from tests.tiny import ENGINES

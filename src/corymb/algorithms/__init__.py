@@ -12,8 +12,8 @@ from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.one_shot import OneShot
 from corymb.algorithms.one_shot_ifca import OneShotIFCA
 from corymb.algorithms.oracle import Oracle
+from corymb.algorithms.parts.saving import Saving
 from corymb.algorithms.sr_fca import SRFCA
-from corymb.algorithms.stability import Saving
 
 __all__ = [
     "CFL",

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.client import Client, on_client
-from corymb.federation import Federation, TooFewReplies
+from corymb.core.client import Client, on_client
+from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss
 from corymb.settings import require
-from corymb.snapshot import Snapshot
 from corymb.trees import Params, take
 
 

@@ -24,12 +24,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.client import Client, Share, on_client
-from corymb.federation import Federation, Replies, Sums, each
-from corymb.grouping import complete_linkage
+from corymb.clustering.grouping import complete_linkage
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation, Replies, Sums, each
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss, one_hot, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot
 from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
 
 

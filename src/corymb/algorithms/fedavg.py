@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corymb.client import Client, Share, on_client
-from corymb.federation import Federation
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss, one_hot, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot
 from corymb.trees import Params, take
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from corymb.algorithms.fedavg import FedAvg
-from corymb.federation import Federation
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)

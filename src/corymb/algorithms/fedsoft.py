@@ -24,13 +24,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from corymb.algorithms.work import Weights
-from corymb.client import Client, Share, on_client
-from corymb.federation import Federation, each
+from corymb.algorithms.parts.work import Weights
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation, each
+from corymb.core.snapshot import Snapshot
 from corymb.keys import fold, uniform
 from corymb.local import Descent, descend, loss, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot
 from corymb.trees import Params, count, take
 
 

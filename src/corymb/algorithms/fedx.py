@@ -27,12 +27,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from corymb.client import Client, Share, Shares, on_client
-from corymb.federation import Cohort, Federation
+from corymb.core.client import Client, Share, Shares, on_client
+from corymb.core.federation import Cohort, Federation
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, losses, one_hot, serve_assigned
 from corymb.objectives.regression import LinearRegression
 from corymb.settings import InvalidInput, require
-from corymb.snapshot import Snapshot
 from corymb.trees import Params, count, stack, take, tree_map
 
 log = logging.getLogger(__name__)

@@ -21,17 +21,17 @@ from typing import Literal
 
 from torch import Tensor
 
-from corymb.algorithms.collapse import repaired
 from corymb.algorithms.moment_descent import MomentDescent
-from corymb.algorithms.sharing import Sent, average_shared, pack, tie
-from corymb.algorithms.stability import Saving, sightings
-from corymb.algorithms.starts import LOSS_VECTOR_ROUNDS, by_local_models, by_loss_vectors, by_probes
-from corymb.algorithms.work import Averaging, Weights, Work, work_on_own, work_softly
-from corymb.client import Client, Share, on_client
-from corymb.federation import Cohort, Federation, Replies, Sums, each
+from corymb.algorithms.parts.repair import repaired
+from corymb.algorithms.parts.saving import Saving, sightings
+from corymb.algorithms.parts.sharing import Sent, average_shared, pack, tie
+from corymb.algorithms.parts.starts import LOSS_VECTOR_ROUNDS, by_local_models, by_loss_vectors, by_probes
+from corymb.algorithms.parts.work import Averaging, Weights, Work, work_on_own, work_softly
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Cohort, Federation, Replies, Sums, each
+from corymb.core.snapshot import Snapshot, best_of, stages
 from corymb.local import Descent, losses, one_hot, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot, best_of, stages
 from corymb.trees import Params, add, count, take
 
 log = logging.getLogger(__name__)

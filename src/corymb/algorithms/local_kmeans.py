@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from corymb.algorithms.starts import by_local_models, by_probes
-from corymb.federation import Federation
+from corymb.algorithms.parts.starts import by_local_models, by_probes
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot, stages
 from corymb.local import Descent, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot, stages
 
 
 @dataclass(frozen=True, kw_only=True)

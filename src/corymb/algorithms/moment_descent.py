@@ -34,15 +34,15 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.fedx import FedX
-from corymb.algorithms.moments import move, multiply
-from corymb.federation import Cohort, Federation, TooFewReplies, each
-from corymb.grouping import complete_linkage, group_means, k_means
+from corymb.algorithms.parts.moments import move, multiply
+from corymb.clustering.grouping import complete_linkage, group_means, k_means
+from corymb.core.federation import Cohort, Federation, TooFewReplies, each
+from corymb.core.snapshot import Snapshot, stages
 from corymb.keys import fold, normal
 from corymb.local import serve_assigned
 from corymb.objectives.regression import LinearRegression
 from corymb.orthogonal import leading_subspace, orthonormal, random_bases
 from corymb.settings import require
-from corymb.snapshot import Snapshot, stages
 
 log = logging.getLogger(__name__)
 NUMBERS = 2**15

@@ -16,13 +16,13 @@ from typing import Literal
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.ifca import IFCA
-from corymb.algorithms.starts import by_local_models, by_probes
-from corymb.algorithms.within import within
-from corymb.algorithms.work import Work
-from corymb.federation import Federation
+from corymb.algorithms.parts.starts import by_local_models, by_probes
+from corymb.algorithms.parts.within import within
+from corymb.algorithms.parts.work import Work
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot, stages
 from corymb.local import Descent, serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot, stages
 
 
 @dataclass(frozen=True, kw_only=True)

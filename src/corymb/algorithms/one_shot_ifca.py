@@ -15,9 +15,9 @@ from typing import Literal
 
 from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.sr_fca import SRFCA
-from corymb.federation import Federation
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot, stages
 from corymb.local import Descent, serve_assigned
-from corymb.snapshot import Snapshot, stages
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ import torch
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.ifca import IFCA
-from corymb.algorithms.within import within
-from corymb.federation import Federation
+from corymb.algorithms.parts.within import within
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.local import serve_assigned
 from corymb.settings import require
-from corymb.snapshot import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ Served after ONE_SHOT: each client's own model, which it has kept; after each ME
 
 Departures from the paper:
 
-* `threshold="auto"` finds λ: see `corymb.thresholds.find_threshold`. Where the distances show no clusters there is one.
+* `threshold="auto"` finds λ (`corymb.clustering.thresholds`). Where the distances show no clusters there is one.
 * RECLUSTER leaves client i out of the loss F_c(w_i) of its own cluster: its overfitted loss would bias it to stay.
 * MERGE dissolves merged clusters of fewer than `least` clients, who go to the nearest other cluster; the paper keeps
   components of at least t *clusters*, which for t = 2 would delete every cluster that did not merge. The largest stays.
@@ -32,21 +32,21 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.algorithms.distances import measure_named
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
-from corymb.algorithms.merging import merge, recluster
-from corymb.algorithms.own_models import publish_own, serve_refined, train_alone
-from corymb.algorithms.within import within
-from corymb.algorithms.work import Averaging, Work
-from corymb.client import Client, on_client
-from corymb.federation import Cohort, Federation, each
+from corymb.algorithms.parts.merging import merge, recluster
+from corymb.algorithms.parts.own_models import publish_own, serve_refined, train_alone
+from corymb.algorithms.parts.within import within
+from corymb.algorithms.parts.work import Averaging, Work
+from corymb.clustering.distances import measure_named
+from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
+from corymb.core.client import Client, on_client
+from corymb.core.federation import Cohort, Federation, each
+from corymb.core.snapshot import Snapshot
 from corymb.keys import fold
 from corymb.local import Descent, loss
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import require
-from corymb.snapshot import Snapshot
-from corymb.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.trees import Params, add, count, map_tensors, take
 
 Step = Callable[[Federation, Snapshot], Snapshot]

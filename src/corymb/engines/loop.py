@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from corymb.checks import Part, Tally
-from corymb.client import Objective
+from corymb.core.client import Objective
+from corymb.core.federation import Call
+from corymb.core.intake import Part, Tally
+from corymb.engines.host import ClientData, Room, Where, settle
 from corymb.engines.memory import Journal
-from corymb.engines.room import ClientData, Room, Where, settle
-from corymb.federation import Call
 
 
 class LoopEngine:

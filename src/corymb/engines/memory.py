@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from corymb.client import Slot, Split
+from corymb.core.client import Slot, Split
 from corymb.trees import Signature, leaves, map_tensors, signature, take, tree_map
 
 Page = dict[str, Any]

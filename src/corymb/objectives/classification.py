@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from corymb.client import Examples
+from corymb.core.client import Examples
 from corymb.keys import Key
 from corymb.models.network import Network
 from corymb.settings import InvalidInput

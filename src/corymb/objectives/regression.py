@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from corymb.client import Examples
+from corymb.core.client import Examples
 from corymb.keys import Key, normal
 from corymb.models.network import Network
 from corymb.settings import InvalidInput

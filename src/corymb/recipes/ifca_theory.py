@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.ifca import IFCA
-from corymb.datasets.federated import FederatedDataset
-from corymb.datasets.synthetic import mixed_regression_ifca
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
+from corymb.data.built_in.synthetic import mixed_regression_ifca
+from corymb.data.dataset import FederatedDataset
 from corymb.engines import VectorisedEngine, Where
-from corymb.federation import Federation
 from corymb.keys import fold, normal, root
 from corymb.local import Descent
 from corymb.objectives.regression import LinearRegression
-from corymb.snapshot import Snapshot
 from corymb.trees import Params
 
 D, K, SEPARATION = 20, 2, 1.0

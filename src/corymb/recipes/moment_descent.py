@@ -21,15 +21,15 @@ from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.one_shot import OneShot
-from corymb.datasets.federated import FederatedDataset
-from corymb.datasets.synthetic import mixed_regression, mixed_regression_skewed, mixed_regression_unbalanced
-from corymb.driver import drive
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.data.built_in.synthetic import mixed_regression, mixed_regression_skewed, mixed_regression_unbalanced
+from corymb.data.dataset import FederatedDataset
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import parameter_metrics
-from corymb.federation import Federation
 from corymb.local import Descent
 from corymb.objectives.regression import LinearRegression
-from corymb.snapshot import Algorithm, Snapshot
 from corymb.trees import Params
 
 K, ANCHORS, ITERATIONS, ROUNDS, LR = 3, 20, 5, 400, 0.045

@@ -1,0 +1,54 @@
+"""SR-FCA's RECLUSTER and MERGE, at the server: who goes where, and which clusters are one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.clustering.distances import Measure
+from corymb.robust import group_mean
+from corymb.trees import Params, count, take
+
+
+class Merged(NamedTuple):
+    """The clustering after MERGE."""
+
+    labels: Tensor  # n
+    models: Params  # a row for each cluster
+    became: Tensor  # k: what each cluster of before is now part of; -1 for one that is no more
+    dissolved: int
+
+
+def recluster(measure: Measure, known: Tensor, fit: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Algorithm 2: the nearest cluster of every client (ties: the lowest number), and the distances to all: n k."""
+    apart = measure.to_clusters(known, fit, labels)
+    return apart.argmin(1), apart
+
+
+def merge(
+    measure: Measure,
+    models: Params,
+    fit: Tensor,
+    labels: Tensor,
+    apart: Tensor,
+    group: Callable[[Tensor], Tensor],
+    least: int,
+) -> Merged:
+    """Algorithm 4 on the clusters that have clients; `group` makes groups of a matrix of distances.
+
+    The clients of a merged cluster with fewer than `least` of them go to the nearest cluster that stays.
+    """
+    used = labels.unique()
+    joined = group(measure.between_clusters(fit, labels, models)[used][:, used])
+    number = int(joined.max()) + 1
+    mean = group_mean(take(models, used), joined, take(models, used[:number]))
+    became = torch.full((count(models),), -1).index_copy(0, used, joined)
+    sizes = became[labels].bincount(minlength=number)
+    stays = (sizes >= least) | (torch.arange(number) == sizes.argmax())  # somebody must be left to go to
+    became = torch.where((became >= 0) & stays[became], (stays.cumsum(0) - 1)[became], -1)
+    nearest = torch.where(became >= 0, apart, torch.inf).argmin(1)
+    labels = torch.where(became[labels] >= 0, labels, nearest)
+    return Merged(became[labels], take(mean, stays), became, int((~stays).sum()))

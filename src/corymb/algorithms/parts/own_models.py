@@ -1,0 +1,60 @@
+"""Clients' own models: trained alone, kept, published, compared with others, and served until there is a better one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import Client, on_client
+from corymb.local import Descent, descend, loss, losses, serve_assigned
+from corymb.trees import Params, tree_map
+
+
+@on_client
+def train_alone(client: Client, model: Params, *, alone: Descent) -> Tensor:
+    """Train the common start and keep it; the loss afterwards is all that leaves."""
+    own = descend(client, model, alone)
+    client.memory.set("own", own)
+    return loss(client, own)
+
+
+@on_client
+def publish_own(client: Client) -> Params:
+    """The model that the client trained alone."""
+    own: Params = client.memory.get("own")
+    return own
+
+
+@on_client
+def losses_of(client: Client, models: Params) -> Tensor:
+    """The loss of every model sent; one that is no number or without bound is the largest number there is.
+
+    A model that somebody else spoiled must not make this client's reply one that cannot count.
+    """
+    fit = losses(client, models)
+    most = torch.finfo(fit.dtype).max
+    return fit.nan_to_num(nan=most, posinf=most)
+
+
+@on_client
+def compare_own(client: Client, models: Params, *, q: float | None) -> Tensor:
+    """The client's loss of every cluster's model, or its own model's ℓq distance to it.
+
+    From now on the client is served its cluster's model, no longer its own.
+    """
+    client.memory.set("refined", True)
+    if q is None:
+        return losses_of(client, models)
+    own: Params = client.memory.get("own")
+    apart = torch.cat([(models[name] - own[name]).flatten(1) for name in models], dim=1)
+    norms: Tensor = torch.linalg.vector_norm(apart, q, dim=1)
+    return norms
+
+
+@on_client
+def serve_refined(client: Client, models: Params, label: Tensor) -> Params:
+    """The client's own model until it has been compared with clusters' models; then its cluster's."""
+    assigned = serve_assigned(client, models, label)
+    own: Params = client.memory.get("own", assigned)
+    refined = client.memory.get("refined", torch.zeros((), dtype=torch.bool, device=client.train.weight.device))
+    return tree_map(lambda theirs, mine: torch.where(refined, theirs, mine), assigned, own)

@@ -1,0 +1,43 @@
+"""Communication saving: clients whose cluster no longer changes are sent their own model only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corymb.core.federation import Replies, Sums
+from corymb.core.snapshot import Snapshot
+from corymb.settings import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """When to stop sending all models, and how often to look again."""
+
+    stable_rounds: int = 3
+    """Settled: every client was seen so many times in a row with the same label."""
+    recheck_every: int = 10
+    """Every so many rounds all models are sent all the same."""
+
+    def __post_init__(self) -> None:
+        require(self.stable_rounds >= 1, f"stable_rounds must be at least 1, got {self.stable_rounds}.")
+        require(self.recheck_every >= 1, f"recheck_every must be at least 1, got {self.recheck_every}.")
+
+    def settled(self, at: Snapshot, t: int) -> bool:
+        """Whether round t may send each client its own model only."""
+        seen = at.carry.get("same_label")
+        return seen is not None and bool((seen >= self.stable_rounds).all()) and t % self.recheck_every != 0
+
+
+def sightings(at: Snapshot, replies: Replies[Sums[Tensor]]) -> dict[str, Tensor]:
+    """How often in a row each client was seen with the label it has: 0 for one never seen."""
+    seen = at.carry.get("same_label", torch.zeros_like(at.labels))
+    label = replies.value.label
+    assert label is not None
+    ids = replies.clients.ids
+    same = at.labels[ids] == label.to(at.labels)
+    new = seen.clone()
+    new[ids] = torch.where(same, seen[ids] + 1, 1)
+    return {"same_label": new}

@@ -1,0 +1,180 @@
+"""The command line. Results go to stdout, progress and complaints to stderr.
+
+Commands live in modules of their own and are imported when they are called, so that help and version come at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from corymb import __version__
+from corymb.cli.exits import Exit
+from corymb.settings import InvalidInput
+
+HELP = "Clustered federated learning: find the groups of clients and train one model a group."
+
+
+class Command(NamedTuple):
+    """Where a command is, what it is for, and three lines that run."""
+
+    place: str
+    help: str
+    examples: tuple[str, ...]
+
+
+COMMANDS = {
+    "run": Command(
+        "corymb.cli.run:run_any",
+        "Run an algorithm on data: `corymb run DATA ALGORITHM [settings]`.",
+        (
+            "corymb run digits ifca --k 4 --restarts 5",
+            "corymb run digits fedavg --rounds 20 --local.lr 0.1 --json",
+            "corymb run mydata/ ifca --k 3 --model mymodule:network --out runs/mine",
+        ),
+    ),
+    "resume": Command(
+        "corymb.cli.run:resume",
+        "Go on with a run that was stopped or killed: `corymb resume RUN`. One that has ended prints its result again.",
+        (
+            "corymb resume runs/digits-ifca-1",
+            "corymb resume runs/digits-ifca-1 --json",
+            "corymb resume runs/mine --max_seconds 600 -q",
+        ),
+    ),
+    "report": Command(
+        "corymb.cli.report:report",
+        "Write a page about a run, `corymb report RUN [RUN ...]`: clusters, quality, stability, cost.",
+        (
+            "corymb report runs/mine",
+            "corymb report runs/ifca runs/fedavg runs/alone --out ifca.html",
+            "corymb report runs/mine --format png",
+        ),
+    ),
+    "compare": Command(
+        "corymb.cli.compare:compare_runs",
+        "Compare two runs, or two groups of runs that differ by their seeds.",
+        (
+            "corymb compare runs/ifca runs/fedavg",
+            "corymb compare runs/ifca-seeds runs/fedavg-seeds",
+            "corymb compare runs/ifca runs/fedavg --json",
+        ),
+    ),
+    "reproduce": Command(
+        "corymb.cli.reproduce:reproduce",
+        "Run a paper's experiments and set its claims beside our numbers.",
+        (
+            "corymb reproduce moment-descent",
+            "corymb reproduce moment-descent --seeds 2 --out /tmp/quick",
+            "corymb reproduce moment-descent --workers 1",
+        ),
+    ),
+    "assign": Command(
+        "corymb.cli.assign:assign_file",
+        "Say which cluster a new client belongs to, or that none fits: `corymb assign RUN file.npz`.",
+        (
+            "corymb assign runs/digits-ifca-1 newcomer.npz",
+            "corymb assign runs/digits-ifca-1 newcomer.npz --json",
+            "corymb assign runs/mine newcomer.npz --model mymodule:network",
+        ),
+    ),
+    "list": Command(
+        "corymb.cli.list:show_list",
+        "Show what can be named: data, algorithms or models.",
+        ("corymb list data", "corymb list algorithms", "corymb list models"),
+    ),
+    "data": Command(
+        "corymb.cli.data:show",
+        "Look at data, `corymb data show DATA`: clients, sizes, labels, and pictures where there are any.",
+        (
+            "corymb data show digits",
+            "corymb data show mydata/ --label species",
+            "corymb data show table.csv --client hospital --label outcome --task regression",
+        ),
+    ),
+    "doctor": Command(
+        "corymb.cli.doctor:doctor",
+        "Look at this machine and run a small test on it.",
+        ("corymb doctor", "CORYMB_DATA=/data corymb doctor", "NO_COLOR=1 corymb doctor > machine.txt"),
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code. A complaint is one line on stderr; `--debug` adds the traceback."""
+    # Threads that spin while they wait make a busy machine ten times slower. OpenMP reads this when torch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    tokens = [_spelled_as_in_python(token) for token in (sys.argv[1:] if argv is None else argv)]
+    debug = "--debug" in tokens
+    try:
+        code = _app(tokens)(
+            [token for token in tokens if token != "--debug"],
+            exit_on_error=False,
+            print_error=False,
+            verbose=False,
+            result_action="return_value",
+        )
+        return int(code or Exit.OK)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            raise
+        code, line = explain(error)
+        print(f"corymb: {line}", file=sys.stderr)
+        return code
+
+
+def _app(tokens: Sequence[str]) -> Any:
+    from cyclopts import App, Parameter
+
+    spelled = Parameter(name_transform=lambda name: name, negative_bool=())
+    first = tuple(command.examples[0] for command in COMMANDS.values())
+    app = App(name="corymb", help=HELP, version=__version__, default_parameter=spelled, help_epilogue=_epilogue(first))
+    for name, command in COMMANDS.items():
+        place: Any = command.place
+        if name == "run" == next(iter(tokens), ""):  # which settings it takes depends on the algorithm that is named
+            from corymb.cli.run import command_for
+
+            place = command_for(tokens[1:])
+        words: Any = {"help": command.help, "help_epilogue": _epilogue(command.examples)}
+        if name == "data":
+            app.command(within := App(name="data", **words, default_parameter=spelled))
+            within.command(place, name="show", **words)
+        else:
+            app.command(place, name=name, **words)
+    return app
+
+
+def _epilogue(examples: Sequence[str]) -> str:
+    return "Examples:\n\n" + "\n\n".join(f"`{example}`" for example in examples) + "\n\nMore: docs/command-line.md"
+
+
+def _spelled_as_in_python(token: str) -> str:
+    """`--evaluate-every` is `--evaluate_every`."""
+    if not token.startswith("--"):
+        return token
+    name, equals, value = token.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}"
+
+
+def explain(error: BaseException) -> tuple[Exit, str]:
+    """The exit code for an error, and one line about it."""
+    from cyclopts import CycloptsError
+
+    if isinstance(error, KeyboardInterrupt):
+        return Exit.INTERRUPTED, "Stopped before the first round was done: there is nothing to show."
+    text = str(error).strip()
+    line = " ".join(text.split()) or type(error).__name__
+    if isinstance(error, (InvalidInput, CycloptsError)):
+        return Exit.BAD_INPUT, line
+    if isinstance(error, OSError):
+        return Exit.FILES, line
+    if type(error).__name__ == "TooFewReplies":  # by name: its module would bring torch
+        hint = " Models that grow without bound do this: try a smaller --local.lr." if "not finite" in line else ""
+        return Exit.TOO_FEW_REPLIES, f"{line}{'' if line.endswith('.') else '.'}{hint}"
+    return Exit.BUG, f"{type(error).__name__}: {line} (not expected; --debug shows where)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""`corymb data`: look at data before running anything on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+import torch
+from cyclopts import Parameter
+from torch import Tensor
+
+from corymb.data import FederatedDataset, load
+from corymb.data.schema import kind_of
+from corymb.runs.learners import default_model
+
+PICTURES = 6
+BARS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """How to read data of your own."""
+
+    client: str | None = None
+    """The column (in npz: the array) of clients."""
+    label: str | None = None
+    """The column of labels."""
+    test: float | None = None
+    """The share of each client's rows to test on."""
+    task: Literal["classification", "regression"] | None = None
+    """What the labels are."""
+
+
+def show(data: str, *, own: Annotated[Own, Parameter(name="*")] = Own(), seed: int = 0) -> None:  # noqa: B008
+    """Show clients, sizes, labels and, where examples are pictures, some of them.
+
+    Parameters
+    ----------
+    data
+        A name, a folder or a file.
+    seed
+        Of data that are made or split.
+    """
+    given = {field.name: getattr(own, field.name) for field in fields(own) if getattr(own, field.name) is not None}
+    describe(load(data, seed=seed, **given))
+
+
+def describe(data: FederatedDataset) -> None:
+    """Print what a data set is like to stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(data, markup=False, highlight=False)
+    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in facts_of(data).items():
+        facts.add_row(name, value)
+    console.print(facts)
+    for name, share in labels_of(data).items():
+        console.print(f"{name[:16]:>16} {share:6.1%} {'█' * round(share * BARS)}", markup=False, highlight=False)
+    pictures = pictures_of(data)
+    if pictures is not None:
+        console.print(drawn(pictures, colour=console.is_terminal and not console.no_color))
+
+
+def facts_of(data: FederatedDataset) -> dict[str, str]:
+    """What there is to say in words."""
+    sizes = data.sizes.double()
+    least, middle, most = (int(sizes.quantile(q)) for q in (0.0, 0.5, 1.0))
+    names = ", ".join(data.names[:3]) + (", ..." if len(data) > 3 else "")
+    facts = {
+        "clients": f"{len(data)} ({names})",
+        "sizes": f"{least} to {most} training examples, median {middle}; {len(data.test.y)} test examples in all",
+        "features": f"{list(data.features)}{', to be standardised' if data.standardise else ''}",
+        "model": "give one" if kind_of(data).codes else f"{default_model(kind_of(data))}, if you give none",
+    }
+    if data.feature_names:
+        facts["columns"] = ", ".join(data.feature_names)
+    if data.truth is not None:
+        facts["truth"] = f"{len(data.truth.unique())} clusters of {data.truth.bincount().tolist()} clients"
+    return facts
+
+
+def labels_of(data: FederatedDataset) -> dict[str, float]:
+    """The share of training examples of each class, or in each of ten bins."""
+    y = data.train.y
+    if data.task == "classification":
+        shares = y.bincount(minlength=len(data.classes)) / len(y)
+        return dict(zip(data.classes, shares.tolist(), strict=True))
+    low, high = float(y.min()), float(y.max())
+    edges = torch.linspace(low, high, 11).tolist()
+    counts = torch.histc(y.float(), bins=10, min=low, max=high) if high > low else torch.tensor([len(y)])
+    return {f"{edge:.4g} ..": share for edge, share in zip(edges, (counts / len(y)).tolist(), strict=False)}
+
+
+def pictures_of(data: FederatedDataset) -> Tensor | None:
+    """The first picture of some clients, evenly spread, as rows of grey in [0, 1]; None where there are none."""
+    x = data.train.x
+    side = round(data.features[0] ** 0.5)
+    flat = len(data.features) == 1 and side**2 == data.features[0] and side >= 4 and not data.feature_names
+    within = bool(x.min() >= 0) and bool(x.max() <= 1)
+    if not within or data.standardise or not (kind_of(data).picture or flat):
+        return None
+    places = torch.linspace(0, len(data) - 1, min(PICTURES, len(data))).long()
+    chosen = x[data.train.offsets[:-1][places]]
+    return chosen.reshape(-1, side, side) if flat else chosen.mean(1)
+
+
+def drawn(pictures: Tensor, *, colour: bool) -> Any:
+    """Pictures side by side in half-blocks, each character two pixels high."""
+    from rich.text import Text
+
+    text = Text()
+    count, height, _ = pictures.shape
+    for row in range(0, height, 2):
+        for number in range(count):
+            upper = pictures[number, row].tolist()
+            lower = pictures[number, row + 1].tolist() if row + 1 < height else [0.0] * len(upper)
+            for top, bottom in zip(upper, lower, strict=True):
+                text.append(*_half_block(top, bottom, colour=colour))
+            text.append("  ")
+        text.append("\n")
+    return text
+
+
+def _half_block(top: float, bottom: float, *, colour: bool) -> tuple[str, str]:
+    if not colour:
+        return " ▄▀█"[2 * (top > 0.5) + (bottom > 0.5)], ""
+    above, below = (round(255 * value) for value in (top, bottom))
+    return "▀", f"rgb({above},{above},{above}) on rgb({below},{below},{below})"

@@ -1,0 +1,28 @@
+"""`corymb list`: the names that other commands take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+
+def show_list(what: Literal["data", "algorithms", "models"]) -> None:
+    """Show what can be named: data, algorithms or models."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, text in names_of(what).items():
+        table.add_row(name, escape(text))
+    Console().print(table)
+
+
+def names_of(what: str) -> dict[str, str]:
+    """Names and what they stand for."""
+    from corymb.data import NAMES
+    from corymb.runs.catalogue import ALGORITHMS
+    from corymb.runs.learners import MODELS
+
+    tables: dict[str, Mapping[str, Any]] = {"data": NAMES, "algorithms": ALGORITHMS, "models": MODELS}
+    return {name: row.description for name, row in tables[what].items()}

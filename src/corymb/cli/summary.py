@@ -1,0 +1,56 @@
+"""A run for people: a table of clusters, the metrics, and what to do next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from corymb.runs.progress import readable_bytes
+from corymb.runs.run import Run
+
+NAMES_SHOWN = 3
+
+
+def show_run(run: Run, folder: Path | None) -> None:
+    """Print a run to stdout."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    clusters = Table(title=f"{run.config['algorithm']} on {escape(str(run.config['data']))}", title_justify="left")
+    for name, justify in (("cluster", "right"), ("clients", "right"), ("such as", "left")):
+        clusters.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for label, size in run.sizes.items():
+        clusters.add_row("none" if label < 0 else str(label), str(size), escape(members(run, label)))
+    metrics = Table(show_header=False)
+    for name, value in run.metrics.items():
+        metrics.add_row(name, f"{value:.4g}")
+    console.print(clusters, metrics, sep="\n")
+    ledger = run.ledger
+    sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
+    console.print(f"{ledger.rounds} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
+    for line in advice(run, folder):
+        console.print(escape(line), style="dim", highlight=False)
+
+
+def members(run: Run, label: int) -> str:
+    """The first few clients of a cluster."""
+    names = [name for name, cluster in run.labels.items() if cluster == label]
+    return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+
+
+def advice(run: Run, folder: Path | None) -> list[str]:
+    """What to do next."""
+    algorithm = run.config["algorithm"]
+    own = "".join(f" --{name} {run.config[name]}" for name in ("client", "label", "test", "task") if name in run.config)
+    lines = []
+    if folder is None:
+        lines.append("Keep a run with --out DIR; the whole result for programs with --json.")
+    else:
+        lines.append(f"Kept in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
+        lines.append(f"The same again: corymb run --config {folder / 'config.toml'}")
+    if algorithm != "fedavg":
+        lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} fedavg{own}")
+    if run.config.get("restarts") == 1:
+        lines.append("A bad start can cost a cluster: --restarts 5 keeps the best of five.")
+    return lines

@@ -1,0 +1,1 @@
+"""Clusters from numbers: points, distances, thresholds."""

@@ -1,0 +1,177 @@
+"""How far clients and clusters are from each other: cross-losses, or ℓq distances of parameters.
+
+Every cross-loss that SR-FCA asks for follows from two matrices: the losses of the n clients' own models on the n
+clients (`known`, measured once) and of the k clusters' models on the n clients (`fit`, once a refinement). Models go
+out in chunks, and every client answers a whole chunk at once: nothing is measured pair by pair.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from corymb.algorithms.parts.own_models import compare_own, losses_of
+from corymb.core.federation import Cohort, Replies
+from corymb.settings import InvalidInput
+from corymb.trees import Params, count, leaves, take
+
+AT_ONCE = 64
+"""Models in a message."""
+BLOCK = 2**22
+"""Numbers of all clients' models in a block of coordinates."""
+
+
+class Measure(Protocol):
+    """A kind of distance, for `dist` in the paper's algorithms."""
+
+    @property
+    def squared(self) -> bool:
+        """Whether distances are like squares of lengths above a floor, as losses are."""
+        ...
+
+    def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
+        """What must be known of the clients' own models: n n, for those that answered everything."""
+        ...
+
+    def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
+        """What must be known of k clusters' models: n k."""
+        ...
+
+    def between_clients(self, known: Tensor) -> Tensor:
+        """n n."""
+        ...
+
+    def to_clusters(self, known: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
+        """n k; `labels` are the clusters that the models were trained on."""
+        ...
+
+    def between_clusters(self, fit: Tensor, labels: Tensor, models: Params) -> Tensor:
+        """k k."""
+        ...
+
+
+def measure_named(name: str) -> Measure:
+    """`losses`, or `l` and an order, as in `l2`, `l1` or `linf`."""
+    if name == "losses":
+        return CrossLosses()
+    try:
+        q = float(name.removeprefix("l"))
+    except ValueError:
+        q = 0.0
+    if not name.startswith("l") or not q >= 1:
+        raise InvalidInput(f"distance is {name!r}, wanted 'losses', or 'l' and an order of at least 1, such as 'l2'.")
+    return Norms(q)
+
+
+@dataclass(frozen=True)
+class CrossLosses:
+    """½ (F_i(w_j) + F_j(w_i)); a cluster's loss is the mean of its members'. `known[i, j]` and `fit[i, c]`: F_i."""
+
+    @property
+    def squared(self) -> bool:
+        """A loss is to second order the square of a length."""
+        return True
+
+    def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
+        """Everybody's loss of everybody's model."""
+        replies = cross_losses(clients, own)
+        answered = torch.isin(clients.ids, replies.clients.ids)
+        return replace(replies, value=replies.value[:, answered])
+
+    def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
+        """Everybody's loss of every cluster's model."""
+        return _on_server(clients.map(compare_own, models, q=None))
+
+    def between_clients(self, known: Tensor) -> Tensor:
+        """Definition 5.1; the diagonal holds everybody's own loss."""
+        return (known + known.T) / 2
+
+    def to_clusters(self, known: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
+        """½ (F_i(ω_c) + F_c(w_i)), with client i left out of its own cluster's loss."""
+        member = _members(labels, fit.shape[1], known)
+        own = known.diagonal()[:, None]
+        others = member.sum(0) - member
+        cluster_loss = (known.T @ member - own * member) / others.clamp_min(1)
+        return (fit + torch.where(others > 0, cluster_loss, own)) / 2
+
+    def between_clusters(self, fit: Tensor, labels: Tensor, models: Params) -> Tensor:
+        """½ (F_c(ω_c') + F_c'(ω_c))."""
+        member = _members(labels, fit.shape[1], fit)
+        cluster_loss = member.T @ fit / member.sum(0).clamp_min(1)[:, None]
+        return (cluster_loss + cluster_loss.T) / 2
+
+
+@dataclass(frozen=True)
+class Norms:
+    """‖w_i − w_j‖ in ℓq."""
+
+    q: float
+
+    @property
+    def squared(self) -> bool:
+        """These are lengths."""
+        return False
+
+    def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
+        """The distances themselves: clients need not be asked again."""
+        return Replies(clients, pairwise_norms(own, self.q), [])
+
+    def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
+        """Everybody's distance to every cluster's model, measured where the client's own model is kept."""
+        return _on_server(clients.map(compare_own, models, q=self.q))
+
+    def between_clients(self, known: Tensor) -> Tensor:
+        """As known."""
+        return known
+
+    def to_clusters(self, known: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
+        """As measured."""
+        return fit
+
+    def between_clusters(self, fit: Tensor, labels: Tensor, models: Params) -> Tensor:
+        """The server has the models."""
+        return pairwise_norms(models, self.q)
+
+
+def cross_losses(clients: Cohort, models: Params, at_once: int = AT_ONCE) -> Replies[Tensor]:
+    """Every client's loss of every model, for the clients that answered every chunk of models: n c."""
+    parts: list[Replies[Tensor]] = []
+    for first in range(0, count(models), at_once):
+        parts.append(clients.map(losses_of, take(models, slice(first, first + at_once))))
+        clients = parts[-1].clients
+    rows = [part.value[torch.isin(part.clients.ids, clients.ids).to(part.value.device)] for part in parts]
+    return Replies(clients, torch.cat(rows, dim=1).double().cpu(), [who for part in parts for who in part.rejected])
+
+
+def pairwise_norms(models: Params, q: float) -> Tensor:
+    """The ℓq distances of stacked models, block by block of coordinates in float64: n n."""
+    n = count(models)
+    total = torch.zeros(n, n, dtype=torch.float64)
+    for leaf in leaves(models):
+        for block in leaf.flatten(1).split(max(1, BLOCK // n), dim=1) if leaf.dim() > 1 else [leaf[:, None]]:
+            part = _powers(block.double(), q).cpu()
+            total = torch.maximum(total, part) if math.isinf(q) else total + part
+    return total if math.isinf(q) else total.pow(1 / q)
+
+
+def _powers(rows: Tensor, q: float) -> Tensor:
+    """Σ |a − b|^q over the coordinates, for all pairs; for q = ∞ the maximum."""
+    if q != 2:
+        distances: Tensor = torch.cdist(rows, rows, p=q)
+        return distances if math.isinf(q) else distances.pow(q)
+    rows = rows - rows.mean(0)  # what all have in common would cost digits below
+    gram = rows @ rows.T
+    squares = gram.diagonal()
+    return (squares[:, None] + squares - 2 * gram).clamp_min(0).fill_diagonal_(0)
+
+
+def _on_server(replies: Replies[Tensor]) -> Replies[Tensor]:
+    return replace(replies, value=replies.value.double().cpu())
+
+
+def _members(labels: Tensor, k: int, like: Tensor) -> Tensor:
+    return (labels[:, None] == torch.arange(k)).to(like)  # n k

@@ -1,0 +1,194 @@
+"""Groups of those that are near each other, from pairwise distances, and how near that is found from the distances."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from statistics import median
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corymb.clustering.grouping import Gap, by_appearance
+from corymb.keys import Key, fold, normal
+
+log = logging.getLogger(__name__)
+BINS = 50
+"""Bins of the histogram of distances."""
+
+
+class Merge(NamedTuple):
+    """Single linkage joins the groups of two points at a height, the least distance between the groups."""
+
+    height: float
+    one: int
+    other: int
+
+
+class Threshold(NamedTuple):
+    """A distance between those within groups and those from group to group, with the evidence for it."""
+
+    value: float
+    heights: list[float]  # of single linkage's merges, rising
+    gap: Gap | None  # the widest that leaves two groups or more, if any does
+    chance: float  # one cloud without groups shows a gap of this ratio once in twenty times
+    found: bool  # whether the gap is too wide for chance; if not, `value` joins everybody
+
+
+DRAWS = 40
+"""Clouds drawn to see what gaps come by chance."""
+BEYOND_CHANCE = 1.5
+"""How much wider, in logarithms, than chance allows a gap must be: one cloud of real clients is not quite normal."""
+LEAST_CHANCE = 1.05
+"""No gap is held to come by chance more rarely than one of this ratio, however even the distances are."""
+
+
+def single_linkage(distances: Tensor) -> list[Merge]:
+    """The merges in the order of their heights: the edges of a minimum spanning tree (Prim), in n² steps.
+
+    >>> [merge.height for merge in single_linkage(torch.tensor([[0.0, 1, 9], [1, 0, 5], [9, 5, 0]]))]
+    [1.0, 5.0]
+    """
+    rows = distances.detach().cpu().double().numpy()
+    n = len(rows)
+    nearest, nearest_to, inside = rows[0].copy(), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=bool)
+    inside[0] = True
+    merges = []
+    for _ in range(n - 1):
+        new = int(np.where(inside, np.inf, nearest).argmin())
+        merges.append(Merge(float(nearest[new]), int(nearest_to[new]), new))
+        inside[new] = True
+        nearer = ~inside & (rows[new] < nearest)
+        nearest[nearer], nearest_to[nearer] = rows[new][nearer], new
+    return sorted(merges)
+
+
+def threshold_groups(distances: Tensor, threshold: float, *, order: Tensor, least: int = 1) -> Tensor:
+    """The connected components of the graph with an edge wherever two are at most `threshold` apart: n.
+
+    Components of fewer than `least` are no groups: -1. Groups are numbered by who comes first in `order`, n numbers.
+    """
+    component = list(range(len(distances)))
+    for merge in single_linkage(distances):
+        if merge.height <= threshold:
+            old, new = component[merge.other], component[merge.one]
+            component = [new if mine == old else mine for mine in component]
+    return _numbered(torch.tensor(component), order, least)
+
+
+def pivot_groups(distances: Tensor, threshold: float, *, order: Tensor, draws: Tensor, least: int = 1) -> Tensor:
+    """Groups of a pivot and all within `threshold` of it that have none yet; pivots come in the order of `draws`.
+
+    Correlation clustering by random pivots (Ailon, Charikar, Newman 2008), as in the SR-FCA authors' code.
+    """
+    near, group = distances <= threshold, torch.full((len(distances),), -1)
+    for pivot in draws.argsort().tolist():
+        if group[pivot] < 0:
+            group[(group < 0) & (near[pivot] | (torch.arange(len(group)) == pivot))] = pivot
+    return _numbered(group, order, least)
+
+
+def _numbered(component: Tensor, order: Tensor, least: int) -> Tensor:
+    _, dense, sizes = component.unique(return_inverse=True, return_counts=True)
+    kept = sizes[dense] >= least
+    labels, places = torch.full_like(component, -1), order.argsort()
+    chosen = places[kept[places]]
+    if len(chosen):
+        labels[chosen] = by_appearance(dense[chosen])
+    return labels
+
+
+def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool = False) -> Threshold:
+    """The middle of the widest relative gap in the heights of single linkage, if chance does not make such gaps.
+
+    Only cuts count that leave two groups or more of at least `least` (and a twentieth of all) points, with half of all
+    points in them: outliers are no groups. What chance makes is seen in clouds without groups that are as wide in
+    every direction as the points are: normal draws with the spectrum of the distances (classical scaling). So one
+    rule serves any kind of distance. `squared`: distances are like squares of lengths above a floor, which stands on
+    the diagonal, as losses are; a loss is to second order the square of a distance.
+
+    Groups that are found are looked at in the same way, for groups within them are nearer to each other: the lowest
+    threshold of all counts. Groups cut too small can be joined later; those cut too large hide what is in them.
+    """
+    merges = single_linkage(distances)
+    heights = [merge.height for merge in merges]
+    least_here = max(least, -(-len(distances) // 20))
+    gap, members = _widest_between_groups(merges, len(distances), least_here)
+    if gap is None:
+        return Threshold(float(distances.max()), heights, None, LEAST_CHANCE, False)
+    chance = max(LEAST_CHANCE, _by_chance(distances[members][:, members], key, least_here, squared))
+    if math.log(gap.ratio) < BEYOND_CHANCE * math.log(chance):
+        return Threshold(float(distances.max()), heights, gap, chance, False)
+    best = Threshold(gap.threshold, heights, gap, chance, True)
+    labels = threshold_groups(distances, best.value, order=torch.arange(len(distances)), least=least)
+    for group in range(int(labels.max()) + 1):
+        mine = labels == group
+        inner = find_threshold(distances[mine][:, mine], key, least=least, squared=squared)
+        if inner.found and inner.value < best.value:
+            best = inner._replace(heights=heights)
+    return best
+
+
+def settle_threshold(
+    given: float | Literal["auto"], distances: Tensor, key: Key, *, least: int, squared: bool
+) -> tuple[float, dict[str, object]]:
+    """The threshold, given or found, and all that a plot of it needs, as plain values; says so where there is none."""
+    rows = distances.detach().cpu().double().numpy()
+    counts, edges = np.histogram(rows[np.triu_indices(len(rows), k=1)], BINS)
+    notes: dict[str, object] = {"distance_counts": counts.tolist(), "distance_edges": edges.tolist()}
+    if given != "auto":
+        heights = [merge.height for merge in single_linkage(distances)]
+        return given, notes | {"threshold": given, "merge_heights": heights}
+    found = find_threshold(distances, key, least=least, squared=squared)
+    gap = found.gap.ratio if found.gap else 1.0
+    notes |= {"threshold": found.value, "merge_heights": found.heights, "gap": gap, "chance": found.chance}
+    if not found.found:
+        text = f"distances show no clusters (widest gap {gap:.2f}, by chance up to {found.chance:.2f}): one for all"
+        log.warning("clients' %s", text)
+        notes["warning"] = text
+    return found.value, notes
+
+
+def _widest_between_groups(merges: Sequence[Merge], n: int, least: int) -> tuple[Gap | None, list[int]]:
+    """The widest gap whose cut leaves two groups of `least` or more with half of all in them, and who is in them."""
+    groups, widest, cut = {i: [i] for i in range(n)}, 1.0, None
+    component, positive = list(range(n)), [merge.height for merge in merges if merge.height > 0]
+    floor = 1e-6 * median(positive) if positive else 1.0  # points that coincide: not a gap of infinite width
+    found: list[int] = []
+    for below, above in pairwise([*merges, Merge(math.nan, 0, 0)]):
+        one, other = component[below.one], component[below.other]
+        one, other = (one, other) if len(groups[one]) >= len(groups[other]) else (other, one)
+        for place in groups[other]:
+            component[place] = one
+        groups[one] += groups.pop(other)
+        ratio = above.height / max(below.height, floor)
+        if ratio > widest:
+            large = [group for group in groups.values() if len(group) >= least]
+            if len(large) >= 2 and 2 * sum(map(len, large)) >= n:
+                widest, found = ratio, sorted(chain(*large))
+                cut = Gap(math.sqrt(max(below.height, floor) * above.height), below.height, above.height, ratio)
+    return cut, found
+
+
+def _by_chance(distances: Tensor, key: Key, least: int, squared: bool) -> float:
+    """The ratio that the widest gap of a cloud without groups exceeds once in twenty times."""
+    rows, n = distances.detach().cpu().double().numpy(), len(distances)
+    floor = rows.diagonal() if squared else np.zeros(n)
+    squares = np.clip(rows - (floor[:, None] + floor) / 2 if squared else rows**2, 0, None)
+    np.fill_diagonal(squares, 0)
+    centred = squares - squares.mean(0) - squares.mean(1)[:, None] + squares.mean()
+    spectrum = np.clip(np.linalg.eigvalsh(-centred / 2), 0, None)[::-1] / max(1, n - 1)
+    ratios = []
+    for draw in range(DRAWS):
+        cloud = normal(fold(key, draw), (n, n), torch.float64).numpy() * np.sqrt(spectrum)
+        gram = cloud @ cloud.T
+        length = gram.diagonal()
+        apart = np.clip(length[:, None] + length - 2 * gram, 0, None)
+        apart = apart + np.median(floor) if squared else np.sqrt(apart)
+        gap, _ = _widest_between_groups(single_linkage(torch.from_numpy(apart)), n, least)
+        ratios.append(gap.ratio if gap else 1.0)
+    return float(np.quantile(ratios, 0.95))

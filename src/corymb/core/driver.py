@@ -1,0 +1,58 @@
+"""Who ticks the clock: runs an algorithm, stamps its snapshots and goes on when too few clients answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.settings import InvalidInput, fingerprint, to_dict
+
+log = logging.getLogger(__name__)
+FAILURES_IN_A_ROW = 3
+
+
+def drive(
+    algorithm: Algorithm, fed: Federation, start: Snapshot | None = None, *, seed: int = 0, about: str = ""
+) -> Iterator[Snapshot]:
+    """Run `algorithm`, from `start` where given; yields a stamped snapshot after every round.
+
+    Continuing from any yielded snapshot gives exactly the rest of the uninterrupted run. `about` stands for what
+    the run is about (data and model) in the fingerprint.
+    """
+    mark = fingerprint_of(algorithm, about)
+    if start is not None and start.fingerprint not in ("", mark):
+        raise InvalidInput(
+            f"The snapshot belongs to another run (fingerprint {start.fingerprint}, this run's is {mark}): the "
+            "algorithm's settings, data or model differ. Use the same, or start.handover() to begin from its models."
+        )
+    at, failures = start, 0
+    seed, clock = (start.seed, start.clock) if start else (seed, 0)
+    fed.rewind(clock)
+    while True:
+        fed.set_clock(seed=seed, clock=clock)
+        try:
+            for snapshot in algorithm.run(fed, at):
+                clock, failures = clock + 1, 0
+                fed.ledger.rounds += 1
+                fed.set_clock(seed=seed, clock=clock)
+                at = replace(snapshot, fingerprint=mark, seed=seed, clock=clock)
+                yield at
+            return
+        except TooFewReplies as problem:
+            failures += 1
+            fed.ledger.abandoned.append({"clock": clock, "reason": str(problem)})
+            if failures == FAILURES_IN_A_ROW:
+                raise
+            log.warning("round abandoned at clock %d: %s", clock, problem)
+            fed.rewind(clock)  # a round that does not count leaves nothing in client memory
+            clock += 1
+            at = at and replace(at, clock=clock)
+
+
+def fingerprint_of(algorithm: Algorithm, about: str) -> str:
+    """What must agree for one run to continue another: settings without `rounds`, data and model."""
+    settings = {name: value for name, value in to_dict(algorithm).items() if name != "rounds"}
+    return fingerprint(type(algorithm).__name__, settings, about)

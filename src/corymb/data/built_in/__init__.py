@@ -1,0 +1,1 @@
+"""Data sets that come by name: embedded, downloaded or made."""

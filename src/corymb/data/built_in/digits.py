@@ -1,0 +1,70 @@
+"""Handwritten digits that come with scikit-learn, 1797 images of 8 x 8: real data without a download."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from corymb.data.built_in.views import View, client_names, inversions, rotations, show
+from corymb.data.dataset import FederatedDataset
+from corymb.data.features import Array
+from corymb.data.ragged import Ragged
+from corymb.settings import require
+
+_TOP = 16  # the brightest pixel
+
+
+def digits(seed: int = 0, *, clients: int = 80, train: int = 60, test: int = 40) -> FederatedDataset:
+    """Rotated digits: four clusters of clients see the digits turned by 0, 90, 180 and 270 degrees.
+
+    The images are split once, by `seed`, into a train pool and a test pool in proportion to `train` and `test` (1078
+    and 719 as it stands), so that no test image of any client is a training image of any other. Each cluster orders
+    either pool by a permutation of its own and deals it out, client after client, `train` and `test` images each,
+    beginning again at its front when it is used up. So nobody holds an image twice; as it stands each cluster uses 122
+    of its training images and 81 of its test images twice, and the others once; and every image occurs in all
+    rotations. Pixels are divided by 16; the 64 of them are one vector. Clients of a cluster stand together.
+    """
+    return _deal("digits", rotations(4), seed, clients, train, test)
+
+
+def digits_inverted(seed: int = 0, *, clients: int = 40, train: int = 60, test: int = 40) -> FederatedDataset:
+    """Two clusters, one of which sees the digits with dark and light exchanged; otherwise as `digits`."""
+    return _deal("digits-inverted", inversions(_TOP), seed, clients, train, test)
+
+
+def digits_iid(seed: int = 0, *, clients: int = 20, train: int = 60, test: int = 40) -> FederatedDataset:
+    """Digits without groups, to see what an algorithm makes of that: one true cluster; otherwise as `digits`."""
+    return _deal("digits-iid", rotations(1), seed, clients, train, test)
+
+
+def _deal(name: str, views: Sequence[View], seed: int, clients: int, train: int, test: int) -> FederatedDataset:
+    x, y = _images()
+    k, each = len(views), clients // len(views)
+    require(each * k == clients and clients > 0, f"clients={clients}: wanted a multiple of the {k} clusters.")
+    enough = train >= 1 and test >= 0 and train + test <= len(x)
+    require(enough, f"train={train}, test={test}: a client needs a training image, and there are {len(x)} in all.")
+    rng = np.random.default_rng(seed)
+    pools = np.split(rng.permutation(len(x)), [round(len(x) * train / (train + test))])
+
+    def part(pool: Array, size: int) -> Ragged:
+        rows = [rng.permutation(pool)[np.arange(each * size) % max(1, len(pool))] for _ in views]
+        return show(x, y, rows, torch.full((clients,), size), views, top=_TOP, flat=True)
+
+    return FederatedDataset(
+        name=name,
+        names=client_names(clients),
+        train=part(pools[0], train),
+        test=part(pools[1], test),
+        task="classification",
+        classes=tuple("0123456789"),
+        truth=torch.arange(k).repeat_interleave(each),
+    )
+
+
+def _images() -> tuple[Array, Array]:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return bunch.images.astype(np.uint8), bunch.target

@@ -1,0 +1,129 @@
+"""Any set of images as a federation in which clusters see them turned or inverted.
+
+The protocol of IFCA (Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning", 2020):
+every cluster orders all training images by a permutation of its own and cuts them into clients, so that each image
+occurs once in every cluster; the test images, in the order of their file, are cut into equal shares for the cluster's
+clients. `disjoint=True` is the protocol of SR-FCA (Vardhan, Ghosh, Mazumdar 2024): one permutation for all, so that no
+image belongs to two clients; test images are cut, in the order of their file, among all clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from corymb.data.built_in import views
+from corymb.data.dataset import FederatedDataset
+from corymb.data.features import Array
+from corymb.settings import require
+
+_TOP = 255
+
+
+def rotated(
+    x: Array,
+    y: Array,
+    x_test: Array,
+    y_test: Array,
+    *,
+    clients: int = 1200,
+    per_client: int = 200,
+    rotations: int = 4,
+    seed: int = 0,
+    flat: bool = False,
+    disjoint: bool = False,
+    classes: Sequence[str] = (),
+    name: str = "rotated",
+) -> FederatedDataset:
+    """Clusters see the images turned: 4 rotations are 0, 90, 180 and 270 degrees, 2 are 0 and 180.
+
+    Images are uint8 [N, H, W] or [N, C, H, W]; they become float32 in [0, 1] of shape [C, H, W], or vectors if `flat`.
+    """
+    require(x.shape[-1] == x.shape[-2], f"Images are {x.shape[-2]} x {x.shape[-1]}: only square ones can be turned.")
+    ways = views.rotations(rotations)
+    train = _train_rows(len(x), clients, per_client, len(ways), seed, disjoint)
+    test = _test_rows(len(x_test), len(ways), disjoint)
+    return _federate((x, y, x_test, y_test), ways, train, test, clients, flat, tuple(classes), name)
+
+
+def inverted(
+    x: Array,
+    y: Array,
+    x_test: Array,
+    y_test: Array,
+    *,
+    clients: int = 100,
+    per_client: int = 600,
+    seed: int = 0,
+    flat: bool = False,
+    disjoint: bool = False,
+    classes: Sequence[str] = (),
+    name: str = "inverted",
+) -> FederatedDataset:
+    """Two clusters, one of which sees 255 minus every pixel; otherwise as `rotated`."""
+    ways = views.inversions(_TOP)
+    train = _train_rows(len(x), clients, per_client, len(ways), seed, disjoint)
+    test = _test_rows(len(x_test), len(ways), disjoint)
+    return _federate((x, y, x_test, y_test), ways, train, test, clients, flat, tuple(classes), name)
+
+
+def _train_rows(rows: int, clients: int, per_client: int, k: int, seed: int, disjoint: bool) -> list[Array]:
+    """The training images of each cluster's clients, `per_client` after `per_client`."""
+    require(clients >= k and clients % k == 0, f"clients={clients}: wanted a multiple of the {k} clusters.")
+    wanted = clients // k * per_client
+    used = wanted * k if disjoint else wanted
+    require(
+        0 < used <= rows,
+        f"clients={clients}, per_client={per_client}: that takes {used} images of the {rows} there are; ask for less.",
+    )
+    rng = np.random.default_rng(seed)
+    if disjoint:
+        return np.split(rng.permutation(rows)[:used], k)
+    return [rng.permutation(rows)[:wanted] for _ in range(k)]
+
+
+def _test_rows(rows: int, k: int, disjoint: bool) -> list[Array]:
+    """The test images of each cluster, in the order of their file."""
+    return np.array_split(np.arange(rows), k) if disjoint else [np.arange(rows)] * k
+
+
+def _shares(rows: Sequence[Array], each: int) -> torch.Tensor:
+    """Each cluster's images cut into `each` shares that differ by one at most."""
+    cuts = [np.diff(np.arange(each + 1) * len(chosen) // each) for chosen in rows]
+    return torch.from_numpy(np.concatenate(cuts))
+
+
+def _federate(
+    images: tuple[Array, Array, Array, Array],
+    ways: Sequence[views.View],
+    train: Sequence[Array],
+    test: Sequence[Array],
+    clients: int,
+    flat: bool,
+    classes: tuple[str, ...],
+    name: str,
+) -> FederatedDataset:
+    x, y, x_test, y_test = images
+    _check_images(x, y)
+    _check_images(x_test, y_test)
+    each = clients // len(ways)
+    return FederatedDataset(
+        name=name,
+        names=views.client_names(clients),
+        train=views.show(x, y, train, _shares(train, each), ways, top=_TOP, flat=flat),
+        test=views.show(x_test, y_test, test, _shares(test, each), ways, top=_TOP, flat=flat),
+        task="classification",
+        classes=classes or tuple(str(label) for label in range(int(y.max()) + 1)),
+        truth=torch.arange(len(ways)).repeat_interleave(each),
+    )
+
+
+def _check_images(x: Array, y: Array) -> None:
+    right = x.dtype == np.uint8 and x.ndim in (3, 4) and y.shape == x.shape[:1]
+    require(
+        right,
+        f"Images are {x.dtype} {list(x.shape)} with labels {list(y.shape)}: wanted uint8 [N, H, W] or [N, C, H, W] and "
+        "one label for each.",
+    )

@@ -1,0 +1,59 @@
+"""One set of images seen in several ways, a cluster of clients for each way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from corymb.data.features import Array
+from corymb.data.ragged import Ragged, offsets_of
+from corymb.settings import require
+
+View = Callable[[Array], Array]
+
+_BLOCK = 4096  # images turned in one go: small beside the result
+
+
+def rotations(count: int) -> list[View]:
+    """Turns by equal parts of a circle: 4 are 0, 90, 180 and 270 degrees anticlockwise, 2 are 0 and 180."""
+    require(count in (1, 2, 4), f"rotations={count}: images can be turned in 1, 2 or 4 ways.")
+    return [_turn(cluster * 4 // count) for cluster in range(count)]
+
+
+def _turn(quarters: int) -> View:
+    return lambda images: np.rot90(images, quarters, axes=(-2, -1))
+
+
+def inversions(top: int) -> list[View]:
+    """Pixels as they are, and `top` minus them."""
+    return [lambda images: images, lambda images: np.subtract(top, images, dtype=images.dtype)]
+
+
+def show(
+    x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int, flat: bool
+) -> Ragged:
+    """The images `rows[j]` as `views[j]` shows them, cluster after cluster, divided by `top`, for clients of `sizes`.
+
+    Images are uint8 [N, H, W] or [N, C, H, W]; they come out as [C, H, W], or as vectors where `flat`.
+    """
+    shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
+    total = sum(len(chosen) for chosen in rows)
+    out = torch.empty(total, *shape)
+    start = 0
+    for chosen, view in zip(rows, views, strict=True):
+        for block in np.array_split(chosen, max(1, len(chosen) // _BLOCK)):
+            seen = torch.from_numpy(np.ascontiguousarray(view(x[block])))
+            # Written in place: a float copy of a data set of this kind is most of a gigabyte.
+            out[start : start + len(block)].copy_(seen.reshape(-1, *shape)).div_(top)
+            start += len(block)
+    labels = torch.from_numpy(np.concatenate([y[chosen] for chosen in rows]).astype(np.int64))
+    return Ragged(out.flatten(1) if flat else out, labels, offsets_of(sizes))
+
+
+def client_names(n: int) -> tuple[str, ...]:
+    """`client-00` and so on, as many digits as the last one needs."""
+    width = len(str(n - 1))
+    return tuple(f"client-{position:0{width}}" for position in range(n))

@@ -1,0 +1,102 @@
+"""Data sets by name, and data of your own by path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from corymb.data import store as storage
+from corymb.data.built_in import images, sources, synthetic
+from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
+from corymb.data.dataset import FederatedDataset
+from corymb.data.readers.folder import SUFFIXES, from_folder
+from corymb.settings import InvalidInput, did_you_mean, require
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that has a name."""
+
+    description: str
+    loader: Callable[[int], FederatedDataset]
+
+    def __call__(self, seed: int = 0) -> FederatedDataset:
+        """The data set made with `seed`."""
+        return self.loader(seed)
+
+
+def _mnist_rotated(seed: int) -> FederatedDataset:
+    return _rotated(sources.MNIST, "mnist-rotated", seed)
+
+
+def _fashion_rotated(seed: int) -> FederatedDataset:
+    return _rotated(sources.FASHION_MNIST, "fashion-rotated", seed)
+
+
+def _rotated(source: sources.Source, name: str, seed: int) -> FederatedDataset:
+    return images.rotated(*source.load(), seed=seed, flat=True, classes=source.classes, name=name)
+
+
+def _mnist_inverted(seed: int) -> FederatedDataset:
+    source = sources.MNIST
+    # Nobody shares an image, as in SR-FCA's experiments.
+    return images.inverted(
+        *source.load(), seed=seed, flat=True, disjoint=True, classes=source.classes, name="mnist-inverted"
+    )
+
+
+NAMES: Mapping[str, Entry] = MappingProxyType(
+    {
+        "digits": Entry("8 x 8 digits in four rotations, 80 clients; comes with the library", digits),
+        "digits-inverted": Entry("8 x 8 digits, half of 40 clients see them inverted", digits_inverted),
+        "digits-iid": Entry("8 x 8 digits without groups, 20 clients", digits_iid),
+        "mixed-regression-ifca": Entry(
+            "mixed linear regression of the IFCA paper, 100 clients in 2 clusters", synthetic.mixed_regression_ifca
+        ),
+        "mixed-regression": Entry(
+            "mixed linear regression of the moment descent paper, 200 clients x 50", synthetic.mixed_regression
+        ),
+        "mixed-regression-unbalanced": Entry(
+            "the same with 900 clients x 10 and 20 x 50", synthetic.mixed_regression_unbalanced
+        ),
+        "mixed-regression-skewed": Entry(
+            "the same, with clusters of 20, 30 and 50 % of the clients", synthetic.mixed_regression_skewed
+        ),
+        "mnist-rotated": Entry("MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated),
+        "mnist-inverted": Entry("MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted),
+        "fashion-rotated": Entry(
+            "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once", _fashion_rotated
+        ),
+    }
+)
+
+
+def load(name_or_path: str | os.PathLike[str], seed: int = 0, **own_options: Any) -> FederatedDataset:
+    """A data set by its name, or your own by its path; `own_options` go to `from_folder`.
+
+    A path is a folder, a table, an npz file or a file made by `FederatedDataset.save`. A folder that is called like one
+    of the names is reached as `./name`.
+    """
+    name = os.fspath(name_or_path)
+    if isinstance(name_or_path, str) and name in NAMES:
+        require(
+            not own_options, f"{name} takes no options but the seed: {', '.join(own_options)} are for data of your own."
+        )
+        return NAMES[name](seed)
+    path = Path(name).expanduser()
+    if path.suffix == storage.SUFFIX:
+        require(not own_options, f"{name} was saved with its split: {', '.join(own_options)} cannot be changed now.")
+        return FederatedDataset.load(path)
+    if path.exists():
+        return from_folder(path, seed=seed, **own_options)
+    if _looks_like_path(name):
+        raise InvalidInput(f"{name} is not a folder: there is nothing of that name; check the path.")
+    raise InvalidInput(f"There is no data set {name!r}, nor a folder of that name. {did_you_mean(name, NAMES)}")
+
+
+def _looks_like_path(name: str) -> bool:
+    return any(mark in name for mark in "/\\~") or name.startswith(".") or Path(name).suffix in SUFFIXES

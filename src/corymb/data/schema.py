@@ -1,0 +1,58 @@
+"""What a data set is like, as far as the choice of a model and of a step size goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from corymb.data.dataset import FederatedDataset
+from corymb.data.labels import Task
+
+
+class Kind(NamedTuple):
+    """Plain values, small enough to be kept with a run."""
+
+    task: Task
+    features: tuple[int, ...]
+    """The shape of one example."""
+    classes: tuple[str, ...] = ()
+    standardise: bool = False
+    """A table in raw units."""
+    codes: bool = False
+    """Features are whole numbers that stand for something, such as letters."""
+    linear: bool = False
+    """Made by linear models without an intercept, whose parameters are known."""
+
+    @property
+    def picture(self) -> bool:
+        """Whether an example is a picture: channels, rows, columns."""
+        return len(self.features) == 3
+
+    @property
+    def size(self) -> int:
+        """How many numbers an example has."""
+        size = 1
+        for length in self.features:
+            size *= length
+        return size
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return self._asdict()
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Kind:
+        """What `describe` gave, perhaps by way of a file."""
+        return Kind(**{**values, "features": tuple(values["features"]), "classes": tuple(values["classes"])})
+
+
+def kind_of(data: FederatedDataset) -> Kind:
+    """The kind of a data set."""
+    return Kind(
+        task=data.task,
+        features=data.features,
+        classes=data.classes,
+        standardise=data.standardise,
+        codes=not data.train.x.is_floating_point(),
+        linear=data.true_parameters is not None,
+    )

@@ -1,0 +1,44 @@
+"""Train and test examples of each client, by a rule in which no other client has a part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from corymb import keys
+from corymb.data.ragged import offsets_of
+from corymb.settings import require
+
+
+def held_out(client: Tensor, names: Sequence[str], share: float, seed: int) -> Tensor:
+    """A mask of the rows to test on: of each client the nearest number to `share`, always leaving one to train on.
+
+    Every row has a key from the seed, its client's name and its number among that client's rows; the rows with the
+    lowest keys are held out. So adding, leaving out or reordering clients changes nobody else's split.
+    """
+    require(0 <= share < 1, f"test={share} is not a share of the examples: give a number from 0 up to, but not, 1.")
+    sizes = torch.bincount(client, minlength=len(names))
+    tested = torch.minimum((sizes * share + 0.5).long(), (sizes - 1).clamp(min=0))
+    order = _by_client_and_key(client, names, offsets_of(sizes), seed)
+    mask = torch.zeros(len(client), dtype=torch.bool)
+    mask[order] = _places(sizes) < tested.repeat_interleave(sizes)
+    return mask
+
+
+def _by_client_and_key(client: Tensor, names: Sequence[str], offsets: Tensor, seed: int) -> Tensor:
+    """All rows, client after client, each client's by rising key."""
+    order = client.argsort(stable=True)
+    number = torch.empty_like(order)
+    number[order] = _places(offsets.diff())
+    hashes = torch.tensor([keys.hash_name(name) for name in names], dtype=torch.int64)
+    key = keys.fold(keys.root(seed), "held out", hashes[client], number)
+    order = key.argsort(stable=True)
+    return order[client[order].argsort(stable=True)]
+
+
+def _places(sizes: Tensor) -> Tensor:
+    """0, 1, ... for each client's rows in turn."""
+    starts = offsets_of(sizes)[:-1]
+    return torch.arange(int(sizes.sum())) - starts.repeat_interleave(sizes)

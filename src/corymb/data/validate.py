@@ -1,0 +1,159 @@
+"""The one place where a data set is checked; every complaint is one line that says how to mend it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from corymb.data.ragged import Ragged, owners
+from corymb.settings import InvalidInput, require
+
+if TYPE_CHECKING:
+    from corymb.data.dataset import FederatedDataset
+
+_BLOCK = 2**22  # values looked at in one go: a check must not need a copy of the data
+
+
+def check(data: FederatedDataset) -> None:
+    """Raise `InvalidInput` at the first thing that is wrong with `data`."""
+    _check_names(data.names)
+    for part, examples in (("train", data.train), ("test", data.test)):
+        _check_layout(part, examples, len(data.names))
+    _check_alike(data.train, data.test)
+    _check_nobody_empty(data)
+    _check_labels(data)
+    for part, examples in (("train", data.train), ("test", data.test)):
+        _check_finite(part, examples, data)
+    _check_truth(data)
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    require(len(names) > 0, "The data set has no clients: give it the examples of at least one.")
+    require(all(isinstance(name, str) and name for name in names), "Client names must be text and not empty.")
+    seen: set[str] = set()
+    for name in names:
+        require(name not in seen, f"Two clients are called {name!r}: names must differ; join the two or rename one.")
+        seen.add(name)
+
+
+def _check_layout(part: str, examples: Ragged, n: int) -> None:
+    x, y, offsets = examples
+    require(x.ndim >= 2, f"{part}.x has the shape {list(x.shape)}: wanted [rows, features].")
+    require(y.ndim == 1, f"{part}.y has the shape {list(y.shape)}: wanted one label for each row.")
+    require(len(x) == len(y), f"{part}.x has {len(x)} rows and {part}.y {len(y)}: give one label for each row.")
+    require(
+        offsets.dtype == torch.int64 and offsets.device.type == "cpu" and offsets.shape == (n + 1,),
+        f"{part}.offsets is {offsets.dtype} {list(offsets.shape)} on {offsets.device}: wanted int64 [{n + 1}] on the "
+        f"CPU, one more than the {n} clients.",
+    )
+    rising = int(offsets[0]) == 0 and bool((offsets.diff() >= 0).all()) and int(offsets[-1]) == len(x)
+    require(rising, f"{part}.offsets must rise from 0 to the number of rows, {len(x)}, without falling.")
+
+
+def _check_alike(train: Ragged, test: Ragged) -> None:
+    for name, one, other in (("x", train.x, test.x), ("y", train.y, test.y)):
+        same = one.shape[1:] == other.shape[1:] and one.dtype == other.dtype
+        require(
+            same,
+            f"One row of train.{name} is {one.dtype} {list(one.shape[1:])} and of test.{name} {other.dtype} "
+            f"{list(other.shape[1:])}: they must agree.",
+        )
+    x = train.x
+    require(
+        x.is_floating_point() or x.dtype == torch.int64, f"x is {x.dtype}: wanted floating features, or int64 codes."
+    )
+
+
+def _check_nobody_empty(data: FederatedDataset) -> None:
+    for position in (data.train.sizes == 0).nonzero()[:1]:
+        raise InvalidInput(
+            f"Client {data.names[int(position)]!r} has no training examples: every client needs one or more; leave it "
+            "out, or hold out fewer of its examples."
+        )
+
+
+def _check_labels(data: FederatedDataset) -> None:
+    require(data.task in ("classification", "regression"), f"task={data.task!r}: 'classification' or 'regression'.")
+    if data.task == "regression":
+        require(
+            data.train.y.is_floating_point(), f"Regression targets are {data.train.y.dtype}: wanted floating numbers."
+        )
+        require(not data.classes, "A regression has no classes: leave `classes` out, or set task='classification'.")
+        return
+    require(data.train.y.dtype == torch.int64, f"Class labels are {data.train.y.dtype}: wanted int64.")
+    require(len(data.classes) > 0, "Classification needs the names of the classes: give `classes`.")
+    require(len(set(data.classes)) == len(data.classes), "Two classes have the same name: names must differ.")
+    for part, examples in (("train", data.train), ("test", data.test)):
+        _check_range(part, examples, data)
+
+
+def _check_range(part: str, examples: Ragged, data: FederatedDataset) -> None:
+    beyond = (examples.y < 0) | (examples.y >= len(data.classes))
+    if bool(beyond.any()):
+        row = int(beyond.nonzero()[0, 0])
+        raise InvalidInput(
+            f"{_place(part, examples, row, data)}: the label is {int(examples.y[row])}, but there are "
+            f"{len(data.classes)} classes, numbered from 0: correct it or name more classes."
+        )
+
+
+def _check_finite(part: str, examples: Ragged, data: FederatedDataset) -> None:
+    for name, values in (("feature", examples.x), ("label", examples.y)):
+        rows = max(1, _BLOCK // max(1, values[:1].numel()))
+        for start in range(0, len(values) if values.is_floating_point() else 0, rows):
+            block = values[start : start + rows]
+            # A sum is finite only where every value is; only a suspicion is worth a mask as large as the data.
+            if not bool(block.sum(dtype=torch.float64).isfinite()):
+                _name_the_offender(part, examples, name, block, start, data)
+
+
+def _name_the_offender(
+    part: str, examples: Ragged, name: str, block: Tensor, start: int, data: FederatedDataset
+) -> None:
+    bad = (~block.isfinite()).nonzero()
+    if len(bad) == 0:
+        return  # huge but finite: only their sum was not
+    row, *column = bad[0].tolist()
+    value = float(block[tuple(bad[0])])
+    what = f"{name} {_column(column, data)}" if column else name
+    raise InvalidInput(
+        f"{_place(part, examples, start + row, data)}: {what} is {value}: every value must be finite; fill it in or "
+        "drop the row."
+    )
+
+
+def _column(column: list[int], data: FederatedDataset) -> str:
+    if len(column) > 1:
+        return str(column)
+    return repr(data.feature_names[column[0]]) if data.feature_names else str(column[0])
+
+
+def _place(part: str, examples: Ragged, row: int, data: FederatedDataset) -> str:
+    position = int(owners(examples.offsets, torch.tensor(row)))
+    number = row - int(examples.offsets[position])
+    return f"Client {data.names[position]!r}, {part} example {number}"
+
+
+def _check_truth(data: FederatedDataset) -> None:
+    names, truth = data.feature_names, data.truth
+    if names:
+        shape = list(data.features)
+        require(
+            [len(names)] == shape, f"There are {len(names)} feature names for features of shape {shape}: name each one."
+        )
+    if truth is None:
+        return
+    n = len(data.names)
+    whole = truth.dtype == torch.int64 and truth.shape == (n,) and bool((truth >= 0).all())
+    require(
+        whole,
+        f"truth is {truth.dtype} {list(truth.shape)}: wanted an int64 cluster from 0 for each of the {n} clients.",
+    )
+    for name, rows in (data.true_parameters or {}).items():
+        least = int(truth.max()) + 1
+        require(
+            len(rows) >= least,
+            f"true_parameters[{name!r}] has {len(rows)} rows for {least} true clusters: give each a row.",
+        )

@@ -1,0 +1,1 @@
+"""Many clients at once on one CPU or GPU."""

@@ -1,0 +1,99 @@
+"""Layers for a stack of clients whose backward takes the SGD step in place.
+
+Inside `fused_step` every `linear(x, weight, bias)` of the objective, run under vmap over clients, becomes one batched
+product. Its backward first passes the gradient down to `x` and then adds −lr · gradᵀx to the weights with `baddbmm_`:
+the gradient of a weight is never stored, which is most of the memory traffic of small models on many clients. That is
+right only if every parameter is used exactly once and by such a layer (`Traits.fusable`), and for plain SGD.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.overrides import TorchFunctionMode
+
+from corymb.core.client import Examples, Objective
+from corymb.local import weighted_mean
+from corymb.trees import Params
+
+
+def fused_step(objective: Objective, params: Params, on: Examples, lr: float) -> None:
+    """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients."""
+    with torch.enable_grad():
+        token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that the first layer has a backward
+
+        def mean_loss(one: Params, examples: Examples) -> Tensor:
+            with _Linears(one, token, lr):
+                values = objective.losses(one, examples)
+            return weighted_mean(values, examples.weight)
+
+        vmap(mean_loss)(params, on).sum().backward()
+
+
+class _Linears(TorchFunctionMode):
+    """Sends every `linear` to the batched layer."""
+
+    def __init__(self, params: Params, token: Tensor, lr: float) -> None:
+        super().__init__()
+        self.ours = {id(p) for p in params.values()}
+        self.token, self.lr = token, lr
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            x, weight, bias = _linear_arguments(*args, **(kwargs or {}))
+            if id(weight) in self.ours:
+                return _UnderVmap.apply(x, weight, bias, self.token, self.lr)  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+
+def _linear_arguments(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    return input, weight, bias
+
+
+class _UnderVmap(torch.autograd.Function):
+    """One client's layer; under vmap it steps out and does the layer of all clients."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, token: Tensor, lr: float) -> Tensor:
+        raise RuntimeError("a fused layer runs under vmap only")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, token: Tensor, lr: float) -> Any:
+        x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x.expand(info.batch_size, *x.shape)
+        # The parameters are stepped in place: they must be the stack itself, with clients in front.
+        if in_dims[1] != 0 or (bias is not None and in_dims[2] != 0):
+            raise RuntimeError("a fused layer wants every client's parameters stacked in front")
+        flat = x.flatten(1, -2) if x.dim() > 2 else x.unsqueeze(1)
+        stacked = weight if weight.dim() == 3 else weight.unsqueeze(1)
+        out = _Layer.apply(flat, stacked, bias, token, lr)  # type: ignore[no-untyped-call]
+        return out.reshape(*x.shape[:-1], *weight.shape[1:-1]), 0
+
+
+class _Layer(torch.autograd.Function):
+    """n clients' linear layers: x n m i, weight n o i, bias n o."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, token: Tensor, lr: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.bias, ctx.lr = weight, bias, lr  # not saved tensors: they are stepped in place on purpose
+        if bias is None:
+            return torch.bmm(x, weight.mT)
+        return torch.baddbmm(bias.reshape(len(bias), 1, -1), x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,), (x,) = grads, ctx.saved_tensors
+        down = torch.bmm(grad, ctx.weight) if ctx.needs_input_grad[0] else None
+        ctx.weight.baddbmm_(grad.mT, x, alpha=-ctx.lr)
+        if ctx.bias is not None:
+            ctx.bias.add_(grad.sum(1).reshape(ctx.bias.shape), alpha=-ctx.lr)
+        return down, None, None, None, None

@@ -1,0 +1,148 @@
+"""How a stack of clients computes losses, gradients and descents at once.
+
+Three kernels, one contract (`corymb.core.client.Kernel`), the same numbers:
+
+* fused: every layer a batched product whose backward takes the SGD step in place, so that no gradient is ever stored;
+* foreach: `vmap(grad)` over clients and in-place steps on the stacked parameters;
+* serial: client by client, without padding; takes every model.
+
+Which one does a piece of work is a pure function of model, optimiser and device: `choose`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from corymb.core.client import Examples, Measure, Objective
+from corymb.engines.vectorised.fused import fused_step
+from corymb.engines.vectorised.traits import Traits
+from corymb.keys import Key
+from corymb.local import Batches, Descent, Stepper, descend_one, gradient_one, measure_one, weighted_mean
+from corymb.trees import Params, take
+
+KernelName = Literal["fused", "foreach", "serial"]
+SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic
+
+
+def choose(traits: Traits, how: Descent | None, device: str, threads: int, *, mixed: bool = False) -> KernelName:
+    """The kernel for a model, an optimiser (`None`: no descent, a measure or a gradient) and a device."""
+    if traits.recurrent or (traits.convolutional and device == "cpu"):
+        return "serial"  # measured: an LSTM takes 2.2 times as long under vmap as client by client
+    if traits.fusable and not mixed and (how is None or how.plain):
+        return "fused"
+    if device == "cpu" and threads == 1 and traits.parameters > SMALL:
+        return "serial"  # one thread gains nothing from batching large products
+    return "foreach"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernel of an engine: does each piece of work with the kernel chosen for it."""
+
+    traits: Traits
+    device: str
+    threads: int
+    mixed: bool = False
+    only: KernelName | None = None
+    """Use this one wherever it can do the work."""
+
+    def pick(self, how: Descent | None) -> KernelName:
+        """The name of the kernel for this work."""
+        if self.only == "fused" and not (self.traits.fusable and not self.mixed and (how is None or how.plain)):
+            return "foreach"
+        return self.only or choose(self.traits, how, self.device, self.threads, mixed=self.mixed)
+
+    def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
+        """The mean loss or score of k models for every client: n k."""
+        if self.pick(None) == "serial" and not (shared and self.traits.independent):
+            rows = [
+                measure_one(what, objective, models if shared else take(models, i), _client(on, i, m))
+                for i, m in enumerate(_lengths(on))
+            ]
+            return torch.stack(rows)
+        if shared:
+            return _measure_shared(getattr(objective, what), models, on)
+        return _measure_own(getattr(objective, what), models, on)
+
+    def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
+        """Every client's gradient of its own model: n rows."""
+        if self.pick(None) == "serial":
+            rows = [gradient_one(objective, take(params, i), _client(on, i, m)) for i, m in enumerate(_lengths(on))]
+            return _stacked(rows)
+        return _gradients(objective, params, on)
+
+    def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:
+        """Every client's descent from its own model: n rows."""
+        name = self.pick(how)
+        if name == "serial":
+            rows = [
+                descend_one(objective, take(params, i), _client(on, i, m), key[i], how)
+                for i, m in enumerate(_lengths(on))
+            ]
+            return _stacked(rows)
+        params = {n: p.contiguous().clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
+        if name == "fused":
+            for batch, _ in _batches(on, key, how):
+                fused_step(objective, params, batch, how.lr)
+            return params
+        stepper = Stepper(how, list(params.values()))
+        for batch, active in _batches(on, key, how):
+            stepper.step(list(_gradients(objective, params, batch).values()), active)
+        return params
+
+
+def _measure_shared(per_example: Callable[[Params, Examples], Tensor], models: Params, on: Examples) -> Tensor:
+    """One model, all examples of all clients: examples do not know of each other, so this is one flat batch."""
+    n, m = on.weight.shape
+    flat = Examples(on.x.flatten(0, 1), on.y.flatten(0, 1), on.weight.flatten())
+    k = next(iter(models.values())).shape[0]
+    each = [per_example(take(models, j), flat).reshape(n, m) for j in range(k)]
+    return torch.stack([weighted_mean(values, on.weight) for values in each], dim=1)
+
+
+def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Params, on: Examples) -> Tensor:
+    k = next(iter(models.values())).shape[1]
+    run = vmap(lambda params, examples: weighted_mean(per_example(params, examples), examples.weight))
+    return torch.stack([run({name: value[:, j] for name, value in models.items()}, on) for j in range(k)], dim=1)
+
+
+def _gradients(objective: Objective, params: Params, on: Examples) -> Params:
+    def mean_loss(one: Params, examples: Examples) -> Tensor:
+        return weighted_mean(objective.losses(one, examples), examples.weight)
+
+    grads: Params = vmap(grad(mean_loss))(params, on)
+    return grads
+
+
+def _batches(on: Examples, key: Key, how: Descent) -> Any:
+    for rows, active in Batches(how, on.weight, key):
+        yield (on if rows is None else _rows(on, rows, active)), active
+
+
+def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
+    """Some rows of every client's examples; row -1 is one that counts for nothing."""
+    count = rows >= 0 if active is None else (rows >= 0) & active[:, None]
+    client = torch.arange(rows.shape[0], device=rows.device)[:, None]
+    rows = rows.clamp_min(0)
+    return Examples(on.x[client, rows], on.y[client, rows], torch.where(count, on.weight[client, rows], 0))
+
+
+def _lengths(on: Examples) -> list[int]:
+    """Up to which row each client's examples go; after that there is only padding."""
+    places = torch.arange(1, on.weight.shape[1] + 1, device=on.weight.device)
+    lengths: list[int] = torch.where(on.weight > 0, places, 0).amax(1).tolist()
+    return lengths
+
+
+def _client(on: Examples, i: int, m: int) -> Examples:
+    return Examples(on.x[i, :m], on.y[i, :m], on.weight[i, :m])
+
+
+def _stacked(rows: list[Params]) -> Params:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,143 @@
+"""Before a run: does the kernel chosen for a model agree with the definition? If not, a slower one is used.
+
+Two clients of unequal size go through one padded chunk in float64 and through the loop. Equal sizes would hide a layer
+that couples examples: padding is what gives it away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from corymb.core.client import Examples, Objective
+from corymb.engines.host import Room
+from corymb.engines.vectorised.kernels import KernelName, Kernels
+from corymb.engines.vectorised.traits import Traits, watch
+from corymb.keys import fold, root
+from corymb.local import Descent, descend_one, gradient_one, measure_one
+from corymb.settings import InvalidInput
+from corymb.trees import Params, stack, take
+
+log = logging.getLogger(__name__)
+DESCENTS = (
+    Descent(lr=0.01, steps=2),
+    Descent(lr=0.01, epochs=1, batch=2, momentum=0.5),
+    Descent(lr=0.01, steps=3, batch=2),
+)
+
+
+def probe(room: Room, *, only: KernelName | None = None) -> Kernels:
+    """The kernels to use for this room's objective: the ones chosen, or the fastest that agree with the loop."""
+    objective, clients = _in_double(room)
+    traits = _watched(objective, clients[0], room)
+    kernels = Kernels(traits, room.device.type, torch.get_num_threads(), room.where.mixed, only)
+    for name in _from(only):
+        kernels = replace(kernels, only=name)
+        problem = _disagreement(kernels, objective, clients)
+        if problem is None:
+            return kernels
+        log.warning("kernel %s does not fit this model (%s)", name or kernels.pick(DESCENTS[0]), problem)
+    kernels = replace(kernels, traits=traits._replace(independent=False))
+    if problem := _disagreement(kernels, objective, clients):
+        raise InvalidInput(f"The model gives other results for the same examples when asked again: {problem}.")
+    log.warning("an example's loss depends on the other examples in its batch: clients run one by one")
+    return kernels
+
+
+def _from(only: KernelName | None) -> Sequence[KernelName | None]:
+    """The kernel asked for (or the choice), then slower ones that take more models."""
+    known: list[KernelName] = ["fused", "foreach", "serial"]
+    return known[known.index(only) :] if only else [None, "foreach", "serial"]
+
+
+def _in_double(room: Room) -> tuple[Objective, list[Examples]]:
+    """The objective and two clients' examples in float64, where the device has it."""
+    objective: Any = room.objective
+    dtype = room.where.dtype
+    if hasattr(objective, "to") and room.device.type != "mps":
+        objective, dtype = objective.to(room.device, torch.float64), torch.float64
+    shelf = room.shelves["train"]
+    order = shelf.sizes.argsort(stable=True)
+    order = order[shelf.sizes[order] > 0]
+    if not len(order):
+        raise InvalidInput("No client has an example: there is nothing to learn from.")
+    picked = []
+    for client, most in ((int(order[-1]), 5), (int(order[0]), 3)):
+        x, y, weight = (t[:most] for t in shelf.one(client))
+        x, y, weight = (t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight))
+        picked.append(Examples(x, y, weight))
+    return objective, picked
+
+
+def _watched(objective: Objective, client: Examples, room: Room) -> Traits:
+    params = objective.init(root(0))
+    try:
+        losses = objective.losses(params, client)
+    except InvalidInput:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        line = str(error).strip().splitlines()
+        raise InvalidInput(
+            f"The model cannot take this data: {line[0] if line else type(error).__name__} "
+            f"(one batch of x has shape {list(client.x.shape)})."
+        ) from error
+    if losses.shape != client.weight.shape:
+        raise InvalidInput(f"The objective's losses have shape {list(losses.shape)}, wanted one for each example.")
+    traits = watch(objective, params, Examples(*(t[:1] for t in client)))
+    scale = torch.finfo(room.where.dtype).bits / torch.finfo(next(iter(params.values())).dtype).bits
+    return traits._replace(
+        parameter_bytes=int(traits.parameter_bytes * scale), activation_bytes=int(traits.activation_bytes * scale)
+    )
+
+
+def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples]) -> str | None:
+    """Where kernel and loop differ, or None."""
+    models = stack([objective.init(fold(root(0), j)) for j in range(2)])
+    on = _padded(clients)
+    keys = fold(root(1), torch.arange(2, device=on.weight.device))
+    try:
+        for shared in (True, False):
+            given = models if shared else {name: torch.stack([p, p.flip(0)]) for name, p in models.items()}
+            got = kernels.measure("losses", objective, given, on, shared=shared)
+            own = [given if shared else take(given, i) for i in range(2)]
+            want = torch.stack([measure_one("losses", objective, own[i], c) for i, c in enumerate(clients)])
+            _compare("losses", {"": got}, {"": want})
+        got_rows = kernels.gradient(objective, models, on)
+        _compare(
+            "gradient", got_rows, stack([gradient_one(objective, take(models, i), c) for i, c in enumerate(clients)])
+        )
+        for how in DESCENTS:
+            got_rows = kernels.descend(objective, models, on, keys, how)
+            rows = [descend_one(objective, take(models, i), c, keys[i], how) for i, c in enumerate(clients)]
+            _compare(f"descent with {how}", got_rows, stack(rows))
+    except _Differs as difference:
+        return str(difference)
+    except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return None
+
+
+class _Differs(Exception):
+    pass
+
+
+def _compare(what: str, got: Params, want: Params) -> None:
+    for name, value in want.items():
+        tolerance = 1e-9 if value.dtype == torch.float64 else 1e-3
+        if not torch.allclose(got[name], value, rtol=tolerance, atol=tolerance):
+            worst = float((got[name] - value).abs().max())
+            raise _Differs(f"{what} differs from the loop's by {worst:.1e} in {name or 'value'}")
+
+
+def _padded(clients: list[Examples]) -> Examples:
+    longest = max(len(c.y) for c in clients) + 1
+    rows = []
+    for c in clients:
+        index = torch.arange(longest, device=c.y.device).clamp_max(len(c.y) - 1)
+        real = torch.arange(longest, device=c.y.device) < len(c.y)
+        rows.append(Examples(c.x[index], c.y[index], torch.where(real, c.weight[index], 0)))
+    return Examples(*(torch.stack(parts) for parts in zip(*rows, strict=True)))

@@ -1,0 +1,1 @@
+"""A run as one offline page."""

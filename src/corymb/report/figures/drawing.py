@@ -1,0 +1,113 @@
+"""What the figures of a report are made of, as plain values that plotly draws in the reader's browser.
+
+Colours that begin with `$` are those of the page, light or dark, and are filled in when a figure is drawn.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from corymb.report.facts import Numbers, margins
+from corymb.runs.run import Run
+
+# Okabe and Ito's colours (the blue lighter, for dark pages), then Tol's muted ones: safe for colour-blind readers.
+PALETTE = (
+    *("#1F83C9", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"),
+    *("#999933", "#882255", "#44AA99", "#CC6677", "#8C7BD6", "#DDCC77"),
+)
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star", "pentagon", "cross", "hexagon", "triangle-down")
+NO_CLUSTER = "#8A8F98"
+MOST_CLIENTS = 1500
+"""More are thinned out in the figures that show each client."""
+LONGEST = 40
+"""Letters of a name in a figure."""
+MOST_CELLS = 5000
+"""Clients by models in a figure: the page has to stay small."""
+Trace = dict[str, Any]
+
+
+class Figure(NamedTuple):
+    """One figure: where it stands, what to see in it, and what plotly is given."""
+
+    name: str
+    tab: str
+    title: str
+    caption: str
+    data: list[Trace]
+    layout: dict[str, Any]
+    wide: bool = False
+
+
+def colour(label: int) -> str:
+    """The colour of a cluster, the same in every figure."""
+    return NO_CLUSTER if label < 0 else PALETTE[label % len(PALETTE)]
+
+
+def cluster_name(label: int) -> str:
+    """What a cluster is called."""
+    return "no cluster" if label < 0 else f"cluster {label}"
+
+
+def safe(name: str) -> str:
+    """A user's text as plotly must be given it, which takes some tags for formatting; what is long is cut."""
+    return escape(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…", quote=False)
+
+
+def thinned(run: Run, losses: Numbers) -> list[int]:
+    """Clients whose losses are known, by cluster, the surest first; of very many one in so many."""
+    labels, sure = run.snapshot.labels.numpy(), margins(losses)
+    order = np.lexsort((-sure, np.where(labels < 0, np.iinfo(np.int64).max, labels)))
+    order = order[np.isfinite(losses[order]).all(1)]
+    most = max(1, min(MOST_CLIENTS, MOST_CELLS // losses.shape[1]))
+    chosen: list[int] = order[:: -(-len(order) // most)].tolist()
+    return chosen
+
+
+def line(x: list[int], y: list[float], tint: str) -> Trace:
+    """A line over rounds."""
+    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": {"color": tint, "width": 2.5},
+            "hovertemplate": "round %{x}: %{y:.4g}<extra></extra>"}  # fmt: skip
+
+
+def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> Trace:
+    """The clients of a cluster (at the positions `mine`) as dots, with a box around the middle half."""
+    known = sorted((int(place) for place in mine if np.isfinite(values[place])), key=lambda place: float(values[place]))
+    known = known[:: -(-len(run.names) // MOST_CLIENTS)]  # one in so many, in order of size: the box stays
+    shown = f"{{x:{'.1%' if percent else '.4g'}}}"
+    return {
+        "type": "box",
+        "name": cluster_name(label),
+        "orientation": "h",
+        "x": values[known].round(5).tolist(),
+        "y": [cluster_name(label)] * len(known),
+        "text": [safe(run.names[place]) for place in known],
+        "hovertemplate": f"%{{text}}: %{shown}<extra></extra>",
+        "hoveron": "points",
+        "boxpoints": "all",
+        "jitter": 0.5,
+        "pointpos": 0,
+        "marker": {"color": colour(label), "size": 5, "opacity": 0.55},
+        "line": {"color": colour(label), "width": 1.5},
+        "fillcolor": "rgba(0,0,0,0)",
+    }
+
+
+def upright(x: float) -> dict[str, Any]:
+    """A dotted line from bottom to top."""
+    return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
+            "line": {"color": "$ink", "width": 1.5, "dash": "dot"}}  # fmt: skip
+
+
+def flag(x: float, text: str) -> dict[str, Any]:
+    """A few words at the top of such a line."""
+    return {"x": x, "yref": "paper", "y": 1, "text": text, "showarrow": False, "xanchor": "left", "xshift": 6,
+            "yanchor": "top", "bgcolor": "$veil"}  # fmt: skip
+
+
+def label_at(x: float, y: float, text: str, tint: str) -> dict[str, Any]:
+    """A line's own name, at its right end."""
+    return {"x": x, "y": y, "text": text, "showarrow": False, "xanchor": "right", "yshift": 13 if y < 0.9 else -13,
+            "font": {"color": tint}}  # fmt: skip

@@ -1,0 +1,103 @@
+"""The river of clients: how many were in which cluster at chosen rounds, and the streams between."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from corymb.report.facts import Labels, Moment
+
+MOST_STOPS = 9
+BAR, GAP, STEPS = 0.05, 0.035, 16  # half of a bar's width in columns, space between bars, points on a curve
+
+
+class Bar(NamedTuple):
+    """A cluster at a round: its place in the picture and its clients."""
+
+    column: int
+    label: int
+    top: float
+    height: float
+    clients: int
+
+
+class Stream(NamedTuple):
+    """Clients on their way from one bar to one of the next column, as a closed outline."""
+
+    label: int
+    """Where they end."""
+    x: list[float]
+    y: list[float]
+
+
+class River(NamedTuple):
+    """What there is to draw, in columns by shares of all clients."""
+
+    rounds: list[int]
+    bars: list[Bar]
+    streams: list[Stream]
+
+
+def stops(path: Sequence[Moment]) -> list[Moment]:
+    """The first round, the last, and those between in which most clients moved, in their order."""
+    if len(path) <= 2:
+        return list(path)
+    moved = [int((a.labels != b.labels).sum()) for a, b in itertools.pairwise(path)]
+    by_moves = sorted(range(1, len(path) - 1), key=lambda place: (-moved[place - 1], place))
+    chosen = [place for place in by_moves if moved[place - 1]][: MOST_STOPS - 2]
+    return [path[place] for place in sorted({0, *chosen, len(path) - 1})]
+
+
+def river(path: Sequence[Moment]) -> River:
+    """Bars and streams of the chosen rounds."""
+    chosen = stops(path)
+    order = _order(chosen)
+    columns = [_bars(column, moment.labels, order) for column, moment in enumerate(chosen)]
+    streams = []
+    for column, (before, after) in enumerate(itertools.pairwise(chosen)):
+        streams += _streams(before.labels, after.labels, columns[column], columns[column + 1], order)
+    return River([moment.round for moment in chosen], [bar for bars in columns for bar in bars.values()], streams)
+
+
+def _order(chosen: Sequence[Moment]) -> list[int]:
+    """Clusters from above; those without one stand below."""
+    labels = {int(label) for moment in chosen for label in np.unique(moment.labels)}
+    return sorted(labels, key=lambda label: (label < 0, label))
+
+
+def _bars(column: int, labels: Labels, order: Sequence[int]) -> dict[int, Bar]:
+    bars, top = {}, 0.0
+    for label in order:
+        clients = int((labels == label).sum())
+        height = clients / len(labels)
+        if clients:
+            bars[label] = Bar(column, label, top, height, clients)
+        top += height + GAP  # an empty cluster keeps its gap, so that streams that stay are straight
+    return bars
+
+
+def _streams(
+    before: Labels, after: Labels, left: dict[int, Bar], right: dict[int, Bar], order: Sequence[int]
+) -> list[Stream]:
+    filled = {label: bar.top for label, bar in right.items()}
+    streams = []
+    for source in order:
+        top = left[source].top if source in left else 0.0
+        for target in order:
+            thick = float(((before == source) & (after == target)).sum()) / len(before)
+            if thick:
+                streams.append(_outline(left[source].column, top, filled[target], thick, target))
+                top, filled[target] = top + thick, filled[target] + thick
+    return streams
+
+
+def _outline(column: int, start: float, end: float, thick: float, label: int) -> Stream:
+    along = np.linspace(0, 1, STEPS)
+    x = column + BAR + along * (1 - 2 * BAR)
+    y = start + (end - start) * along * along * (3 - 2 * along)  # smooth: leaves and arrives level
+    outline_x = np.concatenate([x, x[::-1], x[:1]])
+    outline_y = np.concatenate([y, y[::-1] + thick, y[:1]])
+    return Stream(label, outline_x.round(4).tolist(), outline_y.round(4).tolist())

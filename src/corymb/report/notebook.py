@@ -1,0 +1,54 @@
+"""A run as a notebook shows it: the verdict, the clusters, how labels settled."""
+
+from __future__ import annotations
+
+from html import escape
+
+from corymb.report.facts import kept_rounds
+from corymb.report.figures.drawing import colour
+from corymb.report.words import by_cluster, own_name, verdict, warnings_of
+from corymb.runs.run import Run
+
+LEFT = "text-align:left"
+
+
+def run_html(run: Run) -> str:
+    """What `Run._repr_html_` gives. Everything in it that comes from users is escaped."""
+    data = escape(str(run.config["data"]))
+    parts = [
+        f"<div style='font-size:1.15em'><b>{escape(own_name(run))}</b> on <b>{data}</b></div>",
+        f"<p style='max-width:60em'>{escape(' '.join(verdict([run])))}</p>",
+        *(f"<p>⚠ {escape(text)}</p>" for text in warnings_of(run)),
+        _clusters(run),
+        _churn(run),
+    ]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _clusters(run: Run) -> str:
+    rows = by_cluster(run)
+    if not rows:
+        return ""
+    head = "".join(f"<th style='{LEFT}'>{escape(name)}</th>" for name in rows[0])
+    body = "".join(
+        f"<tr>{_dot(label)}{''.join(f'<td>{escape(value)}</td>' for value in list(row.values())[1:])}</tr>"
+        for label, row in zip(run.sizes, rows, strict=True)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _dot(label: int) -> str:
+    name = "none" if label < 0 else label
+    return f"<td style='{LEFT}'><span style='color:{colour(label)}'>●</span> {name}</td>"
+
+
+def _churn(run: Run) -> str:
+    """A small line: the share of clients that changed cluster, round by round."""
+    churn = [row["churn"] for row in kept_rounds(run)][1:]
+    if len(churn) < 2 or run.clusters < 2:
+        return ""
+    points = " ".join(
+        f"{120 * place / (len(churn) - 1):.1f},{22 - 20 * share:.1f}" for place, share in enumerate(churn)
+    )
+    line = f"<polyline points='{points}' fill='none' stroke='{colour(0)}' stroke-width='1.5'/>"
+    return f"<div>churn <svg width='120' height='24' role='img' aria-label='churn by round'>{line}</svg></div>"

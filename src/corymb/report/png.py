@@ -1,0 +1,136 @@
+"""The main figures of a report in one PNG, for a paper, a slide or a chat."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from corymb.report.facts import kept_rounds, losses_of, moments, positions, score_of
+from corymb.report.figures.clusters import TIMES
+from corymb.report.figures.drawing import NO_CLUSTER, cluster_name, colour, thinned
+from corymb.report.figures.river import BAR, river
+from corymb.report.words import own_name, titles_of, verdict
+from corymb.runs.run import Run
+from corymb.settings import InvalidInput
+
+ACCENT, QUIET = "#0b63c5", "#5c6470"
+MARKERS = ("o", "D", "s", "^", "X", "*", "p", "P", "h", "v")
+
+
+def picture(runs: Sequence[Run]) -> bytes:
+    """Six panels: sizes, movement, map, losses, churn and quality."""
+    plain_text = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
+    pyplot, run = _pyplot(), runs[0]
+    with pyplot.rc_context(plain_text):
+        figure, panels = pyplot.subplots(2, 3, figsize=(13, 7.6), layout="constrained")
+        draw = (_sizes, _movement, _map, _losses, _churn)
+        for panel, part in zip(panels.flat, draw, strict=False):
+            part(panel, run)
+        _quality(panels.flat[5], runs)
+        figure.suptitle(f"{own_name(run)} on {run.config['data']}\n{verdict(runs)[0]}", x=0.01, ha="left")
+        out = io.BytesIO()
+        figure.savefig(out, format="png", dpi=150)
+        pyplot.close(figure)
+    return out.getvalue()
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise InvalidInput("A png report needs matplotlib: pip install 'corymb[report]'.") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _empty(panel: Any, title: str, why: str) -> None:
+    panel.set_title(title, loc="left")
+    panel.text(0.5, 0.5, why, ha="center", va="center", color=QUIET, transform=panel.transAxes)
+    panel.set_axis_off()
+
+
+def _sizes(panel: Any, run: Run) -> None:
+    labels = list(run.sizes)
+    bars = panel.barh([cluster_name(label) for label in labels], list(run.sizes.values()), color=[*map(colour, labels)])
+    panel.bar_label(bars, padding=3)
+    panel.invert_yaxis()
+    panel.set_title("Clients in each cluster", loc="left")
+
+
+def _movement(panel: Any, run: Run) -> None:
+    path = moments(run)
+    if len(path) < 2 or run.clusters < 2:
+        return _empty(panel, "How clients moved", "nobody could move")
+    drawn = river(path)
+    for stream in drawn.streams:
+        panel.fill(stream.x, stream.y, color=colour(stream.label), alpha=0.4, lw=0)
+    for bar in drawn.bars:
+        panel.bar(bar.column, bar.height, 2 * BAR, bottom=bar.top, color=colour(bar.label))
+    panel.invert_yaxis()
+    panel.set_yticks([])
+    panel.set_xticks(range(len(drawn.rounds)), [str(t) for t in drawn.rounds])
+    panel.set_xlabel("round")
+    panel.set_title("How clients moved", loc="left")
+    return None
+
+
+def _map(panel: Any, run: Run) -> None:
+    losses = losses_of(run)
+    if losses is None:
+        return _empty(panel, "Map of clients", "there is one model only")
+    points, labels = positions(losses), run.snapshot.labels.numpy()
+    for label in run.sizes:
+        mine = points[labels == label]
+        panel.scatter(
+            *mine.T, color=colour(label), marker=MARKERS[label % len(MARKERS)], s=22, label=cluster_name(label)
+        )
+    panel.set_xticks([])
+    panel.set_yticks([])
+    panel.legend(frameon=False, fontsize=8)
+    panel.set_title("Map of clients, by their losses", loc="left")
+    return None
+
+
+def _losses(panel: Any, run: Run) -> None:
+    losses = losses_of(run)
+    if losses is None:
+        return _empty(panel, "Loss of every model at every client", "there is one model only")
+    rows = losses[thinned(run, losses)]
+    times = np.log2(np.clip(rows / np.maximum(rows.min(1, keepdims=True), 1e-12), 1, TIMES))
+    panel.imshow(times.T, aspect="auto", cmap="Blues_r", interpolation="nearest")
+    panel.set_yticks(range(losses.shape[1]), [f"model {j}" for j in range(losses.shape[1])])
+    panel.set_xlabel(f"clients, by cluster; dark: least loss, light: {TIMES} times that")
+    panel.set_title("Loss of every model at every client", loc="left")
+    return None
+
+
+def _churn(panel: Any, run: Run) -> None:
+    rows = kept_rounds(run)
+    panel.plot(range(2, len(rows) + 1), [row["churn"] for row in rows[1:]], color=ACCENT, lw=2)
+    panel.set_ylim(-0.02, 1.02)
+    panel.set_xlabel("round")
+    panel.set_title("Share of clients that changed cluster", loc="left")
+
+
+def _quality(panel: Any, runs: Sequence[Run]) -> None:
+    score = score_of(runs[0])
+    if score is None:
+        return _empty(panel, "Quality", "there were no test examples")
+    for place, (title, run) in enumerate(zip(titles_of(runs), runs, strict=True)):
+        ends = [run.metrics.get(f"{what}_{score.name}", np.nan) for what in ("worst_decile", "test")]
+        tint = ACCENT if place == 0 else NO_CLUSTER
+        panel.plot(ends, [place, place], color=tint, lw=2, alpha=0.5)
+        panel.scatter(ends, [place, place], facecolors=["white", tint], edgecolors=tint, zorder=3)
+        panel.annotate(
+            f"{title}  {score.text(ends[1])}", (ends[1], place), (0, 8), textcoords="offset points", ha="right"
+        )
+    panel.set_yticks([])
+    panel.set_ylim(len(runs) - 0.5, -0.8)
+    panel.set_xlabel(f"test {score.words}: worst tenth of clients (open) and mean")
+    panel.set_title("Quality", loc="left")
+    return None

@@ -1,0 +1,46 @@
+"""What a run tells of beside its numbers: who was rejected and why, rounds that did not count, clusters repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from corymb.core.federation import Ledger
+from corymb.core.snapshot import Snapshot
+from corymb.settings import InvalidInput
+
+COUNTS = ("bytes_down", "bytes_up", "rounds", "asked", "replied")
+"""The numbers in a ledger."""
+OBEYED = ("engine", "device", "precision", "threads", "kernel", "memory")
+"""What changes bits."""
+
+
+class Told(NamedTuple):
+    """How much of a ledger is in the audit log."""
+
+    rejected: int
+    abandoned: int
+
+    @staticmethod
+    def of(ledger: Ledger) -> Told:
+        """All that is there now."""
+        return Told(len(ledger.rejected), len(ledger.abandoned))
+
+    def news(self, ledger: Ledger, at: Snapshot) -> Iterator[dict[str, Any]]:
+        """What the audit log does not have yet, after a round."""
+        for what, events in (
+            ("abandoned", ledger.abandoned[self.abandoned :]),
+            ("rejected", ledger.rejected[self.rejected :]),
+        ):
+            yield from ({**event, "what": what} for event in events)
+        if "collapse" in at.notes:
+            yield {"clock": at.clock, "what": "repaired", **at.notes["collapse"]}
+
+
+def check_same_bits(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+    """Refuse to go on with another kernel or precision than the run had: its bits would differ."""
+    for name in OBEYED:
+        if wanted.get(name) != got.get(name):
+            raise InvalidInput(
+                f"The run cannot be resumed bit for bit: it had {name} {wanted.get(name)}, here it is {got.get(name)}."
+            )

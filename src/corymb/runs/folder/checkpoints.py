@@ -1,0 +1,169 @@
+"""Checkpoints: snapshots in safetensors parts, each named by its hash, and a JSON manifest that is renamed into place.
+
+A part that does not change from one checkpoint to the next is stored once. A manifest names its parts, the files of
+client memory that belong to it and its own hash, so that what is torn, edited or from another run is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from corymb.core.snapshot import Snapshot
+from corymb.trees import nbytes
+from corymb.wire import WireError, pack, snapshot_from_tree, snapshot_to_tree, unpack
+
+FORMAT = 1
+LARGE = 64 * 2**10
+"""Bytes from which a piece of a snapshot is a part of its own."""
+KEPT = 2
+"""The last so many checkpoints stay, and the best one."""
+
+
+class Refused(ValueError):
+    """A checkpoint that cannot be used: one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is made of."""
+
+    run: str
+    clock: int
+    rounds: int
+    """Lines of rounds.jsonl that belong to it."""
+    audit: int
+    """Lines of audit.jsonl that belong to it."""
+    parts: dict[str, str]
+    """Piece of the snapshot -> hash."""
+    memory: list[list[str]] = field(default_factory=list)
+    """File of client memory, hash; in the order in which they are applied."""
+    ledger: dict[str, int] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
+    """What changes bits."""
+    seconds: float = 0.0
+    score: float | None = None
+    """Of an evaluated round; larger is better."""
+    format: int = FORMAT
+
+    def to_bytes(self) -> bytes:
+        """JSON with the hash of everything else in it."""
+        plain = asdict(self)
+        return json.dumps({**plain, "sha256": _digest_of(plain)}, indent=1, allow_nan=False).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Manifest:
+        """The manifest, unless it is torn or edited."""
+        try:
+            plain = json.loads(data)
+            said = plain.pop("sha256")
+            if plain.get("format") != FORMAT:
+                raise Refused(f"it is of format {plain.get('format')}, this version reads {FORMAT}")
+            if said != _digest_of(plain):
+                raise Refused("its manifest was changed")
+            return Manifest(**plain)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise error if isinstance(error, Refused) else Refused("its manifest is torn") from None
+
+
+def _digest_of(plain: Mapping[str, Any]) -> str:
+    return digest(json.dumps(plain, sort_keys=True).encode())
+
+
+def digest(data: bytes) -> str:
+    """The sha256 of bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+# ---- snapshots in pieces
+
+
+def take_apart(snapshot: Snapshot) -> dict[str, bytes]:
+    """A snapshot as pieces: large ones, which may stay the same for many rounds, and the rest."""
+    tree = snapshot_to_tree(snapshot)
+    pieces = {}
+    if nbytes(tree["models"]) >= LARGE:
+        pieces["models"] = pack(tree.pop("models"))
+    large = [name for name, tensor in tree["carry"].items() if tensor.nbytes >= LARGE]
+    for name in large:
+        pieces[f"carry/{name}"] = pack(tree["carry"].pop(name))
+    return {"rest": pack(tree), **pieces}
+
+
+def put_together(pieces: Mapping[str, bytes]) -> Snapshot:
+    """The snapshot that was taken apart."""
+    tree = unpack(pieces["rest"])
+    if not isinstance(tree, dict) or not isinstance(tree.get("carry"), dict):
+        raise WireError("The checkpoint's parts are no snapshot.")
+    for name, data in pieces.items():
+        if name == "models":
+            tree["models"] = unpack(data)
+        elif name.startswith("carry/"):
+            tree["carry"][name.removeprefix("carry/")] = unpack(data)
+    return snapshot_from_tree(tree)
+
+
+# ---- in a folder
+
+
+def manifest_path(folder: Path, clock: int) -> Path:
+    """Where the checkpoint of a clock is."""
+    return folder / f"{clock:08d}.json"
+
+
+def part_path(folder: Path, sha256: str) -> Path:
+    """Where a part is."""
+    return folder / f"{sha256}.safetensors"
+
+
+def clocks_in(folder: Path) -> list[int]:
+    """The clocks that there are checkpoints of, the last first."""
+    names = (path.stem for path in folder.glob("*.json"))
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def read_whole(path: Path, sha256: str, what: str) -> bytes:
+    """A file's bytes, if they are those that were written."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Refused(f"its {what} cannot be read ({error.strerror})") from None
+    if digest(data) != sha256:
+        raise Refused(f"its {what} is torn or was changed")
+    return data
+
+
+def read_checkpoint(folder: Path, clock: int, run: str, rounds: int) -> tuple[Manifest, Snapshot]:
+    """A checkpoint of this run with so many full lines of rounds.jsonl, or why it cannot be used.
+
+    The snapshot is read and put together, files of client memory are only checked.
+    """
+    try:
+        manifest = Manifest.from_bytes(manifest_path(folder, clock).read_bytes())
+    except OSError as error:
+        raise Refused(f"its manifest cannot be read ({error.strerror})") from None
+    if manifest.run != run or manifest.clock != clock:
+        raise Refused("it belongs to another run")
+    if manifest.rounds > rounds:
+        raise Refused(f"it needs {manifest.rounds} rounds of rounds.jsonl, of which {rounds} can be read")
+    for name, sha256 in manifest.memory:
+        read_whole(folder.parent / "memory" / name, sha256, "client memory")
+    pieces = {name: read_whole(part_path(folder, sha), sha, "snapshot") for name, sha in manifest.parts.items()}
+    try:
+        snapshot = put_together(pieces)
+    except (WireError, KeyError):
+        raise Refused("its parts are no snapshot") from None
+    return manifest, snapshot
+
+
+def to_keep(manifests: Iterable[Manifest]) -> set[int]:
+    """The clocks of the checkpoints that stay: the last few, and the best."""
+    last = sorted(manifests, key=lambda one: one.clock)
+    scored = [one for one in last if one.score is not None and math.isfinite(one.score)]
+    best = [max(scored, key=lambda one: (one.score, -one.clock)).clock] if scored else []
+    return {one.clock for one in last[-KEPT:]} | set(best)

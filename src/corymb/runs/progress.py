@@ -1,0 +1,85 @@
+"""A line about each round on stderr: one that renews itself in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any, TextIO
+
+from corymb.runs.history import Round
+
+WIDE = 110
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+class RoundLine:
+    """Shows the rounds of a run as they come; `with RoundLine(total) as show: show(row)`."""
+
+    def __init__(self, total: int, stream: TextIO | None = None) -> None:
+        self.total, self.done, self.bytes, self.seconds = total, 0, 0, 0.0
+        self.stream = stream or sys.stderr
+        self._live: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> RoundLine:
+        if self.stream.isatty():
+            self._live = _live_line(self.stream)
+            self._task = self._live.add_task("", total=self.total, facts="")
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, row: Round) -> None:
+        """Show a round's record."""
+        self.done += 1
+        self.bytes += row["bytes_down"] + row["bytes_up"]
+        self.seconds += row["seconds"]
+        if self._live is not None:
+            self._live.update(self._task, completed=self.done, facts=self._facts(row))
+        else:
+            left = self._seconds_left()
+            print(f"round {self.done}/{self.total}  eta {left:.0f} s  {self._facts(row)}", file=self.stream, flush=True)
+
+    def _seconds_left(self) -> float:
+        return self.seconds / self.done * max(0, self.total - self.done)
+
+    def _facts(self, row: Round) -> str:
+        loss = "" if row["train_loss"] is None else f"  loss {row['train_loss']:.4g}"
+        stage = f"  {row['stage']}" if row["stage"] else ""
+        stage += "  collapsed: regrouped" if "collapse" in row["notes"] else ""
+        return (
+            f"replied {row['replied']}/{row['asked']} rejected {row['rejected']}  clusters {row['clusters']}  "
+            f"churn {row['churn']:.1%}{loss}  {readable_bytes(self.bytes)}{stage}"
+        )
+
+
+def _live_line(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+
+    console = Console(file=stream)  # leaves colour out where NO_COLOR is set
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # in a narrow terminal the facts lose their end
+    return Progress(
+        MofNCompleteColumn(),
+        *([BarColumn(bar_width=12)] if console.width >= WIDE else []),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[facts]}", table_column=rest),
+        console=console,
+        expand=True,
+    )
+
+
+def readable_bytes(count: float) -> str:
+    """A number of bytes with three digits or so.
+
+    >>> readable_bytes(12_345_678)
+    '12.3 MB'
+    """
+    power = 0
+    while count >= 1000 and power < len(_UNITS) - 1:
+        count, power = count / 1000, power + 1
+    return f"{count:.0f} B" if power == 0 else f"{count:.1f} {_UNITS[power]}"

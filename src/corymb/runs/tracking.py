@@ -1,0 +1,55 @@
+"""Runs in TensorBoard, round by round. Any other tracker goes through the same seam: see docs/how-to/tracking.md."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from corymb.runs.history import Round
+from corymb.settings import InvalidInput
+
+
+def scalars(row: Round) -> Iterator[tuple[str, float]]:
+    """The numbers of a round's record that can be drawn, by name: `churn`, `train_loss`, `metrics/test_accuracy`, ...
+
+    >>> list(scalars({"clock": 3, "stage": "", "churn": 0.5, "train_loss": None, "metrics": {"ari": 1.0}}))
+    [('churn', 0.5), ('metrics/ari', 1.0)]
+    """
+    for name, value in row.items():
+        if name == "metrics":
+            yield from ((f"metrics/{metric}", number) for metric, number in value.items() if math.isfinite(number))
+        elif name not in ("clock", "round") and isinstance(value, (int, float)) and math.isfinite(value):
+            yield name, float(value)
+
+
+class TensorBoard:
+    """Writes every round's numbers where `tensorboard --logdir FOLDER` finds them.
+
+    `with TensorBoard("runs/a/tensorboard") as board: fit(..., progress=board)`.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InvalidInput("TensorBoard is not installed: pip install 'corymb[tracking]'.") from None
+        self._writer: Any = SummaryWriter(os.fspath(folder))
+
+    def __call__(self, row: Round) -> None:
+        """Write a round's record."""
+        for name, value in scalars(row):
+            self._writer.add_scalar(name, value, row["clock"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """No more rounds."""
+        self._writer.close()
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

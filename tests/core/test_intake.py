@@ -1,0 +1,266 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corymb.core.client import Share, Shares
+from corymb.core.intake import Sums, Tally, add_up, faults, merge_sums
+from corymb.trees import take
+from tests.tiny import farthest
+
+numbers = st.floats(-100, 100)
+
+
+def double(values, *shape):
+    return torch.tensor(values, dtype=torch.float64).reshape(*shape)
+
+
+@st.composite
+def replies(draw):
+    """n clients' stacked shares: a matrix, a vector and a number into k sums, by weights that are often 0."""
+    n, k, own = draw(st.integers(1, 7)), draw(st.integers(1, 3)), draw(st.booleans())
+    lead = (n, k) if own else (n,)
+    size = n * k if own else n
+
+    def drawn(*shape):
+        count = size
+        for length in shape:
+            count *= length
+        return double(draw(st.lists(numbers, min_size=count, max_size=count)), *lead, *shape)
+
+    weights = st.sampled_from([0.0, 0.0, 1.0]) | st.floats(1e-6, 5)  # a weight that underflows has no mean
+    weight = double(draw(st.lists(weights, min_size=n * k, max_size=n * k)), n, k)
+    label = torch.tensor(draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n)))
+    value = {"matrix": drawn(2, 3), "vector": drawn(2), "number": drawn()}
+    return (Shares if own else Share)(value, weight, label, {"loss": torch.arange(n) / 7})
+
+
+def by_hand(rows, chosen):
+    """The definition: one client after another, one sum after another."""
+    k = rows.weight.shape[1]
+    own = isinstance(rows, Shares)
+    total = {}
+    for name, value in rows.value.items():
+        sums = torch.zeros(k, *value.shape[2 if own else 1 :], dtype=torch.float64)
+        for i in chosen:
+            for j in range(k):
+                sums[j] += float(rows.weight[i, j]) * (value[i, j] if own else value[i])
+        total[name] = sums
+    weight = torch.zeros(k, dtype=torch.float64)
+    for i in chosen:
+        weight += rows.weight[i]
+    return total, weight
+
+
+@given(replies())
+def test_sums_are_those_of_a_loop(rows):
+    total, weight = by_hand(rows, range(len(rows.weight)))
+    sums = add_up(rows)
+    assert farthest(sums.total, total) < 1e-9
+    assert farthest(sums.weight, weight) < 1e-9
+    assert torch.equal(sums.label, rows.label)
+    assert torch.equal(sums.note["loss"], rows.note["loss"])
+
+
+def tallied(rows, chunks):
+    tally = Tally("sum")
+    for chunk in chunks:
+        index = torch.tensor(chunk)
+        tally.add(index, take(rows, index), torch.full((len(chunk),), 5), {})
+    part, writes = tally.result()
+    assert len(writes) == len(chunks)
+    return part
+
+
+@given(replies(), st.data())
+def test_neither_chunks_nor_order_change_sums(rows, data):
+    n = len(rows.weight)
+    order = data.draw(st.permutations(range(n)))
+    cuts = sorted(data.draw(st.sets(st.integers(1, n - 1)))) if n > 1 else []
+    chunks = [order[a:b] for a, b in zip([0, *cuts], [*cuts, n], strict=True)]
+    part = tallied(rows, chunks)
+    want = add_up(rows)
+    assert part.rejected == []
+    assert part.ids.tolist() == list(order)
+    assert farthest(part.value.total, want.total) < 1e-9
+    assert farthest(part.value.weight, want.weight) < 1e-9
+    assert torch.equal(part.value.label, rows.label[list(order)])
+    assert torch.equal(part.value.note["loss"], rows.note["loss"][list(order)])
+
+
+@given(replies(), st.floats(0.1, 3))
+def test_a_common_factor_on_the_weights_changes_no_mean(rows, factor):
+    empty = {name: torch.full_like(total, 9.0) for name, total in add_up(rows).total.items()}
+    once = add_up(rows).mean(empty)
+    again = add_up(rows._replace(weight=rows.weight * factor)).mean(empty)
+    assert farthest(once, again) < 1e-9
+
+
+@given(replies())
+def test_a_mean_is_the_mean_and_a_row_without_weight_is_kept(rows):
+    total, weight = by_hand(rows, range(len(rows.weight)))
+    empty = {name: torch.full_like(value, 9.0) for name, value in total.items()}
+    mean = add_up(rows).mean(empty)
+    for name, value in total.items():
+        for j in range(len(weight)):
+            want = value[j] / weight[j] if weight[j] > 0 else empty[name][j]
+            assert torch.allclose(mean[name][j], want, rtol=1e-9, atol=1e-9)
+
+
+def test_a_mean_of_nothing_is_not_touched_by_what_is_not_a_number():
+    sums = Sums({"w": torch.tensor([[6.0], [0.0]])}, torch.tensor([2.0, 0.0]), None, ())
+    assert torch.equal(sums.mean({"w": torch.tensor([[float("nan")], [7.0]])})["w"], torch.tensor([[3.0], [7.0]]))
+
+
+@given(replies(), st.data())
+def test_a_row_that_is_not_finite_is_dropped_even_where_its_weight_is_zero(rows, data):
+    n = len(rows.weight)
+    bad = data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=max(1, n - 1)))
+    ill = data.draw(st.sampled_from([float("nan"), float("inf"), -float("inf")]))
+    name = data.draw(st.sampled_from(["matrix", "vector", "number"]))
+    index = torch.tensor(sorted(bad))
+    rows.value[name][index] = ill
+    rows.weight[index] *= data.draw(st.sampled_from([0.0, 1.0]))
+    good = [i for i in range(n) if i not in bad]
+    part = tallied(rows, [list(range(n))]) if good else None
+    if part is not None:
+        total, weight = by_hand(rows, good)
+        assert farthest(part.value.total, total) < 1e-9
+        assert farthest(part.value.weight, weight) < 1e-9
+        assert part.ids.tolist() == good
+        assert sorted(part.rejected) == [(i, "value is not finite") for i in sorted(bad)]
+
+
+def share(**changes):
+    """Three good clients into two sums, in float64."""
+    rows = Share({"w": double([1, 2, 3], 3, 1)}, torch.eye(2).double()[[0, 1, 0]], torch.tensor([0, 1, 0]), ())
+    return rows._replace(**changes)
+
+
+SIZES = torch.tensor([4, 4, 4])
+FAULTS = {
+    "negative weight": (share(weight=double([1, 0, -1, 0, 1, 0], 3, 2)), {1: "negative"}),
+    "weight too large": (share(weight=double([5, 0, 0, 1, 1, 0], 3, 2)), {0: "more than the client's size"}),
+    "weight not a number": (share(weight=double([1, 0, 0, 1, float("nan"), 0], 3, 2)), {2: "not finite"}),
+    "label too large": (share(label=torch.tensor([0, 2, 0])), {1: "out of range for 2"}),
+    "label negative": (share(label=torch.tensor([-1, 0, 0])), {0: "out of range for 2"}),
+    "one of two labels": (share(label=torch.tensor([[0, 1], [0, 7], [1, 1]])), {1: "out of range for 2"}),
+    "note not finite": (share(note=double([0, 0, float("inf")], 3)), {2: "not finite"}),
+    "too large to be added": (share(value={"w": double([1, 1.7e308, 3], 3, 1)}), {1: "too large"}),
+    "too large times its weight": (
+        share(value={"w": double([1, 1e308, 3], 3, 1)}, weight=double([1, 0, 0, 4, 1, 0], 3, 2)),
+        {1: "too large"},
+    ),
+    "several": (
+        share(weight=double([1, 0, -1, 0, 1, 0], 3, 2), label=torch.tensor([0, 0, 5])),
+        {1: "negative", 2: "out of range"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("rows", "wanted"), FAULTS.values(), ids=FAULTS)
+def test_faults_are_found_row_by_row(rows, wanted):
+    found = faults(rows, SIZES)
+    assert found.keys() == wanted.keys()
+    assert all(wanted[row] in found[row] for row in found)
+
+
+@pytest.mark.parametrize(("rows", "wanted"), FAULTS.values(), ids=FAULTS)
+def test_faulty_rows_never_reach_a_sum(rows, wanted):
+    tally = Tally("sum")
+    tally.add(torch.tensor([10, 11, 12]), rows, SIZES, {})
+    part, _ = tally.result()
+    good = [row for row in range(3) if row not in wanted]
+    total, weight = by_hand(rows, good)
+    assert part.ids.tolist() == [10 + row for row in good]
+    assert {client - 10 for client, _ in part.rejected} == wanted.keys()
+    assert farthest(part.value.total, total) < 1e-9
+    assert farthest(part.value.weight, weight) < 1e-9
+
+
+def test_as_much_weight_as_examples_is_allowed():
+    assert faults(share(weight=double([4, 0, 0, 4, 4, 4], 3, 2)), SIZES) == {}
+
+
+def test_large_finite_rows_that_only_add_up_to_infinity_within_a_row_are_fine_in_a_map():
+    tally = Tally("map")
+    tally.add(torch.arange(2), {"w": torch.full((2, 3), 3e38)}, SIZES[:2], {})
+    part, _ = tally.result()
+    assert part.ids.tolist() == [0, 1]
+    assert part.rejected == []
+
+
+def test_whole_numbers_are_summed_by_fractional_weights():
+    rows = Share({"count": torch.tensor([4, 6])}, double([0.5, 0.25], 2, 1))
+    assert add_up(rows).total["count"].tolist() == [3.5]
+
+
+def test_a_mean_of_whole_numbers_need_not_be_whole():
+    sums = add_up(Share({"count": torch.tensor([1, 2])}, torch.ones(2, 1)))
+    assert sums.mean({"count": torch.zeros(1)})["count"].tolist() == [1.5]
+
+
+def odd_one_out(rows, odd, *, first):
+    """A tally of three clients like `rows` and one like `odd`, which comes first or last."""
+    tally = Tally("sum")
+    for client, reply in [(9, odd), *enumerate(rows)] if first else [*enumerate(rows), (9, odd)]:
+        tally.add(torch.tensor([client]), reply, torch.tensor([4]), {})
+    return tally.result()[0]
+
+
+ODD = {
+    "shape": Share({"w": torch.zeros(1, 2).double()}, torch.ones(1, 2).double(), torch.tensor([0]), ()),
+    "dtype": Share({"w": torch.zeros(1, 1)}, torch.ones(1, 2).double(), torch.tensor([0]), ()),
+    "name": Share({"v": torch.zeros(1, 1).double()}, torch.ones(1, 2).double(), torch.tensor([0]), ()),
+    "more sums": Share({"w": torch.zeros(1, 1).double()}, torch.ones(1, 3).double(), torch.tensor([0]), ()),
+    "weight no vector": Share({"w": torch.zeros(1, 1).double()}, torch.ones(1).double(), torch.tensor([0]), ()),
+    "weight a matrix": Share({"w": torch.zeros(1, 1).double()}, torch.ones(1, 2, 2).double(), torch.tensor([0]), ()),
+    "weight nothing": Share({"w": torch.zeros(1, 1).double()}, None, torch.tensor([0]), ()),
+    "label a tree": Share({"w": torch.zeros(1, 1).double()}, torch.ones(1, 2).double(), {"a": torch.zeros(1)}, ()),
+    "no label": Share({"w": torch.zeros(1, 1).double()}, torch.ones(1, 2).double(), None, ()),
+    "label a vector": Share({"w": torch.zeros(1, 1).double()}, torch.ones(1, 2).double(), torch.zeros(1, 2), ()),
+    "a note": Share({"w": torch.zeros(1, 1).double()}, torch.ones(1, 2).double(), torch.tensor([0]), torch.ones(1)),
+    "Shares": Shares({"w": torch.zeros(1, 2, 1).double()}, torch.ones(1, 2).double(), torch.tensor([0]), ()),
+    "Shares without k rows": Shares({"w": torch.zeros(1, 3).double()}, torch.ones(1, 2).double(), None, ()),
+    "not a share": {"w": torch.zeros(1, 1).double()},
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_the_form_of_most_replies_wins(odd, first):
+    rows = [take(share(), slice(i, i + 1)) for i in range(3)]
+    part = odd_one_out(rows, odd, first=first)
+    assert part.ids.tolist() == [0, 1, 2]
+    assert [client for client, _ in part.rejected] == [9]
+    assert farthest(part.value.total, add_up(share()).total) < 1e-12
+
+
+def test_an_odd_share_in_a_map_ends_nothing():
+    tally = Tally("map")
+    for client in range(3):
+        tally.add(torch.tensor([client]), take(share(), slice(0, 1)), torch.tensor([4]), {})
+    tally.add(torch.tensor([9]), ODD["weight no vector"], torch.tensor([4]), {})
+    tally.add(torch.tensor([8]), take(share(label=torch.tensor([7, 7, 7])), slice(0, 1)), torch.tensor([4]), {})
+    part, _ = tally.result()
+    assert part.ids.tolist() == [0, 1, 2]
+    assert sorted(client for client, _ in part.rejected) == [8, 9]
+
+
+def test_a_tally_of_nothing_is_an_empty_part():
+    part, writes = Tally("map").result()
+    assert (len(part.ids), part.value, part.rejected, part.bytes_up, writes) == (0, None, [], 0, [])
+
+
+def test_bytes_up_count_what_clients_sent_whether_it_counts_or_not():
+    tally = Tally("map")
+    tally.add(torch.arange(2), {"w": torch.tensor([[1.0, 2.0], [float("nan"), 0.0]])}, SIZES[:2], {})
+    assert tally.result()[0].bytes_up == 2 * 2 * 4
+
+
+def test_merging_parts_keeps_rows_in_their_order():
+    one, two = add_up(share()), add_up(share(label=torch.tensor([1, 1, 1])))
+    merged = merge_sums([one, two])
+    assert merged.label.tolist() == [0, 1, 0, 1, 1, 1]
+    assert farthest(merged.total, {"w": one.total["w"] + two.total["w"]}) == 0

@@ -1,0 +1,234 @@
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from corymb.data import from_folder
+from corymb.settings import InvalidInput
+
+CSV = {"a": "height,age,label\n1.5,3,cat\n2.5,4,dog\n", "b": "label,age,height\ndog,5,3.5\n"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def write(**files):
+        for name, content in files.items():
+            path = tmp_path / name.replace("__", ".")
+            if isinstance(content, str):
+                path.write_text(content)
+            elif isinstance(content, bytes):
+                path.write_bytes(content)
+            elif path.suffix == ".npz":
+                np.savez(path, **content)
+            else:
+                pq.write_table(pa.table(content), path)
+        return tmp_path
+
+    return write
+
+
+def test_one_csv_a_client(folder):
+    data = from_folder(folder(a__csv=CSV["a"], b__csv=CSV["b"], **{"__DS_Store": "hidden"}), test=0)
+    assert data.names == ("a", "b")
+    assert data.feature_names == ("height", "age")
+    assert data.train.x.tolist() == [[1.5, 3], [2.5, 4], [3.5, 5]]
+    assert data.train.y.tolist() == [0, 1, 1]
+    assert data.classes == ("cat", "dog")
+    assert data.standardise
+    assert data.name == folder().name
+
+
+def test_one_table_with_a_client_column(folder):
+    rows = "who,x,label,test\nb,1,0.5,0\na,2,1.5,false\nb,3,2.5,1\na,4,1,True\n"
+    for data in (
+        from_folder(folder(all__csv=rows) / "all.csv", client="who"),
+        from_folder(folder(all__csv=rows), client="who"),
+    ):
+        assert data.names == ("a", "b")
+        assert data.task == "regression"
+        assert data.train.y.tolist() == [1.5, 0.5]
+        assert data.test.x.tolist() == [[4], [3]]
+
+
+def test_numbered_clients_are_in_the_order_of_their_numbers(folder):
+    rows = "who,x,label\n" + "".join(f"{i},1,0\n" for i in (10, 9, 9, 100))
+    assert from_folder(folder(all__csv=rows), client="who").names == ("9", "10", "100")
+
+
+def test_parquet(folder):
+    table = {"x": [1.0, 2.0, 3.0], "n": [1, 2, 3], "flag": [True, False, True], "kind": ["u", "v", "u"]}
+    category = pa.array(["u", "v", "u"]).dictionary_encode()
+    data = from_folder(folder(a__parquet=table, b__parquet=table | {"kind": category}), label="kind", test=0)
+    assert data.feature_names == ("x", "n", "flag")
+    assert data.train.x[1].tolist() == [2, 2, 0]
+    assert data.classes == ("u", "v")
+    assert data.sizes.tolist() == [3, 3]
+
+
+def test_npz_vectors(folder):
+    x = np.arange(6, dtype=np.float64).reshape(3, 2)
+    mask = np.array([False, True, False])
+    data = from_folder(folder(a__npz={"x": x, "y": np.array([0, 1, 2]), "test": mask}))
+    assert data.standardise
+    assert data.train.x.tolist() == [[0, 1], [4, 5]]
+    assert data.test.y.tolist() == [1]
+    assert data.classes == ("0", "1", "2")
+
+
+def test_npz_with_a_client_array(folder):
+    x = np.zeros((4, 2))
+    arrays = {"x": x, "y": np.zeros(4), "client": np.array([3, 1, 3, 1]), "site": np.array(["p", "q", "q", "q"])}
+    path = folder(all__npz=arrays)
+    assert from_folder(path).names == ("1", "3")
+    assert from_folder(path / "all.npz").task == "regression"
+    assert from_folder(path, client="site").names == ("p", "q")
+
+
+@pytest.mark.parametrize(
+    ("x", "shape", "top"),
+    [
+        (np.full((2, 5, 4), 255, dtype=np.uint8), (1, 5, 4), 1),
+        (np.full((2, 5, 4, 3), 255, dtype=np.uint8), (3, 5, 4), 1),
+        (np.full((2, 3, 5, 4), 51, dtype=np.uint8), (3, 5, 4), 0.2),
+        (np.full((2, 5, 4), 0.5), (1, 5, 4), 0.5),
+        (np.full((2, 5, 4), 255.0), (1, 5, 4), 1),
+        (np.full((2, 5, 4), -3.0), (1, 5, 4), -3),
+        (np.full((2, 7), 255, dtype=np.uint8), (7,), 1),
+    ],
+)
+def test_npz_images(folder, x, shape, top):
+    data = from_folder(folder(a__npz={"x": x, "y": np.array([0, 1])}), test=0)
+    assert data.features == shape
+    assert float(data.train.x.max()) == pytest.approx(top)
+    assert data.train.x.dtype == torch.float32
+    assert not data.standardise
+
+
+def test_channels_last_move_to_the_front(folder):
+    x = np.arange(24, dtype=np.uint8).reshape(1, 2, 4, 3)
+    data = from_folder(folder(a__npz={"x": x, "y": np.array([0])}), test=0)
+    assert (data.train.x[0] * 255).round().tolist() == x[0].transpose(2, 0, 1).tolist()
+
+
+def test_a_whole_number_here_and_a_decimal_there(folder):
+    data = from_folder(folder(a__csv="x,label\n1,1\n", b__csv="x,label\n1,2.5\n"), test=0)
+    assert data.task == "regression"
+    words = from_folder(folder(a__csv="x,label\n1,1\n", b__csv="x,label\n1,other\n"), test=0)
+    assert words.classes == ("1", "other")
+    mixed = folder(a__parquet={"x": [1], "label": [7]}, b__parquet={"x": [1], "label": ["other"]})
+    for file in mixed.glob("*.csv"):
+        file.unlink()
+    assert from_folder(mixed, test=0).classes == ("7", "other")
+
+
+def test_the_seed_decides_the_split(folder):
+    rows = "x,label\n" + "".join(f"{i},{i % 2}\n" for i in range(40))
+    path = folder(a__csv=rows)
+    prints = [from_folder(path, seed=seed).fingerprint() for seed in (0, 0, 1)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+ONE = {"x": np.zeros((1, 2)), "y": np.zeros(1, dtype=np.int64)}
+BAD = {
+    "is empty: put one npz, csv or parquet": {},
+    "notes.txt is a file of a kind not known": {"notes__txt": "hello", "a__csv": CSV["a"]},
+    r"files of different kinds \(.csv, .npz\)": {"a__csv": CSV["a"], "b__npz": ONE},
+    "b.csv has no rows": {"a__csv": CSV["a"], "b__csv": "height,age,label\n"},
+    "b.csv is empty": {"a__csv": CSV["a"], "b__csv": ""},
+    "b.csv lacks 'age' and adds 'weight', compared with a.csv": {
+        "a__csv": CSV["a"],
+        "b__csv": "height,weight,label\n1,2,cat\n",
+    },
+    "b.csv adds 'test'": {"a__csv": CSV["a"], "b__csv": "height,age,test,label\n1,2,0,cat\n"},
+    "a.csv, column 'age', row 3 is 'old': features must be numbers": {"a__csv": "age,label\n1,cat\nold,dog\n"},
+    "a.csv, column 'age', row 2 is empty": {"a__csv": "age,b,label\n,1,cat\n"},
+    "b.csv has no column 'label': its columns are 'height', 'age'": {"a__csv": CSV["a"], "b__csv": "height,age\n1,2\n"},
+    "two columns called 'age'": {"a__csv": "age,age,label\n1,2,cat\n"},
+    "a.csv, row 3 has 2 cells where the header has 3": {"a__csv": "height,age,label\n1,2,cat\n1,2\n"},
+    "a.csv has no columns of features": {"a__csv": "label\ncat\n"},
+    "The label in a.csv, row 3 is missing": {"a__csv": "age,label\n1,cat\n2,\n"},
+    "The label in b.csv, row 2 is 'n/a' where others": {"a__csv": "age,label\n1,1.5\n", "b__csv": "age,label\n1,n/a\n"},
+    "The label in b.csv, row 2 is -1": {"a__csv": "age,label\n1,1\n", "b__csv": "age,label\n1,-1\n"},
+    "a.csv, column 'test', row 2: 'maybe'": {"a__csv": "age,test,label\n1,maybe,cat\n"},
+    "a.csv cannot be read as csv": {"a__csv": b"age,label\n\xff\xfe,1\n"},
+    "Client 'a', train example 0: feature 'age' is nan": {"a__csv": "age,label\nnan,cat\n"},
+    "Client 'a' has no training examples": {"a__csv": "age,test,label\n1,1,cat\n"},
+    "a.npz has no array 'y': it holds 'x'": {"a__npz": {"x": np.zeros((1, 2))}},
+    r"a.npz: x has 1 rows, but y is \[2\]": {"a__npz": ONE | {"y": np.zeros(2)}},
+    "a.npz: x is of type <U1": {"a__npz": ONE | {"x": np.array([["u"]])}},
+    "a.npz has no rows": {"a__npz": {"x": np.zeros((0, 2)), "y": np.zeros(0)}},
+    r"a.npz: x has the shape \[1\]": {"a__npz": ONE | {"x": np.zeros(1)}},
+    "a.npz cannot be read as npz: write it again": {"a__npz": b"noise"},
+    "a.npz cannot be read as npz.*not Python objects": {"a__npz": ONE | {"y": np.array([{}])}},
+    r"b.npz has examples of shape \[3, 3\], a.npz of \[2, 2\]": {
+        "a__npz": ONE | {"x": np.zeros((1, 2, 2))},
+        "b__npz": ONE | {"x": np.zeros((1, 3, 3))},
+    },
+    "b.npz has float64 and a.npz uint8": {"a__npz": ONE | {"x": np.zeros((1, 2), dtype=np.uint8)}, "b__npz": ONE},
+    "b.npz lacks 'test'": {"a__npz": ONE | {"test": np.array([False])}, "b__npz": ONE},
+    "a.parquet, column 'age', row 2 is empty": {"a__parquet": {"age": [1, None], "label": [0, 1]}},
+    "a.parquet, column 'age', row 1 is 'old'": {"a__parquet": {"age": ["old"], "label": [0]}},
+    "a.parquet, column 'age' is of type list": {"a__parquet": {"age": [[1, 2]], "label": [0]}},
+    "a.parquet cannot be read as parquet": {"a__parquet": b"noise"},
+}
+
+
+@pytest.mark.parametrize("complaint", BAD)
+def test_bad_folders_are_told_in_one_line(complaint, folder):
+    with pytest.raises(InvalidInput, match=complaint) as caught:
+        from_folder(folder(**BAD[complaint]))
+    assert "\n" not in str(caught.value)
+
+
+def test_more_complaints(folder):
+    path = folder(a__csv=CSV["a"])
+    (path / "sub").mkdir()
+    for call, complaint in (
+        (lambda: from_folder(path), "sub is a folder: only npz"),
+        (lambda: from_folder(path / "none"), "none is not a folder"),
+        (lambda: from_folder(path / "a.csv"), "a.csv is one table: say which column"),
+        (lambda: from_folder(path / "a.csv", client="who"), "a.csv has no column 'who'"),
+        (
+            lambda: from_folder(path / "a.csv", client="age", task="regression"),
+            "is the text 'cat': regression wants numbers",
+        ),
+        (lambda: from_folder(path / "a.csv", client="age", label="kind"), "a.csv has no column 'kind'"),
+    ):
+        with pytest.raises(InvalidInput, match=complaint):
+            call()
+
+
+def test_parquet_without_pyarrow(folder, monkeypatch):
+    path = folder(a__parquet={"x": [1], "label": [0]})
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'corymb\[tables\]'"):
+        from_folder(path)
+
+
+def test_nothing_is_unpickled(folder, tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (tmp_path.joinpath("sprung").touch, ())
+
+    path = folder(a__npz=ONE | {"y": np.array([Trap()])})
+    with pytest.raises(InvalidInput):
+        from_folder(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_damaged_npz(folder):
+    path = folder(a__npz=ONE) / "a.npz"
+    contents = bytearray(path.read_bytes())
+    contents[200] ^= 255
+    path.write_bytes(contents)
+    with pytest.raises(InvalidInput, match=r"a.npz cannot be read as npz \(.*\): write it again"):
+        from_folder(path)
+
+
+def test_blank_lines_at_the_end_are_no_rows(folder):
+    assert from_folder(folder(a__csv=CSV["a"] + "\n\n"), test=0).sizes.tolist() == [2]
+    with pytest.raises(InvalidInput, match="row 3 has 0 cells"):
+        from_folder(folder(a__csv="x,label\n1,0\n\n2,1\n"))

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+
+from corymb.data import FederatedDataset
+from corymb.settings import InvalidInput
+
+from_arrays = FederatedDataset.from_arrays
+X = np.arange(8, dtype=np.float64).reshape(4, 2)
+Y = np.array([0, 1, 1, 0])
+
+
+def test_rows_go_to_their_clients_in_order():
+    data = from_arrays(X, Y, [7, -2, 7, -2], test=0)
+    assert data.names == ("-2", "7")
+    assert data.train.of(1)[0].tolist() == [[0, 1], [4, 5]]
+    assert data.train.y.tolist() == [1, 0, 0, 1]
+    assert data.train.x.dtype == torch.float32
+    assert data.classes == ("0", "1")
+    assert len(data.test.y) == 0
+
+
+def test_names_and_their_order():
+    assert from_arrays(X, Y, ["10", "9", "9", "10"], test=0).names == ("9", "10")
+    assert from_arrays(X, Y, ["b", "a", "a10", "a9"], test=0).names == ("a", "a10", "a9", "b")
+    assert from_arrays(X, Y, np.array(["b", "a", "a", "b"], dtype=object), test=0).names == ("a", "b")
+    named = from_arrays(X, Y, [1, 0, 0, 1], names=["zoe", "amy"], test=0)
+    assert named.names == ("zoe", "amy")
+    assert named.train.of(0)[1].tolist() == [1, 1]
+    assert from_arrays(X, Y, ["b", "a", "a", "b"], names=["b", "a"], test=0).names == ("b", "a")
+
+
+def test_truth_in_order_or_by_name():
+    assert from_arrays(X, Y, ["b", "a", "a", "b"], truth=[0, 1]).truth.tolist() == [0, 1]
+    assert from_arrays(X, Y, ["b", "a", "a", "b"], truth={"b": 0, "a": 1}).truth.tolist() == [1, 0]
+
+
+def test_the_test_examples_by_mask_or_apart():
+    masked = from_arrays(X, Y, [0, 0, 1, 1], test=np.array([True, False, False, True]))
+    assert masked.test.x.tolist() == [[0, 1], [6, 7]]
+    assert masked.train.x.tolist() == [[2, 3], [4, 5]]
+    apart = from_arrays(X, Y, ["a", "a", "b", "b"], test=(X[:1] + 100, [1], ["b"]))
+    assert apart.test.sizes.tolist() == [0, 1]
+    assert apart.sizes.tolist() == [2, 2]
+    texts = from_arrays(X, ["u", "v", "v", "u"], [0, 0, 1, 1], test=(X[:1], ["v"], [1]))
+    assert texts.test.y.tolist() == [1]
+
+
+def test_bytes_are_pixels():
+    data = from_arrays(np.full((2, 3, 3), 51, dtype=np.uint8), [0, 1], [0, 0], test=0)
+    assert data.features == (3, 3)
+    assert data.train.x.unique().tolist() == pytest.approx([0.2])
+
+
+def test_the_given_array_is_not_written_to():
+    x = np.full((2, 2), 255, dtype=np.uint8)
+    floats = np.ones((2, 2), dtype=np.float32)
+    floats.flags.writeable = False
+    from_arrays(x, [0, 1], [0, 0])
+    from_arrays(floats, [0, 1], [0, 0])
+    assert (x == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "complaint"),
+    [
+        ((X, Y[:3], [0] * 4), {}, "x has 4 rows, y 3 and client 4"),
+        ((X, Y, [0.0] * 4), {}, "Client ids are of type float64"),
+        ((X, Y, [[0]] * 4), {}, r"client has the shape \[4, 1\]"),
+        ((X[:, 0], Y, [0] * 4), {}, r"use x\[:, None\]"),
+        ((X.astype(str), Y, [0] * 4), {}, "Features are of type"),
+        ((X, Y, [0] * 4), {"test": 1.0}, "is not a share"),
+        ((X, Y, [0] * 4), {"test": [True]}, "wanted a share, a boolean for each of the 4 rows"),
+        ((X, Y, [0] * 4), {"test": [True] * 4}, "Client '0' has no training examples"),
+        ((X, Y, ["a"] * 4), {"test": (X, Y, ["b"] * 4)}, "rows of client 'b'"),
+        ((X, Y, [0, 1, 2, 3]), {"names": ["a", "b"]}, "Client id 2 is not a position in the 2 names"),
+        ((X, Y, [0, 0, 2, 2]), {"names": ["a", "b", "c"]}, "Client 'b' has no training examples"),
+        ((X, Y, ["a"] * 4), {"truth": {"b": 0}}, "truth has no cluster for client 'a'"),
+        ((X, Y, ["a"] * 4), {"truth": [0.5]}, "truth is of type float64"),
+        ((X * np.nan, Y, ["a"] * 4), {"test": 0}, "Client 'a', train example 0: feature 0 is nan"),
+        ((X * 1e300, Y, ["a"] * 4), {"test": 0}, "feature 1 is inf"),
+    ],
+)
+def test_complaints(arguments, options, complaint):
+    with pytest.raises(InvalidInput, match=complaint) as caught:
+        from_arrays(*arguments, **options)
+    assert "\n" not in str(caught.value)

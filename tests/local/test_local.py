@@ -1,0 +1,279 @@
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corymb import keys
+from corymb.core.client import Client, Examples, Memory
+from corymb.local import (
+    Batches,
+    Descent,
+    Stepper,
+    descend,
+    descend_one,
+    gradient,
+    gradient_one,
+    loss,
+    losses,
+    measure_one,
+    one_hot,
+    score,
+    scores,
+    weighted_mean,
+)
+from corymb.objectives import LinearRegression
+from tests.tiny import farthest
+
+OBJECTIVE = LinearRegression(3, dtype=torch.float64)
+
+
+def examples(m: int, seed: int = 0) -> Examples:
+    key = keys.root(seed)
+    x, y = keys.normal(key, (m, 3), torch.float64), keys.normal(keys.fold(key, 1), (m,), torch.float64)
+    return Examples(x, y, torch.ones(m, dtype=torch.float64))
+
+
+def model(seed: int = 0):
+    return {"weight": keys.normal(keys.fold(keys.root(seed), "model"), (3,), torch.float64)}
+
+
+# ---- batches
+
+
+sizes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
+hows = st.builds(
+    lambda batch, length, epochs: Descent(batch=batch, **{"epochs" if epochs else "steps": length}),
+    st.integers(1, 10),
+    st.integers(1, 7),
+    st.booleans(),
+)
+
+
+def padded(sizes: list[int], extra: int) -> torch.Tensor:
+    longest = max(sizes) + extra
+    return (torch.arange(longest) < torch.tensor(sizes)[:, None]).double()
+
+
+@given(sizes, st.integers(0, 3), hows, st.integers(0, 99))
+def test_a_client_gets_the_same_batches_alone_and_in_a_padded_stack(sizes, extra, how, seed):
+    key = keys.fold(keys.root(seed), torch.arange(len(sizes)))
+    stacked = list(Batches(how, padded(sizes, extra), key))
+    for i, m in enumerate(sizes):
+        alone = [rows.tolist() for rows, _ in Batches(how, torch.ones(m), key[i])]
+        together = [
+            [row for row in rows[i].tolist() if row >= 0]
+            for rows, active in stacked
+            if active is None or bool(active[i])
+        ]
+        assert alone == together
+        trailing = [rows.tolist() for rows, _ in Batches(how, padded(sizes, extra)[i], key[i])]
+        assert alone == trailing
+
+
+@given(st.integers(1, 12), st.integers(1, 13), st.integers(1, 3), st.integers(0, 99))
+def test_an_epoch_is_every_example_once_and_its_last_batch_is_short(m, batch, epochs, seed):
+    rows = [rows.tolist() for rows, _ in Batches(Descent(epochs=epochs, batch=batch), torch.ones(m), keys.root(seed))]
+    each = -(-m // batch)
+    assert len(rows) == epochs * each
+    for epoch in range(epochs):
+        batches = rows[epoch * each : (epoch + 1) * each]
+        assert sorted(chain(*batches)) == list(range(m))
+        assert [len(b) for b in batches[:-1]] == [batch] * (each - 1)
+        assert len(batches[-1]) == m - batch * (each - 1)
+
+
+@given(st.integers(1, 12), st.integers(1, 13), st.integers(1, 9), st.integers(0, 99))
+def test_steps_are_counted_whatever_the_size_and_pass_through_all_examples(m, batch, steps, seed):
+    rows = [rows.tolist() for rows, _ in Batches(Descent(steps=steps, batch=batch), torch.ones(m), keys.root(seed))]
+    each = -(-m // batch)
+    assert len(rows) == steps
+    for epoch in range(steps // each):
+        assert sorted(chain(*rows[epoch * each : (epoch + 1) * each])) == list(range(m))
+
+
+def test_epochs_are_ordered_differently():
+    rows = [tuple(rows.tolist()) for rows, _ in Batches(Descent(epochs=5, batch=8), torch.ones(8), keys.root(0))]
+    assert len(set(rows)) == 5
+
+
+def test_without_a_batch_every_step_takes_everything():
+    for how, steps in ((Descent(), 1), (Descent(steps=4), 4), (Descent(epochs=3), 3)):
+        assert list(Batches(how, torch.ones(5), keys.root(0))) == [(None, None)] * steps
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=10), st.integers(1, 5), st.integers(0, 99))
+def test_examples_of_weight_zero_are_in_no_batch_wherever_they_stand(mask, batch, seed):
+    """Points that a client leaves out (`on=` with weights) count as little as padding."""
+    weight = torch.tensor(mask).double()
+    rows = [rows.tolist() for rows, _ in Batches(Descent(epochs=1, batch=batch), weight, keys.root(seed))]
+    assert sorted(chain(*rows)) == [i for i, some in enumerate(mask) if some]
+
+
+# ---- steps, against torch.optim
+
+OPTIMISERS = {
+    "sgd": (Descent(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "momentum": (Descent(lr=0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    "decay": (Descent(lr=0.1, weight_decay=0.3), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.3)),
+    "momentum and decay": (
+        Descent(lr=0.1, momentum=0.5, weight_decay=0.3),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, weight_decay=0.3),
+    ),
+    "adam": (Descent(lr=0.05, optimiser="adam"), lambda p: torch.optim.Adam(p, lr=0.05)),
+    "adam and decay": (
+        Descent(lr=0.05, optimiser="adam", weight_decay=0.3),
+        lambda p: torch.optim.Adam(p, lr=0.05, weight_decay=0.3),
+    ),
+}
+PROXIMAL = {
+    "proximal": OPTIMISERS["sgd"],
+    "proximal and momentum": OPTIMISERS["momentum"],
+    "proximal and decay": OPTIMISERS["momentum and decay"],
+    "proximal and adam": OPTIMISERS["adam"],
+}
+
+
+def start() -> list[torch.Tensor]:
+    return [keys.normal(keys.fold(keys.root(1), j), shape, torch.float64) for j, shape in enumerate([(4, 2), (3,), ()])]
+
+
+@pytest.mark.parametrize("name", [*OPTIMISERS, *PROXIMAL])
+def test_steps_are_those_of_torch(name):
+    how, make = {**OPTIMISERS, **PROXIMAL}[name]
+    mu = 0.7 if name in PROXIMAL else 0.0
+    ours, theirs, begin = start(), [p.requires_grad_() for p in start()], start()
+    stepper = Stepper(replace(how, proximal=mu), ours)
+    optimiser = make(theirs)
+    for step in range(8):
+        grads = [keys.normal(keys.fold(keys.root(2), step, j), p.shape, torch.float64) for j, p in enumerate(ours)]
+        stepper.step([g.clone() for g in grads])
+        for p, g, b in zip(theirs, grads, begin, strict=True):
+            p.grad = g + mu * (p.detach() - b)
+        optimiser.step()
+        assert farthest(ours, [p.detach() for p in theirs]) < 1e-12
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_client_that_is_done_moves_no_more(name):
+    how, _ = OPTIMISERS[name]
+    stacked = [p.expand(2, *p.shape).clone() for p in start()]
+    alone = start()
+    both, one = Stepper(how, stacked), Stepper(how, alone)
+    for step in range(5):
+        grads = [keys.normal(keys.fold(keys.root(2), step, j), p.shape, torch.float64) for j, p in enumerate(alone)]
+        if step < 3:
+            one.step([g.clone() for g in grads])
+        active = torch.tensor([True, step < 3])
+        both.step([g.expand(2, *g.shape).clone() for g in grads], None if step < 3 else active)
+    assert farthest([p[1] for p in stacked], alone) < 1e-12
+    assert farthest([p[0] for p in stacked], alone) > 1e-3
+
+
+def test_steps_do_not_touch_the_gradients_they_are_given():
+    how = Descent(lr=0.1, momentum=0.5, weight_decay=0.1, proximal=0.1)
+    params, grads = start(), start()
+    Stepper(how, params).step(grads)
+    assert farthest(grads, start()) == 0
+
+
+# ---- one client
+
+
+@given(st.lists(st.tuples(st.floats(-9, 9), st.sampled_from([0.0, 1.0, 2.5])), min_size=1, max_size=8))
+def test_a_weighted_mean_leaves_out_what_weighs_nothing(rows):
+    values = torch.tensor([value if weight else float("nan") for value, weight in rows], dtype=torch.float64)
+    weight = torch.tensor([weight for _, weight in rows], dtype=torch.float64)
+    total = sum(weight for _, weight in rows)
+    want = sum(value * weight for value, weight in rows) / total if total else 0.0
+    assert abs(float(weighted_mean(values, weight)) - want) < 1e-12
+
+
+def test_a_weighted_mean_is_of_the_last_axis():
+    values, weight = torch.tensor([[1.0, 3.0], [5.0, 9.0]]), torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+    assert weighted_mean(values, weight).tolist() == [2, 5]
+    assert weighted_mean(torch.zeros(2, 0), torch.zeros(2, 0)).tolist() == [0, 0]
+
+
+def test_nothing_flows_back_from_what_weighs_nothing():
+    params, on = model(), examples(4)
+    on = on._replace(weight=torch.tensor([1.0, 1.0, 0.0, 0.0]).double())
+    far = on._replace(x=torch.where(on.weight[:, None] > 0, on.x, 1e200))
+    assert farthest(gradient_one(OBJECTIVE, params, far), gradient_one(OBJECTIVE, params, on)) < 1e-12
+
+
+def by_hand(params, on: Examples):
+    """Gradient of the weighted mean of (y − x·θ)²."""
+    left = on.x @ params["weight"] - on.y
+    return {"weight": 2 * (on.x * (left * on.weight)[:, None]).sum(0) / on.weight.sum()}
+
+
+@given(st.integers(1, 8), st.integers(0, 99))
+def test_gradients_and_losses_are_those_of_the_formula(m, seed):
+    on, params = examples(m, seed), model(seed)
+    on = on._replace(weight=torch.arange(1, m + 1).double())
+    assert farthest(gradient_one(OBJECTIVE, params, on), by_hand(params, on)) < 1e-9
+    models = {"weight": torch.stack([params["weight"], 2 * params["weight"]])}
+    want = [((on.x @ w - on.y) ** 2 * on.weight).sum() / on.weight.sum() for w in models["weight"]]
+    assert farthest(measure_one("losses", OBJECTIVE, models, on), torch.stack(want)) < 1e-9
+
+
+@given(st.integers(1, 8), hows, st.integers(0, 99))
+def test_descent_is_a_step_for_every_batch(m, how, seed):
+    on, params, key = examples(m, seed), model(seed), keys.root(seed)
+    want = params["weight"].clone()
+    for rows, _ in Batches(how, on.weight, key):
+        want -= how.lr * by_hand({"weight": want}, Examples(*(t[rows] for t in on)))["weight"]
+    got = descend_one(OBJECTIVE, params, on, key, how)
+    assert torch.allclose(got["weight"], want, rtol=1e-12, atol=1e-12)
+    assert farthest(params, model(seed)) == 0  # the start is not written to
+
+
+def client(m: int = 5) -> Client:
+    memory = Memory({}, lengths={"train": m, "test": 3})
+    return Client(
+        train=examples(m), test=examples(3, 9), objective=OBJECTIVE, memory=memory, key=keys.fold(keys.root(4), "me")
+    )
+
+
+def test_a_client_uses_its_training_examples_unless_told_otherwise():
+    me, params = client(), model()
+    models = {"weight": torch.stack([params["weight"], -params["weight"]])}
+    assert torch.equal(losses(me, models), measure_one("losses", OBJECTIVE, models, me.train))
+    assert torch.equal(losses(me, models, on=me.test), measure_one("losses", OBJECTIVE, models, me.test))
+    assert torch.equal(scores(me, models), measure_one("scores", OBJECTIVE, models, me.test))
+    assert torch.equal(scores(me, models, on=me.train), measure_one("scores", OBJECTIVE, models, me.train))
+    assert torch.equal(loss(me, params), losses(me, models)[0])
+    assert torch.equal(score(me, params), scores(me, models)[0])
+    assert farthest(gradient(me, params), gradient_one(OBJECTIVE, params, me.train)) == 0
+    assert farthest(gradient(me, params, on=me.test), gradient_one(OBJECTIVE, params, me.test)) == 0
+
+
+def test_another_purpose_gives_other_batches():
+    me, params, how = client(), model(), Descent(steps=1, batch=2)
+    one, again, other = (descend(me, params, how, purpose=p) for p in ("batches", "batches", "others"))
+    assert farthest(one, again) == 0
+    assert farthest(one, other) > 1e-6
+    assert farthest(one, descend_one(OBJECTIVE, params, me.train, me.key("batches"), how)) == 0
+
+
+def test_there_is_no_backward_through_what_a_client_does():
+    me = client()
+    params = {"weight": model()["weight"].requires_grad_()}
+    assert not loss(me, params).requires_grad
+    assert not descend(me, params, Descent(steps=1))["weight"].requires_grad
+
+
+def test_the_rate_decays_by_the_round_and_only_once():
+    how = Descent(lr=0.4, decay=0.5)
+    assert how.at(0).lr == 0.4
+    assert how.at(3).lr == 0.05
+    assert how.at(3).at(3).lr == 0.05
+    assert Descent(lr=0.4).at(7) == Descent(lr=0.4)
+
+
+def test_one_hot_marks_one_of_k():
+    assert one_hot(torch.tensor(1), 3).tolist() == [0, 1, 0]
+    assert one_hot(torch.tensor(-1), 2).tolist() == [0, 0]

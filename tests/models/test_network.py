@@ -1,0 +1,316 @@
+"""Any module is a model, unless its examples know of each other or it draws from a global generator."""
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.nn import functional
+
+from corymb.core.client import Client, Examples, on_client
+from corymb.core.federation import Federation
+from corymb.engines import LoopEngine, VectorisedEngine
+from corymb.keys import fold, root
+from corymb.local import Descent, descend, gradient, losses
+from corymb.models import Network, mlp
+from corymb.objectives import Classification, LinearRegression, Regression
+from corymb.settings import InvalidInput
+from corymb.trees import stack, take
+from tests.contracts.learners import LEARNERS
+from tests.tiny import DOUBLE, ENGINES, classification, farthest, federation
+
+
+def around(layer: nn.Module, inputs: int = 4, outputs: int = 4):
+    return lambda: nn.Sequential(nn.Linear(4, inputs), layer, nn.ReLU(), nn.Linear(outputs, 3))
+
+
+# ---- what is refused
+
+COUPLED = {
+    "BatchNorm1d": around(nn.BatchNorm1d(4)),
+    "BatchNorm2d": lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(2, 3)),
+    "SyncBatchNorm": around(nn.SyncBatchNorm(4)),
+    "LazyBatchNorm1d": around(nn.LazyBatchNorm1d()),
+    "InstanceNorm1d": around(nn.InstanceNorm1d(4, track_running_stats=True)),
+    "InstanceNorm2d": around(nn.InstanceNorm2d(4, track_running_stats=True)),
+    "InstanceNorm3d": around(nn.InstanceNorm3d(4, track_running_stats=True)),
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_layers_that_couple_examples_are_refused_by_name(name):
+    with pytest.raises(InvalidInput) as error:
+        Network(COUPLED[name])
+    assert name in str(error.value)
+    assert "GroupNorm" in str(error.value)
+    assert "'1'" in str(error.value)  # where it is
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("layer", [nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.InstanceNorm1d(4)], ids=type)
+def test_layers_that_normalise_each_example_are_welcome(layer):
+    Network(around(layer))
+
+
+DROPPING = {
+    "Dropout": around(nn.Dropout(0.5)),
+    "Dropout1d": around(nn.Dropout1d(0.5)),
+    "AlphaDropout": around(nn.AlphaDropout(0.5)),
+    "LSTM": lambda: nn.LSTM(4, 3, num_layers=2, dropout=0.3),
+    "MultiheadAttention": lambda: nn.MultiheadAttention(4, 2, dropout=0.1),
+}
+
+
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_is_refused_by_name_unless_switched_off(name):
+    with pytest.raises(InvalidInput) as error:
+        Network(DROPPING[name])
+    assert name in str(error.value)
+    assert "dropout='off'" in str(error.value)
+    assert "\n" not in str(error.value)
+    Network(DROPPING[name], dropout="off")
+    Network(around(nn.Dropout(0.0)))
+
+
+def test_dropout_that_is_off_drops_nothing():
+    network = Network(around(nn.Dropout(0.5)), dropout="off")
+    plain = Network(around(nn.Identity()))
+    params, x = network.init(root(1)), torch.ones(5, 4)
+    state = torch.get_rng_state()
+    assert torch.equal(network(params, x), plain(params, x))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(network.to("cpu", torch.float64).init(root(1))["0.weight"], params["0.weight"].double())
+
+
+class Coupled(nn.Module):
+    """Batch normalisation that no layer's name gives away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        return self.out((x - x.mean(0)).tanh())
+
+
+@on_client
+def work(client: Client, models):
+    model = take(models, 1)
+    return (
+        losses(client, models),
+        gradient(client, model),
+        descend(client, model, Descent(lr=0.1, epochs=1, batch=3)),
+        descend(client, take(models, losses(client, models).argmin()), Descent(lr=0.1, steps=2)),
+    )
+
+
+@pytest.mark.parametrize("kernel", [None, "fused", "foreach", "serial"])
+def test_examples_that_know_of_each_other_are_found_out_and_done_one_client_at_a_time(kernel, caplog):
+    objective = Classification(Network(Coupled, dtype=torch.float64), 3)
+    with caplog.at_level(logging.WARNING):
+        many = VectorisedEngine(objective, classification(), DOUBLE, kernel=kernel)
+    assert "depends on the other examples" in caplog.text
+    models = stack([objective.init(fold(root(0), j)) for j in range(2)])
+    got, want = (
+        Federation(engine).clients.map(work, models).value
+        for engine in (many, LoopEngine(objective, classification(), DOUBLE))
+    )
+    assert farthest(got, want) < 1e-9
+
+
+class Dice(nn.Module):
+    """Draws anew at every look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(functional.dropout(x, 0.5))
+
+
+def test_a_model_that_throws_dice_is_refused(caplog):
+    objective = Classification(Network(Dice, dtype=torch.float64), 3)
+    with pytest.raises(InvalidInput, match="other results for the same examples"):
+        VectorisedEngine(objective, classification(), DOUBLE)
+
+
+@on_client
+def just_losses(client: Client, models):
+    return losses(client, models)
+
+
+WRONG_OUTPUT = {
+    "too few logits": (lambda: Classification(Network(mlp(4, [], 2)), 3), "[2, 2]"),
+    "one number": (lambda: Classification(Network(lambda: nn.Sequential(mlp(4, [], 3)(), nn.Flatten(0))), 3), "[6]"),
+    "one logit too many for regression": (lambda: Regression(Network(mlp(4, [], 2))), "[2, 2]"),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", WRONG_OUTPUT)
+def test_an_output_of_the_wrong_shape_is_refused_in_one_line(name, engine):
+    make, shape = WRONG_OUTPUT[name]
+    objective = make().to("cpu", torch.float64)
+    data = classification((2, 2))
+    with pytest.raises(InvalidInput) as error:
+        federation(engine, objective, data).clients.map(just_losses, stack([objective.init(root(0))]))
+    assert f"for 2 examples has shape {shape}, wanted" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("objective", "data"),
+    [
+        (Classification(Network(mlp(4, [], 2), dtype=torch.float64), 2), classification((40,), seed=1)),
+        (Classification(Network(mlp(9, [], 3), dtype=torch.float64), 3), classification((4, 4))),
+        (LinearRegression(9, dtype=torch.float64), classification((4, 4))),
+    ],
+    ids=["labels out of range", "other features", "other features of a line"],
+)
+def test_data_that_a_model_cannot_take_are_refused_in_one_line(objective, data):
+    data = data._replace(train=data.train._replace(y=data.train.y.flip(0)))
+    with pytest.raises(InvalidInput, match="cannot take this data") as error:
+        VectorisedEngine(objective, data, DOUBLE)
+    assert "\n" not in str(error.value)
+
+
+class Bare(nn.Module):
+    """A parameter and nothing that could make it anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight)
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (nn.ReLU(), "has no parameters"),
+        (lambda: 3, "returned a int"),
+        (Bare(), r"no reset_parameters\(\)"),
+        (nn.Sequential(nn.Linear(4, 4), Bare()), "Layer Bare"),
+    ],
+)
+def test_what_is_no_model_is_refused_in_one_line(model, line):
+    with pytest.raises(InvalidInput, match=line) as error:
+        Network(model)
+    assert "\n" not in str(error.value)
+
+
+# ---- how parameters are made
+
+
+class Odd(nn.Module):
+    """Parameters in all the ways that people make them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(3, 4))
+        self.b = nn.Parameter(torch.rand(3))
+        self.c = nn.Parameter(torch.empty(3, 3).normal_(0, 0.1))
+        self.d = nn.Parameter(torch.empty(4).uniform_(-1, 1))
+        self.e = nn.Parameter(torch.normal(0.0, torch.ones(5)))
+        self.f = nn.Parameter(nn.init.trunc_normal_(torch.empty(6)))
+        self.g = nn.Parameter(nn.init.orthogonal_(torch.empty(3, 3)))
+        self.h = nn.Parameter(nn.init.sparse_(torch.empty(5, 4), 0.5))
+        self.i = nn.Parameter(nn.init.kaiming_normal_(torch.empty(3, 4)))
+        self.j = nn.Parameter(torch.randint(9, (4,)).float())
+        self.k = nn.Parameter(torch.randperm(7).float())
+        self.l = nn.Parameter(torch.bernoulli(torch.full((20,), 0.5)))
+        self.m = nn.Parameter(torch.empty(4).exponential_())
+        self.n = nn.Parameter(torch.empty(4).log_normal_())
+        self.o = nn.Parameter(torch.empty(4).cauchy_())
+        self.p = nn.Parameter(torch.randn_like(torch.empty(4)))
+        self.q = nn.Parameter(torch.rand_like(torch.empty(4)))
+        self.r = nn.Parameter(torch.multinomial(torch.ones(9), 5).float())
+
+
+MADE = {
+    "linear": lambda: nn.Linear(4, 3),
+    "convolution": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ConvTranspose1d(2, 3, 2)),
+    "embedding": lambda: nn.Embedding(5, 3),
+    "recurrent": lambda: nn.Sequential(nn.LSTM(3, 4), nn.GRU(4, 2)),
+    "attention": lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0),
+    "bilinear": lambda: nn.Bilinear(2, 3, 4),
+    "odd": Odd,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_parameters_depend_on_the_key_alone(name):
+    network = Network(MADE[name])
+    state = torch.get_rng_state()
+    first = network.init(root(1))
+    assert torch.equal(torch.get_rng_state(), state)  # neither read nor seeded
+    torch.rand(3)
+    again, other = network.init(root(1)), network.init(root(2))
+    assert first.keys() == again.keys()
+    for param, value in first.items():
+        assert torch.equal(value, again[param]), param
+        constant = len(value.unique()) == 1
+        assert constant or not torch.equal(value, other[param]), param
+    assert not all(len(value.unique()) == 1 for value in first.values())
+
+
+@pytest.mark.parametrize("name", ["linear", "convolution", "embedding", "recurrent", "bilinear"])
+def test_a_module_is_made_anew_as_a_function_would_and_is_not_touched(name):
+    module = MADE[name]()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    network = Network(module)
+    params = network.init(root(1))
+    assert farthest(params, network.init(root(1))) == 0
+    assert farthest(dict(module.state_dict()), before) == 0
+    assert module.training
+
+
+def test_tied_parameters_appear_once():
+    params = LEARNERS["shared weight"].objective().init(root(0))
+    assert set(params) == {"first.weight", "first.bias", "second.bias", "out.weight", "out.bias"}
+
+
+def test_parameters_come_in_the_dtype_asked_for_from_the_same_draws():
+    single = Network(mlp(4, [5], 3)).init(root(0))
+    double = Network(mlp(4, [5], 3), dtype=torch.float64).init(root(0))
+    for name, value in single.items():
+        assert double[name].dtype == torch.float64
+        assert torch.equal(double[name], value.double())
+
+
+# ---- objectives
+
+
+@pytest.mark.parametrize("name", [name for name in LEARNERS if name != "lstm"])
+def test_an_examples_loss_does_not_depend_on_the_others(name):
+    objective, data = LEARNERS[name].objective(), LEARNERS[name].data()
+    params = objective.init(root(0))
+    all_of_them = Examples(data.train.x, data.train.y, torch.ones(len(data.train.y)).double())
+    for per_example in (objective.losses, objective.scores):
+        together = per_example(params, all_of_them)
+        alone = torch.cat([per_example(params, Examples(*(t[i : i + 1] for t in all_of_them))) for i in range(9)])
+        assert together.shape == all_of_them.weight.shape
+        assert farthest(together[:9], alone) < 1e-12
+        mapped = vmap(lambda one, fn=per_example: fn(one, all_of_them))(stack([params, params]))
+        assert farthest(mapped, torch.stack([together, together])) < 1e-12
+
+
+def test_half_the_squared_error_is_half_of_it():
+    whole, half = (LinearRegression(3, half=half) for half in (False, True))
+    params, on = whole.init(root(0)), Examples(torch.ones(2, 3), torch.tensor([1.0, 5.0]), torch.ones(2))
+    assert torch.equal(half.losses(params, on) * 2, whole.losses(params, on))
+    assert torch.equal(half.scores(params, on), whole.scores(params, on))
+
+
+def test_scores_of_a_classifier_are_right_or_wrong():
+    objective = Classification(Network(lambda: nn.Linear(2, 2)), 2)
+    params = {"weight": torch.eye(2), "bias": torch.zeros(2)}
+    on = Examples(torch.tensor([[2.0, 1.0], [1.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0]), torch.ones(3))
+    assert objective.scores(params, on).tolist() == [1, 0, 1]
+    want = -torch.log_softmax(on.x, 1)[:, 0]
+    assert torch.allclose(objective.losses(params, on), want)

@@ -1,0 +1,52 @@
+"""Small runs to report on, with clients whose names would do harm if a page took them for code."""
+
+from functools import cache
+
+import numpy as np
+
+from corymb.algorithms import IFCA, Alone, FedAvg, Oracle
+from corymb.algorithms.parts.saving import Saving
+from corymb.data import FederatedDataset
+from corymb.local import Descent
+from corymb.runs.fit import fit
+
+HARMFUL = (
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(2)>",
+    "{{ 7 * 7 }}",
+    "a|b *c* `d`",
+    "<b>bold</b> & \"quoted\" 'name'",
+    "\u2028line\u2029",
+)
+STEP = Descent(lr=0.5, steps=5)
+
+
+@cache
+def people() -> FederatedDataset:
+    """Twelve clients in two groups that answer in opposite ways."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(np.arange(12), 20)
+    x = rng.normal(size=(len(client), 2))
+    y = ((x[:, 0] > 0) ^ (client % 2 == 1)).astype(int)
+    names = [*HARMFUL, *(f"client-{number}" for number in range(len(HARMFUL), 12))]
+    return FederatedDataset.from_arrays(x, y, client, names=names, truth=np.arange(12) % 2)
+
+
+@cache
+def runs():
+    """IFCA and its baselines."""
+    truth = people().truth.tolist()
+    algorithms = (
+        IFCA(k=2, rounds=8, restarts=2, local=STEP),
+        FedAvg(rounds=4, local=STEP),
+        Alone(rounds=4, local=STEP),
+        Oracle(groups=truth, inner=FedAvg(rounds=4, local=STEP)),
+    )
+    return tuple(fit(algorithm, people(), evaluate_every=0) for algorithm in algorithms)
+
+
+@cache
+def saving_run():
+    """IFCA that sends settled clients their own model only."""
+    saving = Saving(stable_rounds=2, recheck_every=5)
+    return fit(IFCA(k=2, rounds=12, local=STEP, saving=saving), people(), evaluate_every=0)

@@ -1,0 +1,126 @@
+from dataclasses import fields
+
+import pytest
+
+import corymb
+from corymb.cli.run import OWN, RunOptions
+from corymb.data import digits, mixed_regression_ifca
+from corymb.data.schema import Kind, kind_of
+from corymb.local import Descent
+from corymb.runs.catalogue import ALGORITHMS, configure, name_of
+from corymb.runs.defaults import Defaults, defaults_for, with_defaults
+from corymb.runs.fit import as_dataset, fit
+from corymb.settings import InvalidInput, to_dict
+from tests.runs import small
+
+NEEDED = {"k": 2, "rounds": 2, "min_panel": 2, "anchors": 4}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return digits(clients=4, train=6, test=2)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_a_row_that_runs(name):
+    data = mixed_regression_ifca(n=12, m=20, d=3, test=4)
+    kind = ALGORITHMS[name].algorithm
+    names = {field.name for field in fields(kind)}
+    short = {place: {"rounds": 2} for place in ("inner", "then") if place in names}
+    needed = {name: value for name, value in NEEDED.items() if name in names}
+    algorithm = configure(name, data, **needed, **short)
+    assert name_of(algorithm) == name
+    run = fit(algorithm, data)
+    assert run.config["algorithm"] == name
+    assert run.metrics["test_squared_error"] > 0
+    assert len(run.history) <= algorithm.planned_rounds
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_setting_is_called_like_an_option_of_the_run(name):
+    options = {field.name for field in fields(RunOptions)} | {"data", "algorithm", "record", "config", "out", "json"}
+    assert options.isdisjoint(field.name for field in fields(ALGORITHMS[name].algorithm))
+
+
+def test_own_options_are_options():
+    assert set(OWN) < {field.name for field in fields(RunOptions)}
+
+
+def test_digits_get_their_defaults_and_what_is_given_wins(data):
+    plain = configure("ifca", data, k=4)
+    assert (plain.rounds, plain.local.lr, plain.local.steps) == (40, 0.3, 10)
+    given = configure(corymb.IFCA, data, k=4, rounds=3, local={"lr": 0.5, "momentum": 0.9})
+    assert (given.rounds, given.local) == (3, Descent(lr=0.5, steps=10, momentum=0.9))
+    whole = configure("ifca", data, k=4, local=Descent(lr=0.5))
+    assert whole.local == Descent(lr=0.5)
+
+
+def test_epochs_replace_the_default_steps(data):
+    assert configure("fedavg", data, local={"epochs": 2, "batch": 5}).local == Descent(lr=0.3, epochs=2, batch=5)
+
+
+def test_an_inner_algorithm_gets_the_defaults_too(data):
+    algorithm = configure("one-shot", data, k=2, inner={"participants": 2})
+    assert algorithm.inner == corymb.FedAvg(rounds=40, local=Descent(lr=0.3, steps=10), participants=2)
+    assert configure("one-shot", data, k=2, inner={"mu": 0.5}).inner.mu == 0.5
+
+
+def test_true_clusters_come_from_the_data(data):
+    assert configure("oracle", data).groups == (0, 1, 2, 3)
+    with pytest.raises(InvalidInput, match="not known"):
+        configure("oracle", as_dataset(small.arrays(), seed=0))
+
+
+WRONG = {
+    "an algorithm": (("ifac", {}), "Did you mean 'ifca'"),
+    "no k": (("ifca", {}), "ifca needs k: give it as --k"),
+    "a name": (("ifca", {"k": 2, "restart": 3}), "'restart' for IFCA. Did you mean 'restarts'"),
+    "a nested name": (("ifca", {"k": 2, "local": {"step": 3}}), "'local.step' for Descent. Did you mean 'steps'"),
+    "a type": (("ifca", {"k": "two"}), "k: "),
+    "a nested type": (("ifca", {"k": 2, "local": 3}), "local: "),
+    "a range": (("ifca", {"k": 0}), "^k must be at least 1"),
+    "a nested range": (("ifca", {"k": 2, "local": {"lr": -1.0}}), "^local: lr must be positive, got -1.0.$"),
+}
+
+
+@pytest.mark.parametrize(("asked", "line"), WRONG.values(), ids=WRONG)
+def test_wrong_settings_are_refused_in_a_line(asked, line, data):
+    name, settings = asked
+    with pytest.raises(InvalidInput, match=line) as error:
+        configure(name, data, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_an_algorithm_without_a_row_stands_for_itself(data):
+    class Mine(corymb.FedAvg):
+        pass
+
+    algorithm = configure(Mine, data, rounds=2)
+    assert isinstance(algorithm, Mine)
+    assert name_of(algorithm) == "Mine"
+
+
+def test_defaults_by_kind():
+    table = Kind(task="regression", features=(9,), standardise=True)
+    assert defaults_for(table) == Defaults(lr=0.05)
+    assert defaults_for(table._replace(features=(1,))).lr == 0.1
+    picture = Kind(task="classification", features=(1, 28, 28), classes=("a", "b"))
+    assert defaults_for(picture) == Defaults()
+    assert defaults_for(kind_of(mixed_regression_ifca(n=4, m=4, d=3))) == Defaults()
+
+
+def test_defaults_are_the_algorithms_own_where_the_data_say_nothing():
+    assert with_defaults(corymb.FedAvg, {}, Defaults()) == {"local": to_dict(corymb.FedAvg().local)}
+
+
+@pytest.mark.parametrize("features", [(30,), (500,)])
+def test_the_default_step_of_a_table_never_diverges(features):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=(40, 1))
+    x = 1000 * common + rng.normal(size=(40, *features))  # all features go together: the worst case
+    data = as_dataset((x, common[:, 0] * 3.0 + 1e4, np.arange(40) % 2), seed=0)
+    run = fit(configure("fedavg", data, rounds=5), data)
+    losses = [row["train_loss"] for row in run.history]
+    assert losses == sorted(losses, reverse=True)

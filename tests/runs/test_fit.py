@@ -1,0 +1,265 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import corymb
+from corymb.core.federation import TooFewReplies
+from corymb.data import FederatedDataset, mixed_regression_ifca
+from corymb.local import Descent
+from corymb.objectives import LinearRegression
+from corymb.runs import session as session_module
+from corymb.runs.fit import as_dataset, fit
+from corymb.settings import InvalidInput
+from tests.runs import small
+
+FAST = corymb.IFCA(k=2, rounds=3, local=Descent(lr=0.3, steps=5))
+
+
+@pytest.fixture(scope="module")
+def table():
+    return as_dataset(small.arrays(), seed=0)
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return mixed_regression_ifca(n=6, m=10, d=3, test=4)
+
+
+def same_models(one, other) -> bool:
+    return all(torch.equal(one.models[name], other.models[name]) for name in one.models)
+
+
+def test_data_may_be_a_data_set_arrays_a_folder_or_a_name(table, tmp_path):
+    runs = [fit(FAST, table), fit(FAST, small.arrays())]
+    assert runs[0].labels == runs[1].labels
+    assert same_models(*runs)
+    own = corymb.datasets.from_folder(small.folder(tmp_path / "clinic"), label="outcome")
+    assert next(iter(fit(FAST, own).labels)) == "hospital-0"
+    assert len(fit(corymb.IFCA(k=2, rounds=1), "mixed-regression-ifca").labels) == 100
+
+
+def test_arrays_of_pictures_are_not_standardised():
+    x, y, client = np.zeros((8, 4, 4), np.uint8), np.arange(8) % 2, np.arange(8) % 2
+    assert not as_dataset((x, y, client), seed=0).standardise
+    assert as_dataset(small.arrays(), seed=0).standardise
+
+
+def make():
+    return nn.Linear(2, 2)
+
+
+MODELS = {
+    "a function": make,
+    "a class": lambda: nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)),
+    "a module": nn.Linear(2, 2),
+    "a name": "mlp",
+    "a place": "tests.runs.test_fit:make",
+}
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_a_model_may_be_a_function_a_module_a_name_or_a_place(model, table):
+    run = fit(FAST, table, model)
+    assert run.snapshot.k == 2
+    assert set(run.labels.values()) <= {0, 1}
+
+
+def test_a_model_may_be_an_objective(mixture):
+    run = fit(FAST, mixture, LinearRegression(3, half=True))
+    assert "half=True" in run.config["record"]["learns"]
+    assert run.config["model"] == "own"
+
+
+def test_the_history_has_a_record_for_each_round(mixture):
+    run = fit(corymb.IFCA(k=2, rounds=5, participants=3), mixture, evaluate_every=2)
+    assert [row["clock"] for row in run.history] == [1, 2, 3, 4, 5]
+    assert [row["asked"] for row in run.history] == [3] * 5
+    assert ["metrics" in row for row in run.history] == [False, True, False, True, True]
+    first = run.history[0]
+    assert first["churn"] == 0.5
+    assert first["train_loss"] > 0
+    assert first["bytes_down"] == 3 * 2 * 3 * 4  # three clients, two models of three float32
+    assert sum(row["bytes_up"] for row in run.history) == run.ledger.bytes_up
+    assert json.dumps(run.history)
+    assert run.metrics.items() >= run.history[-1]["metrics"].items()
+
+
+def test_how_often_one_looks_changes_nothing(mixture):
+    often, seldom = (fit(corymb.IFCA(k=2, rounds=4), mixture, evaluate_every=n) for n in (1, 0))
+    assert same_models(often, seldom)
+    assert often.metrics == seldom.metrics
+    assert often.ledger == seldom.ledger
+
+
+def test_the_same_seed_gives_the_same_run_and_another_one_does_not(mixture):
+    one, again, other = (fit(FAST, mixture, seed=seed) for seed in (3, 3, 4))
+    assert same_models(one, again)
+    assert not same_models(one, other)
+    assert other.seed == 4
+
+
+def test_engines_agree(mixture):
+    many, loop = (fit(FAST, mixture, engine=engine, precision="float64") for engine in ("vectorised", "loop"))
+    assert many.labels == loop.labels
+    assert torch.allclose(many.models["weight"], loop.models["weight"], rtol=0, atol=1e-9)
+    assert many.ledger.bytes_up == loop.ledger.bytes_up
+    assert many.models["weight"].dtype == torch.float64
+
+
+def test_what_changes_bits_is_in_the_config(mixture):
+    run = fit(FAST, mixture, memory=10**6, threads=1, kernel="foreach")
+    used = {"engine": "vectorised", "device": "cpu", "precision": "float32", "threads": 1, "memory": 10**6}
+    assert run.config.items() >= {**used, "kernel": "foreach", "k": 2, "rounds": 3, "seed": 0}.items()
+    assert run.config["record"].keys() >= {"kernel", "chunk", "data", "versions"}
+    assert json.dumps(run.config)
+
+
+def test_threads_are_set_for_the_run_only(mixture):
+    before = torch.get_num_threads()
+    seen = []
+    fit(FAST, mixture, threads=2, progress=lambda row: seen.append(torch.get_num_threads()))
+    assert seen == [2, 2, 2]
+    assert torch.get_num_threads() == before
+
+
+def test_going_on_from_a_snapshot_is_the_rest_of_the_run(mixture):
+    whole = fit(corymb.IFCA(k=2, rounds=5), mixture)
+    part = fit(corymb.IFCA(k=2, rounds=2), mixture)
+    rest = fit(corymb.IFCA(k=2, rounds=5), mixture, start=part.snapshot)
+    assert same_models(whole, rest)
+    assert [row["clock"] for row in rest.history] == [3, 4, 5]
+
+
+def test_a_start_with_no_rounds_left_is_refused(mixture):
+    end = fit(FAST, mixture).snapshot
+    with pytest.raises(InvalidInput, match="no rounds left"):
+        fit(FAST, mixture, start=end)
+
+
+def test_a_start_of_another_run_is_refused_unless_handed_over(mixture):
+    end = fit(corymb.FedAvg(rounds=1), mixture).snapshot
+    with pytest.raises(InvalidInput, match="another run"):
+        fit(corymb.IFCA(k=1, rounds=2), mixture, start=end)
+    assert fit(corymb.IFCA(k=1, rounds=2), mixture, start=end.handover()).clusters == 1
+
+
+def test_time_ends_a_run(mixture):
+    run = fit(corymb.IFCA(k=2, rounds=1000), mixture, max_seconds=0)
+    assert run.stopped == "max_seconds"
+    assert len(run.history) == 1
+    assert "test_squared_error" in run.metrics
+
+
+def interrupt_at(clock):
+    def press(row):
+        if row["clock"] == clock:
+            raise KeyboardInterrupt
+
+    return press
+
+
+def test_ctrl_c_ends_a_run_after_the_last_full_round(mixture):
+    run = fit(corymb.IFCA(k=2, rounds=9), mixture, progress=interrupt_at(4))
+    assert run.stopped == "interrupted"
+    assert run.snapshot.round == len(run.history) == 4
+    assert same_models(run, fit(corymb.IFCA(k=2, rounds=4), mixture))
+    assert "oracle_error" not in run.metrics
+
+
+def test_ctrl_c_in_a_round_forgets_what_the_round_kept(mixture, monkeypatch):
+    calls = []
+
+    def drive_until_pressed(*args, **kwargs):
+        for snapshot in real_drive(*args, **kwargs):
+            yield snapshot
+            calls.append(snapshot)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+
+    real_drive = session_module.drive
+    monkeypatch.setattr(session_module, "drive", drive_until_pressed)
+    run = fit(corymb.Alone(rounds=9), mixture)
+    monkeypatch.undo()
+    assert run.metrics == fit(corymb.Alone(rounds=2), mixture).metrics
+
+
+def test_ctrl_c_before_the_first_round_has_nothing_to_show(mixture, monkeypatch):
+    def pressed(*args, **kwargs):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(session_module, "drive", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        fit(FAST, mixture)
+
+
+def test_the_oracle_starts_from_the_true_parameters():
+    data = mixed_regression_ifca(n=8, m=40, d=3, sigma=0.01, test=4)
+    run = fit(corymb.IFCA(k=2, rounds=20, restarts=2), data)
+    assert run.metrics["oracle_error"] < 0.01
+    assert run.ledger.rounds == 42  # the oracle's rounds are not the run's
+    assert "oracle_error" not in fit(corymb.FedAvg(rounds=1), data).metrics
+    assert "oracle_error" not in fit(corymb.IFCA(k=2, rounds=1), data, "linear").metrics
+
+
+def test_replies_that_are_too_few_end_a_run(mixture):
+    with pytest.raises(TooFewReplies):
+        fit(corymb.IFCA(k=2, rounds=3, local=Descent(lr=1e30, steps=5)), mixture)
+
+
+WRONG = {
+    "more clusters than clients": (dict(algorithm=corymb.IFCA(k=7)), "k=7 clusters are more than the 6 clients"),
+    "an engine": (dict(engine="lop"), "Did you mean 'loop'"),
+    "a device": (dict(device="gpu"), "no device 'gpu'"),
+    "a precision": (dict(precision="float16"), "no precision"),
+    "a kernel of the loop": (dict(engine="loop", kernel="fused"), "no kernels"),
+    "memory": (dict(memory=0), "memory is 'auto' or bytes"),
+    "threads": (dict(threads=0), "threads must be at least 1"),
+    "rounds between looks": (dict(evaluate_every=-1), "evaluate_every must not be negative"),
+    "a model's name": (dict(model="mpl"), "Did you mean 'mlp'"),
+    "a model's output": (dict(model=lambda: nn.Linear(2, 5)), r"shape \[5, 5\], wanted \[5, 2\]"),
+    "a model's input": (dict(model=lambda: nn.Linear(9, 2)), "cannot take this data"),
+    "a model's output in a loop": (dict(model=lambda: nn.Linear(2, 5), engine="loop"), "one logit for each"),
+    "a model's input in a loop": (dict(model=lambda: nn.Linear(9, 2), engine="loop"), "cannot take this data"),
+    "no model at all": (dict(model=3), "The model is a int"),
+    "dropout": (dict(model=lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))), "dropout='off'"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "line"), WRONG.values(), ids=WRONG)
+def test_what_cannot_work_is_refused_in_a_line(wrong, line, table):
+    with pytest.raises(InvalidInput, match=line) as error:
+        fit(**{"algorithm": FAST, "data": table, **wrong})
+    assert "\n" not in str(error.value)
+
+
+def test_dropout_can_be_switched_off(table):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+    assert fit(FAST, table, model, dropout="off").clusters >= 1
+
+
+def test_an_objective_that_cannot_move_runs_where_it_is(mixture):
+    class Plain:
+        inner = LinearRegression(3)
+        init, losses, scores = inner.init, inner.losses, inner.scores
+
+    assert "test_score" in fit(FAST, mixture, Plain()).metrics
+    with pytest.raises(InvalidInput, match="has no to"):
+        fit(FAST, mixture, Plain(), precision="float64")
+
+
+def test_data_of_the_wrong_kind_are_refused():
+    x, y, client = small.arrays()
+    with pytest.raises(InvalidInput, match="three"):
+        fit(FAST, (x, y))
+    with pytest.raises(InvalidInput, match="no training examples"):
+        FederatedDataset.from_arrays(x, y, client, names=[f"c{i}" for i in range(7)])
+
+
+def test_precision_may_be_lower(mixture):
+    run = fit(FAST, mixture, precision="bfloat16")
+    assert run.config["precision"] == "bfloat16"
+    assert run.models["weight"].dtype == torch.float32

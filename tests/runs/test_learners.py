@@ -1,0 +1,107 @@
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from corymb.data.schema import Kind
+from corymb.keys import root
+from corymb.objectives import Classification, LinearRegression, Regression
+from corymb.runs.learners import MODELS, default_model, learner_for
+from corymb.settings import InvalidInput
+
+CLASSES = tuple("0123456789")
+PICTURE = Kind(task="classification", features=(1, 28, 28), classes=CLASSES)
+FLAT = Kind(task="classification", features=(784,), classes=CLASSES)
+DIGITS = Kind(task="classification", features=(64,), classes=CLASSES)
+TABLE = Kind(task="regression", features=(5,), standardise=True)
+MIXTURE = Kind(task="regression", features=(5,), linear=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (PICTURE, "cnn"),
+        (PICTURE._replace(features=(1, 8, 8)), "mlp"),
+        (PICTURE._replace(features=(1, 28, 20)), "mlp"),
+        (FLAT, "mlp"),
+        (DIGITS, "mlp"),
+        (TABLE, "linear"),
+        (MIXTURE, "linear-regression"),
+        (TABLE._replace(task="classification", classes=("a", "b")), "mlp"),
+    ],
+)
+def test_every_kind_of_data_has_a_model(kind, name):
+    assert default_model(kind) == name
+    objective = learner_for(None, kind).objective
+    params = objective.init(root(0))
+    out = objective.predict(params, torch.zeros(3, *kind.features))
+    assert out.shape == ((3, len(kind.classes)) if kind.task == "classification" else (3,))
+
+
+def test_sizes_of_the_default_networks():
+    digits, flat = (learner_for(None, kind).objective.init(root(0)) for kind in (DIGITS, FLAT))
+    assert digits["1.weight"].shape == (32, 64)
+    assert flat["1.weight"].shape == (200, 784)
+
+
+def test_codes_have_no_default_model():
+    with pytest.raises(InvalidInput, match="embeds"):
+        default_model(FLAT._replace(codes=True))
+
+
+def test_the_task_decides_what_is_learned():
+    assert isinstance(learner_for(nn.Linear(5, 1), TABLE).objective, Regression)
+    assert isinstance(learner_for(nn.Linear(64, 10), DIGITS).objective, Classification)
+    assert isinstance(learner_for("linear-regression", TABLE).objective, LinearRegression)
+    own = LinearRegression(5)
+    assert learner_for(own, TABLE).objective is own
+
+
+def test_names_are_kept():
+    assert learner_for(None, DIGITS).name == learner_for("mlp", DIGITS).name == "mlp"
+    assert learner_for(nn.Linear(64, 10), DIGITS).name == "own"
+
+
+WRONG = {
+    "cnn": (("cnn", DIGITS), "square pictures"),
+    "linear-regression": (("linear-regression", DIGITS), "for regression"),
+    "unknown": (("mlpp", DIGITS), "Did you mean 'mlp'"),
+    "no module": (("nowhere.at_all:model", DIGITS), "no module 'nowhere.at_all'"),
+    "no name": (("torch.nn:Linnear", DIGITS), "Did you mean 'Linear'"),
+    "no place": ((":model", DIGITS), "not of the form"),
+    "not a model": (("math:pi", DIGITS), "The model is a float"),
+}
+
+
+@pytest.mark.parametrize(("asked", "line"), WRONG.values(), ids=WRONG)
+def test_models_that_are_not_there_are_refused(asked, line):
+    with pytest.raises(InvalidInput, match=line):
+        learner_for(*asked)
+
+
+def test_a_module_in_the_working_folder_is_found(tmp_path, monkeypatch):
+    (tmp_path / "corymb_test_nets.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(64, 10)\n")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert learner_for("corymb_test_nets:make", DIGITS).name == "corymb_test_nets:make"
+    assert sys.path == before
+    del sys.modules["corymb_test_nets"]
+
+
+def test_a_module_that_wants_another_one_says_which(tmp_path, monkeypatch):
+    (tmp_path / "corymb_test_broken.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        learner_for("corymb_test_broken:make", DIGITS)
+
+
+def test_all_models_are_described():
+    assert all(model.description for model in MODELS.values())
+
+
+@pytest.mark.parametrize("kind", [PICTURE, TABLE, MIXTURE])
+def test_a_kind_survives_json(kind):
+    import json
+
+    assert Kind.read(json.loads(json.dumps(kind.describe()))) == kind

@@ -1,0 +1,90 @@
+"""A run that is cut short at any operation of its store goes on to the same bits."""
+
+import itertools
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import corymb
+from corymb.runs.catalogue import ALGORITHMS
+from corymb.runs.folder.files import read_lines
+from tests.runs import crashing
+
+IN_FULL = ("ifca", "alone")
+ENGINES = ("loop", "vectorised")
+SAMPLE = 2
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Runs that nothing happened to, by algorithm, rounds and engine."""
+    runs = {}
+
+    def run(name, rounds=2, engine="vectorised"):
+        if (name, rounds, engine) not in runs:
+            runs[name, rounds, engine] = crashing.fit(name, rounds, engine=engine)
+        return runs[name, rounds, engine]
+
+    return run
+
+
+@pytest.fixture
+def place():
+    """A folder in memory, where there is one: a crash of the process is the same there, and a sync takes no time."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def check(name, point, folder, want, **options):
+    """Crash there, go on, compare; False if the run ended before."""
+    if not crashing.crashed(name, folder, point, **options):
+        return False
+    before = read_lines(folder / "rounds.jsonl")
+    again = crashing.gone_on(name, folder, **options)
+    crashing.assert_same(again, want)
+    sure = max(0, len(before) - 1)  # at most one round was done again
+    assert read_lines(folder / "rounds.jsonl")[:sure] == before[:sure]
+    crashing.assert_same(corymb.Run.load(folder), want)
+    return True
+
+
+@pytest.mark.parametrize("name", IN_FULL)
+def test_a_crash_at_every_point_changes_nothing(name, whole, place):
+    points = itertools.takewhile(lambda point: check(name, point, place / str(point), whole(name)), itertools.count(1))
+    assert sum(1 for _ in points) > 40
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_crash_at_some_points_changes_nothing(name, whole, place):
+    points = random.Random(name).sample(range(20, 40), SAMPLE)  # a run of two rounds has more
+    for point, engine in zip(points, itertools.cycle(ENGINES), strict=False):
+        assert check(name, point, place / str(point), whole(name, engine=engine), engine=engine)
+
+
+def kill(name, rounds, instant, folder, whole, engine="vectorised"):
+    """Kill a run after a share of the time it takes, and again while it goes on, then compare."""
+    want = whole(name, rounds, engine)
+    if crashing.killed(name, folder, instant * want.seconds, rounds, engine=engine):
+        rows = read_lines(folder / "rounds.jsonl")
+        assert [row["clock"] for row in rows] == list(range(1, len(rows) + 1))
+    crashing.assert_same(crashing.gone_on(name, folder, rounds, engine=engine), want)
+
+
+@pytest.mark.parametrize("instant", [random.Random(seed).random() for seed in range(3)])
+def test_a_kill_at_any_instant_changes_nothing(instant, whole, place):
+    kill("alone", 30, instant, place / "run", whole)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_point_and_fifty_kills(name, engine, whole, place):
+    for point in itertools.count(1):
+        if not check(name, point, place / f"crash-{point}", whole(name, engine=engine), engine=engine):
+            break
+    for seed in range(50):
+        kill(name, 30, random.Random(f"{name} {seed}").random(), place / f"kill-{seed}", whole, engine)

@@ -1,0 +1,193 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import corymb
+from corymb.local import Descent
+from corymb.runs.fit import as_dataset, fit
+from corymb.runs.folder import reader as run_folder
+from corymb.settings import InvalidInput
+from tests.runs import small
+
+FAST = corymb.IFCA(k=2, rounds=3, local=Descent(lr=0.3, steps=5))
+
+
+@pytest.fixture(scope="module")
+def run():
+    return fit(FAST, small.arrays())
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """A run whose clients and classes have names."""
+    data = corymb.datasets.from_folder(small.folder(tmp_path_factory.mktemp("data") / "clinic"), label="outcome")
+    return fit(FAST, data)
+
+
+def test_labels_are_by_name_and_index_the_models(words):
+    assert list(words.labels) == [f"hospital-{i}" for i in range(6)]
+    assert words.clusters == len(set(words.labels.values()))
+    assert sum(words.sizes.values()) == 6
+    label = words.labels["hospital-3"]
+    for name, value in words.model("hospital-3").items():
+        assert torch.equal(value, words.models[name][label])
+        assert torch.equal(value, words.model(label)[name])
+
+
+def test_predictions_are_class_names_or_numbers(words, run):
+    x = small.arrays()[0]
+    named = words.predict(x[:5], client="hospital-2")
+    assert set(named) <= {"ill", "well"}
+    assert np.array_equal(named, words.predict(x[:5], client=2))
+    numbered = run.predict(x[:5], client="2")
+    assert numbered.dtype == np.int64
+    assert run.predict(x[0], client=0).shape == (1,)
+    assert run.predict(torch.tensor(x[:5]), client=0).shape == (5,)
+    assert run.predict(x[:5].tolist(), client=0).shape == (5,)
+
+
+def test_predictions_are_those_that_were_scored(run):
+    data = as_dataset(small.arrays(), seed=0)
+    hits = [
+        (run.predict(x.numpy(), client=c) == y.numpy()).mean() for c, (x, y) in enumerate(map(data.test.of, range(6)))
+    ]
+    assert np.mean(hits) == pytest.approx(run.metrics["test_accuracy"])
+
+
+def test_pictures_are_taken_as_the_data_were():
+    rng = np.random.default_rng(0)
+    x, y, client = rng.integers(0, 255, (12, 6, 6), dtype=np.uint8), np.arange(12) % 2, np.arange(12) % 3
+    data = corymb.FederatedDataset.from_arrays(x[:, None], y, client)
+    run = fit(corymb.FedAvg(rounds=1), data)
+    assert run.kind.features == (1, 6, 6)
+    assert np.array_equal(run.predict(x, client=0), run.predict(x[:, None], client=0))
+
+
+WRONG = {
+    "a client": (lambda run: run.predict([[1.0, 2.0]], client="12"), "no client '12'"),
+    "a position": (lambda run: run.predict([[1.0, 2.0]], client=6), "no client 6"),
+    "a shape": (lambda run: run.predict([[1.0, 2.0, 3.0]], client=0), r"shape \[3\], the run was given \[2\]"),
+    "a cluster": (lambda run: run.model(2), "no cluster 2"),
+}
+
+
+@pytest.mark.parametrize(("ask", "line"), WRONG.values(), ids=WRONG)
+def test_what_is_not_there_is_refused(ask, line, run):
+    with pytest.raises(InvalidInput, match=line):
+        ask(run)
+
+
+def test_a_client_that_never_took_part_has_no_model():
+    run = fit(corymb.IFCA(k=2, rounds=1, participants=2), small.arrays())
+    name = next(name for name, label in run.labels.items() if label < 0)
+    with pytest.raises(InvalidInput, match="never took part"):
+        run.predict([[1.0, 2.0]], client=name)
+
+
+def test_the_result_is_plain_json(run):
+    result = json.loads(json.dumps(run.to_dict(), allow_nan=False))
+    assert list(result) == ["labels", "metrics", "clusters", "ledger", "rejected", "seconds", "config", "seed"]
+    assert set(result["ledger"]) == {"bytes_down", "bytes_up", "rounds"}
+    assert result["labels"] == run.labels
+    assert result["clusters"] == run.clusters
+
+
+def test_a_run_says_what_it_is(run):
+    text = repr(run)
+    assert text.startswith("Run of ifca on arrays with mlp, seed 0")
+    assert "test_accuracy" in text
+
+
+def test_a_run_comes_back_from_its_folder(words, tmp_path):
+    again = corymb.Run.load(words.save(tmp_path / "new" / "run"))
+    assert again.to_dict() == words.to_dict() | {"config": again.config}
+    assert again.history == words.history
+    assert again.ledger == words.ledger
+    assert again.kind == words.kind
+    x = small.arrays()[0]
+    assert np.array_equal(again.predict(x, client="hospital-1"), words.predict(x, client="hospital-1"))
+    data = corymb.datasets.from_folder(small.folder(tmp_path / "clinic"), label="outcome")
+    longer = corymb.IFCA(k=2, rounds=4, local=FAST.local)
+    one, other = (fit(longer, data, start=start.snapshot) for start in (words, again))
+    assert all(torch.equal(one.models[name], other.models[name]) for name in one.models)
+
+
+def test_a_run_is_never_overwritten(run, tmp_path):
+    run.save(tmp_path / "run")
+    with pytest.raises(InvalidInput, match="not empty"):
+        run.save(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="is a file"):
+        run.save(tmp_path / "file")
+
+
+def test_a_folder_holds_nothing_that_is_run_when_it_is_read(run, tmp_path):
+    names = sorted(path.name for path in run.save(tmp_path / "run").iterdir())
+    assert names == [
+        "clients.json",
+        "config.toml",
+        "environment.json",
+        "losses.safetensors",
+        "result.json",
+        "rounds.jsonl",
+        "snapshot.safetensors",
+        "standard.safetensors",
+    ]
+
+
+@pytest.mark.parametrize("name", [run_folder.CONFIG, run_folder.RESULT, run_folder.ROUNDS, run_folder.SNAPSHOT])
+@pytest.mark.parametrize("damage", [b"", b"\xff\xfe{", b'{"a": 1}'])
+def test_a_damaged_folder_is_refused_in_a_line(name, damage, run, tmp_path):
+    place = run.save(tmp_path / "run")
+    if not (name == run_folder.ROUNDS and damage == b""):  # no rounds are a history, if an odd one
+        (place / name).write_bytes(damage)
+        with pytest.raises(InvalidInput, match="cannot be read as a run") as error:
+            corymb.Run.load(place)
+        assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, run):
+    with pytest.raises(InvalidInput, match="cannot be read as a run"):
+        corymb.Run.load(tmp_path)
+    with pytest.raises(InvalidInput, match="not a folder"):
+        corymb.Run.load(tmp_path / "nothing")
+    place = run.save(tmp_path / "run")
+    shutil.copy(place / run_folder.SNAPSHOT, place / run_folder.STANDARD)
+    with pytest.raises(InvalidInput, match="cannot be read as a run"):
+        corymb.Run.load(place)
+
+
+def make():
+    return nn.Linear(2, 2)
+
+
+def test_a_model_of_ones_own_is_given_again(tmp_path):
+    run = fit(FAST, small.arrays(), make)
+    place = run.save(tmp_path / "run")
+    x = small.arrays()[0]
+    with pytest.raises(InvalidInput, match="give it again"):
+        corymb.Run.load(place).predict(x, client=0)
+    for model in (make, nn.Linear(2, 2), "tests.runs.test_run:make"):
+        again = corymb.Run.load(place, model=model)
+        assert np.array_equal(again.predict(x, client=0), run.predict(x, client=0))
+
+
+def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
+    x, y, client = small.prices(clients=3)
+    run = fit(corymb.Alone(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))
+    own = [run.predict(x[client == c], client=c) for c in range(3)]
+    errors = [np.abs(own[c] - y[client == c]).mean() for c in range(3)]
+    assert max(errors) < 3000
+    assert not torch.equal(run.model("0")["1.weight"], run.model("1")["1.weight"])
+    with pytest.raises(InvalidInput, match="stayed with its clients"):
+        corymb.Run.load(run.save(tmp_path / "run")).predict(x, client=0)
+
+
+def test_numbers_without_end_become_null():
+    from corymb.runs.run import plain
+
+    assert plain({"a": [float("nan"), 1.0, (float("inf"), "x")]}) == {"a": [None, 1.0, [None, "x"]]}
