@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 
 from corymb.clustering.distances import cross_losses
 from corymb.core.federation import Federation
-from corymb.engines import VectorisedEngine, Where
+from corymb.engines import Placement, VectorisedEngine
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
 from corymb.trees import Params
@@ -40,7 +40,7 @@ def federation(n: int, m: int, device: str, tf32: bool) -> tuple[Federation, Ten
     flat = SimpleNamespace(x=x, y=y, offsets=torch.arange(n + 1) * m)
     data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=flat, test=flat)
     objective = Classification(Network(mlp(FEATURES, [HIDDEN], CLASSES), device=device), CLASSES)
-    engine = VectorisedEngine(objective, data, Where(device=device, tf32=tf32))
+    engine = VectorisedEngine(objective, data, Placement(device=device, tf32=tf32))
     return Federation(engine), x.unflatten(0, (n, m)), y.unflatten(0, (n, m))
 
 

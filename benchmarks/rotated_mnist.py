@@ -23,7 +23,7 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.data import images, sources
 from corymb.data.dataset import FederatedDataset
-from corymb.engines import VectorisedEngine, Where
+from corymb.engines import Placement, VectorisedEngine
 from corymb.evaluate import evaluate
 from corymb.local import Descent, losses, scores
 from corymb.models import Network, mlp
@@ -56,7 +56,7 @@ def algorithm_of(method: str, rounds: int) -> IFCA | FedAvg:
 
 def run(method: str, data: FederatedDataset, rounds: int, seed: int, device: str) -> dict[str, object]:
     objective = Classification(Network(mlp(784, [200], 10), device=device), 10)
-    fed = Federation(VectorisedEngine(objective, data, Where(device=device)))
+    fed = Federation(VectorisedEngine(objective, data, Placement(device=device)))
     algorithm = algorithm_of(method, rounds)
     began, last, repairs, found = time.perf_counter(), None, [], None
     for last in drive(algorithm, fed, seed=seed):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from corymb.algorithms import IFCA
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
-from corymb.engines import VectorisedEngine, Where
+from corymb.engines import Placement, VectorisedEngine
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
@@ -112,7 +112,7 @@ def corymb_round(x: Tensor, y: Tensor, batch: int | None, *, kernel: str | None 
     flat = SimpleNamespace(x=x.flatten(0, 1), y=y.flatten(), offsets=torch.arange(n + 1) * m)
     data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=flat, test=flat)
     objective = Classification(Network(mlp(784, [200], 10), device=x.device), 10)
-    engine = VectorisedEngine(objective, data, Where(device=str(x.device)), kernel=kernel)  # type: ignore[arg-type]
+    engine = VectorisedEngine(objective, data, Placement(device=str(x.device)), kernel=kernel)  # type: ignore[arg-type]
     local = Descent(lr=LR, steps=STEPS) if batch is None else Descent(lr=LR, epochs=1, batch=batch)
     rounds = drive(IFCA(k=K, rounds=10**6, local=local), Federation(engine))
     return lambda: next(rounds)

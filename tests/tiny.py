@@ -9,10 +9,10 @@ from torch import Tensor
 
 from corymb.core.client import Objective
 from corymb.core.federation import Federation
-from corymb.engines import LoopEngine, VectorisedEngine, Where
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
 
 SIZES = (1, 2, 5, 7, 7, 12)
-DOUBLE = Where(dtype=torch.float64)
+DOUBLE = Placement(dtype=torch.float64)
 
 
 class Ragged(NamedTuple):
@@ -109,7 +109,7 @@ ENGINES = {
 }
 
 
-def federation(engine: str, objective: Objective, data: Data, where: Where = DOUBLE, **options) -> Federation:
+def federation(engine: str, objective: Objective, data: Data, where: Placement = DOUBLE, **options) -> Federation:
     """A federation on one of the `ENGINES`."""
     return Federation(ENGINES[engine](objective, data, where), **options)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from corymb.core.client import Client, ClientFn, Share, on_client
 from corymb.core.federation import Federation, Replies, each
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.local import loss, losses, score, scores
+from corymb.local import loss, losses_of, score, scores
 from corymb.trees import Params, count, take
 
 log = logging.getLogger(__name__)
@@ -104,17 +104,9 @@ def _test_metrics(name: str, scores: Tensor, tested: Tensor) -> dict[str, float]
     }
 
 
-@on_client
-def losses_of_all(client: Client, models: Params) -> Tensor:
-    """The mean loss of every model on the client's training examples; without bound where it is no number."""
-    fit = losses(client, models)
-    most = torch.finfo(fit.dtype).max
-    return fit.nan_to_num(nan=most, posinf=most)
-
-
 def every_loss(fed: Federation, models: Params) -> Tensor:
     """n k: the training loss of every model at every client, NaN for clients that gave none. Changes nothing."""
-    replies = fed.evaluation().clients.map(losses_of_all, models)
+    replies = fed.evaluation().clients.map(losses_of, models)
     rows = torch.full((len(fed.names), count(models)), torch.nan)
     rows[replies.clients.ids] = replies.value.float().cpu()
     return rows

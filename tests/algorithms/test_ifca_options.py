@@ -9,7 +9,7 @@ from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.core.intake import Sums
 from corymb.data.built_in.digits import digits
-from corymb.engines import VectorisedEngine, Where
+from corymb.engines import Placement, VectorisedEngine
 from corymb.evaluate import adjusted_rand_index, evaluate
 from corymb.local import Descent
 from corymb.models import Network, mlp
@@ -30,7 +30,7 @@ def data():
 
 def federation(data, dtype=torch.float32):
     return Federation(
-        VectorisedEngine(Classification(Network(mlp(64, [32], 10), dtype=dtype), 10), data, Where(dtype=dtype))
+        VectorisedEngine(Classification(Network(mlp(64, [32], 10), dtype=dtype), 10), data, Placement(dtype=dtype))
     )
 
 

@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
-from corymb.engines import LoopEngine, VectorisedEngine, Where
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.keys import fold, normal, root, uniform
 from corymb.local import Descent, descend, gradient, loss, losses, one_hot, part, scores
 from corymb.trees import count, stack, take
@@ -445,7 +445,7 @@ def test_random_numbers_are_bit_equal_on_every_engine_and_each_clients_own():
         *((learner, kernel) for learner in ("linear", "cnn", "lstm") for kernel in ("loop", None)),
     ],
 )
-@pytest.mark.parametrize("where", [Where(mixed=True), Where(tf32=True)], ids=["bfloat16", "tf32"])
+@pytest.mark.parametrize("where", [Placement(mixed=True), Placement(tf32=True)], ids=["bfloat16", "tf32"])
 def test_coarse_arithmetic_runs_and_stays_near(learner, kernel, where):
     data = LEARNERS[learner].data()
     objective = LEARNERS[learner].objective().to("cpu", torch.float32)

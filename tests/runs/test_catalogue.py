@@ -5,7 +5,7 @@ import pytest
 import corymb
 from corymb.cli.run import OWN, RunOptions
 from corymb.data import digits, mixed_regression_ifca
-from corymb.data.schema import Kind, kind_of
+from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
 from corymb.runs.catalogue import ALGORITHMS, configure, name_of
 from corymb.runs.defaults import Defaults, defaults_for, with_defaults
@@ -101,12 +101,12 @@ def test_an_algorithm_without_a_row_stands_for_itself(data):
 
 
 def test_defaults_by_kind():
-    table = Kind(task="regression", features=(9,), standardise=True)
+    table = DataSchema(task="regression", features=(9,), standardise=True)
     assert defaults_for(table) == Defaults(lr=0.05)
     assert defaults_for(table._replace(features=(1,))).lr == 0.1
-    picture = Kind(task="classification", features=(1, 28, 28), classes=("a", "b"))
+    picture = DataSchema(task="classification", features=(1, 28, 28), classes=("a", "b"))
     assert defaults_for(picture) == Defaults()
-    assert defaults_for(kind_of(mixed_regression_ifca(n=4, m=4, d=3))) == Defaults()
+    assert defaults_for(schema_of(mixed_regression_ifca(n=4, m=4, d=3))) == Defaults()
 
 
 def test_defaults_are_the_algorithms_own_where_the_data_say_nothing():

@@ -4,18 +4,18 @@ import pytest
 import torch
 from torch import nn
 
-from corymb.data.schema import Kind
+from corymb.data.schema import DataSchema
 from corymb.keys import root
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.runs.learners import MODELS, default_model, learner_for
 from corymb.settings import InvalidInput
 
 CLASSES = tuple("0123456789")
-PICTURE = Kind(task="classification", features=(1, 28, 28), classes=CLASSES)
-FLAT = Kind(task="classification", features=(784,), classes=CLASSES)
-DIGITS = Kind(task="classification", features=(64,), classes=CLASSES)
-TABLE = Kind(task="regression", features=(5,), standardise=True)
-MIXTURE = Kind(task="regression", features=(5,), linear=True)
+PICTURE = DataSchema(task="classification", features=(1, 28, 28), classes=CLASSES)
+FLAT = DataSchema(task="classification", features=(784,), classes=CLASSES)
+DIGITS = DataSchema(task="classification", features=(64,), classes=CLASSES)
+TABLE = DataSchema(task="regression", features=(5,), standardise=True)
+MIXTURE = DataSchema(task="regression", features=(5,), linear=True)
 
 
 @pytest.mark.parametrize(
@@ -104,4 +104,4 @@ def test_all_models_are_described():
 def test_a_kind_survives_json(kind):
     import json
 
-    assert Kind.read(json.loads(json.dumps(kind.describe()))) == kind
+    assert DataSchema.read(json.loads(json.dumps(kind.describe()))) == kind

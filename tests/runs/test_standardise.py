@@ -11,7 +11,7 @@ from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 from corymb.runs.fit import as_dataset, fit
-from corymb.runs.standardise import Nothing, Standard, Standardised, send_moments, standard_of
+from corymb.runs.standardise import NullObjective, Standard, Standardised, send_moments, standard_of
 from tests.runs import small
 
 ENGINES = [LoopEngine, VectorisedEngine]
@@ -27,7 +27,7 @@ def ragged(values, sizes=(3, 5, 2)):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_sums_give_the_mean_and_deviation_of_all_examples_together(engine):
     data = as_dataset(small.prices(), seed=0)
-    standard = standard_of(Federation(engine(Nothing(), data)), data.features, targets=True)
+    standard = standard_of(Federation(engine(NullObjective(), data)), data.features, targets=True)
     x, y = data.train.x.double(), data.train.y.double()
     assert torch.allclose(standard.mean.double(), x.mean(0), rtol=1e-6)
     assert torch.allclose(standard.scale.double(), x.std(0, correction=0), rtol=1e-5)
@@ -39,25 +39,25 @@ def test_the_sums_give_the_mean_and_deviation_of_all_examples_together(engine):
 def test_every_example_weighs_the_same_whoever_holds_it(engine):
     values = np.arange(10) ** 2
     data = ragged(values)
-    standard = standard_of(Federation(engine(Nothing(), data)), (1,), targets=False)
+    standard = standard_of(Federation(engine(NullObjective(), data)), (1,), targets=False)
     assert float(standard.mean) == pytest.approx(values.mean())
     assert float(standard.scale) == pytest.approx(values.std())
 
 
 def test_far_from_zero_the_deviation_is_still_right():
     values = 1e6 + np.arange(10) % 3
-    standard = standard_of(Federation(VectorisedEngine(Nothing(), ragged(values))), (1,), targets=False)
+    standard = standard_of(Federation(VectorisedEngine(NullObjective(), ragged(values))), (1,), targets=False)
     assert float(standard.scale) == pytest.approx(values.std(), rel=1e-3)
 
 
 def test_what_never_varies_is_divided_by_one():
-    standard = standard_of(Federation(VectorisedEngine(Nothing(), ragged([7.1] * 10))), (1,), targets=True)
+    standard = standard_of(Federation(VectorisedEngine(NullObjective(), ragged([7.1] * 10))), (1,), targets=True)
     assert float(standard.scale) == float(standard.target_scale) == 1
 
 
 def test_only_sums_cross_the_door():
     data = as_dataset(small.arrays(), seed=0)
-    replies = Federation(VectorisedEngine(Nothing(), data)).clients.sum(send_moments)
+    replies = Federation(VectorisedEngine(NullObjective(), data)).clients.sum(send_moments)
     total, weight, label, note = replies.value
     assert {name: list(value.shape) for name, value in total.items()} == {
         "x": [1, 2],

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from torch import Tensor
 
 from corymb.data import FederatedDataset, load
-from corymb.data.schema import kind_of
+from corymb.data.schema import schema_of
 from corymb.runs.learners import default_model
 
 PICTURES = 6
@@ -72,7 +72,7 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
         "clients": f"{len(data)} ({names})",
         "sizes": f"{least} to {most} training examples, median {middle}; {len(data.test.y)} test examples in all",
         "features": f"{list(data.features)}{', to be standardised' if data.standardise else ''}",
-        "model": "give one" if kind_of(data).codes else f"{default_model(kind_of(data))}, if you give none",
+        "model": "give one" if schema_of(data).codes else f"{default_model(schema_of(data))}, if you give none",
     }
     if data.feature_names:
         facts["columns"] = ", ".join(data.feature_names)
@@ -99,7 +99,7 @@ def pictures_of(data: FederatedDataset) -> Tensor | None:
     side = round(data.features[0] ** 0.5)
     flat = len(data.features) == 1 and side**2 == data.features[0] and side >= 4 and not data.feature_names
     within = bool(x.min() >= 0) and bool(x.max() <= 1)
-    if not within or data.standardise or not (kind_of(data).picture or flat):
+    if not within or data.standardise or not (schema_of(data).picture or flat):
         return None
     places = torch.linspace(0, len(data) - 1, min(PICTURES, len(data))).long()
     chosen = x[data.train.offsets[:-1][places]]

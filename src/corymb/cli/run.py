@@ -26,7 +26,7 @@ from corymb.runs.learners import Dropout
 from corymb.runs.placing import Device, EngineName, Memory, Precision
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
-from corymb.runs.settings import How, read_config, read_environment
+from corymb.runs.settings import RunSettings, read_config, read_environment
 from corymb.settings import InvalidInput, from_dict
 
 WHAT = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
@@ -186,7 +186,7 @@ def _run(data: str | None, algorithm: str | None, said: Mapping[str, Any], outpu
                 chosen,
                 federation,
                 options.model,
-                How(**{field.name: getattr(options, field.name) for field in fields(How)}),
+                RunSettings(**{field.name: getattr(options, field.name) for field in fields(RunSettings)}),
                 out=folder,
                 max_seconds=options.max_seconds,
                 progress=None if output.quiet else line,

@@ -14,8 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from corymb.algorithms.parts.own_models import compare_own, losses_of
+from corymb.core.client import Client, on_client
 from corymb.core.federation import Cohort, Replies
+from corymb.local import losses_of
 from corymb.settings import InvalidInput
 from corymb.trees import Params, count, leaves, take
 
@@ -23,6 +24,21 @@ AT_ONCE = 64
 """Models in a message."""
 BLOCK = 2**22
 """Numbers of all clients' models in a block of coordinates."""
+
+
+@on_client
+def compare_own(client: Client, models: Params, *, q: float | None) -> Tensor:
+    """The client's loss of every cluster's model, or its own model's ℓq distance to it.
+
+    From now on the client is served its cluster's model, no longer its own.
+    """
+    client.memory.set("refined", True)
+    if q is None:
+        return losses_of(client, models)
+    own: Params = client.memory.get("own")
+    apart = torch.cat([(models[name] - own[name]).flatten(1) for name in models], dim=1)
+    norms: Tensor = torch.linalg.vector_norm(apart, q, dim=1)
+    return norms
 
 
 class Measure(Protocol):

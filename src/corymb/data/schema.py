@@ -9,7 +9,7 @@ from corymb.data.dataset import FederatedDataset
 from corymb.data.labels import Task
 
 
-class Kind(NamedTuple):
+class DataSchema(NamedTuple):
     """Plain values, small enough to be kept with a run."""
 
     task: Task
@@ -41,14 +41,14 @@ class Kind(NamedTuple):
         return self._asdict()
 
     @staticmethod
-    def read(values: Mapping[str, Any]) -> Kind:
+    def read(values: Mapping[str, Any]) -> DataSchema:
         """What `describe` gave, perhaps by way of a file."""
-        return Kind(**{**values, "features": tuple(values["features"]), "classes": tuple(values["classes"])})
+        return DataSchema(**{**values, "features": tuple(values["features"]), "classes": tuple(values["classes"])})
 
 
-def kind_of(data: FederatedDataset) -> Kind:
+def schema_of(data: FederatedDataset) -> DataSchema:
     """The kind of a data set."""
-    return Kind(
+    return DataSchema(
         task=data.task,
         features=data.features,
         classes=data.classes,

@@ -41,7 +41,7 @@ class ClientData(Protocol):
 
 
 @dataclass(frozen=True)
-class Where:
+class Placement:
     """Where and how exactly clients compute."""
 
     device: str = "cpu"
@@ -70,7 +70,7 @@ class Where:
             torch.backends.cuda.matmul.allow_tf32 = before
 
 
-class Shelf:
+class ExampleTable:
     """Flat examples of all clients on a device; hands out one client's, or a padded stack of several clients'."""
 
     def __init__(self, ragged: RaggedLike, device: torch.device, dtype: torch.dtype) -> None:
@@ -122,18 +122,20 @@ class Outcome(NamedTuple):
     writes: dict[str, Slot]
 
 
-class Room:
+class ClientHost:
     """All clients of an in-process engine."""
 
-    def __init__(self, objective: Objective, data: ClientData, where: Where, journal: Journal | None = None) -> None:
+    def __init__(
+        self, objective: Objective, data: ClientData, where: Placement, journal: Journal | None = None
+    ) -> None:
         self.objective, self.where, self.journal = objective, where, journal
         self._read_journal = False
         self.device = device = torch.device(where.device)
         dtype = where.dtype
         self.names = list(data.names)
-        self.shelves: dict[Split, Shelf] = {
-            "train": Shelf(data.train, device, dtype),
-            "test": Shelf(data.test, device, dtype),
+        self.shelves: dict[Split, ExampleTable] = {
+            "train": ExampleTable(data.train, device, dtype),
+            "test": ExampleTable(data.test, device, dtype),
         }
         self.sizes = self.shelves["train"].sizes
         self.memory = MemoryStore({split: shelf.sizes for split, shelf in self.shelves.items()})

@@ -10,7 +10,7 @@ from torch import Tensor
 from corymb.core.client import Objective
 from corymb.core.federation import Call
 from corymb.core.intake import Part, Tally
-from corymb.engines.host import ClientData, Room, Where, settle
+from corymb.engines.host import ClientData, ClientHost, Placement, settle
 from corymb.engines.memory import Journal
 
 
@@ -21,11 +21,11 @@ class LoopEngine:
         self,
         objective: Objective,
         data: ClientData,
-        where: Where = Where(),  # noqa: B008
+        where: Placement = Placement(),  # noqa: B008
         *,
         journal: Journal | None = None,
     ) -> None:
-        self._room = Room(objective, data, where, journal)
+        self._room = ClientHost(objective, data, where, journal)
         self.objective, self.names, self.sizes = objective, self._room.names, self._room.sizes
 
     def describe(self) -> dict[str, Any]:

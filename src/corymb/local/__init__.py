@@ -112,6 +112,17 @@ def one_hot(label: Tensor, k: int) -> Tensor:
 
 
 @on_client
+def losses_of(client: Client, models: Params) -> Tensor:
+    """The loss of every model sent; one that is no number or without bound is the largest number there is.
+
+    A model that somebody else spoiled must not make this client's reply one that cannot count.
+    """
+    fit = losses(client, models)
+    most = torch.finfo(fit.dtype).max
+    return fit.nan_to_num(nan=most, posinf=most)
+
+
+@on_client
 def serve_assigned(client: Client, models: Params, label: Tensor) -> Params:
     """The model of the client's cluster; one without a cluster takes the model that fits its training data best."""
     return take(models, torch.where(label < 0, losses(client, models).argmin(), label))

@@ -21,7 +21,7 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.data.built_in.synthetic import mixed_regression_ifca
 from corymb.data.dataset import FederatedDataset
-from corymb.engines import VectorisedEngine, Where
+from corymb.engines import Placement, VectorisedEngine
 from corymb.keys import fold, normal, root
 from corymb.local import Descent
 from corymb.objectives.regression import LinearRegression
@@ -56,7 +56,7 @@ def trace(n: int, fresh: int, rounds: int, sigma: float, *, alpha: float = 0.25,
 
 def run(algorithm: IFCA, data: FederatedDataset, start: Tensor | None, *, seed: int) -> list[Snapshot]:
     """The snapshots of a run on mixed regression in float64, from given parameters or a random start."""
-    where = Where(dtype=torch.float64)
+    where = Placement(dtype=torch.float64)
     fed = Federation(VectorisedEngine(LinearRegression(data.train.x.shape[1], dtype=torch.float64), data, where))
     begin = None
     if start is not None:

@@ -15,16 +15,16 @@ OBEYED = ("engine", "device", "precision", "threads", "kernel", "memory")
 """What changes bits."""
 
 
-class Told(NamedTuple):
+class AuditCursor(NamedTuple):
     """How much of a ledger is in the audit log."""
 
     rejected: int
     abandoned: int
 
     @staticmethod
-    def of(ledger: Ledger) -> Told:
+    def of(ledger: Ledger) -> AuditCursor:
         """All that is there now."""
-        return Told(len(ledger.rejected), len(ledger.abandoned))
+        return AuditCursor(len(ledger.rejected), len(ledger.abandoned))
 
     def news(self, ledger: Ledger, at: Snapshot) -> Iterator[dict[str, Any]]:
         """What the audit log does not have yet, after a round."""

@@ -25,7 +25,7 @@ from corymb.algorithms import (
 )
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
-from corymb.data.schema import kind_of
+from corymb.data.schema import schema_of
 from corymb.runs.defaults import defaults_for, with_defaults
 from corymb.settings import InvalidInput, did_you_mean, from_dict, require
 
@@ -114,7 +114,7 @@ def configure(algorithm: str | type[Algorithm], data: FederatedDataset, **settin
     """
     row = row_of(algorithm)
     filled = {name: value(data) for name, value in row.from_data.items() if name not in settings}
-    complete = with_defaults(row.algorithm, {**filled, **settings}, defaults_for(kind_of(data)))
+    complete = with_defaults(row.algorithm, {**filled, **settings}, defaults_for(schema_of(data)))
     for field in dataclasses.fields(row.algorithm):  # type: ignore[arg-type]
         if field.name not in complete and field.default is field.default_factory:
             what = algorithm if isinstance(algorithm, str) else algorithm.__name__

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from corymb.data.schema import Kind
+from corymb.data.schema import DataSchema
 from corymb.local import Descent
 from corymb.settings import to_dict
 
@@ -18,7 +18,7 @@ class Defaults(NamedTuple):
     rounds: int | None = None
 
 
-def defaults_for(kind: Kind) -> Defaults:
+def defaults_for(kind: DataSchema) -> Defaults:
     """The defaults for a kind of data.
 
     >>> defaults_for(Kind(task="classification", features=(64,), classes=("0", "1")))

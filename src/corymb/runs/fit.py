@@ -12,15 +12,15 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset, load
 from corymb.data.arrays import Values
 from corymb.data.features import as_array, is_image
-from corymb.data.schema import kind_of
+from corymb.data.schema import schema_of
 from corymb.engines.vectorised.kernels import KernelName
-from corymb.runs.folder.reader import at_the_end, check_free, is_finished
+from corymb.runs.folder.reader import check_free, final_files, is_finished
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.learners import Dropout, Model, learner_for
 from corymb.runs.placing import Device, EngineName, Memory, Precision, placed_snapshot, threads_set, where_of
 from corymb.runs.run import Run
 from corymb.runs.session import Plan, Progress, Session
-from corymb.runs.settings import How, recorded
+from corymb.runs.settings import RunSettings, recorded
 from corymb.settings import require
 
 Folder = str | os.PathLike[str]
@@ -63,7 +63,7 @@ def fit(
     if resume is not None:
         require(out is None and start is None, "A run that is resumed has its folder and its start: give no others.")
         return go_on(resume, algorithm, data, model, max_seconds=max_seconds, progress=progress)
-    how = How(
+    how = RunSettings(
         seed=seed,
         engine=engine,
         device=device,
@@ -83,7 +83,7 @@ def begin(
     algorithm: Algorithm,
     data: Data,
     model: Model | None,
-    how: How,
+    how: RunSettings,
     *,
     out: Folder | None = None,
     start: Snapshot | None = None,
@@ -98,7 +98,7 @@ def begin(
         at = None if start is None else placed_snapshot(start, session.plan.where)
         if store is not None:
             session.keep(at)
-        return _gone(session, at, progress)
+        return _finish(session, at, progress)
 
 
 def go_on(
@@ -116,7 +116,7 @@ def go_on(
         return Run.load(store.folder, model)
     how, said, environment = recorded(store.folder)
     with _prepared(algorithm, data, model, how, store, max_seconds, said) as session:
-        return _gone(session, session.resume(store.reopen(), environment), progress)
+        return _finish(session, session.resume(store.reopen(), environment), progress)
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def _prepared(
     algorithm: Algorithm,
     data: Data,
     model: Model | None,
-    how: How,
+    how: RunSettings,
     store: RunStore | None,
     max_seconds: float | None,
     said: Mapping[str, Any],
@@ -135,16 +135,16 @@ def _prepared(
     where = where_of(how.device, how.precision)
     with threads_set(how.threads), nullcontext() if store is None else closing(store):
         plan = Plan(algorithm, data, where, how, said)
-        learner = learner_for(model, kind_of(data), dropout=how.dropout)
+        learner = learner_for(model, schema_of(data), dropout=how.dropout)
         yield Session(plan, learner, max_seconds, store)
 
 
-def _gone(session: Session, start: Snapshot | None, progress: bool | Progress | None) -> Run:
+def _finish(session: Session, start: Snapshot | None, progress: bool | Progress | None) -> Run:
     with _shown(progress, session.plan.algorithm) as show:
         session.go(start, show)
     run = session.result()
     if session.store is not None:
-        session.store.finish(at_the_end(run))
+        session.store.finish(final_files(run))
     return run
 
 

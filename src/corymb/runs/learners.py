@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 from torch import nn
 
 from corymb.core.client import Objective
-from corymb.data.schema import Kind
+from corymb.data.schema import DataSchema
 from corymb.models import ModelLike, Network, cnn, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.settings import InvalidInput, did_you_mean, require
@@ -30,7 +30,7 @@ class Named:
     """A model that has a name."""
 
     description: str
-    make: Callable[[Kind], ModelLike | Objective]
+    make: Callable[[DataSchema], ModelLike | Objective]
 
 
 class Learner(NamedTuple):
@@ -40,20 +40,20 @@ class Learner(NamedTuple):
     name: str
 
 
-def _linear(kind: Kind) -> ModelLike:
+def _linear(kind: DataSchema) -> ModelLike:
     return mlp(kind.size, [], outputs(kind))
 
 
-def _linear_regression(kind: Kind) -> Objective:
+def _linear_regression(kind: DataSchema) -> Objective:
     require(kind.task == "regression", "Model 'linear-regression' is for regression: use 'linear' for classes.")
     return LinearRegression(kind.size)
 
 
-def _mlp(kind: Kind) -> ModelLike:
+def _mlp(kind: DataSchema) -> ModelLike:
     return mlp(kind.size, [32 if kind.size <= 100 else 200], outputs(kind))
 
 
-def _cnn(kind: Kind) -> ModelLike:
+def _cnn(kind: DataSchema) -> ModelLike:
     channels, height, width = kind.features if kind.picture else (0, 0, 1)
     require(
         height == width and height >= 4,
@@ -72,7 +72,7 @@ MODELS: Mapping[str, Named] = MappingProxyType(
 )
 
 
-def default_model(kind: Kind) -> str:
+def default_model(kind: DataSchema) -> str:
     """The name of the model that is used where none is given."""
     require(not kind.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model).")
     if kind.linear:
@@ -83,12 +83,12 @@ def default_model(kind: Kind) -> str:
     return "cnn" if square else "mlp"
 
 
-def outputs(kind: Kind) -> int:
+def outputs(kind: DataSchema) -> int:
     """How many numbers a network gives for an example."""
     return 1 if kind.task == "regression" else len(kind.classes)
 
 
-def learner_for(model: Model | None, kind: Kind, *, dropout: Dropout = "refuse") -> Learner:
+def learner_for(model: Model | None, kind: DataSchema, *, dropout: Dropout = "refuse") -> Learner:
     """The objective for data of this kind with `model`.
 
     A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or
@@ -109,7 +109,7 @@ def learner_for(model: Model | None, kind: Kind, *, dropout: Dropout = "refuse")
     return Learner(Classification(network, len(kind.classes)), name)
 
 
-def _named(name: str, kind: Kind) -> Any:
+def _named(name: str, kind: DataSchema) -> Any:
     if ":" in name:
         return _imported(name)
     require(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corymb.core.client import Objective
 from corymb.core.snapshot import Snapshot
-from corymb.engines import LoopEngine, VectorisedEngine, Where
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.engines.host import ClientData
 from corymb.engines.memory import Journal
 from corymb.engines.vectorised.kernels import KernelName
@@ -24,7 +24,7 @@ Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Memory = int | Literal["auto"]
 
 
-def where_of(device: str, precision: str) -> Where:
+def where_of(device: str, precision: str) -> Placement:
     """The device and the precision of clients' arithmetic."""
     precisions = ("float32", "tf32", "bfloat16", "float64")
     require(precision in precisions, f"There is no precision {precision!r}. {did_you_mean(precision, precisions)}")
@@ -33,7 +33,7 @@ def where_of(device: str, precision: str) -> Where:
         not (place == "mps" and precision == "float64"), "MPS has no float64: use another precision, or device='cpu'."
     )
     dtype = torch.float64 if precision == "float64" else torch.float32
-    return Where(place, dtype, mixed=precision == "bfloat16", tf32=precision == "tf32")
+    return Placement(place, dtype, mixed=precision == "bfloat16", tf32=precision == "tf32")
 
 
 def _device(name: str) -> str:
@@ -69,7 +69,7 @@ def make_engine(
     name: str,
     objective: Objective,
     data: ClientData,
-    where: Where,
+    where: Placement,
     *,
     memory: Memory,
     kernel: KernelName | None,
@@ -87,10 +87,10 @@ def make_engine(
     return VectorisedEngine(objective, data, where, memory=budget, kernel=kernel, journal=journal)
 
 
-def placed(what: Any, where: Where) -> Any:
+def placed(what: Any, where: Placement) -> Any:
     """An objective where the run computes; one that cannot move stays as it is."""
     if not hasattr(what, "to"):
-        if where != Where():
+        if where != Placement():
             raise InvalidInput(
                 f"{type(what).__name__} has no to(device, dtype): it can run on device='cpu' with float32 only."
             )
@@ -98,7 +98,7 @@ def placed(what: Any, where: Where) -> Any:
     return what.to(where.device, where.dtype)
 
 
-def placed_snapshot(snapshot: Snapshot, where: Where) -> Snapshot:
+def placed_snapshot(snapshot: Snapshot, where: Placement) -> Snapshot:
     """A snapshot whose models are where the run computes. Labels and whatever is counted stay on the CPU."""
 
     def move(tensor: Tensor) -> Tensor:

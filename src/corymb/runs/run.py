@@ -15,7 +15,7 @@ from corymb.core.client import ClientFn, Examples, Objective
 from corymb.core.federation import Federation, Ledger, each
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.features import Array, as_array, as_features, as_images
-from corymb.data.schema import Kind
+from corymb.data.schema import DataSchema
 from corymb.evaluate import clusters_in_use
 from corymb.local import serve_assigned
 from corymb.runs.assign import Assignment, Calibration, assign
@@ -45,7 +45,7 @@ class Run:
     ledger: Ledger
     config: dict[str, Any]
     seconds: float
-    kind: Kind
+    kind: DataSchema
     objective: Objective | None = None
     """None after loading a run whose model was a Python object: give it to `Run.load`."""
     standard: Standard | None = None

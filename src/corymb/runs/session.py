@@ -16,24 +16,24 @@ from corymb.core.driver import drive
 from corymb.core.federation import Federation, Ledger, TooFewReplies
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset
-from corymb.data.schema import Kind, kind_of
-from corymb.engines import LoopEngine, VectorisedEngine, Where
+from corymb.data.schema import DataSchema, schema_of
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.engines.memory import Journal
 from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss, served_scores
 from corymb.objectives import LinearRegression, Regression
 from corymb.runs.assign import Calibration, calibrate
-from corymb.runs.audit import COUNTS, Told, check_same_bits
+from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.catalogue import name_of, row_of
 from corymb.runs.environment import environment, versions
-from corymb.runs.folder.reader import at_the_beginning, restored_ledger
-from corymb.runs.folder.writer import Facts, RunStore, Saved
+from corymb.runs.folder.reader import initial_files, restored_ledger
+from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import Mark, Round, record
 from corymb.runs.learners import Learner
 from corymb.runs.placing import make_engine, placed, placed_snapshot
 from corymb.runs.preflight import check_model
 from corymb.runs.run import Run, served_in_place
-from corymb.runs.settings import How
-from corymb.runs.standardise import Nothing, Standard, Standardised, describe, standard_of
+from corymb.runs.settings import RunSettings
+from corymb.runs.standardise import NullObjective, Standard, Standardised, describe, standard_of
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 from corymb.trees import count, map_tensors
@@ -48,8 +48,8 @@ class Plan:
 
     algorithm: Algorithm
     data: FederatedDataset
-    where: Where
-    how: How
+    where: Placement
+    how: RunSettings
     said: Mapping[str, Any] = field(default_factory=dict)
     """How the user called the data, for the record."""
 
@@ -71,7 +71,7 @@ class Session:
     def __init__(self, plan: Plan, learner: Learner, max_seconds: float | None, store: RunStore | None) -> None:
         self.began = time.perf_counter()
         self.plan, self.learner, self.max_seconds, self.store = plan, learner, max_seconds, store
-        self.kind: Kind = kind_of(plan.data)
+        self.kind: DataSchema = schema_of(plan.data)
         self.standard, moments = self._standard()
         objective = learner.objective if self.standard is None else Standardised(learner.objective, self.standard)
         self.objective = placed(objective, plan.where)
@@ -86,7 +86,7 @@ class Session:
         self.stopped = ""
         self.environment = environment(plan.how.seed)
         self._stopper = Stopper()
-        self._told = Told(0, 0)
+        self._told = AuditCursor(0, 0)
 
     @property
     def _about(self) -> str:
@@ -96,7 +96,7 @@ class Session:
         """The means and scales of raw features, and what it cost to ask for them."""
         if not self.kind.standardise:
             return None, Ledger()
-        fed = self.plan.federate(self.plan.make(placed(Nothing(), self.plan.where)))
+        fed = self.plan.federate(self.plan.make(placed(NullObjective(), self.plan.where)))
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         standard = standard_of(fed, self.kind.features, targets=ours and self.kind.task == "regression")
         fed.ledger.rounds += 1
@@ -107,7 +107,7 @@ class Session:
         assert self.store is not None
         names, seed = self.plan.data.names, self.plan.how.seed if start is None else start.seed
         self.environment["seed"] = seed
-        files = at_the_beginning({**self._config(), "seed": seed}, self.environment, names, self.kind, self.standard)
+        files = initial_files({**self._config(), "seed": seed}, self.environment, names, self.kind, self.standard)
         self.store.begin(files, self.environment["run"])
         if start is not None:
             self.store.checkpoint(start, self._facts())
@@ -121,7 +121,7 @@ class Session:
         check_same_bits(manifest.engine, self.engine.describe())
         self.began -= manifest.seconds
         self.fed.ledger = restored_ledger(manifest.ledger, audit)
-        self._told = Told.of(self.fed.ledger)
+        self._told = AuditCursor.of(self.fed.ledger)
         self.metrics = self.history[-1].get("metrics", {}) if self.history else {}
         self.at = placed_snapshot(start, self.plan.where)
         return self.at
@@ -172,7 +172,7 @@ class Session:
             self.fed.commit(clock, {clock})
             return
         self.store.write_round(row, self._told.news(ledger, self.at))
-        self._told = Told.of(ledger)
+        self._told = AuditCursor.of(ledger)
         if clock % self.plan.how.checkpoint_every == 0:
             self._save()
 
@@ -184,13 +184,13 @@ class Session:
         self.fed.commit(at.clock, store.kept | {at.clock})
         store.checkpoint(at, self._facts())
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> CheckpointInfo:
         counts = {name: getattr(self.fed.ledger, name) for name in COUNTS}
         name: str = getattr(self.fed.objective, "score_name", "score")
         score = self.metrics.get(f"test_{name}")
         if score is not None:
             score = None if not math.isfinite(score) else -score if name in LOWER_IS_BETTER else score
-        return Facts(counts, self.engine.describe(), time.perf_counter() - self.began, score)
+        return CheckpointInfo(counts, self.engine.describe(), time.perf_counter() - self.began, score)
 
     def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
         data = self.plan.data
@@ -215,7 +215,7 @@ class Session:
             config=self._config(),
             seconds=time.perf_counter() - self.began,
             kind=self.kind,
-            objective=placed(self.learner.objective, Where(dtype=self.plan.where.dtype)),
+            objective=placed(self.learner.objective, Placement(dtype=self.plan.where.dtype)),
             standard=self.standard,
             stopped=self.stopped,
             serving=None if serve is None else (self.fed.evaluation(), serve),

@@ -20,7 +20,7 @@ SAID = ("data", "client", "label", "test", "task")
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class RunSettings:
     """Settings of a run that are none of its algorithm's."""
 
     seed: int = 0
@@ -42,7 +42,7 @@ class How:
 class Recorded(NamedTuple):
     """What a run folder says of how its run is made."""
 
-    how: How
+    how: RunSettings
     said: dict[str, Any]
     environment: dict[str, Any]
 
@@ -50,8 +50,8 @@ class Recorded(NamedTuple):
 def recorded(folder: Path) -> Recorded:
     """How the run in a folder was begun: what it must obey to go on bit for bit."""
     config, environment = read_config(folder), read_environment(folder)
-    own = {field.name for field in fields(How)}
-    how = How(**{name: value for name, value in config.items() if name in own})
+    own = {field.name for field in fields(RunSettings)}
+    how = RunSettings(**{name: value for name, value in config.items() if name in own})
     return Recorded(how, {name: config[name] for name in SAID if name in config}, environment)
 
 

@@ -108,15 +108,15 @@ class Standardised:
         return (x - self.standard.mean) / self.standard.scale
 
 
-class Nothing:
+class NullObjective:
     """Learns nothing: what an engine works with while only moments are asked for."""
 
     def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.device, self.dtype = device, dtype
 
-    def to(self, device: torch.device | str, dtype: torch.dtype) -> Nothing:
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> NullObjective:
         """The same elsewhere."""
-        return Nothing(device, dtype)
+        return NullObjective(device, dtype)
 
     def init(self, key: Key) -> Params:
         """One number that is never used."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, on_client
-from corymb.local import Descent, descend, loss, losses, serve_assigned
+from corymb.local import Descent, descend, loss, serve_assigned
 from corymb.trees import Params, tree_map
 
 
@@ -23,32 +23,6 @@ def publish_own(client: Client) -> Params:
     """The model that the client trained alone."""
     own: Params = client.memory.get("own")
     return own
-
-
-@on_client
-def losses_of(client: Client, models: Params) -> Tensor:
-    """The loss of every model sent; one that is no number or without bound is the largest number there is.
-
-    A model that somebody else spoiled must not make this client's reply one that cannot count.
-    """
-    fit = losses(client, models)
-    most = torch.finfo(fit.dtype).max
-    return fit.nan_to_num(nan=most, posinf=most)
-
-
-@on_client
-def compare_own(client: Client, models: Params, *, q: float | None) -> Tensor:
-    """The client's loss of every cluster's model, or its own model's ℓq distance to it.
-
-    From now on the client is served its cluster's model, no longer its own.
-    """
-    client.memory.set("refined", True)
-    if q is None:
-        return losses_of(client, models)
-    own: Params = client.memory.get("own")
-    apart = torch.cat([(models[name] - own[name]).flatten(1) for name in models], dim=1)
-    norms: Tensor = torch.linalg.vector_norm(apart, q, dim=1)
-    return norms
 
 
 @on_client

@@ -17,19 +17,13 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, Replies, each
 from corymb.core.snapshot import Snapshot
 from corymb.keys import fold
-from corymb.local import Descent, descend, losses
+from corymb.local import Descent, descend, losses_of
 from corymb.objectives.regression import LinearRegression
 from corymb.trees import Params, leaves, take
 
 log = logging.getLogger(__name__)
 PROBES, MOST_CLUSTERS = 10, 10
 LOSS_VECTOR_ROUNDS = 6  # three times grouping and training
-
-
-@on_client
-def losses_of(client: Client, models: Params) -> Tensor:
-    """The loss of every model sent."""
-    return losses(client, models)
 
 
 @on_client

@@ -17,7 +17,7 @@ from torch.func import vmap
 from corymb.core.client import Client, Memory, Objective, Slot, Split, TestExamplesWanted
 from corymb.core.federation import Call, Each
 from corymb.core.intake import Part, Tally
-from corymb.engines.host import ClientData, Outcome, Room, Where, settle
+from corymb.engines.host import ClientData, ClientHost, Outcome, Placement, settle
 from corymb.engines.memory import Journal
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.probe import probe
@@ -40,13 +40,13 @@ class VectorisedEngine:
         self,
         objective: Objective,
         data: ClientData,
-        where: Where = Where(),  # noqa: B008
+        where: Placement = Placement(),  # noqa: B008
         *,
         memory: int | None = None,
         kernel: KernelName | None = None,
         journal: Journal | None = None,
     ) -> None:
-        self._room = Room(objective, data, where, journal)
+        self._room = ClientHost(objective, data, where, journal)
         self.objective, self.names, self.sizes = objective, self._room.names, self._room.sizes
         self.kernels: Kernels = probe(self._room, only=kernel)
         self.budget = memory or _budget(self._room.device)

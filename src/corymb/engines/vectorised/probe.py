@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from corymb.core.client import Examples, Objective
-from corymb.engines.host import Room
+from corymb.engines.host import ClientHost
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
@@ -30,7 +30,7 @@ DESCENTS = (
 )
 
 
-def probe(room: Room, *, only: KernelName | None = None) -> Kernels:
+def probe(room: ClientHost, *, only: KernelName | None = None) -> Kernels:
     """The kernels to use for this room's objective: the ones chosen, or the fastest that agree with the loop."""
     objective, clients = _in_double(room)
     traits = _watched(objective, clients[0], room)
@@ -54,7 +54,7 @@ def _from(only: KernelName | None) -> Sequence[KernelName | None]:
     return known[known.index(only) :] if only else [None, "foreach", "serial"]
 
 
-def _in_double(room: Room) -> tuple[Objective, list[Examples]]:
+def _in_double(room: ClientHost) -> tuple[Objective, list[Examples]]:
     """The objective and two clients' examples in float64, where the device has it."""
     objective: Any = room.objective
     dtype = room.where.dtype
@@ -73,7 +73,7 @@ def _in_double(room: Room) -> tuple[Objective, list[Examples]]:
     return objective, picked
 
 
-def _watched(objective: Objective, client: Examples, room: Room) -> Traits:
+def _watched(objective: Objective, client: Examples, room: ClientHost) -> Traits:
     params = objective.init(root(0))
     try:
         losses = objective.losses(params, client)

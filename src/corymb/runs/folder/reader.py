@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corymb.core.federation import Ledger
-from corymb.data.schema import Kind
+from corymb.data.schema import DataSchema
 from corymb.runs.assign import from_tree, to_tree
 from corymb.runs.folder.files import read_lines
 from corymb.runs.history import Round, plain
@@ -77,17 +77,17 @@ def write(run: Run, folder: str | Path) -> Path:
     place = check_free(folder)
     place.mkdir(parents=True, exist_ok=True)
     rows = "".join(json.dumps(plain(row)) + "\n" for row in run.history).encode()
-    beginning = at_the_beginning(run.config, run.environment, run.names, run.kind, run.standard)
-    for name, data in {ROUNDS: rows, **beginning, **at_the_end(run)}.items():
+    beginning = initial_files(run.config, run.environment, run.names, run.kind, run.standard)
+    for name, data in {ROUNDS: rows, **beginning, **final_files(run)}.items():
         (place / name).write_bytes(data)
     return place
 
 
-def at_the_beginning(
+def initial_files(
     config: Mapping[str, Any],
     environment: Mapping[str, Any],
     names: Sequence[str],
-    kind: Kind,
+    kind: DataSchema,
     standard: Standard | None,
 ) -> dict[str, bytes]:
     """The files that a run folder has from the start; the last one says that there is a run."""
@@ -99,7 +99,7 @@ def at_the_beginning(
     }
 
 
-def at_the_end(run: Run) -> dict[str, bytes]:
+def final_files(run: Run) -> dict[str, bytes]:
     """The files that a run folder has when the run has ended; the last one says that it has."""
     counts = {"asked": run.ledger.asked, "replied": run.ledger.replied, "abandoned": run.ledger.abandoned}
     about = {"stopped": run.stopped, **counts}
@@ -197,7 +197,7 @@ def _unfinished(place: Path) -> Run:
 def _known_from_the_start(place: Path) -> dict[str, Any]:
     config = tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))
     clients = json.loads((place / CLIENTS).read_text(encoding="utf-8"))
-    kind = Kind.read(clients["kind"])
+    kind = DataSchema.read(clients["kind"])
     return {
         "names": tuple(clients["names"]),
         "config": config,

@@ -54,7 +54,7 @@ class Saved(NamedTuple):
     audit: list[Event]
 
 
-class Facts(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """What a checkpoint says beside the snapshot."""
 
     ledger: dict[str, int]
@@ -170,7 +170,7 @@ class RunStore:
         """The clocks that there are checkpoints of."""
         return set(self.manifests)
 
-    def checkpoint(self, snapshot: Snapshot, facts: Facts) -> None:
+    def checkpoint(self, snapshot: Snapshot, facts: CheckpointInfo) -> None:
         """Save a snapshot whose client memory was committed; it is written while the next round is computed."""
         self._writing().wait()
         pieces = {name: (digest(data), data) for name, data in take_apart(snapshot).items()}
