@@ -13,6 +13,8 @@ from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Pr
 import torch
 from torch import Tensor
 
+from corymb.core.objective import Examples as Examples
+from corymb.core.objective import Objective as Objective
 from corymb.keys import Key, fold
 from corymb.trees import Params, Tree, as_tensors, leaves, map_tensors, signature, tree_map
 
@@ -21,33 +23,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 N = TypeVar("N")
 Split = Literal["train", "test"]
-
-
-class Examples(NamedTuple):
-    """Examples with a weight each. Weight 0 marks padding: such rows count in no mean."""
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor
-
-
-class Objective(Protocol):
-    """What is learned. Knows no federation; everything is per example and never reduced early.
-
-    Law: an example's loss does not depend on the other examples.
-    """
-
-    def init(self, key: Key) -> Params:
-        """A fresh model."""
-        ...
-
-    def losses(self, params: Params, examples: Examples) -> Tensor:
-        """The loss of each example, differentiable in `params`."""
-        ...
-
-    def scores(self, params: Params, examples: Examples) -> Tensor:
-        """What is reported for each example: 0/1 accuracy, log-density, squared error."""
-        ...
 
 
 class Share(NamedTuple, Generic[N]):

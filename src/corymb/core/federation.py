@@ -18,7 +18,7 @@ from corymb.core.client import ClientFn, Objective, Share, Shares
 from corymb.core.intake import Part, Rejection, Sums, merge_sums
 from corymb.keys import Key, fold, hash_name, root
 from corymb.settings import require
-from corymb.trees import Signature, concat, flatten, leaves, map_tensors, nbytes, signature, unflatten
+from corymb.trees import Signature, concat, flatten, leaves, map_tensors, nbytes, signature, tree_map, unflatten
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -148,6 +148,27 @@ class Cohort:
     def names(self) -> list[str]:
         """The clients' names."""
         return [self._fed.names[i] for i in self.ids.tolist()]
+
+    @property
+    def mask(self) -> Tensor:
+        """Who is in this cohort, of all clients of the federation: n."""
+        return torch.zeros(len(self._fed.names), dtype=torch.bool).index_fill(0, self.ids, True)
+
+    def pick(self, values: T) -> T:
+        """This cohort's rows of values that have one row for every client of the federation.
+
+        `at.labels`, `fed.sizes` and whatever else is kept for all clients has n rows, whoever is asked; `pick`, `put`
+        and `where` translate between those and the rows of a cohort, so that nobody mixes them up.
+        """
+        return map_tensors(lambda leaf: leaf[self.ids.to(leaf.device)], values)
+
+    def put(self, values: T, rows: T) -> T:
+        """The values of all clients with this cohort's rows replaced: the reverse of `pick`."""
+        return tree_map(lambda old, new: old.index_copy(0, self.ids.to(old.device), new.to(old)), values, rows)
+
+    def where(self, mask: Tensor) -> Cohort:
+        """Those clients of this cohort for whom a mask over all clients of the federation holds."""
+        return self[self.pick(mask)]
 
     def sample(self, participants: int | float | None) -> Cohort:
         """A random few: a number of clients, a fraction of them, or all (`None`), in this cohort's order.

@@ -17,6 +17,8 @@ class Classification:
     """A network whose output is one logit a class."""
 
     score_name = "accuracy"
+    higher_is_better = True
+    squared = None
 
     def __init__(self, network: Network, classes: int) -> None:
         self.network, self.classes = network, classes
@@ -45,7 +47,15 @@ class Classification:
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """1 where the likeliest class is right, else 0."""
-        return (self.predict(params, examples.x).argmax(-1) == examples.y).to(examples.weight.dtype)
+        return self.grade(self.predict(params, examples.x), examples)
+
+    def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
+        """1 where the likeliest class is right, else 0."""
+        return (predictions.argmax(-1) == examples.y).to(examples.weight.dtype)
+
+    def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """The logarithms of the classes' probabilities under the mixture: m classes."""
+        return torch.logsumexp(predictions.log_softmax(-1) + weights.log()[:, None, None], 0)
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""

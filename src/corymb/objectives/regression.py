@@ -21,8 +21,8 @@ class LinearRegression:
     `features` is φ, a function of one batch of x; without it, x itself.
     """
 
-    squared = True
     score_name = "squared_error"
+    higher_is_better = False
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class LinearRegression:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.inputs, self.features, self.half = inputs, features, half
+        self.squared: float | None = 0.5 if half else 1.0
         self.device, self.dtype = torch.device(device), dtype
         self.width = inputs if features is None else int(features(torch.zeros(1, inputs)).shape[-1])
 
@@ -56,7 +57,15 @@ class LinearRegression:
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """The squared error of each example, without the half."""
-        return (examples.y - self.predict(params, examples.x)).square()
+        return self.grade(self.predict(params, examples.x), examples)
+
+    def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
+        """The squared error of each prediction."""
+        return (examples.y - predictions).square()
+
+    def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """The mean of the predictions."""
+        return _mean(predictions, weights)
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
@@ -67,8 +76,9 @@ class LinearRegression:
 class Regression:
     """Squared loss of any network with one output."""
 
-    squared = True
     score_name = "squared_error"
+    higher_is_better = False
+    squared = 1.0
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -92,10 +102,23 @@ class Regression:
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
         """The squared error of each example."""
-        return (examples.y - self.predict(params, examples.x)).square()
+        return self.grade(self.predict(params, examples.x), examples)
 
     scores = losses
+
+    def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
+        """The squared error of each prediction."""
+        return (examples.y - predictions).square()
+
+    def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """The mean of the predictions."""
+        return _mean(predictions, weights)
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
         return f"regression by {self.network.describe()}"
+
+
+def _mean(predictions: Tensor, weights: Tensor) -> Tensor:
+    mean: Tensor = torch.tensordot(weights.to(predictions), predictions, dims=1)
+    return mean

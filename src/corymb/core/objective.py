@@ -1,0 +1,74 @@
+"""What is learned, and the examples it is learned from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from corymb.keys import Key
+from corymb.trees import Params
+
+
+class Examples(NamedTuple):
+    """Examples with a weight each. Weight 0 marks padding: such rows count in no mean."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
+class Objective(Protocol):
+    """What is learned. Knows no federation; everything is per example and never reduced early.
+
+    Law: an example's loss does not depend on the other examples. A score of your own is a class with these members;
+    nothing elsewhere knows scores by name.
+    """
+
+    @property
+    def score_name(self) -> str:
+        """What `scores` gives, as metrics name it: `accuracy` becomes `test_accuracy`."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger score is a better one."""
+        ...
+
+    @property
+    def squared(self) -> float | None:
+        """c where the loss is c (ŷ − y)²; None for any other loss."""
+        ...
+
+    def init(self, key: Key) -> Params:
+        """A fresh model."""
+        ...
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """The loss of each example, differentiable in `params`."""
+        ...
+
+    def scores(self, params: Params, examples: Examples) -> Tensor:
+        """What is reported for each example: 0/1 accuracy, log-density, squared error."""
+        ...
+
+    def predict(self, params: Params, x: Tensor) -> Tensor:
+        """What a model says of each example: logits, a number."""
+        ...
+
+    def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """One prediction from those of c models (c m ...), by their weights (c): of the same kind as `predict`'s."""
+        ...
+
+    def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
+        """The score of each example, from predictions."""
+        ...
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Self:
+        """The same objective elsewhere, or in another precision."""
+        ...
+
+    def describe(self) -> str:
+        """What is learned, for fingerprints and run records: equal exactly where the objectives are."""
+        ...
