@@ -29,7 +29,7 @@ def test_plain_and_gzipped(tmp_path):
         (b"\0\0\x0d\x01" + bytes(8), "begins with 00000d01"),
         (b"PK\3\4" + bytes(8), "begins with 504b0304"),
         (b"\0\0\x08\x03\0\0", "ends within its header"),
-        (idx(ARRAY)[:-1], r"has 11 bytes of data where its header, \[2, 3, 2\], wants 12"),
+        (idx(ARRAY)[:-1], r"has 11 bytes of data where its header, \[2, 3, 2\], promises 12"),
         (idx(ARRAY) + b"!", "has 13 bytes"),
         (gzip.compress(idx(ARRAY))[:-9], "cannot be unpacked"),
         (gzip.compress(bytes(5000)), "unpacks to more than 1000 bytes"),

@@ -1,4 +1,4 @@
-"""A torch data set's items as two arrays."""
+"""The items of a torch data set as two arrays."""
 
 from __future__ import annotations
 
