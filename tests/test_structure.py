@@ -5,6 +5,7 @@ import io
 import itertools
 import re
 import tokenize
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -19,7 +20,15 @@ MOST_ANY = 20
 
 APART = {"contracts", "golden", "browser"}
 """Folders of tests that belong to no one module."""
-ABOUT_THE_PROJECT = {"test_docs", "test_golden", "test_imports", "test_light_import", "test_structure", "test_types"}
+ABOUT_THE_PROJECT = {
+    "test_contributing",
+    "test_docs",
+    "test_golden",
+    "test_imports",
+    "test_light_import",
+    "test_structure",
+    "test_types",
+}
 """Tests of the whole package."""
 
 
@@ -41,7 +50,8 @@ def test_folders_are_small():
 def orphans(tests, source):
     """Test files whose path matches no module or package of the source.
 
-    `a/test_b.py` stands for `a/b.py`, for the package `a/b`, or for one aspect of either: `a/test_b_on_digits.py`.
+    `a/test_b.py` stands for `a/b.py`, for the package `a/b`, or for one aspect of either: `a/test_b_on_digits.py`;
+    `a/test_a.py` for the package `a` itself.
     """
     found = []
     for path in sorted(tests.rglob("test_*.py")):
@@ -51,7 +61,8 @@ def orphans(tests, source):
         words = place.stem.removeprefix("test_").split("_")
         names = ["_".join(words[:end]) for end in range(1, len(words) + 1)]
         home = source / place.parent
-        if not any((home / f"{name}.py").exists() or (home / name / "__init__.py").exists() for name in names):
+        own = home != source and home.name in names and (home / "__init__.py").exists()
+        if not own and not any((home / f"{n}.py").exists() or (home / n / "__init__.py").exists() for n in names):
             found.append(place.as_posix())
     return found
 
@@ -114,6 +125,13 @@ def lines_with_any(folder):
 def test_the_core_is_typed():
     found = lines_with_any(SOURCE / "core")
     assert len(found) <= MOST_ANY, f"Any on {len(found)} lines of core/: {found}"
+
+
+def test_make_installs_flower_only_where_it_is_needed():
+    extras = re.search(r"^EXTRAS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split(",")
+    assert {"dev", "report", "tables", "tracking"} == set(extras)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*extras, "flower"} <= set(known)
 
 
 def write(folder, files):

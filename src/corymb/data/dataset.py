@@ -22,7 +22,7 @@ from corymb.data.labels import Task, read_labels
 from corymb.data.names import in_order
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.torch_dataset import stack
-from corymb.data.schema import schema_of
+from corymb.data.schema import DataSchema
 from corymb.data.store import read, write
 from corymb.data.validate import check, check_names
 from corymb.settings import require
@@ -72,7 +72,14 @@ class FederatedDataset:
     @property
     def schema(self) -> dict[str, Any]:
         """What examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
-        return schema_of(self).describe()
+        return DataSchema(
+            task=self.task,
+            features=self.features,
+            classes=self.classes,
+            standardise=self.standardise,
+            codes=not self.train.x.is_floating_point(),
+            linear=self.true_parameters is not None,
+        ).describe()
 
     def __len__(self) -> int:
         return self.clients
