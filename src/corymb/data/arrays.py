@@ -10,9 +10,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from corymb.core.engine import in_order
 from corymb.data.features import Array, as_array, as_features
 from corymb.data.labels import Labels, Task, read_labels
-from corymb.data.names import in_order
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
 from corymb.settings import InvalidInput, require

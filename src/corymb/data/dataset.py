@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from corymb.core.engine import in_order
 from corymb.data.arrays import Test, Truth, Values, order, read_truth
 from corymb.data.features import as_array
 from corymb.data.labels import Task, read_labels
-from corymb.data.names import in_order
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.torch_dataset import stack
 from corymb.data.schema import DataSchema

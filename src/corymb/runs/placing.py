@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Objective
+from corymb.core.engine import ClientData, Journal
 from corymb.core.snapshot import Snapshot
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
-from corymb.engines.host import ClientData
-from corymb.engines.memory import Journal
 from corymb.engines.vectorised.kernels import KernelName
 from corymb.settings import InvalidInput, did_you_mean, require
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from corymb.core.driver import drive
+from corymb.core.engine import Journal
 from corymb.core.federation import Federation, Ledger, TooFewReplies
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
-from corymb.engines.memory import Journal
 from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss, served_scores
 from corymb.objectives import LinearRegression, Regression
 from corymb.runs.assign import Calibration, calibrate

@@ -15,11 +15,11 @@ from typing import Literal
 
 import numpy as np
 
+from corymb.core.engine import in_order
 from corymb.data.arrays import order
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array, as_images, is_image
 from corymb.data.labels import Labels, RowName, Task, from_text, read_labels
-from corymb.data.names import in_order
 from corymb.data.readers.archives import read_npz
 from corymb.data.readers.contents import FileContents
 from corymb.data.readers.tables import read_table
