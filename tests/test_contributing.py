@@ -8,8 +8,8 @@ import pytest
 
 import corymb
 from corymb import algorithms
-from corymb.report import sections
 from corymb.report.html import write_report
+from corymb.report.sections import quality
 from tests.report.reported import runs
 
 ROOT = Path(__file__).parents[1]
@@ -30,7 +30,7 @@ def added(package, name, source, folder, monkeypatch):
 
 def test_a_report_section_is_one_file(tmp_path, monkeypatch):
     before = write_report(runs(), tmp_path / "before.md").read_text()
-    added(sections.quality, "rounds", recipe("Add a report section"), tmp_path, monkeypatch)
+    added(quality, "rounds", recipe("Add a report section"), tmp_path, monkeypatch)
     page = write_report(runs(), tmp_path / "after.html").read_text()
     assert "Rounds of each run" not in before
     assert "<h3>Rounds of each run</h3>" in page

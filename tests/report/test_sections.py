@@ -7,7 +7,7 @@ import torch
 from corymb.core.federation import Ledger
 from corymb.report import sections
 from corymb.report.html import as_json, write_report
-from corymb.report.sections import figures, tabs
+from corymb.report.sections import clusters, figures, tabs
 from corymb.report.sections.clients.rejected import rejections
 from tests.report.reported import HARMFUL, Page, noted, runs, soft_run
 
@@ -52,7 +52,6 @@ SECTION = Section(order=15, show=seeds)
 
 def test_a_new_section_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "seeds.py").write_text(NEW_SECTION)
-    clusters = sections.clusters
     before = Page(write_report(runs(), tmp_path / "before.html").read_text("utf-8"))
     monkeypatch.setattr(clusters, "__path__", [*clusters.__path__, str(tmp_path)])
     after = Page(write_report(runs(), tmp_path / "after.html").read_text("utf-8"))
