@@ -18,7 +18,7 @@ from corymb.settings import InvalidInput, did_you_mean, require
 
 
 @dataclass(frozen=True)
-class Entry:
+class NamedDataset:
     """A data set that has a name."""
 
     description: str
@@ -49,27 +49,29 @@ def _mnist_inverted(seed: int) -> FederatedDataset:
     )
 
 
-NAMES: Mapping[str, Entry] = MappingProxyType(
+NAMES: Mapping[str, NamedDataset] = MappingProxyType(
     {
-        "digits": Entry("8 x 8 digits in four rotations, 80 clients; comes with the library", digits),
-        "digits-inverted": Entry("8 x 8 digits, half of 40 clients see them inverted", digits_inverted),
-        "digits-iid": Entry("8 x 8 digits without groups, 20 clients", digits_iid),
-        "mixed-regression-ifca": Entry(
+        "digits": NamedDataset("8 x 8 digits in four rotations, 80 clients; comes with the library", digits),
+        "digits-inverted": NamedDataset("8 x 8 digits, half of 40 clients see them inverted", digits_inverted),
+        "digits-iid": NamedDataset("8 x 8 digits without groups, 20 clients", digits_iid),
+        "mixed-regression-ifca": NamedDataset(
             "mixed linear regression of Ghosh et al. 2020 (IFCA), 100 clients in 2 clusters",
             synthetic.mixed_regression_ifca,
         ),
-        "mixed-regression": Entry(
+        "mixed-regression": NamedDataset(
             "mixed linear regression of Su, Xu, Yang 2022, 200 clients x 50", synthetic.mixed_regression
         ),
-        "mixed-regression-unbalanced": Entry(
+        "mixed-regression-unbalanced": NamedDataset(
             "the same with 900 clients x 10 and 20 x 50", synthetic.mixed_regression_unbalanced
         ),
-        "mixed-regression-skewed": Entry(
+        "mixed-regression-skewed": NamedDataset(
             "the same, with clusters of 20, 30 and 50 % of the clients", synthetic.mixed_regression_skewed
         ),
-        "mnist-rotated": Entry("MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated),
-        "mnist-inverted": Entry("MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted),
-        "fashion-rotated": Entry(
+        "mnist-rotated": NamedDataset("MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated),
+        "mnist-inverted": NamedDataset(
+            "MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted
+        ),
+        "fashion-rotated": NamedDataset(
             "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once", _fashion_rotated
         ),
     }

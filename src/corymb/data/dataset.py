@@ -21,10 +21,10 @@ from corymb.data.arrays import Test, Truth, Values, order, read_truth
 from corymb.data.features import as_array
 from corymb.data.labels import Task, read_labels
 from corymb.data.ragged import Ragged, select
-from corymb.data.readers.torch_dataset import stack
+from corymb.data.readers.torch_dataset import as_arrays
 from corymb.data.schema import DataSchema
-from corymb.data.store import read, write
-from corymb.data.validate import check, check_names
+from corymb.data.store import read_dataset, write_dataset
+from corymb.data.validate import check_dataset, check_names
 from corymb.settings import require
 
 __all__ = ["FederatedDataset", "Ragged"]
@@ -52,7 +52,7 @@ class FederatedDataset:
     """Whether features are still to be standardised, which a federation does without pooling the data."""
 
     def __post_init__(self) -> None:
-        check(self)
+        check_dataset(self)
 
     @property
     def clients(self) -> int:
@@ -150,12 +150,12 @@ class FederatedDataset:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file."""
-        return write(path, self._header(), self._tensors())
+        return write_dataset(path, self._header(), self._tensors())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FederatedDataset:
         """Read what `save` wrote; it is checked again."""
-        header, tensors = read(path)
+        header, tensors = read_dataset(path)
         prefix = "true_parameters."
         parameters = {name.removeprefix(prefix): rows for name, rows in tensors.items() if name.startswith(prefix)}
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in header.items()}
@@ -235,8 +235,8 @@ class FederatedDataset:
 
         `test` may also be `(dataset, client)`: a data set of test examples and their clients.
         """
-        x, y = stack(dataset)
-        held: Test = (*stack(test[0]), test[1]) if isinstance(test, tuple) else test
+        x, y = as_arrays(dataset)
+        held: Test = (*as_arrays(test[0]), test[1]) if isinstance(test, tuple) else test
         return cls.from_arrays(
             x, y, client, test=held, names=names, truth=truth, task=task, classes=classes, name=name, seed=seed
         )

@@ -16,7 +16,7 @@ _KEY = "corymb_dataset"
 _VERSION = 1
 
 
-def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+def write_dataset(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
     """Write the file under another name and rename it, so that nobody ever sees half of it."""
     from safetensors.numpy import save_file  # safetensors.torch refuses views of one tensor
 
@@ -32,8 +32,8 @@ def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[st
     return target
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors of a file that `write` made."""
+def read_dataset(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors of a file that `write_dataset` made."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():

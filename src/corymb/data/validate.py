@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BLOCK = 2**22  # values checked at once: a check must not need a copy of the data
 
 
-def check(data: FederatedDataset) -> None:
+def check_dataset(data: FederatedDataset) -> None:
     """Raise `InvalidInput` at the first thing that is wrong with `data`."""
     check_names(data.names)
     for part, examples in (("train", data.train), ("test", data.test)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     from corymb.runs.run import Run
 
-Trace = dict[str, Any]
+PlotlyTrace = dict[str, Any]
 
 
 class Figure(NamedTuple):
@@ -21,7 +21,7 @@ class Figure(NamedTuple):
     name: str
     title: str
     caption: str
-    data: list[Trace]
+    data: list[PlotlyTrace]
     layout: dict[str, Any]
     wide: bool = False
 
@@ -35,7 +35,7 @@ class Dot(NamedTuple):
         return "none" if self.label < 0 else str(self.label)
 
 
-Row = Mapping[str, str | Dot]
+TableRow = Mapping[str, str | Dot]
 
 
 class Table(NamedTuple):
@@ -43,7 +43,7 @@ class Table(NamedTuple):
 
     name: str
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     style: Literal["", "names", "facts"] = ""
     """`names`: rows are named by users. `facts`: settings and their values, without a header."""
     wide: bool = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 Numbers = NDArray[np.float64]
-Labels = NDArray[np.int64]
+LabelArray = NDArray[np.int64]
 CLEAR_MARGIN = 1.1
 """A client's cluster is clear when the second best model's loss is at least this many times the best one's."""
 ALL_MODELS_AT_MOST = 1.05
@@ -30,7 +30,7 @@ class Moment(NamedTuple):
     """Who was in which cluster after a round; the rounds that were kept are counted from 1."""
 
     round: int
-    labels: Labels
+    labels: LabelArray
 
 
 class Score(NamedTuple):
@@ -87,7 +87,7 @@ def kept_rounds(run: Run) -> list[Round]:
 
 
 def moments(run: Run) -> list[Moment]:
-    """Labels after each kept round; empty where the run did not keep who moved."""
+    """LabelArray after each kept round; empty where the run did not keep who moved."""
     if not run.history or any("moves" not in row for row in run.history):
         return []
     kept = {row["clock"] for row in kept_rounds(run)}
@@ -131,7 +131,7 @@ def repairs(run: Run) -> list[int]:
     return [t for t, row in enumerate(kept_rounds(run), 1) if "collapse" in (row.get("notes") or {})]
 
 
-def losses_of(run: Run) -> Numbers | None:
+def final_losses(run: Run) -> Numbers | None:
     """The training loss of every final model at every client (n k), NaN where it is not known; None with one model."""
     if run.losses is None or run.losses.shape[1] < 2 or run.losses.isnan().all():
         return None
@@ -158,7 +158,7 @@ def shares_of(run: Run) -> Numbers | None:
 
 def clients(run: Run) -> list[dict[str, Any]]:
     """A row for each client: its cluster, its test score, its margin, its shares and its losses, where known."""
-    losses, scores, score, shares = losses_of(run), scores_of(run), score_of(run), shares_of(run)
+    losses, scores, score, shares = final_losses(run), scores_of(run), score_of(run), shares_of(run)
     margin = None if losses is None else margins(losses)
     rows: list[dict[str, Any]] = []
     for place, (name, label) in enumerate(run.labels.items()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from corymb.report.content import Dot
 from corymb.report.facts import kept_rounds
 from corymb.report.figures.drawing import colour
-from corymb.report.words import by_cluster, title_of, verdict, warnings_of
+from corymb.report.words import cluster_rows, title_of, verdict, warnings_of
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -30,7 +30,7 @@ def run_html(run: Run) -> str:
 
 
 def _clusters(run: Run) -> str:
-    rows = by_cluster(run)
+    rows = cluster_rows(run)
     if not rows:
         return ""
     head = "".join(f"<th style='{LEFT}'>{escape(name)}</th>" for name in rows[0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corymb.report.facts import kept_rounds, losses_of, moments, positions, score_of
+from corymb.report.facts import final_losses, kept_rounds, moments, positions, score_of
 from corymb.report.figures.drawing import NO_CLUSTER, TIMES, cluster_name, colour, thinned
 from corymb.report.figures.river import BAR, river
 from corymb.report.words import title_of, titles_of, verdict
@@ -81,7 +81,7 @@ def _movement(panel: Any, run: Run) -> None:
 
 
 def _map(panel: Any, run: Run) -> None:
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is None:
         return _empty(panel, "Map of clients", "there is only one model")
     points, labels = positions(losses), run.snapshot.labels.numpy()
@@ -98,7 +98,7 @@ def _map(panel: Any, run: Run) -> None:
 
 
 def _losses(panel: Any, run: Run) -> None:
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is None:
         return _empty(panel, "Loss of every model at every client", "there is only one model")
     rows = losses[thinned(run, losses)]

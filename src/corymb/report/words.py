@@ -10,8 +10,8 @@ import numpy as np
 from corymb.report.content import Dot
 from corymb.report.facts import (
     CLEAR_MARGIN,
+    final_losses,
     kept_rounds,
-    losses_of,
     margins,
     notes_of,
     quiet_rounds,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 
-class Named(NamedTuple):
+class AlgorithmName(NamedTuple):
     """How an algorithm is written, and what it stands for beside another: a baseline's role, or nothing."""
 
     title: str
@@ -32,23 +32,23 @@ class Named(NamedTuple):
 
 
 ALGORITHMS = {
-    "ifca": Named("IFCA"),
-    "sr-fca": Named("SR-FCA"),
-    "cfl": Named("CFL"),
-    "fedavg": Named("FedAvg", "global"),
-    "fedprox": Named("FedProx", "global"),
-    "fedsoft": Named("FedSoft"),
-    "alone": Named("Training alone", "local"),
-    "oracle": Named("The oracle", "oracle"),
-    "one-shot": Named("One-shot clustering"),
+    "ifca": AlgorithmName("IFCA"),
+    "sr-fca": AlgorithmName("SR-FCA"),
+    "cfl": AlgorithmName("CFL"),
+    "fedavg": AlgorithmName("FedAvg", "global"),
+    "fedprox": AlgorithmName("FedProx", "global"),
+    "fedsoft": AlgorithmName("FedSoft"),
+    "alone": AlgorithmName("Training alone", "local"),
+    "oracle": AlgorithmName("The oracle", "oracle"),
+    "one-shot": AlgorithmName("One-shot clustering"),
 }
 ROLES = {"global": "one model for all", "local": "every client alone", "oracle": "training in the known groups"}
 """Baselines as they are called in a comparison."""
 
 
-def _named(run: Run) -> Named:
+def _named(run: Run) -> AlgorithmName:
     name = str(run.config["algorithm"])
-    return ALGORITHMS.get(name, Named(name))
+    return ALGORITHMS.get(name, AlgorithmName(name))
 
 
 def title_of(run: Run) -> str:
@@ -94,7 +94,7 @@ def _certainty(run: Run) -> str:
     if (ari := run.metrics.get("ari")) is not None:
         close = "exactly the known ones" if ari > 0.9999 else f"close to the known ones (ARI {ari:.2f})"
         parts.append(f"the groups are {close if ari >= 0.8 else f'not the known ones (ARI {ari:.2f})'}")
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is not None and run.clusters > 1:
         known = margins(losses)[np.isfinite(losses).all(1)]
         clear = float((known >= CLEAR_MARGIN).mean())
@@ -157,9 +157,9 @@ def _share(part: float) -> str:
     return "all" if part == 1 else f"{part:.0%} of" if part < 0.99 else f"{min(part, 0.999):.1%} of"
 
 
-def by_cluster(run: Run) -> list[dict[str, str | Dot]]:
+def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
     """A row for each cluster: how many clients it has, how well they are served, how clear their choice is."""
-    losses, scores, score = losses_of(run), scores_of(run), score_of(run)
+    losses, scores, score = final_losses(run), scores_of(run), score_of(run)
     labels, rows = run.snapshot.labels.numpy(), []
     for label, size in run.sizes.items():
         mine = labels == label

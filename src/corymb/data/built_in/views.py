@@ -32,7 +32,7 @@ def inversions(top: int) -> list[View]:
     return [lambda images: images, lambda images: np.subtract(top, images, dtype=images.dtype)]
 
 
-def show(
+def apply_views(
     x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int, flat: bool
 ) -> Ragged:
     """The images `rows[j]` as `views[j]` shows them, cluster after cluster, divided by `top`, for clients of `sizes`.

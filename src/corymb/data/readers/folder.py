@@ -45,7 +45,7 @@ def from_folder(
     """
     place = Path(path).expanduser()
     files = _read(_files(place, client), label, client)
-    _check_alike(files)
+    _check_same_columns(files)
     names, owner = _owners(files, client)
     x, image = _features(files)
     held = test if files[0].test is None else np.concatenate([_given(file.test) for file in files])
@@ -92,7 +92,7 @@ def _read(paths: Sequence[Path], label: str, client: str | None) -> list[FileCon
     return files
 
 
-def _check_alike(files: Sequence[FileContents]) -> None:
+def _check_same_columns(files: Sequence[FileContents]) -> None:
     """All files must have the same columns, and images of one size."""
     first = files[0]
     for file in files[1:]:

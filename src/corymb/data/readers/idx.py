@@ -16,10 +16,10 @@ _UBYTE = 0x08
 
 def read_idx(path: str | Path, most: int = 2**30) -> Array:
     """The bytes of an idx file, gzipped or not, in the shape that its header gives; at most `most` bytes."""
-    return parse_idx(unpack(Path(path), most), str(path))
+    return parse_idx(gunzip(Path(path), most), str(path))
 
 
-def unpack(path: Path, most: int) -> bytes:
+def gunzip(path: Path, most: int) -> bytes:
     """A file's contents, gunzipped where it is gzipped, but never more than `most` bytes."""
     import gzip
     import zlib

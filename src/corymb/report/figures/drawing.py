@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corymb.report.content import Trace
+from corymb.report.content import PlotlyTrace
 from corymb.report.facts import Numbers, margins
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def thinned(run: Run, losses: Numbers) -> list[int]:
     return chosen
 
 
-def line(x: list[int], y: list[float], tint: str) -> Trace:
+def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
     """A line over rounds."""
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": {"color": tint, "width": 2.5},
             "hovertemplate": "round %{x}: %{y:.4g}<extra></extra>"}  # fmt: skip
 
 
-def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> Trace:
+def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> PlotlyTrace:
     """The clients of a cluster (at the positions `mine`) as dots, with a box around the middle half."""
     known = sorted((int(place) for place in mine if np.isfinite(values[place])), key=lambda place: float(values[place]))
     known = known[:: -(-len(run.names) // MOST_CLIENTS)]  # an even selection by size leaves the box where it is

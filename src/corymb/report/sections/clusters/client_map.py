@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import Numbers, losses_of, positions
+from corymb.report.facts import Numbers, final_losses, positions
 from corymb.report.figures.drawing import SYMBOLS, cluster_name, colour, safe, thinned
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def client_map(runs: Sequence[Run]) -> Figure | None:
     """Clients in the plane, near those that judge the models alike."""
     run = runs[0]
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is None:
         return None
     points, labels, chosen = positions(losses), run.snapshot.labels.numpy(), thinned(run, losses)

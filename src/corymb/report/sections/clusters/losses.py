@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import losses_of
+from corymb.report.facts import final_losses
 from corymb.report.figures.drawing import TIMES, cluster_name, safe, thinned
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def heat_map(runs: Sequence[Run]) -> Figure | None:
     """Every model's loss at every client."""
     run = runs[0]
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is None:
         return None
     chosen, labels = thinned(run, losses), run.snapshot.labels.numpy()

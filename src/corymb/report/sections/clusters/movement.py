@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from corymb.report.content import Figure, Section, Trace
+from corymb.report.content import Figure, PlotlyTrace, Section
 from corymb.report.facts import kept_rounds, moments
 from corymb.report.figures.drawing import cluster_name, colour
 from corymb.report.figures.river import BAR, Stream, river
@@ -59,7 +59,7 @@ def movement(runs: Sequence[Run]) -> Figure | None:
     return Figure("movement", "How clients moved", _moves_caption(run), [*traces, handles], layout, wide=True)
 
 
-def _streams(label: int, streams: Sequence[Stream]) -> Trace:
+def _streams(label: int, streams: Sequence[Stream]) -> PlotlyTrace:
     x, y = [], []
     for stream in streams:
         x += [*stream.x, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from corymb.report.content import Figure, Section, Trace
+from corymb.report.content import Figure, PlotlyTrace, Section
 from corymb.report.figures.drawing import NO_CLUSTER
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def traffic(runs: Sequence[Run]) -> Figure | None:
     return Figure("traffic", "Bytes by round", caption, traces, layout, wide=True)
 
 
-def _bytes(x: list[int], y: list[float], name: str, tint: str) -> Trace:
+def _bytes(x: list[int], y: list[float], name: str, tint: str) -> PlotlyTrace:
     return {"type": "bar", "x": x, "y": y, "name": name, "marker": {"color": tint, "line": {"width": 0}},
             "hovertemplate": f"round %{{x}}, {name}: %{{y:.3g}} MB<extra></extra>"}  # fmt: skip
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 
-def environment(runs: Sequence[Run]) -> Table:
+def environment_table(runs: Sequence[Run]) -> Table:
     """A row for each fact about where the run was made."""
     rows = [{"name": name, "value": value} for name, value in about(runs[0]).items()]
     return Table("environment", "Seed, versions, machine", rows, style="facts", prose=("value",))
@@ -26,4 +26,4 @@ def about(run: Run) -> dict[str, str]:
     return flat({"seed": run.seed, "seconds": f"{run.seconds:.1f}", "versions": versions, **machine, "record": record})
 
 
-SECTION = Section(order=30, show=environment)
+SECTION = Section(order=30, show=environment_table)

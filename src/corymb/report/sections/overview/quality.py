@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from corymb.report.content import Figure, Section, Trace
+from corymb.report.content import Figure, PlotlyTrace, Section
 from corymb.report.facts import Score, score_of
 from corymb.report.figures.drawing import NO_CLUSTER, safe
 from corymb.report.words import titles_of
@@ -48,7 +48,7 @@ def quality(runs: Sequence[Run]) -> Figure | None:
 
 def _ends(
     score: Score, names: list[str], values: list[float], colours: list[str], symbol: str, what: str, place: str
-) -> Trace:
+) -> PlotlyTrace:
     return {
         "type": "scatter",
         "mode": "markers+text",

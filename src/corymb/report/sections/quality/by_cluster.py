@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import losses_of, score_of, scores_of
+from corymb.report.facts import final_losses, score_of, scores_of
 from corymb.report.figures.drawing import box
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
         return None
     if (scores := scores_of(run)) is not None and score is not None:
         values, what, percent = scores, f"test {score.words}", score.percent
-    elif (losses := losses_of(run)) is not None:
+    elif (losses := final_losses(run)) is not None:
         values, what, percent = losses.min(1), "training loss of the best model", False
     else:
         return None

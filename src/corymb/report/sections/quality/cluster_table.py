@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Section, Table
-from corymb.report.words import by_cluster
+from corymb.report.words import cluster_rows
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def cluster_table(runs: Sequence[Run]) -> Table:
     """A row for each cluster."""
-    return Table("cluster", "Cluster by cluster", by_cluster(runs[0]))
+    return Table("cluster", "Cluster by cluster", cluster_rows(runs[0]))
 
 
 SECTION = Section(order=40, show=cluster_table)

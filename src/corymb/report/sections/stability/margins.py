@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import CLEAR_MARGIN, losses_of, margins
+from corymb.report.facts import CLEAR_MARGIN, final_losses, margins
 from corymb.report.figures.drawing import box, flag, upright
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def show_margins(runs: Sequence[Run]) -> Figure | None:
     """The margin between the best model and the second best, by cluster."""
     run = runs[0]
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is None or run.clusters < 1:
         return None
     sure, labels = margins(losses), run.snapshot.labels.numpy()
