@@ -38,6 +38,17 @@ def test_a_client_that_is_rejected_is_listed_once_a_reason():
     assert rejections(run) == [{"client": HARMFUL[0], "reason": "not finite", "replies": "2", "rounds": "1 to 2"}]
 
 
+def test_a_run_in_which_nobody_knows_all_losses_or_shares_has_a_page(tmp_path):
+    run = soft_run()
+    losses = run.losses.clone()
+    losses[:, 0] = float("nan")
+    unknown = replace(run, losses=losses, snapshot=replace(run.snapshot, shares=torch.zeros(12, 2)))
+    drawn = {figure.name for figure in figures([unknown])}
+    assert not drawn & {"map", "losses", "margins", "memberships"}
+    write_report(unknown, tmp_path / "a.html")
+    write_report(unknown, tmp_path / "a.png")
+
+
 NEW_SECTION = """
 from corymb.report.content import Section, Table
 

@@ -87,7 +87,7 @@ def kept_rounds(run: Run) -> list[Round]:
 
 
 def moments(run: Run) -> list[Moment]:
-    """LabelArray after each kept round; empty where the run did not keep who moved."""
+    """Labels after each kept round; empty where the run did not keep who moved."""
     if not run.history or any("moves" not in row for row in run.history):
         return []
     kept = {row["clock"] for row in kept_rounds(run)}
@@ -132,8 +132,11 @@ def repairs(run: Run) -> list[int]:
 
 
 def final_losses(run: Run) -> Numbers | None:
-    """The training loss of every final model at every client (n k), NaN where it is not known; None with one model."""
-    if run.losses is None or run.losses.shape[1] < 2 or run.losses.isnan().all():
+    """The training loss of every final model at every client (n k), NaN where it is not known.
+
+    None with one model, or where no client's losses are all known.
+    """
+    if run.losses is None or run.losses.shape[1] < 2 or not bool(run.losses.isfinite().all(1).any()):
         return None
     return np.asarray(run.losses.double().numpy())
 
@@ -149,7 +152,7 @@ def shares_of(run: Run) -> Numbers | None:
     A row is NaN where a client has no shares.
     """
     shares = run.snapshot.shares
-    if shares is None or shares.shape[1] < 2:
+    if shares is None or shares.shape[1] < 2 or not bool((shares > 0).any()):
         return None
     rows = np.asarray(shares.double().cpu().numpy())
     total = rows.sum(1, keepdims=True)

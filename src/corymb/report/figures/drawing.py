@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corymb.report.content import PlotlyTrace
-from corymb.report.facts import Numbers, margins
+from corymb.report.facts import LabelArray, Numbers, margins
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -49,9 +49,13 @@ def thinned(run: Run, losses: Numbers) -> list[int]:
     """Clients whose losses are known, by cluster, largest margin first; of very many an even selection."""
     labels, margin = run.snapshot.labels.numpy(), margins(losses)
     order = np.lexsort((-margin, np.where(labels < 0, np.iinfo(np.int64).max, labels)))
-    order = order[np.isfinite(losses[order]).all(1)]
-    most = max(1, min(MOST_CLIENTS, MOST_CELLS // losses.shape[1]))
-    chosen: list[int] = order[:: -(-len(order) // most)].tolist()
+    return spread(order[np.isfinite(losses[order]).all(1)], losses.shape[1])
+
+
+def spread(order: LabelArray, columns: int) -> list[int]:
+    """As many of the clients in `order` as a figure with so many values for each can show, evenly spaced."""
+    most = max(1, min(MOST_CLIENTS, MOST_CELLS // columns))
+    chosen: list[int] = order[:: max(1, -(-len(order) // most))].tolist()
     return chosen
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import WHOLE, Numbers, shares_of
-from corymb.report.figures.drawing import MOST_CELLS, MOST_CLIENTS, cluster_name, colour, safe
+from corymb.report.figures.drawing import cluster_name, colour, safe, spread
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -48,12 +48,9 @@ def memberships(runs: Sequence[Run]) -> Figure | None:
 
 
 def _ordered(shares: Numbers) -> list[int]:
-    """Clients with known shares, by their largest cluster and then by how large it is; of very many one in so many."""
+    """Clients with known shares, by their largest cluster and then by its share; an even selection of very many."""
     order = np.lexsort((-shares.max(1), shares.argmax(1)))
-    order = order[np.isfinite(shares[order]).all(1)]
-    most = max(1, min(MOST_CLIENTS, MOST_CELLS // shares.shape[1]))
-    chosen: list[int] = order[:: -(-len(order) // most)].tolist()
-    return chosen
+    return spread(order[np.isfinite(shares[order]).all(1)], shares.shape[1])
 
 
 def _caption(shares: Numbers, shown: int) -> str:
