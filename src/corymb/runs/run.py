@@ -26,7 +26,7 @@ from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
 
-Serving = tuple[Federation, ClientFn[..., Params]]
+Serving = tuple[Federation, ClientFn[..., Any]]
 """Clients that keep their own models, and the function by which one says which model it is served."""
 
 
@@ -218,7 +218,7 @@ class Run:
         label = self.snapshot.labels[position]
         if self.serving is not None:
             fed, serve = self.serving
-            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)))
+            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)), None)
             return {name: row.cpu() for name, row in take(replies.value, 0).items()}
         require(
             self.config["record"]["served"] == serve_assigned.name,
@@ -250,6 +250,6 @@ class Run:
         return features.to(next(iter(self.models.values())).dtype) if features.is_floating_point() else features
 
 
-def served_in_place(algorithm: Algorithm) -> ClientFn[..., Params] | None:
+def served_in_place(algorithm: Algorithm) -> ClientFn[..., Any] | None:
     """How clients are served that keep their own models; None where the snapshot holds everybody's."""
     return None if algorithm.serve is serve_assigned else algorithm.serve

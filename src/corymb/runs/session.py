@@ -19,7 +19,8 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
-from corymb.evaluate import LOWER_IS_BETTER, comparable, evaluate, every_loss, served_scores
+from corymb.evaluate import comparable, evaluate, every_loss
+from corymb.evaluate import score as score_snapshot
 from corymb.objectives import LinearRegression, Regression
 from corymb.runs.assign import Calibration, calibrate
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
@@ -186,10 +187,10 @@ class Session:
 
     def _facts(self) -> CheckpointInfo:
         counts = {name: getattr(self.fed.ledger, name) for name in COUNTS}
-        name: str = getattr(self.fed.objective, "score_name", "score")
-        score = self.metrics.get(f"test_{name}")
+        objective = self.fed.objective
+        score = self.metrics.get(f"test_{objective.score_name}")
         if score is not None:
-            score = None if not math.isfinite(score) else -score if name in LOWER_IS_BETTER else score
+            score = None if not math.isfinite(score) else score if objective.higher_is_better else -score
         return CheckpointInfo(counts, self.engine.describe(), time.perf_counter() - self.began, score)
 
     def _evaluate(self, snapshot: Snapshot) -> dict[str, float]:
@@ -220,7 +221,7 @@ class Session:
             stopped=self.stopped,
             serving=None if serve is None else (self.fed.evaluation(), serve),
             losses=self._losses() if serve is None else None,
-            scores=served_scores(self.fed, self.plan.algorithm, self.at),
+            scores=score_snapshot(self.fed, self.plan.algorithm, self.at).scores,
             calibration=self._calibration() if serve is None else None,
             environment=self.environment,
             folder=None if self.store is None else self.store.folder,
