@@ -1,12 +1,12 @@
 # Everything one does with a checkout. `make` alone lists the targets.
 #
-#   make check PYTHON=python3.12    with another Python (a .venv made by a different one is made anew)
+#   make check PYTHON=python3.12    with another Python (a .venv made by a different one is replaced)
 #   make test WORKERS=8 ARGS='-k ifca'
 #   make demo PIP_FLAGS='...'       further options for pip, such as where to find a torch for this machine
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= dev,report,tables,tracking,flower
+EXTRAS ?= dev,report,tables,tracking
 WORKERS ?= 2
 PIP_FLAGS ?=
 ARGS ?=
@@ -58,7 +58,7 @@ types: $(READY) ## Check the types
 contracts: $(READY) ## Check who may import whom
 	PYTHONPATH=src $(BIN)/lint-imports
 
-format: $(READY) ## Mend what can be mended by itself
+format: $(READY) ## Format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
@@ -80,4 +80,9 @@ endif
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLEAR) $(VENV)
 	$(BIN)/python -m pip install -q $(PIP_FLAGS) -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+# For a target that needs a further extra, such as flower: make it depend on $(VENV)/.with-flower.
+$(VENV)/.with-%: $(READY)
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) -c constraints.txt -e '.[$*]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""Rotated MNIST as IFCA's paper has it, many seeds, kept one by one: a run that stops goes on where it was.
+"""Rotated MNIST as in Ghosh et al. 2020 (IFCA), for many seeds; a benchmark that was stopped continues.
 
     CORYMB_DATA=... python benchmarks/rotated_mnist.py --sizes 1200x200 --seeds 0 --methods ifca fedavg --rounds 300
 
@@ -21,7 +21,7 @@ from corymb.core.client import Client, on_client
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
-from corymb.data import images, sources
+from corymb.data.built_in import images, sources
 from corymb.data.dataset import FederatedDataset
 from corymb.engines import Placement, VectorisedEngine
 from corymb.evaluate import evaluate

@@ -1,4 +1,5 @@
-import importlib
+import ast
+import importlib.util
 import re
 from pathlib import Path
 
@@ -9,18 +10,36 @@ from corymb.cli.exits import Exit
 from corymb.runs.catalogue import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    pytest.param(block, id=f"{page.name}-{number}")
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-]
+SOURCE = ROOT / "src" / "corymb"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+def blocks(fence):
+    """The Python of all pages whose fence reads so, each named by its page."""
+    return [
+        pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+        for page in PAGES
+        for number, block in enumerate(re.findall(rf"(?ms)^```{fence}\n(.*?)^```", page.read_text()))
+    ]
+
+
+@pytest.mark.parametrize("block", blocks("python"))
 def test_the_python_in_the_docs_runs(block, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs", "exec"), {})  # noqa: S102
+
+
+@pytest.mark.parametrize("block", blocks("python no-run"))
+def test_only_what_needs_a_missing_package_is_not_run(block):
+    imported = {name.name for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Import) for name in node.names}
+    assert any(importlib.util.find_spec(name) is None for name in imported)
+
+
+def test_pages_in_folders_are_read_and_no_python_hides_behind_another_fence():
+    assert {page.parent.name for page in PAGES} >= {"docs", "how-to", "algorithms", "explanation", "decisions"}
+    for page in PAGES:
+        fences = set(re.findall(r"^```(py.*|Py.*)$", page.read_text(), re.MULTILINE))
+        assert fences <= {"python", "python no-run"}, page
 
 
 def test_the_readme_lists_the_algorithms():
@@ -33,7 +52,25 @@ def test_every_exit_code_is_documented():
     assert [int(code) for code in documented] == sorted(Exit)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def look_up(name):
+    """The module, or the value in one, that a dotted name stands for."""
+    value, place = corymb, "corymb"
+    for part in name.split(".")[1:]:
+        place = f"{place}.{part}"
+        value = getattr(value, part) if hasattr(value, part) else importlib.import_module(place)
+    return value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_pages_name_is_there(page):
+    text = page.read_text()
+    for name in re.findall(r"`(corymb(?:\.\w+)+)`", text):
+        look_up(name)
+    for path in re.findall(r"`([\w/-]+/[\w.-]+\.(?:py|md|toml))`", text):
+        assert any((folder / path).exists() for folder in (ROOT, SOURCE)), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from corymb.report.html import TABS, write_report
-from tests.report.reported import HARMFUL, runs
+from corymb.report.html import write_report
+from corymb.report.sections import tabs
+from tests.report.reported import HARMFUL, runs, soft_run
 
 pytestmark = [
     pytest.mark.browser,
@@ -78,7 +79,7 @@ def ground(driver):
 
 def test_every_figure_is_drawn_in_its_tab(browser):
     drawn = 0
-    for name in TABS:
+    for name in tabs():
         open_tab(browser, name)
         panels = browser.find_elements("css selector", "section")
         visible = [panel.get_attribute("id") for panel in panels if panel.is_displayed()]
@@ -97,7 +98,7 @@ def test_every_figure_is_drawn_in_its_tab(browser):
 
 
 def test_nothing_is_asked_for_but_the_file_itself(browser, page):
-    for name in TABS:
+    for name in tabs():
         open_tab(browser, name)
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = {
@@ -109,7 +110,7 @@ def test_nothing_is_asked_for_but_the_file_itself(browser, page):
 
 
 def test_the_page_is_no_wider_than_the_window(browser):
-    for name in TABS:
+    for name in tabs():
         open_tab(browser, name)
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), name
 
@@ -117,7 +118,7 @@ def test_the_page_is_no_wider_than_the_window(browser):
 def test_tabs_are_used_from_the_keyboard(browser):
     from selenium.webdriver.common.keys import Keys
 
-    names = list(TABS)
+    names = list(tabs())
     browser.execute_script("document.getElementById('tab-overview').focus()")
     for name in (*names[1:], names[0]):
         browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
@@ -160,7 +161,14 @@ def test_names_of_clients_are_shown_as_text_and_run_nothing(browser):
 
 def test_a_client_is_found_by_name(browser):
     open_tab(browser, "clients")
-    browser.find_element("id", "find").send_keys("ALERT(1)")
+    browser.find_element("id", "find-client").send_keys("ALERT(1)")
     rows = browser.find_elements("css selector", "#client-rows tr")
     (found,) = (row.text for row in rows if row.is_displayed())
     assert found.startswith(HARMFUL[0])
+
+
+def test_soft_memberships_are_drawn(chromium, tmp_path):
+    chromium.get(write_report(soft_run(), tmp_path / "soft.html").as_uri())
+    open_tab(chromium, "clusters")
+    bars = chromium.find_elements("css selector", "#plot-memberships .bars .point")
+    assert len(bars) == 2 * len(soft_run().names)

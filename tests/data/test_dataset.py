@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from corymb.data import FederatedDataset, Ragged
+from corymb.data import FederatedDataset, Ragged, validate
+from corymb.data.schema import DataSchema
 from corymb.settings import InvalidInput
 
 
@@ -102,6 +103,43 @@ def test_huge_numbers_are_not_taken_for_infinite():
     assert small(train=train, test=test).train.x.sum().isinf()
 
 
+def test_the_schema_is_what_an_engine_hands_over():
+    assert small().schema == {
+        "task": "classification",
+        "features": (2,),
+        "classes": ("no", "yes"),
+        "standardise": False,
+        "codes": False,
+        "linear": False,
+    }
+    assert DataSchema.read(small().schema).size == 2
+
+
+def test_clients_in_the_order_of_engines():
+    data = small(names=("site-10", "site-9"), truth=torch.tensor([1, 0]))
+    ordered = data.in_order()
+    assert ordered.names == ("site-9", "site-10")
+    assert ordered.truth.tolist() == [0, 1]
+    assert ordered.train.of(0)[0].tolist() == data.train.of(1)[0].tolist()
+    assert ordered.test.sizes.tolist() == [0, 1]
+    assert ordered.in_order() is ordered
+    assert data.names == ("site-10", "site-9")
+
+
+def test_examples_are_checked_once(monkeypatch):
+    looked = []
+    check = validate._check_finite
+    monkeypatch.setattr(validate, "_check_finite", lambda part, *rest: (looked.append(part), check(part, *rest)))
+    data = small(names=("b", "a"))
+    data.in_order()
+    data.subset([1])
+    assert looked == ["train", "test"]
+    with pytest.raises(InvalidInput, match="Two clients are called 'a'"):
+        data.subset([1, 1])
+    with pytest.raises(InvalidInput, match="no clients"):
+        data.subset([False, False])
+
+
 def test_subset_by_mask_and_what_it_refuses():
     data = small(truth=torch.tensor([1, 0]))
     assert data.subset(torch.tensor([False, True])).names == ("b",)
@@ -122,7 +160,11 @@ def test_loading_what_is_no_data_set(tmp_path):
 
     (tmp_path / "noise").write_bytes(b"noise")
     save_file({"x": torch.zeros(1)}, tmp_path / "tensors")
-    for name, complaint in (("noise", "cannot be read"), ("tensors", "no Corymb data set"), ("absent", "not a file")):
+    for name, complaint in (
+        ("noise", "cannot be read"),
+        ("tensors", "not a Corymb data set"),
+        ("absent", "not a file"),
+    ):
         with pytest.raises(InvalidInput, match=complaint):
             FederatedDataset.load(tmp_path / name)
 

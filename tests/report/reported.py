@@ -1,10 +1,12 @@
 """Small runs to report on, with clients whose names would do harm if a page took them for code."""
 
+from dataclasses import replace
 from functools import cache
+from html.parser import HTMLParser
 
 import numpy as np
 
-from corymb.algorithms import IFCA, Alone, FedAvg, Oracle
+from corymb.algorithms import IFCA, Alone, FedAvg, FedSoft, Oracle
 from corymb.algorithms.parts.saving import Saving
 from corymb.data import FederatedDataset
 from corymb.local import Descent
@@ -50,3 +52,33 @@ def saving_run():
     """IFCA that sends settled clients their own model only."""
     saving = Saving(stable_rounds=2, recheck_every=5)
     return fit(IFCA(k=2, rounds=12, local=STEP, saving=saving), people(), evaluate_every=0)
+
+
+@cache
+def soft_run():
+    """FedSoft: every client belongs to both clusters."""
+    return fit(FedSoft(k=2, rounds=4, local=STEP), people(), evaluate_every=0)
+
+
+def noted(run, **notes):
+    """The run with further notes on its last round."""
+    return replace(run, snapshot=replace(run.snapshot, notes={**run.snapshot.notes, **notes}))
+
+
+class Page(HTMLParser):
+    """The elements, attributes and texts of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self.scripts, self._inside = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        (self.scripts if self._inside == "script" else self.texts).append(data)

@@ -9,7 +9,7 @@ from corymb.data.built_in.synthetic import (
     mixed_regression_skewed,
     mixed_regression_unbalanced,
 )
-from corymb.data.catalogue import NAMES, Entry, load
+from corymb.data.catalogue import NAMES, NamedDataset, load
 from corymb.data.dataset import FederatedDataset, Ragged
 from corymb.data.readers.folder import from_folder
 
@@ -18,8 +18,8 @@ __all__ = [
     "MNIST",
     "NAMES",
     "DataUnavailable",
-    "Entry",
     "FederatedDataset",
+    "NamedDataset",
     "Ragged",
     "digits",
     "digits_iid",

@@ -1,17 +1,18 @@
-"""Arrays with a client for each row, put in order."""
+"""Arrays with a client for each row, sorted into train and test examples of named clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from corymb.data.features import as_array, as_features
-from corymb.data.labels import Task, read_labels
+from corymb.core.engine import in_order
+from corymb.data.features import Array, as_array, as_features
+from corymb.data.labels import Labels, Task, read_labels
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
 from corymb.settings import InvalidInput, require
@@ -22,7 +23,7 @@ Truth = Values | Mapping[str, int]
 
 
 class Ordered(NamedTuple):
-    """What a data set needs to know, found from arrays."""
+    """The fields of a data set that come from arrays."""
 
     train: Ragged
     test: Ragged
@@ -40,41 +41,28 @@ class _Rows(NamedTuple):
         return by_client(self.x[mask], self.y[mask], self.client[mask], n)
 
 
-def order(
-    x: Values,
-    y: Values,
-    client: Values,
-    *,
-    test: Test,
-    names: Sequence[str] | None,
-    task: Task | Literal["auto"],
-    classes: Sequence[str],
-    seed: int,
-) -> Ordered:
-    """Arrays as train and test examples of named clients."""
-    names, codes = name_clients(as_array(client), names)
-    labels = read_labels(as_array(y), task, classes)
+def order(x: Values, labels: Labels, client: Values, *, test: Test, names: Sequence[str] | None, seed: int) -> Ordered:
+    """Features, labels and each row's client as train and test examples of named clients."""
+    named, codes = name_clients(as_array(client), names)
     rows = _Rows(as_features(x), labels.y, codes)
-    _same_length(rows)
-    train, held = _divide(rows, test, names, labels.task, labels.classes, seed)
-    return Ordered(train, held, names, labels.task, labels.classes)
+    _check_lengths(rows)
+    train, held = _divide(rows, test, named, labels, seed)
+    return Ordered(train, held, named, labels.task, labels.classes)
 
 
-def _divide(
-    rows: _Rows, test: Test, names: tuple[str, ...], task: Task, classes: tuple[str, ...], seed: int
-) -> tuple[Ragged, Ragged]:
+def _divide(rows: _Rows, test: Test, names: tuple[str, ...], labels: Labels, seed: int) -> tuple[Ragged, Ragged]:
     n = len(names)
     if isinstance(test, tuple):
         x, y, client = test
         codes = name_clients(as_array(client), names)[1]
-        held = _Rows(as_features(x), read_labels(as_array(y), task, classes).y, codes)
-        _same_length(held)
+        held = _Rows(as_features(x), read_labels(as_array(y), labels.task, labels.classes).y, codes)
+        _check_lengths(held)
         return by_client(*rows, n), by_client(*held, n)
     mask = _mask(as_array(test), rows.client, names, seed)
     return rows.where(~mask, n), rows.where(mask, n)
 
 
-def _mask(test: np.ndarray[Any, Any], client: Tensor, names: tuple[str, ...], seed: int) -> Tensor:
+def _mask(test: Array, client: Tensor, names: tuple[str, ...], seed: int) -> Tensor:
     if test.ndim == 0 and test.dtype.kind in "iuf":
         return held_out(client, names, float(test), seed)
     require(
@@ -85,15 +73,16 @@ def _mask(test: np.ndarray[Any, Any], client: Tensor, names: tuple[str, ...], se
     return torch.from_numpy(test.copy())
 
 
-def _same_length(rows: _Rows) -> None:
+def _check_lengths(rows: _Rows) -> None:
     x, y, client = (len(part) for part in rows)
     require(x == y == client, f"x has {x} rows, y {y} and client {client}: give one label and one client for each row.")
 
 
-def name_clients(client: np.ndarray[Any, Any], names: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
+def name_clients(client: Array, names: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
     """The clients' names, and each row's position among them.
 
-    Without `names`, clients are ordered by number, or by name; with them, whole numbers are positions in `names`.
+    Without `names`, clients are in the order of their names, in which runs of digits count as numbers; with them,
+    whole-number ids are positions in `names`.
     """
     require(client.ndim == 1, f"client has the shape {list(client.shape)}: wanted one client id for each row.")
     if client.dtype.kind == "O":
@@ -103,31 +92,23 @@ def name_clients(client: np.ndarray[Any, Any], names: Sequence[str] | None) -> t
     if names is not None and client.dtype.kind in "iu":
         return tuple(names), _positions(client, len(names))
     found, codes = np.unique(client, return_inverse=True)
-    found_names = [str(one) for one in found]
-    wanted = tuple(names) if names is not None else tuple(_sorted(found_names))
+    occurring = [str(one) for one in found]
+    wanted = tuple(names) if names is not None else tuple(occurring[place] for place in in_order(occurring))
     number = {name: position for position, name in enumerate(wanted)}
-    for name in found_names:
+    for name in occurring:
         require(
             name in number, f"There are rows of client {name!r}, who is not among the clients: correct or add the name."
         )
-    lookup = torch.tensor([number[name] for name in found_names], dtype=torch.int64)
+    lookup = torch.tensor([number[name] for name in occurring], dtype=torch.int64)
     return wanted, lookup[torch.from_numpy(codes)]
 
 
-def _positions(client: np.ndarray[Any, Any], n: int) -> Tensor:
+def _positions(client: Array, n: int) -> Tensor:
     for one in client[(client < 0) | (client >= n)][:1]:
         raise InvalidInput(
             f"Client id {one} is not a position in the {n} names: number the clients from 0, or name more."
         )
     return torch.from_numpy(client.astype(np.int64))
-
-
-def _sorted(names: list[str]) -> list[str]:
-    """By number where all are numbers, else as text."""
-    try:
-        return sorted(names, key=int)
-    except ValueError:
-        return sorted(names)
 
 
 def read_truth(truth: Truth | None, names: Sequence[str]) -> Tensor | None:

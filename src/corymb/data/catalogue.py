@@ -9,16 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from corymb.data import store as storage
 from corymb.data.built_in import images, sources, synthetic
 from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
 from corymb.data.dataset import FederatedDataset
 from corymb.data.readers.folder import SUFFIXES, from_folder
+from corymb.data.store import SUFFIX
 from corymb.settings import InvalidInput, did_you_mean, require
 
 
 @dataclass(frozen=True)
-class Entry:
+class NamedDataset:
     """A data set that has a name."""
 
     description: str
@@ -43,56 +43,57 @@ def _rotated(source: sources.Source, name: str, seed: int) -> FederatedDataset:
 
 def _mnist_inverted(seed: int) -> FederatedDataset:
     source = sources.MNIST
-    # Nobody shares an image, as in SR-FCA's experiments.
+    # No two clients share an image, as in the experiments of Vardhan et al. 2024 (SR-FCA).
     return images.inverted(
         *source.load(), seed=seed, flat=True, disjoint=True, classes=source.classes, name="mnist-inverted"
     )
 
 
-NAMES: Mapping[str, Entry] = MappingProxyType(
+NAMES: Mapping[str, NamedDataset] = MappingProxyType(
     {
-        "digits": Entry("8 x 8 digits in four rotations, 80 clients; comes with the library", digits),
-        "digits-inverted": Entry("8 x 8 digits, half of 40 clients see them inverted", digits_inverted),
-        "digits-iid": Entry("8 x 8 digits without groups, 20 clients", digits_iid),
-        "mixed-regression-ifca": Entry(
-            "mixed linear regression of the IFCA paper, 100 clients in 2 clusters", synthetic.mixed_regression_ifca
+        "digits": NamedDataset("8 x 8 digits in four rotations, 80 clients; comes with the library", digits),
+        "digits-inverted": NamedDataset("8 x 8 digits, half of 40 clients see them inverted", digits_inverted),
+        "digits-iid": NamedDataset("8 x 8 digits without groups, 20 clients", digits_iid),
+        "mixed-regression-ifca": NamedDataset(
+            "mixed linear regression of Ghosh et al. 2020 (IFCA), 100 clients in 2 clusters",
+            synthetic.mixed_regression_ifca,
         ),
-        "mixed-regression": Entry(
-            "mixed linear regression of the moment descent paper, 200 clients x 50", synthetic.mixed_regression
+        "mixed-regression": NamedDataset(
+            "mixed linear regression of Su, Xu, Yang 2022, 200 clients x 50", synthetic.mixed_regression
         ),
-        "mixed-regression-unbalanced": Entry(
+        "mixed-regression-unbalanced": NamedDataset(
             "the same with 900 clients x 10 and 20 x 50", synthetic.mixed_regression_unbalanced
         ),
-        "mixed-regression-skewed": Entry(
+        "mixed-regression-skewed": NamedDataset(
             "the same, with clusters of 20, 30 and 50 % of the clients", synthetic.mixed_regression_skewed
         ),
-        "mnist-rotated": Entry("MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated),
-        "mnist-inverted": Entry("MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted),
-        "fashion-rotated": Entry(
+        "mnist-rotated": NamedDataset("MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated),
+        "mnist-inverted": NamedDataset(
+            "MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted
+        ),
+        "fashion-rotated": NamedDataset(
             "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once", _fashion_rotated
         ),
     }
 )
 
 
-def load(name_or_path: str | os.PathLike[str], seed: int = 0, **own_options: Any) -> FederatedDataset:
-    """A data set by its name, or your own by its path; `own_options` go to `from_folder`.
+def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) -> FederatedDataset:
+    """A data set by its name, or your own by its path; `options` (client, label, test, task) go to `from_folder`.
 
-    A path is a folder, a table, an npz file or a file made by `FederatedDataset.save`. A folder that is called like one
-    of the names is reached as `./name`.
+    A path is a folder, a table, an npz file or a file made by `FederatedDataset.save`. A folder that has the name of a
+    built-in data set is reached as `./name`.
     """
     name = os.fspath(name_or_path)
     if isinstance(name_or_path, str) and name in NAMES:
-        require(
-            not own_options, f"{name} takes no options but the seed: {', '.join(own_options)} are for data of your own."
-        )
+        require(not options, f"{name} takes no options but the seed: {', '.join(options)} are for data of your own.")
         return NAMES[name](seed)
     path = Path(name).expanduser()
-    if path.suffix == storage.SUFFIX:
-        require(not own_options, f"{name} was saved with its split: {', '.join(own_options)} cannot be changed now.")
+    if path.suffix == SUFFIX:
+        require(not options, f"{name} was saved with its split: {', '.join(options)} cannot be changed now.")
         return FederatedDataset.load(path)
     if path.exists():
-        return from_folder(path, seed=seed, **own_options)
+        return from_folder(path, seed=seed, **options)
     if _looks_like_path(name):
         raise InvalidInput(f"{name} is not a folder: there is nothing of that name; check the path.")
     raise InvalidInput(f"There is no data set {name!r}, nor a folder of that name. {did_you_mean(name, NAMES)}")

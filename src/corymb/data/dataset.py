@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import hashlib
 import json
 import os
@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from corymb.core.engine import in_order
-from corymb.data import store as storage
 from corymb.data.arrays import Test, Truth, Values, order, read_truth
 from corymb.data.features import as_array
-from corymb.data.labels import Task
+from corymb.data.labels import Task, read_labels
 from corymb.data.ragged import Ragged, select
-from corymb.data.readers.torch_dataset import stack
+from corymb.data.readers.torch_dataset import as_arrays
 from corymb.data.schema import DataSchema
-from corymb.data.validate import check
+from corymb.data.store import read_dataset, write_dataset
+from corymb.data.validate import check_dataset, check_names
 from corymb.settings import require
 
 __all__ = ["FederatedDataset", "Ragged"]
@@ -32,7 +32,7 @@ __all__ = ["FederatedDataset", "Ragged"]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FederatedDataset:
-    """Clients with their examples, in flat arrays. Everything is checked once, here."""
+    """Clients with their examples, in flat arrays; checked when it is made."""
 
     name: str
     names: tuple[str, ...]
@@ -52,11 +52,11 @@ class FederatedDataset:
     """Whether features are still to be standardised, which a federation does without pooling the data."""
 
     def __post_init__(self) -> None:
-        check(self)
+        check_dataset(self)
 
     @property
     def clients(self) -> int:
-        """How many clients there are (n)."""
+        """The number of clients (n)."""
         return len(self.names)
 
     @property
@@ -71,7 +71,7 @@ class FederatedDataset:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What the examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        """What examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
         return DataSchema(
             task=self.task,
             features=self.features,
@@ -80,11 +80,6 @@ class FederatedDataset:
             codes=not self.train.x.is_floating_point(),
             linear=self.true_parameters is not None,
         ).describe()
-
-    def in_order(self) -> FederatedDataset:
-        """The same clients in the order in which every engine has them: by name, runs of digits as numbers."""
-        order = in_order(self.names)
-        return self if bool((order.diff() > 0).all()) else self.subset(order)
 
     def __len__(self) -> int:
         return self.clients
@@ -105,14 +100,14 @@ class FederatedDataset:
             "features": " × ".join(map(str, self.features)),
             "task": f"{self.task}, {len(self.classes)} classes" if self.classes else self.task,
             "true clusters": "not known" if self.truth is None else str(len(self.truth.unique())),
-            "such as": ", ".join(self.names[:5]),
+            "first clients": ", ".join(self.names[:5]),
         }
         line = "<tr><th style='text-align:left'>{}</th><td style='text-align:left'>{}</td></tr>"
         cells = "".join(line.format(escape(name), escape(text)) for name, text in rows.items())
         return f"<table><caption>FederatedDataset <b>{escape(self.name)}</b></caption>{cells}</table>"
 
     def fingerprint(self) -> str:
-        """A SHA-256 of all contents (not of the data set's name): equal exactly where the data are."""
+        """The SHA-256 of all contents but the data set's name: equal exactly where the data are equal."""
         digest = hashlib.sha256(json.dumps(self._header() | {"name": None}, sort_keys=True).encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
@@ -131,22 +126,36 @@ class FederatedDataset:
         chosen = chosen.long()
         inside = bool(((chosen >= 0) & (chosen < len(self))).all())
         require(inside, f"A position is outside 0 to {len(self) - 1}: give positions of the {len(self)} clients.")
-        return dataclasses.replace(
-            self,
-            names=tuple(self.names[position] for position in chosen.tolist()),
-            train=select(self.train, chosen),
-            test=select(self.test, chosen),
-            truth=None if self.truth is None else self.truth[chosen],
-        )
+        return self._at(chosen)
+
+    def in_order(self) -> FederatedDataset:
+        """The same data with clients in the order of all engines: by name, with runs of digits as numbers."""
+        order = in_order(self.names)
+        return self if bool((order.diff() > 0).all()) else self._at(order)
+
+    def _at(self, positions: Tensor) -> FederatedDataset:
+        """The clients at `positions`. Their examples were checked when this data set was made, so only names are."""
+        names = tuple(self.names[position] for position in positions.tolist())
+        check_names(names)
+        selected = {
+            "names": names,
+            "train": select(self.train, positions),
+            "test": select(self.test, positions),
+            "truth": None if self.truth is None else self.truth[positions],
+        }
+        chosen = copy.copy(self)
+        for name, value in selected.items():
+            object.__setattr__(chosen, name, value)  # the copy is not yet anybody's: frozen begins with the return
+        return chosen
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file."""
-        return storage.write(path, self._header(), self._tensors())
+        return write_dataset(path, self._header(), self._tensors())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FederatedDataset:
         """Read what `save` wrote; it is checked again."""
-        header, tensors = storage.read(path)
+        header, tensors = read_dataset(path)
         prefix = "true_parameters."
         parameters = {name.removeprefix(prefix): rows for name, rows in tensors.items() if name.startswith(prefix)}
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in header.items()}
@@ -189,15 +198,17 @@ class FederatedDataset:
         """Arrays (numpy, torch or lists) with a client id, a whole number or text, for each row.
 
         `test` is the share of each client's rows to hold out (by seed, client's name and row number), a boolean for
-        each row, or `(x, y, client)` of the test examples. Clients come in the order of their ids, or of `names`, in
-        which whole-number ids are positions. `truth` is in the same order, or a mapping by name. Integers, booleans
-        and text in `y` are classes, floats are targets, unless `task` says otherwise. Bytes in `x` are divided by 255.
+        each row, or `(x, y, client)` of the test examples. Clients come in the order of their names, where runs of
+        digits count as numbers, or in that of `names`, in which whole-number ids are positions. `truth` is in the same
+        order, or a mapping by name. Integers, booleans and text in `y` are classes, floats are targets, unless `task`
+        says otherwise. Bytes in `x` are divided by 255.
 
         >>> data = FederatedDataset.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], ["b", "a", "a"], test=0)
         >>> data.names, data.sizes.tolist()
         (('a', 'b'), [2, 1])
         """
-        found = order(x, y, client, test=test, names=names, task=task, classes=classes, seed=seed)
+        labels = read_labels(as_array(y), task, classes)
+        found = order(x, labels, client, test=test, names=names, seed=seed)
         return cls(
             name=name,
             **found._asdict(),
@@ -224,8 +235,8 @@ class FederatedDataset:
 
         `test` may also be `(dataset, client)`: a data set of test examples and their clients.
         """
-        x, y = stack(dataset)
-        held: Test = (*stack(test[0]), test[1]) if isinstance(test, tuple) else test
+        x, y = as_arrays(dataset)
+        held: Test = (*as_arrays(test[0]), test[1]) if isinstance(test, tuple) else test
         return cls.from_arrays(
             x, y, client, test=held, names=names, truth=truth, task=task, classes=classes, name=name, seed=seed
         )

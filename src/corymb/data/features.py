@@ -1,4 +1,4 @@
-"""Features as training wants them: float32, images in [0, 1] with their channels first."""
+"""Features in the form that training takes: float32, images in [0, 1] with their channels first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHANNELS = (1, 3, 4)
 
 
 def as_array(values: ArrayLike | Tensor) -> Array:
-    """Numpy, torch or a list, as a numpy array; nothing is copied that need not be."""
+    """A numpy array of numpy, torch or list values, without a copy where possible."""
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
@@ -32,7 +32,7 @@ def as_features(x: ArrayLike | Tensor) -> Tensor:
         f"x has the shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
     )
     pixels = array.dtype == np.uint8
-    if array.dtype != np.float32 or not array.flags.writeable:  # torch does not take what cannot be written to
+    if array.dtype != np.float32 or not array.flags.writeable:  # torch takes only writable arrays
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
     features = torch.from_numpy(array)
@@ -42,7 +42,7 @@ def as_features(x: ArrayLike | Tensor) -> Tensor:
 def as_images(x: Array) -> Array:
     """Images [N, H, W], [N, C, H, W] or [N, H, W, C] as [N, C, H, W] with values in [0, 1].
 
-    Bytes are divided by 255, and so are floats that go beyond 1 but stay within 0 to 255. Others are left alone.
+    Bytes are divided by 255, and so are floats that go beyond 1 but stay within 0 to 255. Others are left as they are.
     """
     if x.ndim == 3:
         x = x[:, None]
@@ -56,5 +56,5 @@ def as_images(x: Array) -> Array:
 
 
 def is_image(x: Array) -> bool:
-    """Bytes, or anything with rows and columns."""
+    """Whether x holds images: bytes, or anything with rows and columns."""
     return x.dtype == np.uint8 or x.ndim in (3, 4)

@@ -1,31 +1,32 @@
-"""What is to be predicted: classes or numbers, decided by the type that the labels have.
+"""What is to be predicted: classes or numbers, decided by the type of the labels.
 
-One rule for arrays, folders and tables. Integers, booleans and text are classes; floats are regression targets, even
-where all of them are whole numbers (`task="classification"` says otherwise, and then takes whole floats as classes).
-Integer classes keep their numbers, so that class 3 is 3 whether or not class 2 occurs; text classes are numbered in
-sorted order and keep their names.
+One rule holds for arrays, folders and tables. Integers, booleans and text are classes; floats are regression targets,
+even where all of them are whole numbers (`task="classification"` says otherwise, and then takes whole floats as
+classes). Integer classes keep their numbers, so that class 3 is 3 whether or not class 2 occurs; text classes are
+numbered in sorted order and keep their names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.data.features import Array
 from corymb.settings import InvalidInput, require
 
 Task = Literal["classification", "regression"]
-Where = Callable[[int], str]
+RowName = Callable[[int], str]
+"""Names a row by its number, for error messages."""
 
-# Labels such as the years 1994 and 1995 are numbers of something, not of classes.
-_SPARSE = 1000
+_SPARSE = 1000  # labels such as the years 1994 and 1995 count something else than classes
 
 
 class Labels(NamedTuple):
-    """Labels as training wants them."""
+    """Labels in the form that training takes."""
 
     y: Tensor
     task: Task
@@ -33,12 +34,12 @@ class Labels(NamedTuple):
 
 
 def read_labels(
-    values: np.ndarray[Any, Any],
+    values: Array,
     task: Task | Literal["auto"] = "auto",
     classes: Sequence[str] = (),
-    where: Where = lambda row: f"row {row}",
+    where: RowName = lambda row: f"row {row}",
 ) -> Labels:
-    """Labels of any type as classes or targets; `where` names a row in complaints."""
+    """Labels of any type as classes or targets."""
     require(
         task in ("auto", "classification", "regression"), f"task={task!r}: 'classification', 'regression' or 'auto'."
     )
@@ -50,8 +51,8 @@ def read_labels(
     return _numbered(values, classes, where)
 
 
-def _plain(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """One label a row, of a type that is a number, a boolean or text."""
+def _plain(values: Array) -> Array:
+    """One label for each row, as a number, a boolean or text."""
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     require(values.ndim == 1, f"Labels have the shape {list(values.shape)}: wanted one label for each example.")
@@ -61,7 +62,7 @@ def _plain(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values
 
 
-def _targets(values: np.ndarray[Any, Any], where: Where) -> Tensor:
+def _targets(values: Array, where: RowName) -> Tensor:
     if values.dtype.kind == "U":
         row = next((row for row, value in enumerate(values) if not is_number(value)), 0)
         raise InvalidInput(
@@ -71,7 +72,7 @@ def _targets(values: np.ndarray[Any, Any], where: Where) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def _named(values: np.ndarray[Any, Any], classes: Sequence[str], where: Where) -> Labels:
+def _named(values: Array, classes: Sequence[str], where: RowName) -> Labels:
     if values.dtype.kind == "b":
         values, classes = np.where(values, "true", "false"), classes or ("false", "true")
     found, codes = np.unique(values, return_inverse=True)
@@ -85,7 +86,7 @@ def _named(values: np.ndarray[Any, Any], classes: Sequence[str], where: Where) -
     return Labels(torch.from_numpy(lookup[codes]), "classification", names)
 
 
-def _numbered(values: np.ndarray[Any, Any], classes: Sequence[str], where: Where) -> Labels:
+def _numbered(values: Array, classes: Sequence[str], where: RowName) -> Labels:
     with np.errstate(invalid="ignore"):
         codes = values.astype(np.int64)
     for row in np.flatnonzero((codes != values) | (codes < 0))[:1]:
@@ -96,7 +97,7 @@ def _numbered(values: np.ndarray[Any, Any], classes: Sequence[str], where: Where
     return Labels(torch.from_numpy(codes), "classification", tuple(classes) or _numerals(codes))
 
 
-def _numerals(codes: np.ndarray[Any, Any]) -> tuple[str, ...]:
+def _numerals(codes: Array) -> tuple[str, ...]:
     top = int(codes.max(initial=-1)) + 1
     distinct = len(np.unique(codes)) if top > _SPARSE else top
     require(
@@ -107,8 +108,8 @@ def _numerals(codes: np.ndarray[Any, Any]) -> tuple[str, ...]:
     return tuple(str(code) for code in range(top))
 
 
-def from_text(cells: Sequence[str], where: Where) -> np.ndarray[Any, Any]:
-    """Labels as a text file has them: integers where all of them are, else numbers where all of them are, else text."""
+def from_text(cells: Sequence[str], where: RowName) -> Array:
+    """The labels of a text file: integers if all of them are, otherwise numbers if all of them are, otherwise text."""
     for row, cell in enumerate(cells):
         if not cell.strip():
             raise InvalidInput(f"The label in {where(row)} is missing: fill it in or drop the row.")
@@ -121,8 +122,8 @@ def from_text(cells: Sequence[str], where: Where) -> np.ndarray[Any, Any]:
     return np.array([cell.strip() for cell in cells])
 
 
-def _refuse_mixture(cells: Sequence[str], where: Where) -> None:
-    """One 'n/a' among measurements must not turn every measurement into a class of its own."""
+def _refuse_mixture(cells: Sequence[str], where: RowName) -> None:
+    """Refuse text among decimal numbers: one 'n/a' must not turn every measurement into a class of its own."""
     numbers = [is_number(cell) for cell in cells]
     if any(
         is_number and not cell.strip().lstrip("+-").isdigit() for is_number, cell in zip(numbers, cells, strict=True)

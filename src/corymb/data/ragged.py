@@ -1,4 +1,4 @@
-"""The examples of many clients in flat arrays: a million clients are three tensors, not a million objects."""
+"""The examples of many clients in flat arrays: three tensors, however many clients there are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ragged(NamedTuple):
 
 
 def offsets_of(sizes: Tensor) -> Tensor:
-    """Where each client's rows begin, and where the last one's end.
+    """Where each client's rows begin, and where the last client's end.
 
     >>> offsets_of(torch.tensor([2, 0, 3]))
     tensor([0, 2, 2, 5])
@@ -44,7 +44,7 @@ def owners(offsets: Tensor, rows: Tensor) -> Tensor:
 
 
 def by_client(x: Tensor, y: Tensor, client: Tensor, n: int) -> Ragged:
-    """Rows in any order, put together by client; each client's rows keep their order."""
+    """Rows in any order, grouped by client; each client's rows keep their order."""
     offsets = offsets_of(torch.bincount(client, minlength=n))
     if bool((client.diff() >= 0).all()):
         return Ragged(x, y, offsets)

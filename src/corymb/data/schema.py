@@ -1,4 +1,4 @@
-"""What a data set is like, as far as the choice of a model and of a step size goes."""
+"""What a data set's examples are like: all that the choice of a model and of a step size needs to know."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from corymb.data.labels import Task
 
 
 class DataSchema(NamedTuple):
-    """Plain values, small enough to be kept with a run."""
+    """The task and the shape of examples, as plain values that are kept with a run."""
 
     task: Task
     features: tuple[int, ...]
     """The shape of one example."""
     classes: tuple[str, ...] = ()
     standardise: bool = False
-    """A table in raw units."""
+    """Whether features are in raw units, still to be standardised."""
     codes: bool = False
-    """Features are whole numbers that stand for something, such as letters."""
+    """Whether features are whole numbers that stand for something, such as letters."""
     linear: bool = False
-    """Made by linear models without an intercept, whose parameters are known."""
+    """Whether the data were made by linear models without an intercept, whose parameters are known."""
 
     @property
     def picture(self) -> bool:
@@ -36,12 +36,12 @@ class DataSchema(NamedTuple):
         return size
 
     def describe(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The fields as a mapping that JSON can hold."""
         return self._asdict()
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> DataSchema:
-        """What `describe` gave, perhaps by way of a file."""
+        """The schema from what `describe` gave, or from the same read out of a file."""
         return DataSchema(**{**values, "features": tuple(values["features"]), "classes": tuple(values["classes"])})
 
 

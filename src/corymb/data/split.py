@@ -1,4 +1,4 @@
-"""Train and test examples of each client, by a rule in which no other client has a part."""
+"""Train and test examples of each client, split independently of all other clients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from corymb.settings import require
 
 
 def held_out(client: Tensor, names: Sequence[str], share: float, seed: int) -> Tensor:
-    """A mask of the rows to test on: of each client the nearest number to `share`, always leaving one to train on.
+    """A mask of the rows to test on: `share` of each client's rows, rounded, but never all of them.
 
     Every row has a key from the seed, its client's name and its number among that client's rows; the rows with the
-    lowest keys are held out. So adding, leaving out or reordering clients changes nobody else's split.
+    lowest keys are held out. So adding, removing or reordering clients changes nobody else's split.
     """
-    require(0 <= share < 1, f"test={share} is not a share of the examples: give a number from 0 up to, but not, 1.")
+    require(
+        0 <= share < 1, f"test={share} is not a share of the examples: give a number of at least 0 and less than 1."
+    )
     sizes = torch.bincount(client, minlength=len(names))
     tested = torch.minimum((sizes * share + 0.5).long(), (sizes - 1).clamp(min=0))
     order = _by_client_and_key(client, names, offsets_of(sizes), seed)
@@ -28,7 +30,7 @@ def held_out(client: Tensor, names: Sequence[str], share: float, seed: int) -> T
 
 
 def _by_client_and_key(client: Tensor, names: Sequence[str], offsets: Tensor, seed: int) -> Tensor:
-    """All rows, client after client, each client's by rising key."""
+    """All rows, client after client, each client's rows sorted by key."""
     order = client.argsort(stable=True)
     number = torch.empty_like(order)
     number[order] = _places(offsets.diff())

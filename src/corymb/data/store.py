@@ -16,9 +16,9 @@ _KEY = "corymb_dataset"
 _VERSION = 1
 
 
-def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
-    """Write the file beside its place and rename it, so that nobody ever sees half of it."""
-    from safetensors.numpy import save_file  # torch's refuses tensors that share storage, as views of one array do
+def write_dataset(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+    """Write the file under another name and rename it, so that nobody ever sees half of it."""
+    from safetensors.numpy import save_file  # safetensors.torch refuses views of one tensor
 
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -32,8 +32,8 @@ def write(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[st
     return target
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors of a file that `write` made."""
+def read_dataset(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors of a file that `write_dataset` made."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
@@ -45,8 +45,12 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor
     except SafetensorError as error:
         raise InvalidInput(f"{path} cannot be read as safetensors ({error}): save the data set again.") from None
     if text is None:
-        raise InvalidInput(f"{path} holds tensors but no Corymb data set: give a file made by FederatedDataset.save.")
+        raise InvalidInput(
+            f"{path} holds tensors but not a Corymb data set: give a file made by FederatedDataset.save."
+        )
     header = json.loads(text)
     if header.pop("version") != _VERSION:
-        raise InvalidInput(f"{path} was saved by another version of Corymb: load it there, or make it again.")
+        raise InvalidInput(
+            f"{path} was saved by another version of Corymb: load it with that version, or create it again."
+        )
     return header, tensors

@@ -1,4 +1,7 @@
-"""The one place where a data set is checked; every complaint is one line that says how to mend it."""
+"""The one place where a data set is checked. Every error is one line that says how to correct it.
+
+Examples are read for it once, when a data set is made: clients that are taken from it later are not read again.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from corymb.settings import InvalidInput, require
 if TYPE_CHECKING:
     from corymb.data.dataset import FederatedDataset
 
-_BLOCK = 2**22  # values looked at in one go: a check must not need a copy of the data
+_BLOCK = 2**22  # values checked at once: a check must not need a copy of the data
 
 
-def check(data: FederatedDataset) -> None:
+def check_dataset(data: FederatedDataset) -> None:
     """Raise `InvalidInput` at the first thing that is wrong with `data`."""
-    _check_names(data.names)
+    check_names(data.names)
     for part, examples in (("train", data.train), ("test", data.test)):
         _check_layout(part, examples, len(data.names))
     _check_alike(data.train, data.test)
@@ -29,12 +32,13 @@ def check(data: FederatedDataset) -> None:
     _check_truth(data)
 
 
-def _check_names(names: tuple[str, ...]) -> None:
+def check_names(names: tuple[str, ...]) -> None:
+    """Refuse no clients, empty names, and names that occur twice."""
     require(len(names) > 0, "The data set has no clients: give it the examples of at least one.")
     require(all(isinstance(name, str) and name for name in names), "Client names must be text and not empty.")
     seen: set[str] = set()
     for name in names:
-        require(name not in seen, f"Two clients are called {name!r}: names must differ; join the two or rename one.")
+        require(name not in seen, f"Two clients are called {name!r}: names must differ; merge the two or rename one.")
         seen.add(name)
 
 
@@ -104,7 +108,7 @@ def _check_finite(part: str, examples: Ragged, data: FederatedDataset) -> None:
         rows = max(1, _BLOCK // max(1, values[:1].numel()))
         for start in range(0, len(values) if values.is_floating_point() else 0, rows):
             block = values[start : start + rows]
-            # A sum is finite only where every value is; only a suspicion is worth a mask as large as the data.
+            # The sum is finite only if every value is; a mask as large as the block is made only where it is not.
             if not bool(block.sum(dtype=torch.float64).isfinite()):
                 _name_the_offender(part, examples, name, block, start, data)
 
@@ -114,7 +118,7 @@ def _name_the_offender(
 ) -> None:
     bad = (~block.isfinite()).nonzero()
     if len(bad) == 0:
-        return  # huge but finite: only their sum was not
+        return  # huge but finite: only their sum overflowed
     row, *column = bad[0].tolist()
     value = float(block[tuple(bad[0])])
     what = f"{name} {_column(column, data)}" if column else name

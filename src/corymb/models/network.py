@@ -122,7 +122,7 @@ _RANDOM |= {f"{way}_{kind}_" for way in ("kaiming", "xavier") for kind in ("unif
 
 
 class _KeyedDraws(TorchFunctionMode):
-    """Random draws inside come from a generator of our own: the global one is neither read nor seeded."""
+    """Random draws within it come from its own generator: the global one is neither read nor seeded."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

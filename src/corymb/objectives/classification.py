@@ -46,11 +46,11 @@ class Classification:
         return cross_entropy(self.predict(params, examples.x), examples.y, reduction="none")
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
-        """1 where the likeliest class is right, else 0."""
+        """1 where the likeliest class is right, otherwise 0."""
         return self.grade(self.predict(params, examples.x), examples)
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
-        """1 where the likeliest class is right, else 0."""
+        """1 where the likeliest class is right, otherwise 0."""
         return (predictions.argmax(-1) == examples.y).to(examples.weight.dtype)
 
     def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class Polynomial:
     """All products of up to `degree` inputs.
 
     In the Hermite basis every power is replaced by the normalised Hermite polynomial of its degree: for standard normal
-    x the features are then uncorrelated and of second moment 1, which is what moment descent likes best.
+    x the features are then uncorrelated with second moment 1, the case in which moment descent works best.
 
     >>> Polynomial(degree=2)(torch.tensor([[2.0, 3.0]]))
     tensor([[1., 2., 3., 4., 6., 9.]])
@@ -56,7 +56,7 @@ class Polynomial:
 
 @lru_cache(maxsize=32)
 def _exponents(inputs: int, degree: int, constant: bool) -> Tensor:
-    """Of each input in each feature: inputs width."""
+    """The power of each input in each feature: inputs width."""
     rows = [
         [factors.count(i) for i in range(inputs)]
         for order in range(0 if constant else 1, degree + 1)

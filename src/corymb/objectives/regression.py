@@ -16,7 +16,7 @@ from corymb.trees import Params
 
 
 class LinearRegression:
-    """y ≈ φ(x)·θ, loss (y − ŷ)², or half of it with `half=True` (as 004 has it).
+    """y ≈ φ(x)·θ, loss (y − ŷ)², or half of it with `half=True` (as in Su, Xu, Yang 2022).
 
     `features` is φ, a function of one batch of x; without it, x itself.
     """

@@ -1,53 +1,64 @@
-"""What a report tells of a run: labels round by round, margins, savings, and the verdict in three sentences."""
+"""What a report tells of a run, as numbers: labels round by round, margins, memberships, savings."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corymb.evaluate import adjusted_rand_index
-from corymb.runs.history import Round
-from corymb.runs.run import Run
 from corymb.trees import nbytes
 
+if TYPE_CHECKING:
+    from corymb.runs.history import Round
+    from corymb.runs.run import Run
+
 Numbers = NDArray[np.float64]
-Labels = NDArray[np.int64]
-SURE = 1.1
-"""A client is sure of its cluster when the next best model costs it at least so many times its own model's loss."""
+LabelArray = NDArray[np.int64]
+CLEAR_MARGIN = 1.1
+"""A client's cluster is clear when the second best model's loss is at least this many times the best one's."""
+ALL_MODELS_AT_MOST = 1.05
+"""Messages that carry all models weigh at most this many times the models; the rest is settings."""
+WHOLE = 0.95
+"""A client belongs to one cluster alone from this share on."""
 
 
 class Moment(NamedTuple):
-    """Who was in which cluster after a round; rounds are counted from 1 in what was kept."""
+    """Who was in which cluster after a round; the rounds that were kept are counted from 1."""
 
     round: int
-    labels: Labels
+    labels: LabelArray
 
 
 class Score(NamedTuple):
-    """The run's measure of quality: its name, and which way is up."""
+    """The run's measure of quality: its name, and whether less of it is better."""
 
     name: str
     lower_is_better: bool
 
     @property
     def words(self) -> str:
-        """As people say it."""
+        """The name as it is written in a sentence."""
         return self.name.replace("_", " ")
 
+    @property
+    def percent(self) -> bool:
+        """Whether values are shown in per cent."""
+        return self.name.endswith("accuracy")
+
     def text(self, value: float | None) -> str:
-        """A value of it."""
+        """A value as it is shown."""
         if value is None or not np.isfinite(value):
             return "–"
-        return f"{value:.1%}" if self.name == "accuracy" else f"{value:.4g}"
+        return f"{value:.1%}" if self.percent else f"{value:.4g}"
 
     def gain(self, ours: float, theirs: float) -> str:
         """How much better or worse ours is, in words."""
         better = ours < theirs if self.lower_is_better else ours > theirs
-        if self.name == "accuracy":
+        if self.percent:
             points = abs(ours - theirs) * 100
             same, size = points < 0.05, f"{points:.1f} points"
         else:
@@ -56,16 +67,19 @@ class Score(NamedTuple):
 
 
 def score_of(run: Run) -> Score | None:
-    """Which measure the run's test examples were scored by, if there were any."""
-    names = [name.removeprefix("worst_decile_") for name in run.metrics if name.startswith("worst_decile_")]
-    return Score(names[0], names[0] == "squared_error") if names else None
-
-
-# ---- round by round
+    """The measure by which the run's test examples were scored, if there were any."""
+    prefix = "worst_decile_"
+    name = next((name.removeprefix(prefix) for name in run.metrics if name.startswith(prefix)), None)
+    if name is None:
+        return None
+    if run.objective is not None:
+        return Score(name, not run.objective.higher_is_better)
+    # A loaded run may lack its objective; the worst tenth of clients is on the worse side of the mean.
+    return Score(name, run.metrics[f"{prefix}{name}"] > run.metrics[f"test_{name}"])
 
 
 def kept_rounds(run: Run) -> list[Round]:
-    """The rounds that led to the result: of several restarts those of the best."""
+    """The rounds that led to the result: those of the best restart, where there were several."""
     best = run.snapshot.notes.get("best_restart")
     if best is None:
         return run.history
@@ -95,7 +109,7 @@ def agreement(path: Sequence[Moment]) -> list[tuple[int, float]]:
 
 
 def quiet_rounds(run: Run) -> int:
-    """For how many rounds at the end no client changed its cluster."""
+    """How many rounds at the end passed without a client changing its cluster."""
     quiet = 0
     for row in reversed(kept_rounds(run)):
         if row["churn"] > 0:
@@ -105,7 +119,7 @@ def quiet_rounds(run: Run) -> int:
 
 
 def notes_of(run: Run) -> dict[str, Any]:
-    """What the algorithm left to be known, later rounds over earlier ones."""
+    """The algorithm's notes on all kept rounds; a later round's replace an earlier one's."""
     found: dict[str, Any] = {}
     for row in kept_rounds(run):
         found |= row.get("notes") or {}
@@ -113,35 +127,66 @@ def notes_of(run: Run) -> dict[str, Any]:
 
 
 def repairs(run: Run) -> list[int]:
-    """The rounds in which clusters had collapsed and were regrouped."""
+    """The rounds in which the algorithm noted that clusters had collapsed and were regrouped."""
     return [t for t, row in enumerate(kept_rounds(run), 1) if "collapse" in (row.get("notes") or {})]
 
 
-# ---- clients
+def final_losses(run: Run) -> Numbers | None:
+    """The training loss of every final model at every client (n k), NaN where it is not known.
 
-
-def losses_of(run: Run) -> Numbers | None:
-    """Every final model's training loss at every client, n k, NaN where a client gave none; None with one model."""
-    if run.losses is None or run.losses.shape[1] < 2 or run.losses.isnan().all():
+    None with one model, or where no client's losses are all known.
+    """
+    if run.losses is None or run.losses.shape[1] < 2 or not bool(run.losses.isfinite().all(1).any()):
         return None
     return np.asarray(run.losses.double().numpy())
 
 
 def scores_of(run: Run) -> Numbers | None:
-    """Each client's test score of the model it is served, NaN where it has no test examples; None where not kept."""
+    """Each client's test score (n), NaN where it has no test examples; None where scores were not kept."""
     return None if run.scores is None else np.asarray(run.scores.double().numpy())
 
 
+def shares_of(run: Run) -> Numbers | None:
+    """How much of each client belongs to each cluster (n k), rows adding up to 1; None unless clusters are soft.
+
+    A row is NaN where a client has no shares.
+    """
+    shares = run.snapshot.shares
+    if shares is None or shares.shape[1] < 2 or not bool((shares > 0).any()):
+        return None
+    rows = np.asarray(shares.double().cpu().numpy())
+    total = rows.sum(1, keepdims=True)
+    return np.asarray(np.divide(rows, total, out=np.full_like(rows, np.nan), where=total > 0))
+
+
+def clients(run: Run) -> list[dict[str, Any]]:
+    """A row for each client: its cluster, its test score, its margin, its shares and its losses, where known."""
+    losses, scores, score, shares = final_losses(run), scores_of(run), score_of(run), shares_of(run)
+    margin = None if losses is None else margins(losses)
+    rows: list[dict[str, Any]] = []
+    for place, (name, label) in enumerate(run.labels.items()):
+        row: dict[str, Any] = {"client": name, "cluster": label}
+        if scores is not None and score is not None:
+            row[f"test_{score.name}"] = float(scores[place])
+        if margin is not None and losses is not None:
+            row["margin"] = float(margin[place])
+            row |= {f"loss_{j}": float(loss) for j, loss in enumerate(losses[place])}
+        if shares is not None:
+            row |= {f"share_{j}": float(share) for j, share in enumerate(shares[place])}
+        rows.append(row)
+    return rows
+
+
 def margins(losses: Numbers) -> Numbers:
-    """For each client how many times its least loss the second least is; NaN where it gave none."""
+    """Each client's second least loss divided by its least (n); NaN where losses are not known."""
     least = np.sort(np.maximum(losses, 1e-12), axis=1)
     return np.asarray(least[:, 1] / least[:, 0])
 
 
 def positions(losses: Numbers) -> Numbers:
-    """Clients in the plane, n 2: principal axes of their centred log losses; no losses, no place (NaN).
+    """Clients in the plane (n 2): the principal axes of their centred log losses; NaN where losses are not known.
 
-    Two models leave one axis only; the other is then how large the client's own loss is.
+    Two models leave one axis only; the other is then the client's own log loss.
     """
     logs = np.log(np.maximum(losses, 1e-12))
     centred = logs - logs.mean(1, keepdims=True)
@@ -153,14 +198,13 @@ def positions(losses: Numbers) -> Numbers:
     return np.asarray(around @ (axes * signs[:, None])[:2].T)
 
 
-# ---- communication
-
-
 class Savings(NamedTuple):
-    """What was sent to clients, and what all models in every round would have come to."""
+    """What was sent to clients, and what sending every model in every round would have come to."""
 
     sent: int
     everything: int
+    possible: bool
+    """Whether the algorithm has a `saving` setting."""
 
     @property
     def share(self) -> float:
@@ -169,11 +213,17 @@ class Savings(NamedTuple):
 
 
 def savings(run: Run) -> Savings | None:
-    """What was saved against sending all models to all clients asked, where the algorithm chooses among models."""
+    """What was saved against sending all models to all clients asked; None where they never go out together.
+
+    The ledger tells: in some round those asked were sent as much as all models weigh, and in none much more.
+    """
     k = run.snapshot.k
-    if run.config["algorithm"] != "ifca" or k < 2:
+    asked = [row for row in run.history if row["asked"]]
+    if k < 2 or not asked:
         return None
-    model = nbytes(run.models) // k
-    everything = sum(row["asked"] for row in run.history) * k * model
+    models = nbytes(run.models)
+    by_round = [row["bytes_down"] / (row["asked"] * models) for row in asked]
+    if not 0.999 <= max(by_round) <= ALL_MODELS_AT_MOST:
+        return None
     sent = sum(row["bytes_down"] for row in run.history)
-    return Savings(sent, everything) if everything else None
+    return Savings(sent, sum(row["asked"] for row in asked) * models, "saving" in run.config)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING
 
+from corymb.report.content import Dot
 from corymb.report.facts import kept_rounds
 from corymb.report.figures.drawing import colour
-from corymb.report.words import by_cluster, own_name, verdict, warnings_of
-from corymb.runs.run import Run
+from corymb.report.words import cluster_rows, title_of, verdict, warnings_of
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
 
 LEFT = "text-align:left"
 
@@ -16,7 +20,7 @@ def run_html(run: Run) -> str:
     """What `Run._repr_html_` gives. Everything in it that comes from users is escaped."""
     data = escape(str(run.config["data"]))
     parts = [
-        f"<div style='font-size:1.15em'><b>{escape(own_name(run))}</b> on <b>{data}</b></div>",
+        f"<div style='font-size:1.15em'><b>{escape(title_of(run))}</b> on <b>{data}</b></div>",
         f"<p style='max-width:60em'>{escape(' '.join(verdict([run])))}</p>",
         *(f"<p>⚠ {escape(text)}</p>" for text in warnings_of(run)),
         _clusters(run),
@@ -26,24 +30,22 @@ def run_html(run: Run) -> str:
 
 
 def _clusters(run: Run) -> str:
-    rows = by_cluster(run)
+    rows = cluster_rows(run)
     if not rows:
         return ""
     head = "".join(f"<th style='{LEFT}'>{escape(name)}</th>" for name in rows[0])
-    body = "".join(
-        f"<tr>{_dot(label)}{''.join(f'<td>{escape(value)}</td>' for value in list(row.values())[1:])}</tr>"
-        for label, row in zip(run.sizes, rows, strict=True)
-    )
+    body = "".join(f"<tr>{''.join(_cell(value) for value in row.values())}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _dot(label: int) -> str:
-    name = "none" if label < 0 else label
-    return f"<td style='{LEFT}'><span style='color:{colour(label)}'>●</span> {name}</td>"
+def _cell(value: str | Dot) -> str:
+    if isinstance(value, str):
+        return f"<td>{escape(value)}</td>"
+    return f"<td style='{LEFT}'><span style='color:{colour(value.label)}'>●</span> {value}</td>"
 
 
 def _churn(run: Run) -> str:
-    """A small line: the share of clients that changed cluster, round by round."""
+    """A small chart of the share of clients that changed cluster, round by round."""
     churn = [row["churn"] for row in kept_rounds(run)][1:]
     if len(churn) < 2 or run.clusters < 2:
         return ""

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corymb.report.facts import kept_rounds, losses_of, moments, positions, score_of
-from corymb.report.figures.clusters import TIMES
-from corymb.report.figures.drawing import NO_CLUSTER, cluster_name, colour, thinned
+from corymb.report.facts import final_losses, kept_rounds, moments, positions, score_of
+from corymb.report.figures.drawing import NO_CLUSTER, TIMES, cluster_name, colour, thinned
 from corymb.report.figures.river import BAR, river
-from corymb.report.words import own_name, titles_of, verdict
-from corymb.runs.run import Run
+from corymb.report.words import title_of, titles_of, verdict
 from corymb.settings import InvalidInput
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
 
 ACCENT, QUIET = "#0b63c5", "#5c6470"
 MARKERS = ("o", "D", "s", "^", "X", "*", "p", "P", "h", "v")
 
 
-def picture(runs: Sequence[Run]) -> bytes:
+def as_png(runs: Sequence[Run]) -> bytes:
     """Six panels: sizes, movement, map, losses, churn and quality."""
     plain_text = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
     pyplot, run = _pyplot(), runs[0]
@@ -30,7 +31,7 @@ def picture(runs: Sequence[Run]) -> bytes:
         for panel, part in zip(panels.flat, draw, strict=False):
             part(panel, run)
         _quality(panels.flat[5], runs)
-        figure.suptitle(f"{own_name(run)} on {run.config['data']}\n{verdict(runs)[0]}", x=0.01, ha="left")
+        figure.suptitle(f"{title_of(run)} on {run.config['data']}\n{verdict(runs)[0]}", x=0.01, ha="left")
         out = io.BytesIO()
         figure.savefig(out, format="png", dpi=150)
         pyplot.close(figure)
@@ -65,7 +66,7 @@ def _sizes(panel: Any, run: Run) -> None:
 def _movement(panel: Any, run: Run) -> None:
     path = moments(run)
     if len(path) < 2 or run.clusters < 2:
-        return _empty(panel, "How clients moved", "nobody could move")
+        return _empty(panel, "How clients moved", "there was one cluster or one round only")
     drawn = river(path)
     for stream in drawn.streams:
         panel.fill(stream.x, stream.y, color=colour(stream.label), alpha=0.4, lw=0)
@@ -80,9 +81,9 @@ def _movement(panel: Any, run: Run) -> None:
 
 
 def _map(panel: Any, run: Run) -> None:
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is None:
-        return _empty(panel, "Map of clients", "there is one model only")
+        return _empty(panel, "Map of clients", "there is only one model")
     points, labels = positions(losses), run.snapshot.labels.numpy()
     for label in run.sizes:
         mine = points[labels == label]
@@ -97,9 +98,9 @@ def _map(panel: Any, run: Run) -> None:
 
 
 def _losses(panel: Any, run: Run) -> None:
-    losses = losses_of(run)
+    losses = final_losses(run)
     if losses is None:
-        return _empty(panel, "Loss of every model at every client", "there is one model only")
+        return _empty(panel, "Loss of every model at every client", "there is only one model")
     rows = losses[thinned(run, losses)]
     times = np.log2(np.clip(rows / np.maximum(rows.min(1, keepdims=True), 1e-12), 1, TIMES))
     panel.imshow(times.T, aspect="auto", cmap="Blues_r", interpolation="nearest")

@@ -1,16 +1,17 @@
-"""A report in words and tables: the verdict in three sentences, warnings, runs and clusters side by side."""
+"""A report in words: the names of algorithms, the verdict in three sentences, warnings, and tables of text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from corymb.report.content import Dot
 from corymb.report.facts import (
-    SURE,
+    CLEAR_MARGIN,
+    final_losses,
     kept_rounds,
-    losses_of,
     margins,
     notes_of,
     quiet_rounds,
@@ -18,63 +19,66 @@ from corymb.report.facts import (
     score_of,
     scores_of,
 )
-from corymb.runs.progress import readable_bytes
-from corymb.runs.run import Run
 
-ROLES = {"fedavg": "global", "fedprox": "global", "alone": "local", "oracle": "oracle"}
-"""What an algorithm stands for when it stands beside another."""
-WRITTEN = {
-    "ifca": "IFCA",
-    "sr-fca": "SR-FCA",
-    "cfl": "CFL",
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedsoft": "FedSoft",
-    "alone": "Training alone",
-    "oracle": "The oracle",
-    "one-shot": "One-shot clustering",
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+class AlgorithmName(NamedTuple):
+    """How an algorithm is written, and what it stands for beside another: a baseline's role, or nothing."""
+
+    title: str
+    role: str = ""
+
+
+ALGORITHMS = {
+    "ifca": AlgorithmName("IFCA"),
+    "sr-fca": AlgorithmName("SR-FCA"),
+    "cfl": AlgorithmName("CFL"),
+    "fedavg": AlgorithmName("FedAvg", "global"),
+    "fedprox": AlgorithmName("FedProx", "global"),
+    "fedsoft": AlgorithmName("FedSoft"),
+    "alone": AlgorithmName("Training alone", "local"),
+    "oracle": AlgorithmName("The oracle", "oracle"),
+    "one-shot": AlgorithmName("One-shot clustering"),
 }
-"""Names of algorithms as they are written in a sentence."""
+ROLES = {"global": "one model for all", "local": "every client alone", "oracle": "training in the known groups"}
+"""Baselines as they are called in a comparison."""
 
 
-def role_of(run: Run) -> str:
-    """What the run stands for beside others: global, local, oracle, or the name of its algorithm."""
+def _named(run: Run) -> AlgorithmName:
     name = str(run.config["algorithm"])
-    return ROLES.get(name, name)
+    return ALGORITHMS.get(name, AlgorithmName(name))
+
+
+def title_of(run: Run) -> str:
+    """The algorithm's name as it is written in a sentence."""
+    return _named(run).title
 
 
 def titles_of(runs: Sequence[Run]) -> list[str]:
     """A short name for each run, no two alike."""
-    names = [_title(run) for run in runs]
-    twice = {name for name in names if names.count(name) > 1}
-    return [f"{name}, run {place}" if name in twice else name for place, name in enumerate(names, 1)]
+    names = [_label(run) for run in runs]
+    repeated = {name for name in names if names.count(name) > 1}
+    return [f"{name}, run {number}" if name in repeated else name for number, name in enumerate(names, 1)]
 
 
-def _title(run: Run) -> str:
-    role, name = role_of(run), str(run.config["algorithm"])
-    if name not in ROLES:
-        return own_name(run)
-    return role if role == name or role == "local" else f"{role} ({own_name(run)})"
-
-
-def own_name(run: Run) -> str:
-    """The algorithm's name as it is written."""
-    name = str(run.config["algorithm"])
-    return WRITTEN.get(name, name)
-
-
-# ---- in words
+def _label(run: Run) -> str:
+    title, role = _named(run)
+    if not role:
+        return title
+    return f"{role} ({title})" if role == "global" else role
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
-    """Three sentences on the first run: what was found, how sure that is, and what it gained over the others."""
+    """Three sentences on the first run: what was found, how certain that is, and how it compares with the others."""
     run = runs[0]
-    return [_found(run), _how_sure(run), _gained(run, runs[1:])]
+    return [_found(run), _certainty(run), _comparison(run, runs[1:])]
 
 
 def _found(run: Run) -> str:
     sizes = [str(size) for label, size in run.sizes.items() if label >= 0]
-    name, n = own_name(run), len(run.names)
+    name, n = title_of(run), len(run.names)
     if not sizes:
         return f"{name} trained {n} clients and put none of them into a cluster."
     if len(sizes) == 1:
@@ -85,41 +89,38 @@ def _found(run: Run) -> str:
     return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
 
 
-def _how_sure(run: Run) -> str:
+def _certainty(run: Run) -> str:
     parts = []
     if (ari := run.metrics.get("ari")) is not None:
-        exactly = "exactly the known ones" if ari > 0.9999 else f"close to the known ones (ARI {ari:.2f})"
-        parts.append(f"the groups are {exactly if ari >= 0.8 else f'not the known ones (ARI {ari:.2f})'}")
-    losses = losses_of(run)
+        close = "exactly the known ones" if ari > 0.9999 else f"close to the known ones (ARI {ari:.2f})"
+        parts.append(f"the groups are {close if ari >= 0.8 else f'not the known ones (ARI {ari:.2f})'}")
+    losses = final_losses(run)
     if losses is not None and run.clusters > 1:
         known = margins(losses)[np.isfinite(losses).all(1)]
-        sure = float((known >= SURE).mean())
-        parts.append(f"for {_share(sure)} clients the next best model is at least {SURE - 1:.0%} worse than their own")
+        clear = float((known >= CLEAR_MARGIN).mean())
+        worse = f"{CLEAR_MARGIN - 1:.0%} worse than their own"
+        parts.append(f"for {_share(clear)} clients the next best model is at least {worse}")
     quiet, total = quiet_rounds(run), len(kept_rounds(run))
     if run.clusters > 1 and quiet:
         parts.append(f"nobody changed cluster in the last {quiet} of {total} rounds")
     elif run.clusters > 1:
         parts.append(f"in the last round {run.history[-1]['churn']:.0%} of clients still changed cluster")
-    text = joined(parts) if parts else "there is nothing here to tell how sure that is"
+    text = joined(parts) if parts else "nothing in this run shows how certain that is"
     return text[0].upper() + text[1:] + "."
 
 
-def _gained(run: Run, others: Sequence[Run]) -> str:
+def _comparison(run: Run, others: Sequence[Run]) -> str:
     score = score_of(run)
     if score is None:
-        return "There were no test examples, so nothing is known of its quality on new data."
+        return "There were no test examples, so its quality on new data is unknown."
     ours, worst = run.metrics[f"test_{score.name}"], run.metrics[f"worst_decile_{score.name}"]
     text = f"Clients' test {score.words} is {score.text(ours)} on average and {score.text(worst)} in the worst tenth"
-    against = {_beside(other): other.metrics.get(f"test_{score.name}") for other in others}
+    named = {ROLES.get(_named(other).role, title_of(other)): other for other in others}
+    against = {who: other.metrics.get(f"test_{score.name}") for who, other in named.items()}
     known = [f"{score.gain(ours, theirs)} {who}" for who, theirs in against.items() if theirs is not None]
     if known:
         return f"{text}: {joined(known)}."
-    return f"{text}; give a run of fedavg beside this one to see what clusters gained."
-
-
-def _beside(other: Run) -> str:
-    words = {"global": "one model for all", "local": "every client alone", "oracle": "training in the known groups"}
-    return words.get(role_of(other), own_name(other))
+    return f"{text}; add a run of fedavg to the report to see what the clusters gained."
 
 
 def warnings_of(run: Run) -> list[str]:
@@ -127,25 +128,24 @@ def warnings_of(run: Run) -> list[str]:
     notes, found = notes_of(run), []
     if run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
-    if mended := repairs(run):
-        found.append(f"Clusters had collapsed and were regrouped in round {joined([str(t) for t in mended])}.")
-    elif "repairs" in run.snapshot.carry:
-        found.append("Clusters had collapsed on the way and were regrouped.")
+    if repaired := repairs(run):
+        found.append(f"Clusters had collapsed and were regrouped in round {joined([str(t) for t in repaired])}.")
     if unused := run.snapshot.k - run.clusters if run.clusters > 1 else 0:
         what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
         found.append(f"{unused} {what} larger than the number of groups.")
     if alone := sum(label < 0 for label in run.labels.values()) if run.clusters else 0:
-        found.append(f"{alone} clients have no cluster.")
+        found.append(f"{alone} {'client has' if alone == 1 else 'clients have'} no cluster.")
     if run.rejected:
-        who = len({entry["client"] for entry in run.rejected})
-        found.append(f"{len(run.rejected)} replies of {who} clients were rejected.")
+        replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
+        what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"
+        found.append(f"{what} rejected.")
     if text := notes.get("warning"):
         found.append(f"The algorithm says: {text}.")
     return found
 
 
 def joined(parts: Sequence[str]) -> str:
-    """As in a sentence.
+    """A list as it stands in a sentence.
 
     >>> joined(["a", "b", "c"])
     'a, b and c'
@@ -157,33 +157,13 @@ def _share(part: float) -> str:
     return "all" if part == 1 else f"{part:.0%} of" if part < 0.99 else f"{min(part, 0.999):.1%} of"
 
 
-# ---- tables
-
-
-def beside(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """A row for each run: quality, clusters, cost."""
-    score, rows = score_of(runs[0]), []
-    for title, run in zip(titles_of(runs), runs, strict=True):
-        row = {"run": title}
-        if score is not None:
-            row[f"test {score.words}"] = score.text(run.metrics.get(f"test_{score.name}"))
-            row["worst decile"] = score.text(run.metrics.get(f"worst_decile_{score.name}"))
-        if "ari" in runs[0].metrics:
-            row["ARI"] = f"{run.metrics['ari']:.2f}" if "ari" in run.metrics else "–"
-        row["clusters"] = str(run.clusters)
-        row["sent"] = readable_bytes(run.ledger.bytes_down + run.ledger.bytes_up)
-        row["seconds"] = f"{run.seconds:.1f}"
-        rows.append(row)
-    return rows
-
-
-def by_cluster(run: Run) -> list[dict[str, str]]:
-    """A row for each cluster: how many clients, how well they are served, how sure they are."""
-    losses, scores, score = losses_of(run), scores_of(run), score_of(run)
+def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
+    """A row for each cluster: how many clients it has, how well they are served, how clear their choice is."""
+    losses, scores, score = final_losses(run), scores_of(run), score_of(run)
     labels, rows = run.snapshot.labels.numpy(), []
     for label, size in run.sizes.items():
         mine = labels == label
-        row = {"cluster": "none" if label < 0 else str(label), "clients": str(size)}
+        row: dict[str, str | Dot] = {"cluster": Dot(label), "clients": str(size)}
         if scores is not None and score is not None:
             known = np.sort(scores[mine & np.isfinite(scores)])[:: -1 if score.lower_is_better else 1]
             row[f"test {score.words}"] = score.text(float(known.mean()) if len(known) else None)
@@ -197,7 +177,7 @@ def by_cluster(run: Run) -> list[dict[str, str]]:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one table, `outer.inner`; what is long is cut."""
+    """Nested settings as one table, `outer.inner`; long values are cut."""
     rows: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):

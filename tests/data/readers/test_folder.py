@@ -1,4 +1,5 @@
 import sys
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -6,7 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from corymb.data import from_folder
+from corymb.data import FederatedDataset, arrays, dataset, from_folder, labels
+from corymb.data.readers import folder as reader
+from corymb.data.readers.tables import read_table
 from corymb.settings import InvalidInput
 
 CSV = {"a": "height,age,label\n1.5,3,cat\n2.5,4,dog\n", "b": "label,age,height\ndog,5,3.5\n"}
@@ -56,6 +59,38 @@ def test_one_table_with_a_client_column(folder):
 def test_numbered_clients_are_in_the_order_of_their_numbers(folder):
     rows = "who,x,label\n" + "".join(f"{i},1,0\n" for i in (10, 9, 9, 100))
     assert from_folder(folder(all__csv=rows), client="who").names == ("9", "10", "100")
+
+
+def test_files_are_in_the_order_of_their_numbers(folder):
+    rows = "x,label\n1,0\n"
+    data = from_folder(folder(site_10__csv=rows, site_9__csv=rows, site_b__csv=rows), test=0)
+    assert data.names == ("site_9", "site_10", "site_b")
+
+
+def test_labels_are_read_once(folder, monkeypatch):
+    calls = []
+    read = labels.read_labels
+    for module in (arrays, dataset, reader):
+        monkeypatch.setattr(module, "read_labels", lambda *args, **more: (calls.append(1), read(*args, **more))[1])
+    path = folder(a__csv=CSV["a"], b__csv=CSV["b"])
+    from_folder(path, test=0.5)
+    assert len(calls) == 1
+    FederatedDataset.from_arrays([[0.0], [1.0]], [0, 1], [0, 0], test=0.5)
+    assert len(calls) == 2
+
+
+def test_a_csv_file_is_read_row_by_row_into_one_buffer(folder):
+    """Neither rows nor columns of text are kept: text would take twenty times the array."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 10)).astype(np.float32)
+    lines = [",".join(map(repr, row)) + ",1" for row in x.tolist()]
+    path = folder(a__csv=",".join("abcdefghij") + ",label\n" + "\n".join(lines) + "\n") / "a.csv"
+    tracemalloc.start()
+    contents = read_table(path, "label", None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(contents.x, x)
+    assert peak < 5 * x.nbytes
 
 
 def test_parquet(folder):
@@ -134,7 +169,7 @@ def test_the_seed_decides_the_split(folder):
 ONE = {"x": np.zeros((1, 2)), "y": np.zeros(1, dtype=np.int64)}
 BAD = {
     "is empty: put one npz, csv or parquet": {},
-    "notes.txt is a file of a kind not known": {"notes__txt": "hello", "a__csv": CSV["a"]},
+    "notes.txt is a file of an unknown kind": {"notes__txt": "hello", "a__csv": CSV["a"]},
     r"files of different kinds \(.csv, .npz\)": {"a__csv": CSV["a"], "b__npz": ONE},
     "b.csv has no rows": {"a__csv": CSV["a"], "b__csv": "height,age,label\n"},
     "b.csv is empty": {"a__csv": CSV["a"], "b__csv": ""},
@@ -189,7 +224,7 @@ def test_more_complaints(folder):
     for call, complaint in (
         (lambda: from_folder(path), "sub is a folder: only npz"),
         (lambda: from_folder(path / "none"), "none is not a folder"),
-        (lambda: from_folder(path / "a.csv"), "a.csv is one table: say which column"),
+        (lambda: from_folder(path / "a.csv"), "a.csv is one table: name the column"),
         (lambda: from_folder(path / "a.csv", client="who"), "a.csv has no column 'who'"),
         (
             lambda: from_folder(path / "a.csv", client="age", task="regression"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from corymb.data.built_in.views import View, client_names, inversions, rotations, show
+from corymb.data.built_in.views import View, apply_views, client_names, inversions, rotations
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array
 from corymb.data.ragged import Ragged
@@ -50,7 +50,7 @@ def _deal(name: str, views: Sequence[View], seed: int, clients: int, train: int,
 
     def part(pool: Array, size: int) -> Ragged:
         rows = [rng.permutation(pool)[np.arange(each * size) % max(1, len(pool))] for _ in views]
-        return show(x, y, rows, torch.full((clients,), size), views, top=_TOP, flat=True)
+        return apply_views(x, y, rows, torch.full((clients,), size), views, top=_TOP, flat=True)
 
     return FederatedDataset(
         name=name,

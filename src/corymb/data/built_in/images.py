@@ -112,8 +112,8 @@ def _federate(
     return FederatedDataset(
         name=name,
         names=views.client_names(clients),
-        train=views.show(x, y, train, _shares(train, each), ways, top=_TOP, flat=flat),
-        test=views.show(x_test, y_test, test, _shares(test, each), ways, top=_TOP, flat=flat),
+        train=views.apply_views(x, y, train, _shares(train, each), ways, top=_TOP, flat=flat),
+        test=views.apply_views(x_test, y_test, test, _shares(test, each), ways, top=_TOP, flat=flat),
         task="classification",
         classes=classes or tuple(str(label) for label in range(int(y.max()) + 1)),
         truth=torch.arange(len(ways)).repeat_interleave(each),

@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from corymb.data.features import Array
-from corymb.data.readers.idx import parse_idx, unpack
+from corymb.data.readers.idx import gunzip, parse_idx
 from corymb.settings import InvalidInput, require
 
 _CHUNK = 2**20
@@ -160,7 +160,7 @@ def _contents(source: Source, file: Published, folder: Path) -> bytes:
 
 
 def _verified(path: Path, file: Published) -> bytes:
-    contents = unpack(path, most=file.size)
+    contents = gunzip(path, most=file.size)
     found = hashlib.sha256(contents).hexdigest()
     require(found == file.sha256, f"its contents have the SHA-256 {found[:12]}..., wanted {file.sha256[:12]}...")
     return contents

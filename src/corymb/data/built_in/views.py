@@ -14,7 +14,7 @@ from corymb.settings import require
 
 View = Callable[[Array], Array]
 
-_BLOCK = 4096  # images turned in one go: small beside the result
+_BLOCK = 4096  # images transformed at once: small beside the result
 
 
 def rotations(count: int) -> list[View]:
@@ -28,11 +28,11 @@ def _turn(quarters: int) -> View:
 
 
 def inversions(top: int) -> list[View]:
-    """Pixels as they are, and `top` minus them."""
+    """Two views: pixels as they are, and `top` minus each."""
     return [lambda images: images, lambda images: np.subtract(top, images, dtype=images.dtype)]
 
 
-def show(
+def apply_views(
     x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int, flat: bool
 ) -> Ragged:
     """The images `rows[j]` as `views[j]` shows them, cluster after cluster, divided by `top`, for clients of `sizes`.

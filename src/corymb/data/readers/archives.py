@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from corymb.data.features import Array
-from corymb.data.readers.part import Part, as_mask
+from corymb.data.readers.contents import FileContents, as_mask
 from corymb.settings import InvalidInput, require
 
 CLIENT = "client"
 
 
-def read_npz(path: Path, client: str | None) -> Part:
+def read_npz(path: Path, client: str | None) -> FileContents:
     """One npz file; nothing in it is ever unpickled."""
     arrays = _arrays(path)
     for name in ("x", "y") if client is None else ("x", "y", client):
@@ -26,7 +26,7 @@ def read_npz(path: Path, client: str | None) -> Part:
     owner = arrays.get(client or CLIENT)
     require(x.ndim >= 2, f"{path.name}: x has the shape {list(x.shape)}: wanted [rows, features] or images.")
     require(x.dtype.kind in "biuf", f"{path.name}: x is of type {x.dtype}: wanted numbers.")
-    require(len(x) > 0, f"{path.name} has no rows: give every client data, or take the file away.")
+    require(len(x) > 0, f"{path.name} has no rows: give every client data, or remove the file.")
     for name, array in (("y", y), ("test", test), (client or CLIENT, owner)):
         if array is not None:
             same = array.shape[:1] == x.shape[:1]
@@ -34,7 +34,7 @@ def read_npz(path: Path, client: str | None) -> Part:
                 same, f"{path.name}: x has {len(x)} rows, but {name} is {list(array.shape)}: wanted one for each row."
             )
     mask = None if test is None else as_mask(test, path, first=0)
-    return Part(path=path, x=x, y=y, client=owner, test=mask, feature_names=(), first=0)
+    return FileContents(path=path, x=x, y=y, client=owner, test=mask, feature_names=(), first=0)
 
 
 def _arrays(path: Path) -> dict[str, Array]:

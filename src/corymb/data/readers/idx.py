@@ -15,11 +15,11 @@ _UBYTE = 0x08
 
 
 def read_idx(path: str | Path, most: int = 2**30) -> Array:
-    """The bytes of an idx file, gzipped or not, in the shape that its header gives; `most` bytes are unpacked."""
-    return parse_idx(unpack(Path(path), most), str(path))
+    """The bytes of an idx file, gzipped or not, in the shape that its header gives; at most `most` bytes."""
+    return parse_idx(gunzip(Path(path), most), str(path))
 
 
-def unpack(path: Path, most: int) -> bytes:
+def gunzip(path: Path, most: int) -> bytes:
     """A file's contents, gunzipped where it is gzipped, but never more than `most` bytes."""
     import gzip
     import zlib
@@ -30,13 +30,15 @@ def unpack(path: Path, most: int) -> bytes:
         with gzip.open(path) if packed else path.open("rb") as file:
             contents = file.read(most + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InvalidInput(f"{path} cannot be unpacked ({error}): it is cut short or damaged; get it again.") from None
+        raise InvalidInput(
+            f"{path} cannot be unpacked ({error}): it is truncated or damaged; download it again."
+        ) from None
     require(len(contents) <= most, f"{path} unpacks to more than {most} bytes: it is not the file it should be.")
     return contents
 
 
 def parse_idx(contents: bytes, name: str) -> Array:
-    """An array from the contents of an idx file; `name` is for complaints."""
+    """An array from the contents of an idx file; `name` is for error messages."""
     require(len(contents) >= 4, f"{name} has {len(contents)} bytes: an idx file has a header of at least 4.")
     zero, kind, ndim = struct.unpack_from(">HBB", contents)
     require(
@@ -44,11 +46,12 @@ def parse_idx(contents: bytes, name: str) -> Array:
         f"{name} begins with {contents[:4].hex()}: wanted 00000801 to 00000804, an idx file of unsigned bytes.",
     )
     start = 4 + 4 * ndim
-    require(len(contents) >= start, f"{name} ends within its header: it is cut short; get it again.")
+    require(len(contents) >= start, f"{name} ends within its header: it is truncated; download it again.")
     shape = struct.unpack_from(f">{ndim}I", contents, 4)
     size = math.prod(shape)
     require(
         len(contents) == start + size,
-        f"{name} has {len(contents) - start} bytes of data where its header, {list(shape)}, wants {size}: get it anew.",
+        f"{name} has {len(contents) - start} bytes of data where its header, {list(shape)}, promises {size}: "
+        "download it again.",
     )
     return np.frombuffer(contents, dtype=np.uint8, offset=start).reshape(shape)

@@ -1,89 +1,118 @@
-"""Users' own tables: csv and parquet files with a label column and numbers."""
+"""Users' own tables: csv and parquet files with a label column and numbers, read straight into arrays."""
 
 from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from corymb.data.features import Array
 from corymb.data.labels import is_number
-from corymb.data.readers.part import Part, as_mask
+from corymb.data.readers.contents import FileContents, as_mask
 from corymb.settings import InvalidInput, require
 
 TEST = "test"
-Columns = Mapping[str, Sequence[str] | Array]
 
 
-def read_table(path: Path, label: str, client: str | None) -> Part:
-    """One table: a label column, perhaps `client` and `test` columns, and all others features."""
-    is_csv = path.suffix.lower() == ".csv"
-    first = 2 if is_csv else 1  # a csv file's header is its first line
-    columns = _read_csv(path) if is_csv else _read_parquet(path)
+class _Layout(NamedTuple):
+    """Which of a table's columns are what."""
+
+    label: str
+    client: str | None
+    test: str | None
+    features: tuple[str, ...]
+
+
+def read_table(path: Path, label: str, client: str | None, like: Sequence[str] = ()) -> FileContents:
+    """One table: a label column, perhaps `client` and `test` columns, and features in all the others.
+
+    Features come in the order of `like`, where the table has exactly those.
+    """
+    read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
+    contents = read(path, label, client, like)
+    require(len(contents.x) > 0, f"{path.name} has no rows: give every client data, or remove the file.")
+    return contents
+
+
+def _layout(columns: Sequence[str], path: Path, label: str, client: str | None, like: Sequence[str]) -> _Layout:
     for name in [label] if client is None else [label, client]:
         require(
             name in columns, f"{path.name} has no column {name!r}: its columns are {', '.join(map(repr, columns))}."
         )
-    special = {label, client, TEST}
-    names = tuple(name for name in columns if name not in special)
-    require(len(names) > 0, f"{path.name} has no columns of features beside {label!r}: add some.")
-    rows = len(columns[label])
-    require(rows > 0, f"{path.name} has no rows: give every client data, or take the file away.")
-    x = np.empty((rows, len(names)), dtype=np.float32)
-    for place, name in enumerate(names):
-        x[:, place] = _numbers(columns[name], path, name, first)
-    test = columns.get(TEST)
-    return Part(
+    features = tuple(name for name in columns if name not in (label, client, TEST))
+    require(len(features) > 0, f"{path.name} has no columns of features beside {label!r}: add some.")
+    ordered = tuple(like) if set(like) == set(features) else features
+    return _Layout(label, client, TEST if TEST in columns else None, ordered)
+
+
+def _read_csv(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
+    """Row by row: numbers go into one flat buffer, so that no cell is kept as text once it is read."""
+    rows = _csv_rows(path)
+    header = next(rows, [])
+    require(len(header) > 0, f"{path.name} is empty: its first line must name the columns.")
+    names = [name.strip() for name in header]
+    for name in names:
+        require(names.count(name) == 1, f"{path.name} has two columns called {name!r}: rename one.")
+    layout = _layout(names, path, label, client, like)
+    features = [(name, names.index(name)) for name in layout.features]
+    kept = {name: names.index(name) for name in (layout.label, layout.client, layout.test) if name is not None}
+    texts: dict[str, list[str]] = {name: [] for name in kept}
+    numbers = array("f")
+    for line, row in enumerate(rows, 2):  # the header is line 1
+        for name, place in features:
+            try:
+                numbers.append(float(row[place]))
+            except ValueError:
+                raise _not_a_number(path, name, line, row[place]) from None
+        for name, place in kept.items():
+            texts[name].append(row[place])
+    return FileContents(
         path=path,
-        x=x,
-        y=np.asarray(columns[label]),
-        client=None if client is None else np.asarray(columns[client]),
-        test=None if test is None else as_mask(np.asarray(test), path, first),
-        feature_names=names,
-        first=first,
+        x=np.frombuffer(numbers, dtype=np.float32).reshape(-1, len(features)),
+        y=np.asarray(texts[layout.label]),
+        client=None if layout.client is None else np.asarray(texts[layout.client]),
+        test=None if layout.test is None else as_mask(np.asarray(texts[layout.test]), path, first=2),
+        feature_names=layout.features,
+        first=2,
     )
 
 
-def _numbers(values: Sequence[str] | Array, path: Path, name: str, first: int) -> Array:
-    """A column of numbers; the first cell that is none is named."""
-    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-        return values
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    """The header and the rows, each as wide as the header; blank lines at the end do not count."""
+    width, blank = 0, None
     try:
-        return np.fromiter(map(float, values), dtype=np.float64, count=len(values))
-    except (ValueError, TypeError):
-        row = next(row for row, value in enumerate(values) if not is_number(value))
-    what = "is empty" if values[row] == "" else f"is {str(values[row])!r}"
-    raise InvalidInput(
-        f"{path.name}, column {name!r}, row {first + row} {what}: features must be numbers; fill it in, encode it as a "
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            for line, row in enumerate(csv.reader(file), 1):
+                width = len(row) if line == 1 else width
+                if not row and line > 1:
+                    blank = blank or line
+                    continue
+                short = line if len(row) != width else blank
+                if short is not None:
+                    cells = len(row) if short == line else 0
+                    raise InvalidInput(
+                        f"{path.name}, row {short} has {cells} cells where the header has {width}: correct the row."
+                    )
+                yield row
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
+
+
+def _not_a_number(path: Path, name: str, row: int, value: object) -> InvalidInput:
+    what = "is empty" if value == "" else f"is {str(value)!r}"
+    return InvalidInput(
+        f"{path.name}, column {name!r}, row {row} {what}: features must be numbers; fill it in, encode it as a "
         "number, or drop the column."
     )
 
 
-def _read_csv(path: Path) -> dict[str, Sequence[str]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
-    while rows and not rows[-1]:
-        rows.pop()  # blank lines at the end
-    require(len(header) > 0, f"{path.name} is empty: wanted a first line with the names of the columns.")
-    names = [name.strip() for name in header]
-    for name in names:
-        require(names.count(name) == 1, f"{path.name} has two columns called {name!r}: rename one.")
-    for number, row in enumerate(rows):
-        require(
-            len(row) == len(names),
-            f"{path.name}, row {number + 2} has {len(row)} cells where the header has {len(names)}: correct the row.",
-        )
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
-
-
-def _read_parquet(path: Path) -> dict[str, Array]:
+def _read_parquet(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
+    """Column by column, as the file has them."""
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -91,13 +120,38 @@ def _read_parquet(path: Path) -> dict[str, Array]:
     try:
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:
-        line = str(error).splitlines()[0]
-        raise InvalidInput(f"{path.name} cannot be read as parquet ({line}): write it again.") from None
-    return {name: _parquet_column(table.column(name), name, path) for name in table.column_names}
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"{path.name} cannot be read as parquet ({reason}): write it again.") from None
+    layout = _layout(table.column_names, path, label, client, like)
+    x = np.empty((table.num_rows, len(layout.features)), dtype=np.float32)
+    for place, name in enumerate(layout.features):
+        x[:, place] = _numbers(_parquet_column(table, name, path), path, name)
+    test = None if layout.test is None else as_mask(_parquet_column(table, layout.test, path), path, first=1)
+    return FileContents(
+        path=path,
+        x=x,
+        y=_parquet_column(table, layout.label, path),
+        client=None if layout.client is None else _parquet_column(table, layout.client, path),
+        test=test,
+        feature_names=layout.features,
+        first=1,
+    )
 
 
-def _parquet_column(column: Any, name: str, path: Path) -> Array:
+def _numbers(values: Array, path: Path, name: str) -> Array:
+    """A column of numbers, or the error that names the first cell that is not one."""
+    if values.dtype.kind in "biuf":
+        return values
+    try:
+        return values.astype(np.float64)
+    except ValueError:
+        row = next(row for row, value in enumerate(values) if not is_number(value))
+        raise _not_a_number(path, name, 1 + row, values[row]) from None
+
+
+def _parquet_column(table: Any, name: str, path: Path) -> Array:
     """A column as booleans, numbers or text."""
+    column = table.column(name)
     if column.null_count:
         row = column.is_null().to_pylist().index(True) + 1
         raise InvalidInput(f"{path.name}, column {name!r}, row {row} is empty: fill it in or drop the row.")

@@ -1,4 +1,4 @@
-"""A torch data set's items as two arrays."""
+"""The items of a torch data set as two arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corymb.data.features import Array, as_array
 from corymb.settings import InvalidInput, require
 
 
-def stack(dataset: Dataset[Any]) -> tuple[Array, Array]:
+def as_arrays(dataset: Dataset[Any]) -> tuple[Array, Array]:
     """Features and labels of all items, each item a pair."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return as_array(dataset.tensors[0]), as_array(dataset.tensors[1])

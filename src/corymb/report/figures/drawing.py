@@ -1,17 +1,17 @@
-"""What the figures of a report are made of, as plain values that plotly draws in the reader's browser.
-
-Colours that begin with `$` are those of the page, light or dark, and are filled in when a figure is drawn.
-"""
+"""Colours, names, lines and boxes that figures share."""
 
 from __future__ import annotations
 
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corymb.report.facts import Numbers, margins
-from corymb.runs.run import Run
+from corymb.report.content import PlotlyTrace
+from corymb.report.facts import LabelArray, Numbers, margins
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
 
 # Okabe and Ito's colours (the blue lighter, for dark pages), then Tol's muted ones: safe for colour-blind readers.
 PALETTE = (
@@ -21,24 +21,13 @@ PALETTE = (
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "star", "pentagon", "cross", "hexagon", "triangle-down")
 NO_CLUSTER = "#8A8F98"
 MOST_CLIENTS = 1500
-"""More are thinned out in the figures that show each client."""
+"""Figures that show each client draw at most so many, evenly spaced."""
 LONGEST = 40
 """Letters of a name in a figure."""
 MOST_CELLS = 5000
 """Clients by models in a figure: the page has to stay small."""
-Trace = dict[str, Any]
-
-
-class Figure(NamedTuple):
-    """One figure: where it stands, what to see in it, and what plotly is given."""
-
-    name: str
-    tab: str
-    title: str
-    caption: str
-    data: list[Trace]
-    layout: dict[str, Any]
-    wide: bool = False
+TIMES = 8
+"""Losses are drawn up to so many times the least one."""
 
 
 def colour(label: int) -> str:
@@ -47,35 +36,39 @@ def colour(label: int) -> str:
 
 
 def cluster_name(label: int) -> str:
-    """What a cluster is called."""
+    """The name of a cluster."""
     return "no cluster" if label < 0 else f"cluster {label}"
 
 
 def safe(name: str) -> str:
-    """A user's text as plotly must be given it, which takes some tags for formatting; what is long is cut."""
+    """A user's text, cut and escaped: plotly takes some tags for formatting."""
     return escape(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…", quote=False)
 
 
 def thinned(run: Run, losses: Numbers) -> list[int]:
-    """Clients whose losses are known, by cluster, the surest first; of very many one in so many."""
-    labels, sure = run.snapshot.labels.numpy(), margins(losses)
-    order = np.lexsort((-sure, np.where(labels < 0, np.iinfo(np.int64).max, labels)))
-    order = order[np.isfinite(losses[order]).all(1)]
-    most = max(1, min(MOST_CLIENTS, MOST_CELLS // losses.shape[1]))
-    chosen: list[int] = order[:: -(-len(order) // most)].tolist()
+    """Clients whose losses are known, by cluster, largest margin first; of very many an even selection."""
+    labels, margin = run.snapshot.labels.numpy(), margins(losses)
+    order = np.lexsort((-margin, np.where(labels < 0, np.iinfo(np.int64).max, labels)))
+    return spread(order[np.isfinite(losses[order]).all(1)], losses.shape[1])
+
+
+def spread(order: LabelArray, columns: int) -> list[int]:
+    """As many of the clients in `order` as a figure with so many values for each can show, evenly spaced."""
+    most = max(1, min(MOST_CLIENTS, MOST_CELLS // columns))
+    chosen: list[int] = order[:: max(1, -(-len(order) // most))].tolist()
     return chosen
 
 
-def line(x: list[int], y: list[float], tint: str) -> Trace:
+def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
     """A line over rounds."""
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": {"color": tint, "width": 2.5},
             "hovertemplate": "round %{x}: %{y:.4g}<extra></extra>"}  # fmt: skip
 
 
-def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> Trace:
+def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> PlotlyTrace:
     """The clients of a cluster (at the positions `mine`) as dots, with a box around the middle half."""
     known = sorted((int(place) for place in mine if np.isfinite(values[place])), key=lambda place: float(values[place]))
-    known = known[:: -(-len(run.names) // MOST_CLIENTS)]  # one in so many, in order of size: the box stays
+    known = known[:: -(-len(run.names) // MOST_CLIENTS)]  # an even selection by size leaves the box where it is
     shown = f"{{x:{'.1%' if percent else '.4g'}}}"
     return {
         "type": "box",

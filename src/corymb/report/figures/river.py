@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corymb.report.facts import Labels, Moment
+from corymb.report.facts import LabelArray, Moment
 
 MOST_STOPS = 9
 BAR, GAP, STEPS = 0.05, 0.035, 16  # half of a bar's width in columns, space between bars, points on a curve
@@ -68,7 +68,7 @@ def _order(chosen: Sequence[Moment]) -> list[int]:
     return sorted(labels, key=lambda label: (label < 0, label))
 
 
-def _bars(column: int, labels: Labels, order: Sequence[int]) -> dict[int, Bar]:
+def _bars(column: int, labels: LabelArray, order: Sequence[int]) -> dict[int, Bar]:
     bars, top = {}, 0.0
     for label in order:
         clients = int((labels == label).sum())
@@ -80,7 +80,7 @@ def _bars(column: int, labels: Labels, order: Sequence[int]) -> dict[int, Bar]:
 
 
 def _streams(
-    before: Labels, after: Labels, left: dict[int, Bar], right: dict[int, Bar], order: Sequence[int]
+    before: LabelArray, after: LabelArray, left: dict[int, Bar], right: dict[int, Bar], order: Sequence[int]
 ) -> list[Stream]:
     filled = {label: bar.top for label, bar in right.items()}
     streams = []

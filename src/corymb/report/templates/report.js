@@ -86,21 +86,23 @@
     Plotly.downloadImage(place, { format: "png", filename: save.dataset.save, scale: 2, width, height });
   }));
 
-  const rows = [...document.querySelectorAll("#client-rows tr")];
-  document.getElementById("find").addEventListener("input", (event) => {
-    const wanted = event.target.value.toLowerCase();
-    rows.forEach((row) => { row.hidden = !row.cells[0].textContent.toLowerCase().includes(wanted); });
+  document.querySelectorAll("[data-find]").forEach((field) => {
+    const rows = [...document.querySelectorAll(`#${field.dataset.find}-rows tr`)];
+    field.addEventListener("input", () => {
+      const wanted = field.value.toLowerCase();
+      rows.forEach((row) => { row.hidden = !row.cells[0].textContent.toLowerCase().includes(wanted); });
+    });
   });
-  document.getElementById("download").addEventListener("click", () => {
+  document.querySelectorAll("[data-download]").forEach((save) => save.addEventListener("click", () => {
     const cell = (text) => `"${text.replaceAll('"', '""')}"`;
-    const lines = [...document.querySelectorAll("#client-table tr")]
+    const lines = [...document.querySelectorAll(`#${save.dataset.download}-table tr`)]
       .map((row) => [...row.cells].map((one) => cell(one.textContent)).join(","));
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([lines.join("\r\n")], { type: "text/csv" }));
-    link.download = "clients.csv";
+    link.download = `${save.dataset.download}.csv`;
     link.click();
     URL.revokeObjectURL(link.href);
-  });
+  }));
   addEventListener("beforeprint", () => panels.forEach((panel) => { panel.hidden = false; draw(panel); }));
   addEventListener("afterprint", () => select(current()));
 

@@ -1,0 +1,35 @@
+"""Every client with its cluster, scores and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from corymb.report.content import Dot, Section, Table
+from corymb.report.facts import clients
+from corymb.report.figures.drawing import MOST_CELLS
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+MOST_ROWS = 1000
+"""Clients in the page's table; the csv format has them all."""
+
+
+def client_table(runs: Sequence[Run]) -> Table:
+    """A row for each client, up to as many as keep the page small."""
+    run = runs[0]
+    most = max(1, min(MOST_ROWS, MOST_CELLS // run.snapshot.k))
+    rows = [{name: _cell(value) for name, value in row.items()} for row in clients(run)[:most]]
+    title = "All clients" if len(rows) == len(run.names) else f"All clients, the first {len(rows)}"
+    return Table("client", title, rows, style="names", wide=True, searchable=True)
+
+
+def _cell(value: Any) -> str | Dot:
+    if isinstance(value, str):
+        return value
+    return Dot(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+SECTION = Section(order=20, show=client_table)

@@ -1,0 +1,51 @@
+"""Distances between clients, with the threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import notes_of
+from corymb.report.figures.drawing import NO_CLUSTER, flag, upright
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def distances(runs: Sequence[Run]) -> Figure | None:
+    """The histogram of distances between clients, with the threshold below which they belong together."""
+    run = runs[0]
+    notes = notes_of(run)
+    if "distance_counts" not in notes:
+        return None
+    edges, counts, threshold = notes["distance_edges"], notes["distance_counts"], float(notes["threshold"])
+    middles = [(a + b) / 2 for a, b in pairwise(edges)]
+    near = [middle <= threshold for middle in middles]
+    bars = {
+        "type": "bar",
+        "x": middles,
+        "y": counts,
+        "width": edges[1] - edges[0],
+        "marker": {"color": ["$accent" if is_near else NO_CLUSTER for is_near in near], "line": {"width": 0}},
+        "hovertemplate": "%{y} pairs about %{x:.3g} apart<extra></extra>",
+    }
+    how = (
+        "was given"
+        if "gap" not in notes
+        else f"stands in a gap of {notes['gap']:.2f}×, where chance alone leaves {notes['chance']:.2f}×"
+    )
+    layout = {
+        "height": 320,
+        "bargap": 0,
+        "shapes": [upright(threshold)],
+        "annotations": [flag(threshold, f"threshold {threshold:.3g}")],
+        "xaxis": {"title": {"text": "distance between two clients"}},
+        "yaxis": {"title": {"text": "pairs"}},
+    }
+    caption = f"Pairs left of the line belong together; the threshold {how}."
+    return Figure("distances", "Distances between clients", caption, [bars], layout)
+
+
+SECTION = Section(order=50, show=distances)

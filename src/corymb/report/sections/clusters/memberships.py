@@ -1,0 +1,65 @@
+"""Soft memberships, where clients belong to several clusters at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import WHOLE, Numbers, shares_of
+from corymb.report.figures.drawing import cluster_name, colour, safe, spread
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def memberships(runs: Sequence[Run]) -> Figure | None:
+    """A column for each client, divided among the clusters by its shares."""
+    run = runs[0]
+    shares = shares_of(run)
+    if shares is None:
+        return None
+    chosen = _ordered(shares)
+    texts = [safe(run.names[place]) for place in chosen]
+    traces = [
+        {
+            "type": "bar",
+            "name": cluster_name(label),
+            "x": list(range(len(chosen))),
+            "y": shares[chosen, label].round(4).tolist(),
+            "text": texts,
+            "textposition": "none",
+            "marker": {"color": colour(label), "line": {"width": 0}},
+            "hovertemplate": f"%{{text}}: %{{y:.1%}} {cluster_name(label)}<extra></extra>",
+        }
+        for label in range(shares.shape[1])
+    ]
+    layout = {
+        "height": 320,
+        "barmode": "stack",
+        "bargap": 0.08 if len(chosen) <= 60 else 0,
+        "showlegend": True,
+        "xaxis": {"showticklabels": False, "showgrid": False, "ticks": "", "title": {"text": "clients"}},
+        "yaxis": {"range": [0, 1], "tickformat": ".0%"},
+    }
+    return Figure("memberships", "Shares of each cluster", _caption(shares, len(chosen)), traces, layout, wide=True)
+
+
+def _ordered(shares: Numbers) -> list[int]:
+    """Clients with known shares, by their largest cluster and then by its share; an even selection of very many."""
+    order = np.lexsort((-shares.max(1), shares.argmax(1)))
+    return spread(order[np.isfinite(shares[order]).all(1)], shares.shape[1])
+
+
+def _caption(shares: Numbers, shown: int) -> str:
+    known = shares[np.isfinite(shares).all(1)]
+    mixed = int((known.max(1) < WHOLE).sum())
+    many = "No client belongs" if not mixed else "One client belongs" if mixed == 1 else f"{mixed} clients belong"
+    caption = f"Each column is a client, divided by how much of it belongs to each cluster. {many} to several clusters"
+    caption += f" (less than {WHOLE:.0%} to one)."
+    return caption if shown == len(shares) else f"{caption} {shown} of {len(shares)} clients are drawn."
+
+
+SECTION = Section(order=40, show=memberships)

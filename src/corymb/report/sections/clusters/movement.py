@@ -1,0 +1,92 @@
+"""How clients moved between clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from corymb.report.content import Figure, PlotlyTrace, Section
+from corymb.report.facts import kept_rounds, moments
+from corymb.report.figures.drawing import cluster_name, colour
+from corymb.report.figures.river import BAR, Stream, river
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def movement(runs: Sequence[Run]) -> Figure | None:
+    """How clients moved between clusters."""
+    run = runs[0]
+    path = moments(run)
+    if len(path) < 2 or run.clusters < 2:
+        return None
+    drawn = river(path)
+    traces = [
+        _streams(label, [s for s in drawn.streams if s.label == label])
+        for label in sorted({s.label for s in drawn.streams})
+    ]
+    names = [
+        f"round {drawn.rounds[bar.column]}, {cluster_name(bar.label)}: {bar.clients} clients" for bar in drawn.bars
+    ]
+    handles = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [bar.column for bar in drawn.bars],
+        "y": [bar.top + bar.height / 2 for bar in drawn.bars],
+        "text": names,
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": [colour(bar.label) for bar in drawn.bars], "size": 10, "opacity": 0},
+    }
+    last = len(drawn.rounds) - 1
+    bottom = max(bar.top + bar.height for bar in drawn.bars)
+    layout = {
+        "height": 380,
+        "shapes": [
+            {"type": "rect", "x0": bar.column - BAR, "x1": bar.column + BAR, "y0": bar.top, "y1": bar.top + bar.height,
+             "fillcolor": colour(bar.label), "line": {"width": 0}}
+            for bar in drawn.bars
+        ],
+        "annotations": [
+            {"x": last + 2 * BAR, "y": bar.top + bar.height / 2, "xanchor": "left", "showarrow": False,
+             "text": f"{cluster_name(bar.label)}, {bar.clients}"}
+            for bar in drawn.bars if bar.column == last
+        ],
+        "xaxis": {"tickvals": list(range(last + 1)), "ticktext": [str(t) for t in drawn.rounds],
+                  "title": {"text": "round"}, "showgrid": False, "range": [-0.1, last + 0.1]},
+        "yaxis": {"visible": False, "range": [bottom + 0.02, -0.02]},
+        "margin": {"l": 14, "r": 104},
+    }  # fmt: skip
+    return Figure("movement", "How clients moved", _moves_caption(run), [*traces, handles], layout, wide=True)
+
+
+def _streams(label: int, streams: Sequence[Stream]) -> PlotlyTrace:
+    x, y = [], []
+    for stream in streams:
+        x += [*stream.x, None]
+        y += [*stream.y, None]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": x,
+        "y": y,
+        "fill": "toself",
+        "fillcolor": _faint(colour(label)),
+        "line": {"width": 0, "color": colour(label)},
+        "hoverinfo": "skip",
+    }
+
+
+def _faint(code: str) -> str:
+    red, green, blue = (int(code[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.38)"
+
+
+def _moves_caption(run: Run) -> str:
+    last = max((t for t, row in enumerate(kept_rounds(run), 1) if row["churn"] > 0 and t > 1), default=None)
+    settled = "Nobody moved after the first round" if last is None else f"The last move was in round {last}"
+    best = run.snapshot.notes.get("best_restart")
+    kept = "" if best is None else f" Of {run.config.get('restarts')} restarts, the one that was kept."
+    return f"{settled}; shown are the rounds in which most clients moved.{kept}"
+
+
+SECTION = Section(order=10, show=movement)

@@ -1,0 +1,5 @@
+"""What was sent."""
+
+from corymb.report.content import Tab
+
+TAB = Tab("Communication", order=50)

@@ -1,0 +1,40 @@
+"""The commands that make the runs and the report again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from corymb.report.content import Code, Section
+from corymb.report.words import flat
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def show_commands(runs: Sequence[Run]) -> Code:
+    """Lines for a shell."""
+    return Code("commands", "To make it again", commands(runs))
+
+
+def commands(runs: Sequence[Run]) -> list[str]:
+    """What makes these runs again, and this report."""
+    kept = [run.folder for run in runs]
+    again = [
+        f"corymb run --config {shlex.quote(str(folder / 'config.toml'))}" if folder is not None else _in_full(run)
+        for run, folder in zip(runs, kept, strict=True)
+    ]
+    folders = [shlex.quote(str(folder)) for folder in kept if folder is not None]
+    return [*again, f"corymb report {' '.join(folders)}"] if len(folders) == len(runs) else again
+
+
+def _in_full(run: Run) -> str:
+    """The command line of a run that was not saved: its settings one by one."""
+    left_out = ("record", "data", "algorithm", "groups")
+    settings = flat({name: value for name, value in run.config.items() if name not in left_out})
+    options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in settings.items() if value not in ("", "()"))
+    return f"corymb run {shlex.quote(str(run.config['data']))} {run.config['algorithm']} {options}"
+
+
+SECTION = Section(order=10, show=show_commands)

@@ -1,0 +1,5 @@
+"""The run at a glance."""
+
+from corymb.report.content import Tab
+
+TAB = Tab("Overview", order=10)

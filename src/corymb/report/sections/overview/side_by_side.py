@@ -1,0 +1,37 @@
+"""Quality, clusters and cost of each run in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from corymb.report.content import Dot, Section, Table
+from corymb.report.facts import score_of
+from corymb.report.words import titles_of
+from corymb.runs.progress import readable_bytes
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def side_by_side(runs: Sequence[Run]) -> Table | None:
+    """A row for each run; nothing where there is one run only."""
+    run = runs[0]
+    if len(runs) < 2:
+        return None
+    score, rows = score_of(runs[0]), []
+    for title, run in zip(titles_of(runs), runs, strict=True):
+        row: dict[str, str | Dot] = {"run": title}
+        if score is not None:
+            row[f"test {score.words}"] = score.text(run.metrics.get(f"test_{score.name}"))
+            row["worst tenth"] = score.text(run.metrics.get(f"worst_decile_{score.name}"))
+        if "ari" in runs[0].metrics:
+            row["ARI"] = f"{run.metrics['ari']:.2f}" if "ari" in run.metrics else "–"
+        row["clusters"] = str(run.clusters)
+        row["sent"] = readable_bytes(run.ledger.bytes_down + run.ledger.bytes_up)
+        row["seconds"] = f"{run.seconds:.1f}"
+        rows.append(row)
+    return Table("runs", "Side by side", rows, style="names", wide=True, subject=True)
+
+
+SECTION = Section(order=30, show=side_by_side)

@@ -1,0 +1,42 @@
+"""Scores within each cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import final_losses, score_of, scores_of
+from corymb.report.figures.drawing import box
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def by_cluster(runs: Sequence[Run]) -> Figure | None:
+    """Clients' test scores within each cluster, or their training losses where no scores were kept."""
+    run = runs[0]
+    score = score_of(run)
+    if run.clusters < 1:
+        return None
+    if (scores := scores_of(run)) is not None and score is not None:
+        values, what, percent = scores, f"test {score.words}", score.percent
+    elif (losses := final_losses(run)) is not None:
+        values, what, percent = losses.min(1), "training loss of the best model", False
+    else:
+        return None
+    labels = run.snapshot.labels.numpy()
+    traces = [box(run, label, values, np.flatnonzero(labels == label), percent) for label in run.sizes]
+    layout = {
+        "height": 110 + 52 * len(traces),
+        "xaxis": {"title": {"text": what}, "tickformat": ".0%" if percent else ""},
+        "yaxis": {"autorange": "reversed", "showgrid": False},
+        "margin": {"l": 84, "r": 20},
+    }
+    caption = f"Each dot is a client: {what}. Boxes hold the middle half, dots far to the side deserve a look."
+    return Figure("by-cluster", f"{what.capitalize()} by cluster", caption, traces, layout)
+
+
+SECTION = Section(order=10, show=by_cluster)

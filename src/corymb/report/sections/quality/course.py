@@ -1,0 +1,33 @@
+"""Test score by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import kept_rounds, score_of
+from corymb.report.figures.drawing import NO_CLUSTER, label_at, line
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def course(runs: Sequence[Run]) -> Figure | None:
+    """Test score by round, where the run was evaluated on its way."""
+    run = runs[0]
+    score, rows = score_of(run), [(t, row["metrics"]) for t, row in enumerate(kept_rounds(run), 1) if "metrics" in row]
+    if score is None or len(rows) < 3:
+        return None
+    traces, annotations = [], []
+    for name, words, tint in (("test", "mean", "$accent"), ("worst_decile", "worst tenth", NO_CLUSTER)):
+        known = [(t, metrics[f"{name}_{score.name}"]) for t, metrics in rows if f"{name}_{score.name}" in metrics]
+        traces.append(line([t for t, _ in known], [round(value, 5) for _, value in known], tint))
+        annotations.append({**label_at(*known[-1], words, tint), "yshift": 12 if name == "test" else -14})
+    axis = {"title": {"text": f"test {score.words}"}, "tickformat": ".0%" if score.percent else ""}
+    layout = {"height": 320, "xaxis": {"title": {"text": "round"}}, "yaxis": axis, "annotations": annotations}
+    caption = f"It was looked at in {len(rows)} rounds; a flat end says that more rounds would add little."
+    return Figure("course", f"Test {score.words} by round", caption, traces, layout)
+
+
+SECTION = Section(order=20, show=course)

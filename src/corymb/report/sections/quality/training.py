@@ -1,0 +1,41 @@
+"""Training loss by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import kept_rounds
+from corymb.report.figures.drawing import NO_CLUSTER, line
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def training(runs: Sequence[Run]) -> Figure | None:
+    """Training loss by round."""
+    run = runs[0]
+    rows = [row for row in run.history if row["train_loss"] is not None]
+    if len(rows) < 2:
+        return None
+    kept, traces = {row["clock"] for row in kept_rounds(run)}, []
+    for stage in dict.fromkeys(_restart(row) for row in rows):
+        mine = [row for row in rows if _restart(row) == stage and not str(row["stage"]).startswith("scored")]
+        tint = "$accent" if any(row["clock"] in kept for row in mine) else NO_CLUSTER
+        traces.append(line(list(range(1, len(mine) + 1)), [row["train_loss"] for row in mine], tint))
+    traces.sort(key=lambda trace: bool(trace["line"]["color"] == "$accent"))  # what was kept lies above
+    layout = {"height": 320, "xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "training loss"}}}
+    several = len([trace for trace in traces if trace["x"]]) > 1
+    caption = "Mean over the clients that took part, before they trained; " + (
+        "the restart that was kept is in colour." if several else f"it ended at {rows[-1]['train_loss']:.3g}."
+    )
+    return Figure("training", "Training loss", caption, traces, layout)
+
+
+def _restart(row: dict[str, Any]) -> str:
+    first = str(row["stage"]).partition("/")[0]
+    return first.replace("scored-", "restart-") if first.startswith(("restart-", "scored-")) else ""
+
+
+SECTION = Section(order=30, show=training)

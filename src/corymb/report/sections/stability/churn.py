@@ -1,0 +1,41 @@
+"""Churn and agreement by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import agreement, kept_rounds, moments, repairs
+from corymb.report.figures.drawing import PALETTE, flag, label_at, line, upright
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def churn(runs: Sequence[Run]) -> Figure | None:
+    """The share of clients that changed cluster, and the agreement with the round before."""
+    run = runs[0]
+    rows = kept_rounds(run)
+    if len(rows) < 3 or run.clusters < 2:
+        return None
+    shares = [round(row["churn"], 4) for row in rows[1:]]  # in the first round everybody is new
+    traces = [line(list(range(2, len(rows) + 1)), shares, "$accent")]
+    annotations = [label_at(len(rows), shares[-1], "churn", "$accent")]
+    if path := moments(run):
+        agreed = [(t, round(value, 4)) for t, value in agreement(path)]
+        traces.append(line([t for t, _ in agreed], [value for _, value in agreed], PALETTE[1]))
+        annotations.append(label_at(len(rows), agreed[-1][1], "ARI to the round before", PALETTE[1]))
+    mended = repairs(run)
+    layout = {
+        "height": 340,
+        "xaxis": {"title": {"text": "round"}},
+        "yaxis": {"range": [-0.04, 1.08], "tickformat": ".0%" if len(traces) == 1 else ""},
+        "shapes": [upright(t) for t in mended],
+        "annotations": [*annotations, *(flag(t, "regrouped") for t in mended[:1])],
+    }
+    caption = "Churn is the share of clients that changed cluster in a round: a settled run has none, and an ARI of 1."
+    return Figure("stability", "Churn and agreement by round", caption, traces, layout)
+
+
+SECTION = Section(order=10, show=churn)

@@ -1,0 +1,41 @@
+"""How clearly each client's own model fits best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import CLEAR_MARGIN, final_losses, margins
+from corymb.report.figures.drawing import box, flag, upright
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def show_margins(runs: Sequence[Run]) -> Figure | None:
+    """The margin between the best model and the second best, by cluster."""
+    run = runs[0]
+    losses = final_losses(run)
+    if losses is None or run.clusters < 1:
+        return None
+    sure, labels = margins(losses), run.snapshot.labels.numpy()
+    traces = [box(run, label, sure, np.flatnonzero(labels == label), False) for label in run.sizes]
+    doubtful = int((sure < CLEAR_MARGIN).sum())
+    layout = {
+        "height": 110 + 52 * len(traces),
+        "xaxis": {"type": "log", "title": {"text": "second least loss ÷ least loss"}, "tickangle": 0,
+                  "tickvals": [1, 2, 5, 10, 30, 100, 1000], "range": [-0.04, float(np.log10(np.nanmax(sure))) + 0.1]},
+        "yaxis": {"autorange": "reversed", "showgrid": False},
+        "shapes": [upright(CLEAR_MARGIN)],
+        "annotations": [flag(float(np.log10(CLEAR_MARGIN)), f"{CLEAR_MARGIN}×")],
+        "margin": {"l": 84, "r": 20},
+    }  # fmt: skip
+    many = "No client is" if not doubtful else "One client is" if doubtful == 1 else f"{doubtful} clients are"
+    caption = f"Right of the line a client's own model clearly fits better than the next. {many} left of it."
+    return Figure("margins", "How sure clients are of their cluster", caption, traces, layout)
+
+
+SECTION = Section(order=20, show=show_margins)

@@ -1,0 +1,102 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from corymb.core.federation import Ledger
+from corymb.report import sections
+from corymb.report.html import as_json, write_report
+from corymb.report.sections import clusters, figures, tabs
+from corymb.report.sections.clients.rejected import rejections
+from tests.report.reported import HARMFUL, Page, noted, runs, soft_run
+
+
+def test_what_algorithms_leave_in_their_notes_is_drawn():
+    run = runs()[0]
+    threshold = {"distance_counts": [3, 0, 2], "distance_edges": [0.0, 1, 2, 3], "threshold": 1.5, "gap": 3.0}
+    drawn = figures([noted(run, **threshold, chance=1.2)])
+    histogram = next(figure for figure in drawn if figure.name == "distances")
+    assert histogram.data[0]["y"] == [3, 0, 2]
+    assert "3.00×" in histogram.caption
+    drawn = figures([noted(run, silhouette_by_k={"2": 0.9, "3": 0.4}, k=2)])
+    assert next(figure for figure in drawn if figure.name == "silhouettes").data[0]["x"] == ["2", "3"]
+
+
+def test_clients_that_gave_no_losses_are_left_out():
+    run = runs()[0]
+    losses = run.losses.clone()
+    losses[3] = float("nan")
+    drawn = {figure.name: figure for figure in figures([replace(run, losses=losses)])}
+    assert sum(len(trace["x"]) for trace in drawn["map"].data) == len(run.names) - 1
+    json.loads(as_json([figure._asdict() for figure in drawn.values()]))
+
+
+def test_a_client_that_is_rejected_is_listed_once_a_reason():
+    entries = [{"clock": clock, "client": HARMFUL[0], "reason": "not finite"} for clock in (1, 2)]
+    run = replace(runs()[0], ledger=Ledger(rejected=entries))
+    assert rejections(run) == [{"client": HARMFUL[0], "reason": "not finite", "replies": "2", "rounds": "1 to 2"}]
+
+
+def test_a_run_in_which_nobody_knows_all_losses_or_shares_has_a_page(tmp_path):
+    run = soft_run()
+    losses = run.losses.clone()
+    losses[:, 0] = float("nan")
+    unknown = replace(run, losses=losses, snapshot=replace(run.snapshot, shares=torch.zeros(12, 2)))
+    drawn = {figure.name for figure in figures([unknown])}
+    assert not drawn & {"map", "losses", "margins", "memberships"}
+    write_report(unknown, tmp_path / "a.html")
+    write_report(unknown, tmp_path / "a.png")
+
+
+NEW_SECTION = """
+from corymb.report.content import Section, Table
+
+
+def seeds(runs):
+    return Table("seeds", "Seeds of all runs", [{"run": str(i), "seed": str(run.seed)} for i, run in enumerate(runs)])
+
+
+SECTION = Section(order=15, show=seeds)
+"""
+
+
+def test_a_new_section_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "seeds.py").write_text(NEW_SECTION)
+    before = Page(write_report(runs(), tmp_path / "before.html").read_text("utf-8"))
+    monkeypatch.setattr(clusters, "__path__", [*clusters.__path__, str(tmp_path)])
+    after = Page(write_report(runs(), tmp_path / "after.html").read_text("utf-8"))
+    assert "Seeds of all runs" not in before.texts
+    titles = [text for text in after.texts if text in ("How clients moved", "Seeds of all runs", "Map of clients")]
+    assert titles == ["How clients moved", "Seeds of all runs", "Map of clients"]
+    assert "### Seeds of all runs" in write_report(runs(), tmp_path / "after.md").read_text("utf-8")
+
+
+def test_names_of_contents_are_unique():
+    found = [
+        content.name for filled in sections.fill(runs()) for content in filled.contents if hasattr(content, "name")
+    ]
+    assert len(found) == len(set(found))
+
+
+def test_sections_of_a_tab_have_orders_of_their_own():
+    for tab in tabs():
+        orders = [section.order for section in sections.sections(tab)]
+        assert len(orders) == len(set(orders)), tab
+
+
+def test_soft_memberships_are_drawn_where_there_are_any():
+    drawn = {figure.name: figure for figure in figures([soft_run()])}
+    columns = zip(*(trace["y"] for trace in drawn["memberships"].data), strict=True)
+    assert all(sum(column) == pytest.approx(1, abs=1e-3) for column in columns)
+    assert len(drawn["memberships"].data[0]["x"]) == len(soft_run().names)
+    assert "memberships" not in {figure.name for figure in figures(runs())}
+
+
+def test_clients_without_shares_are_left_out_of_the_memberships():
+    run = soft_run()
+    shares = torch.cat([run.snapshot.shares[:-1], torch.zeros(1, 2)])
+    partial = replace(run, snapshot=replace(run.snapshot, shares=shares))
+    (figure,) = (figure for figure in figures([partial]) if figure.name == "memberships")
+    assert len(figure.data[0]["x"]) == len(run.names) - 1
+    assert "11 of 12 clients are drawn" in figure.caption

@@ -1,0 +1,40 @@
+import re
+from dataclasses import replace
+
+from corymb.core.federation import Ledger
+from corymb.report.facts import kept_rounds
+from corymb.report.words import titles_of, verdict, warnings_of
+from tests.report.reported import HARMFUL, noted, runs
+
+
+def test_the_verdict_is_three_sentences():
+    found, sure, gained = verdict(runs())
+    assert found == "IFCA found 2 clusters among 12 clients, each of 6."
+    assert sure.startswith("The groups are exactly the known ones, for all clients the next best model")
+    assert re.search(
+        r"points better than one model for all, .* every client alone and .* in the known groups\.$", gained
+    )
+    assert "add a run of fedavg" in verdict(runs()[:1])[2]
+
+
+def test_warnings_name_what_went_wrong():
+    run = runs()[0]
+    assert warnings_of(run) == []
+    rejected = [{"clock": clock, "client": HARMFUL[0], "reason": "not finite"} for clock in (1, 2)]
+    bad = replace(run, ledger=Ledger(rejected=rejected), stopped="interrupted")
+    rows = [{**row, "notes": {"collapse": {}}} if place == 2 else row for place, row in enumerate(kept_rounds(run))]
+    warned = " ".join(warnings_of(replace(noted(bad, best_restart=None), history=rows)))
+    assert "interrupted" in warned
+    assert "2 replies from 1 client were" in warned
+    assert "regrouped in round 3" in warned
+
+
+def test_runs_of_one_kind_are_told_apart():
+    ifca, fedavg, *_ = runs()
+    assert titles_of([ifca, fedavg, fedavg]) == ["IFCA", "global (FedAvg), run 2", "global (FedAvg), run 3"]
+
+
+def test_an_algorithm_that_nobody_named_goes_by_its_own_name():
+    run = replace(runs()[0], config={**runs()[0].config, "algorithm": "Mine"})
+    assert titles_of([run]) == ["Mine"]
+    assert verdict([run])[0].startswith("Mine found 2 clusters")

@@ -1,0 +1,46 @@
+"""The recipes of CONTRIBUTING.md, followed to the letter in a throw-away copy of the package's folders."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import corymb
+from corymb import algorithms
+from corymb.report.html import write_report
+from corymb.report.sections import quality
+from tests.report.reported import runs
+
+ROOT = Path(__file__).parents[1]
+
+
+def recipe(heading):
+    """The Python block below a heading."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    return re.search(rf"(?ms)^## {heading}$.*?^```python\n(.*?)^```", text)[1]
+
+
+def added(package, name, source, folder, monkeypatch):
+    """A module that stands in a package's folder for this test only."""
+    (folder / f"{name}.py").write_text(source)
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    return importlib.import_module(f"{package.__name__}.{name}")
+
+
+def test_a_report_section_is_one_file(tmp_path, monkeypatch):
+    before = write_report(runs(), tmp_path / "before.md").read_text()
+    added(quality, "rounds", recipe("Add a report section"), tmp_path, monkeypatch)
+    page = write_report(runs(), tmp_path / "after.html").read_text()
+    assert "Rounds of each run" not in before
+    assert "<h3>Rounds of each run</h3>" in page
+    assert page.index("<h2>Quality</h2>") < page.index("Rounds of each run") < page.index("<h2>Stability</h2>")
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_an_algorithm_is_one_file(engine, tmp_path, monkeypatch):
+    module = added(algorithms, "slow_average", recipe("Add an algorithm"), tmp_path, monkeypatch)
+    data = corymb.datasets.digits(clients=4, train=20, test=10)
+    run = corymb.fit(module.SlowAverage(rounds=2), data, engine=engine)
+    assert len(run.history) == 2
+    assert set(run.labels.values()) == {0}
