@@ -21,7 +21,7 @@ class Defaults(NamedTuple):
 def defaults_for(kind: DataSchema) -> Defaults:
     """The defaults for a kind of data.
 
-    >>> defaults_for(Kind(task="classification", features=(64,), classes=("0", "1")))
+    >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1")))
     Defaults(lr=0.3, rounds=40)
     """
     if kind.task == "classification":

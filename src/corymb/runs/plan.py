@@ -1,0 +1,174 @@
+"""The plan of a run: which clients, which algorithm, how, and where clients compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corymb.core.federation import Federation
+from corymb.core.objective import Objective
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.data import FederatedDataset
+from corymb.data.schema import schema_of
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.engines.memory import Journal
+from corymb.objectives.partial import PartialObjective
+from corymb.runs.catalogue import name_of
+from corymb.runs.environment import versions
+from corymb.runs.learners import Model
+from corymb.runs.run import served_in_place
+from corymb.runs.settings import DataOptions, RunSettings, names
+from corymb.settings import InvalidInput, require, to_dict
+from corymb.trees import Params
+
+
+def placement_for(settings: RunSettings) -> Placement:
+    """The device and the precision of clients' arithmetic."""
+    device, precision = _device(settings.device), settings.precision
+    require(
+        not (device == "mps" and precision == "float64"), "MPS has no float64: use another precision, or device='cpu'."
+    )
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    return Placement(device, dtype, mixed=precision == "bfloat16", tf32=precision == "tf32")
+
+
+def _device(name: str) -> str:
+    available = available_devices()
+    if name == "auto":
+        return available[-1]
+    kind = name.partition(":")[0]
+    require(kind in available, f"Device {name!r} is not available here: this machine has {', '.join(available)}.")
+    return name
+
+
+def available_devices() -> list[str]:
+    """The devices of this machine, the fastest last."""
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return ["cpu", *mps, *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@contextmanager
+def threads_set(threads: int | None) -> Iterator[None]:
+    """Set the number of torch's CPU threads, and restore it afterwards."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a run in this process, before anything is learned from them."""
+
+    data: FederatedDataset
+    settings: RunSettings
+    placement: Placement
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The clients' names."""
+        return self.data.names
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """What their examples are like, as plain values."""
+        return schema_of(self.data).describe()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal exactly where the clients' data are."""
+        return self.data.fingerprint()
+
+    def open(self, objective: Objective, journal: Journal | None = None) -> LoopEngine | VectorisedEngine:
+        """An engine with these clients, an objective and empty client memory."""
+        settings = self.settings
+        if settings.engine == "loop":
+            none = settings.kernel is None
+            require(none, "The loop engine has no kernels: leave kernel out, or use engine='vectorised'.")
+            return LoopEngine(objective, self.data, self.placement, journal=journal)
+        budget = None if settings.memory == "auto" else settings.memory
+        return VectorisedEngine(
+            objective, self.data, self.placement, memory=budget, kernel=settings.kernel, journal=journal
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to run, on which clients and how. The data themselves stay behind the engine."""
+
+    algorithm: Algorithm
+    clients: Clients
+    model: Model | None
+    settings: RunSettings
+    placement: Placement
+    data_name: str
+    data_options: DataOptions = DataOptions()  # noqa: RUF009 - frozen
+    truth: Tensor | None = None
+    """The true clusters and parameters, known in simulations only."""
+    true_parameters: Params | None = None
+    max_seconds: float | None = None
+
+    def open(self, objective: Any, journal: Journal | None = None) -> LoopEngine | VectorisedEngine:
+        """An engine with the clients, an objective and empty client memory; the examples are shared."""
+        return self.clients.open(placed(objective, self.placement), journal)
+
+    def federate(self, engine: LoopEngine | VectorisedEngine) -> Federation:
+        """The clients behind an engine."""
+        return Federation(engine, min_replies=self.settings.min_replies)
+
+
+def config_of(plan: Plan, engine: LoopEngine | VectorisedEngine, *, model: str, seed: int) -> dict[str, Any]:
+    """What is run, in a form that can be run again; `record` holds what else there is to know."""
+    used = engine.describe()
+    # What the engine chose ("auto" memory, say) replaces what was asked for, so that resuming gives the same bits; but
+    # a kernel that the engine chose is no choice of the user's, and is recorded as such.
+    chosen = {name: used[name] for name in names(RunSettings) if name in used and name != "kernel"}
+    return {
+        "data": plan.data_name,
+        "algorithm": name_of(plan.algorithm),
+        "model": model,
+        **to_dict(plan.settings),
+        **chosen,
+        "seed": seed,
+        **plan.data_options.given(),
+        **to_dict(plan.algorithm),
+        "record": {
+            **{name: used[name] for name in ("kernel", "chunk") if name in used},
+            "learns": engine.objective.describe(),
+            "served": "assigned" if served_in_place(plan.algorithm) is None else "own",
+            "data": plan.clients.fingerprint,
+            "clients": len(engine.names),
+            "versions": versions(),
+        },
+    }
+
+
+def placed(objective: Objective, placement: Placement) -> Objective:
+    """An objective on the run's device and in its precision."""
+    if isinstance(objective, PartialObjective) and not objective.movable and placement != Placement():
+        raise InvalidInput(f"{objective.name} has no to(device, dtype): it can run on device='cpu' with float32 only.")
+    return objective.to(placement.device, placement.dtype)
+
+
+def placed_snapshot(snapshot: Snapshot, placement: Placement) -> Snapshot:
+    """A snapshot with its models on the run's device and in its precision; labels and counts stay on the CPU."""
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(placement.device, placement.dtype)
+
+    floats = (torch.float32, torch.float64) if placement.dtype == torch.float64 else (torch.float32,)
+    return replace(
+        snapshot,
+        models={name: move(value) for name, value in snapshot.models.items()},
+        shares=None if snapshot.shares is None else move(snapshot.shares),
+        carry={name: move(v) if v.dtype in floats else v for name, v in snapshot.carry.items()},
+    )
