@@ -10,6 +10,7 @@ from torch import Tensor
 from corymb.core.client import Objective
 from corymb.core.federation import Federation
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.settings import fingerprint
 
 SIZES = (1, 2, 5, 7, 7, 12)
 DOUBLE = Placement(dtype=torch.float64)
@@ -25,6 +26,17 @@ class Data(NamedTuple):
     names: list[str]
     train: Ragged
     test: Ragged
+
+    @property
+    def schema(self) -> dict:
+        """What the examples are like."""
+        task = "regression" if self.train.y.is_floating_point() else "classification"
+        return {"task": task, "features": tuple(self.train.x.shape[1:]), "classes": ()}
+
+    def fingerprint(self) -> str:
+        """Equal exactly where the data are."""
+        tensors = [t for rows in (self.train, self.test) for t in rows]
+        return fingerprint(self.names, [t.tolist() for t in tensors])
 
     def at(self, positions: Sequence[int]) -> "Data":
         """Some of the clients, with their names, in that order."""

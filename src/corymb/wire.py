@@ -16,8 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from corymb.core.client import Examples, Share, Shares
-from corymb.core.intake import Sums
 from corymb.core.snapshot import Snapshot
+from corymb.core.sums import Sums
 from corymb.trees import Tree, leaves
 
 NAMED: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Examples, Share, Shares, Sums)}

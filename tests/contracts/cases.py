@@ -1,6 +1,5 @@
 """Every algorithm that must keep the laws: name -> settings, what is learned, tiny data. A new one is a new line."""
 
-import copy
 import functools
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -27,8 +26,6 @@ from corymb.core.client import Objective
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.engines import VectorisedEngine
-from corymb.engines.memory import MemoryStore
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
@@ -60,23 +57,14 @@ class Case(NamedTuple):
 
     def federation(self, engine: str, **options) -> Federation:
         """A federation on an engine that has never run."""
-        return Federation(_unused(_probed(self.learns, engine)), **options)
+        probed = _probed(self.learns, engine)  # probing the model each time takes long
+        return Federation(probed.open(probed.objective), **options)
 
 
 @functools.cache
 def _probed(learns: str, engine: str):
     case = Case(FedAvg(), learns)
     return tiny.ENGINES[engine](case.objective(), case.data(), tiny.DOUBLE)
-
-
-def _unused(engine):
-    """A copy with nothing in its clients' memory and no calls behind it; probing the model each time takes long."""
-    new = copy.copy(engine)
-    new._room = copy.copy(engine._room)
-    new._room.memory = MemoryStore({split: shelf.sizes for split, shelf in new._room.shelves.items()})
-    if isinstance(new, VectorisedEngine):
-        new._serial, new._look_at_test = set(), set()
-    return new
 
 
 CASES = {

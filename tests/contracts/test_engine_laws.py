@@ -10,6 +10,7 @@ from torch.func import vmap
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.engines.vectorised.engine import Need
 from corymb.keys import fold, normal, root, uniform
 from corymb.local import Descent, descend, gradient, loss, losses, one_hot, part, scores
 from corymb.trees import count, stack, take
@@ -136,7 +137,7 @@ def test_the_choice_of_a_kernel_is_a_pure_function_of_model_optimiser_and_device
 def test_the_size_of_a_chunk_changes_nothing(learner, share):
     """One client at a time, and two or three."""
     whole = room(learner, None).__dict__["_engine"]
-    fed = room(learner, None, int(1 + share * N * whole._bytes_of(max(SIZES))))
+    fed = room(learner, None, int(1 + share * N * whole._bytes_of(max(SIZES), Need())))
     chunk = fed.__dict__["_engine"].describe()["chunk"]
     assert chunk == 1 if share == 0 else 1 < chunk < N
     assert farthest(ask(fed, measure, models_of(learner)), right(learner, None)) < CLOSE
@@ -157,7 +158,7 @@ def test_order_and_company_change_no_clients_numbers(learner, kernel):
 def test_a_further_client_changes_no_other_clients_numbers(kernel):
     """It comes first, and is longer than all others."""
     learner = LEARNERS["mlp"]
-    stranger = learner.data((30,), seed=8)._replace(names=["stranger"])
+    stranger = learner.data((30,), seed=8)._replace(names=["a stranger"])
     more = join(stranger, learner.data())
     engine = LoopEngine if kernel == "loop" else functools.partial(VectorisedEngine, kernel=kernel)
     got = ask(Federation(engine(learner.objective(), more, DOUBLE)), train, models_of("mlp"), how=HOWS["epochs"])

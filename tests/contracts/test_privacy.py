@@ -25,18 +25,19 @@ class Spy:
 
     def __init__(self, engine) -> None:
         self.engine = engine
-        self.objective, self.names, self.sizes = engine.objective, engine.names, engine.sizes
-        self.commit, self.rewind = engine.commit, engine.rewind
         self.calls: list[Call] = []
         self.parts: list = []
         self.kept: list[dict[str, Tensor]] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self.engine, name)
 
     def run(self, call, ids):
         self.calls.append(call)
         for part in self.engine.run(call, ids):
             self.parts.append(part)
             yield part
-        tables = self.engine._room.memory._tables
+        tables = self.engine.host.memory._tables
         self.kept.append({f"{name}/{i}": leaf for name, t in tables.items() for i, leaf in enumerate(leaves(t.values))})
 
 
@@ -98,7 +99,7 @@ def test_a_reply_is_all_that_a_part_holds(engine):
     fed = Federation(spy)
     list(drive(case.algorithm, fed))
     for part, call in zip(spy.parts, spy.calls, strict=True):
-        assert type(part)._fields == ("ids", "value", "rejected", "bytes_up")
+        assert type(part)._fields == ("ids", "value", "rejected", "host", "spread", "error")
         names = set(flatten(part.value.total)[1].names) if call.verb == "sum" else set()
         assert names <= set(fed.objective.init(fed.key("any")))
 

@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.core.client import Share, Shares
-from corymb.core.intake import Sums, Tally, add_up, faults, merge_sums
+from corymb.core.engine import Part
+from corymb.core.intake import LARGEST, REASON, Intake, row_faults
+from corymb.core.sums import RunningSum, Sums, add_up
 from corymb.trees import take
 from tests.tiny import farthest
 
@@ -62,12 +64,17 @@ def test_sums_are_those_of_a_loop(rows):
     assert torch.equal(sums.note["loss"], rows.note["loss"])
 
 
-def tallied(rows, chunks):
-    tally = Tally("sum")
+def asked(verb, n=10, size=4):
+    """An intake for n clients with so many examples each."""
+    return Intake(verb, torch.arange(n), torch.full((n,), size))
+
+
+def taken_in(rows, chunks):
+    intake = asked("sum", size=5)
     for chunk in chunks:
         index = torch.tensor(chunk)
-        tally.add(index, take(rows, index), torch.full((len(chunk),), 5), {})
-    part, writes = tally.result()
+        intake.add_rows(index, take(rows, index), {})
+    part, writes, *_ = intake.result()
     assert len(writes) == len(chunks)
     return part
 
@@ -78,7 +85,7 @@ def test_neither_chunks_nor_order_change_sums(rows, data):
     order = data.draw(st.permutations(range(n)))
     cuts = sorted(data.draw(st.sets(st.integers(1, n - 1)))) if n > 1 else []
     chunks = [order[a:b] for a, b in zip([0, *cuts], [*cuts, n], strict=True)]
-    part = tallied(rows, chunks)
+    part = taken_in(rows, chunks)
     want = add_up(rows)
     assert part.rejected == []
     assert part.ids.tolist() == list(order)
@@ -122,7 +129,7 @@ def test_a_row_that_is_not_finite_is_dropped_even_where_its_weight_is_zero(rows,
     rows.value[name][index] = ill
     rows.weight[index] *= data.draw(st.sampled_from([0.0, 1.0]))
     good = [i for i in range(n) if i not in bad]
-    part = tallied(rows, [list(range(n))]) if good else None
+    part = taken_in(rows, [list(range(n))]) if good else None
     if part is not None:
         total, weight = by_hand(rows, good)
         assert farthest(part.value.total, total) < 1e-9
@@ -160,16 +167,16 @@ FAULTS = {
 
 @pytest.mark.parametrize(("rows", "wanted"), FAULTS.values(), ids=FAULTS)
 def test_faults_are_found_row_by_row(rows, wanted):
-    found = faults(rows, SIZES)
+    found = row_faults(rows, SIZES)
     assert found.keys() == wanted.keys()
     assert all(wanted[row] in found[row] for row in found)
 
 
 @pytest.mark.parametrize(("rows", "wanted"), FAULTS.values(), ids=FAULTS)
 def test_faulty_rows_never_reach_a_sum(rows, wanted):
-    tally = Tally("sum")
-    tally.add(torch.tensor([10, 11, 12]), rows, SIZES, {})
-    part, _ = tally.result()
+    intake = Intake("sum", torch.tensor([10, 11, 12]), SIZES)
+    intake.add_rows(torch.tensor([10, 11, 12]), rows, {})
+    part = intake.result().part
     good = [row for row in range(3) if row not in wanted]
     total, weight = by_hand(rows, good)
     assert part.ids.tolist() == [10 + row for row in good]
@@ -179,13 +186,13 @@ def test_faulty_rows_never_reach_a_sum(rows, wanted):
 
 
 def test_as_much_weight_as_examples_is_allowed():
-    assert faults(share(weight=double([4, 0, 0, 4, 4, 4], 3, 2)), SIZES) == {}
+    assert row_faults(share(weight=double([4, 0, 0, 4, 4, 4], 3, 2)), SIZES) == {}
 
 
 def test_large_finite_rows_that_only_add_up_to_infinity_within_a_row_are_fine_in_a_map():
-    tally = Tally("map")
-    tally.add(torch.arange(2), {"w": torch.full((2, 3), 3e38)}, SIZES[:2], {})
-    part, _ = tally.result()
+    intake = asked("map")
+    intake.add_rows(torch.arange(2), {"w": torch.full((2, 3), 3e38)}, {})
+    part = intake.result().part
     assert part.ids.tolist() == [0, 1]
     assert part.rejected == []
 
@@ -201,11 +208,11 @@ def test_a_mean_of_whole_numbers_need_not_be_whole():
 
 
 def odd_one_out(rows, odd, *, first):
-    """A tally of three clients like `rows` and one like `odd`, which comes first or last."""
-    tally = Tally("sum")
+    """Three clients like `rows` and one like `odd`, which comes first or last."""
+    intake = asked("sum")
     for client, reply in [(9, odd), *enumerate(rows)] if first else [*enumerate(rows), (9, odd)]:
-        tally.add(torch.tensor([client]), reply, torch.tensor([4]), {})
-    return tally.result()[0]
+        intake.add_rows(torch.tensor([client]), reply, {})
+    return intake.result().part
 
 
 ODD = {
@@ -238,29 +245,147 @@ def test_the_form_of_most_replies_wins(odd, first):
 
 
 def test_an_odd_share_in_a_map_ends_nothing():
-    tally = Tally("map")
+    intake = asked("map")
     for client in range(3):
-        tally.add(torch.tensor([client]), take(share(), slice(0, 1)), torch.tensor([4]), {})
-    tally.add(torch.tensor([9]), ODD["weight no vector"], torch.tensor([4]), {})
-    tally.add(torch.tensor([8]), take(share(label=torch.tensor([7, 7, 7])), slice(0, 1)), torch.tensor([4]), {})
-    part, _ = tally.result()
+        intake.add_rows(torch.tensor([client]), take(share(), slice(0, 1)), {})
+    intake.add_rows(torch.tensor([9]), ODD["weight no vector"], {})
+    intake.add_rows(torch.tensor([8]), take(share(label=torch.tensor([7, 7, 7])), slice(0, 1)), {})
+    part = intake.result().part
     assert part.ids.tolist() == [0, 1, 2]
     assert sorted(client for client, _ in part.rejected) == [8, 9]
 
 
-def test_a_tally_of_nothing_is_an_empty_part():
-    part, writes = Tally("map").result()
-    assert (len(part.ids), part.value, part.rejected, part.bytes_up, writes) == (0, None, [], 0, [])
+def test_no_replies_are_an_empty_part():
+    part, writes, hosts, bytes_up = asked("map").result()
+    assert (len(part.ids), part.value, part.rejected, writes, hosts, bytes_up) == (0, None, [], [], [], 0)
 
 
-def test_bytes_up_count_what_clients_sent_whether_it_counts_or_not():
-    tally = Tally("map")
-    tally.add(torch.arange(2), {"w": torch.tensor([[1.0, 2.0], [float("nan"), 0.0]])}, SIZES[:2], {})
-    assert tally.result()[0].bytes_up == 2 * 2 * 4
-
-
-def test_merging_parts_keeps_rows_in_their_order():
+def test_a_running_sum_keeps_rows_in_the_order_in_which_they_came():
     one, two = add_up(share()), add_up(share(label=torch.tensor([1, 1, 1])))
-    merged = merge_sums([one, two])
-    assert merged.label.tolist() == [0, 1, 0, 1, 1, 1]
-    assert farthest(merged.total, {"w": one.total["w"] + two.total["w"]}) == 0
+    running = RunningSum(one)
+    running.add(two)
+    assert running.result().label.tolist() == [0, 1, 0, 1, 1, 1]
+    assert farthest(running.result().total, {"w": one.total["w"] + two.total["w"]}) == 0
+
+
+# ---- parts, from hosts that may lie
+
+
+def part(*ids, host="", weight=None, total=1.0, labels=None, k=2, **more):
+    """A partial sum of these clients, of whom each weighs 1 in the first of k sums."""
+    n = len(ids)
+    weights = double([float(n) if weight is None else weight] + [0.0] * (k - 1), k)
+    value = Sums(
+        {"w": double([total * n] + [0.0] * (k - 1), k, 1)},
+        weights,
+        torch.zeros(n, dtype=torch.int64) if labels is None else torch.tensor(labels),
+        (),
+    )
+    return Part(torch.tensor(ids, dtype=torch.int64), value, [], host)._replace(**more)
+
+
+LIES = {
+    "weight x 1e6": (part(5, 6, weight=2e6), "weight is more than its clients' sizes allow"),
+    "a little too much weight": (part(5, 6, weight=8.01), "weight is more than its clients' sizes allow"),
+    "negative weight": (part(5, 6, weight=-1.0), "weight is negative"),
+    "weight not a number": (part(5, 6, weight=float("nan")), "not finite"),
+    "label 99": (part(5, 6, labels=[0, 99]), "label is out of range for 2 clusters"),
+    "label -1": (part(5, 6, labels=[-1, 0]), "label is out of range for 2 clusters"),
+    "total of 1e300": (part(5, 6, total=1e300), "total is larger than its weight allows"),
+    "total just too large": (part(5, 6, total=1.001 * LARGEST), "total is larger than its weight allows"),
+    "total without weight": (part(5, 6, weight=0.0), "total is larger than its weight allows"),
+    "total not finite": (part(5, 6, total=float("-inf")), "not finite"),
+    "somebody else's client": (part(5, 6, 0, host="b"), "host that does not answer"),
+    "another host's name": (part(5, 6, host="a"), "host that does not answer"),
+}
+HOSTS = ["a", "a", "a", "a", "a", "b", "b", "b", "c", "c"]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize(("lie", "reason"), LIES.values(), ids=LIES)
+def test_a_lie_is_refused_and_named_and_changes_nobodys_numbers(lie, reason, first):
+    lie = lie if lie.host else lie._replace(host="b")
+    honest = [part(0, 1, host="a"), part(2, host="a"), part(8, 9, host="c")]
+    intake = Intake("sum", torch.arange(10), torch.full((10,), 4), HOSTS)
+    for one in [lie, *honest] if first else [*honest, lie]:
+        intake.add_part(one)
+    got, _, hosts, bytes_up = intake.result()
+    assert got.ids.tolist() == [0, 1, 2, 8, 9]
+    assert set(hosts) == {"a", "c"}
+    assert [client for client, _ in got.rejected] == ([5, 6] if lie.host == "b" else [])
+    assert all(reason in why for _, why in got.rejected)
+    assert got.value.total["w"].tolist() == [[5.0], [0.0]]
+    assert got.value.weight.tolist() == [5.0, 0.0]
+    assert bytes_up == 5 * (8 + 2 * 8 + 8)
+
+
+def test_as_much_as_its_clients_may_weigh_is_allowed_of_a_part():
+    intake = asked("sum")
+    intake.add_part(part(5, 6, weight=8.0, total=4 * LARGEST))
+    assert intake.result().part.ids.tolist() == [5, 6]
+
+
+def test_a_host_may_turn_down_its_own_clients_only_and_is_cut_short():
+    intake = Intake("sum", torch.arange(10), torch.full((10,), 4), HOSTS)
+    told = [(0, "a stranger's"), (99, "nobody"), (-1, "nobody"), (6, "x" * 10**6), (5, "came too")]
+    intake.add_part(part(5, host="b", rejected=told))
+    got = intake.result().part
+    assert got.rejected == [(6, "x" * REASON)]
+
+
+def test_what_is_refused_from_a_row_is_refused_from_a_part_of_that_row():
+    for rows, wanted in FAULTS.values():
+        for row in range(3):
+            one = take(rows, slice(row, row + 1))
+            intake = asked("sum")
+            intake.add_part(Part(torch.tensor([row]), add_up(one), []))
+            assert (intake.result().part.ids.tolist() == []) == (row in wanted), (row, wanted)
+
+
+def test_a_part_of_rows_with_a_bad_row_is_refused_whole():
+    """Its host has kept what its clients wrote, and will forget it only as a whole."""
+    intake = asked("map")
+    intake.add_part(Part(torch.tensor([5, 6]), {"w": torch.tensor([1.0, float("nan")])}, []))
+    intake.add_part(Part(torch.tensor([1]), {"w": torch.tensor([2.0])}, []))
+    got = intake.result().part
+    assert got.ids.tolist() == [1]
+    assert got.rejected == [(5, "value is not finite"), (6, "value is not finite")]
+
+
+@st.composite
+def arrivals(draw):
+    """Parts of 1 to 3 clients of two forms, some of them bad, and an order in which they arrive."""
+    clients = draw(st.permutations(range(12)))
+    parts = []
+    while clients:
+        n = draw(st.integers(1, 3))
+        mine, clients = clients[:n], clients[n:]
+        bad = draw(st.sampled_from(["no", "no", "no", "weight", "nan", "silent"]))
+        made = part(*mine, k=draw(st.sampled_from([2, 2, 3])), total=draw(numbers), labels=[0] * len(mine))
+        if bad == "weight":
+            made = part(*mine, weight=1e9)
+        elif bad == "nan":
+            made = part(*mine, total=float("nan"))
+        elif bad == "silent":
+            made = Part(torch.empty(0, dtype=torch.int64), None, [(client, "ill") for client in mine])
+        parts.append(made)
+    return parts, draw(st.permutations(range(len(parts))))
+
+
+@given(arrivals())
+def test_the_order_of_arrival_changes_nothing_but_rounding(drawn):
+    parts, order = drawn
+    results = []
+    for arriving in (parts, [parts[i] for i in order]):
+        intake = asked("sum", n=12)
+        for one in arriving:
+            intake.add_part(one)
+        results.append(intake.result().part)
+    one, other = results
+    assert sorted(one.ids.tolist()) == sorted(other.ids.tolist())
+    assert one.rejected == other.rejected
+    if len(one.ids):
+        assert farthest(one.value.total, other.value.total) < 1e-9
+        assert farthest(one.value.weight, other.value.weight) < 1e-9
+        labels = [dict(zip(got.ids.tolist(), got.value.label.tolist(), strict=True)) for got in results]
+        assert labels[0] == labels[1]

@@ -226,7 +226,7 @@ def test_large_parts_that_stay_are_stored_once(tmp_path):
 def test_memory_that_nobody_keeps_does_not_grow():
     run = crashing.fit("alone", ROUNDS)
     fed, _ = run.serving
-    assert not fed._engine._room.memory._undo
+    assert not fed._engine.host.memory._undo
 
 
 # ---- the command line

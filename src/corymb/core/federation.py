@@ -6,19 +6,20 @@ an example: `Cohort.map` brings every answer back as a row, `Cohort.sum` only we
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from corymb.core.client import ClientFn, Objective, Share, Shares
-from corymb.core.intake import Part, Rejection, Sums, merge_sums
+from corymb.core.client import ClientFn, Share, Shares
+from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, each
+from corymb.core.intake import Intake, Taken
+from corymb.core.sums import Sums
 from corymb.keys import Key, fold, hash_name, root
 from corymb.settings import require
-from corymb.trees import Signature, concat, flatten, leaves, map_tensors, nbytes, signature, tree_map, unflatten
+from corymb.trees import Tree, leaves, map_tensors, nbytes, tree_map
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,63 +40,12 @@ __all__ = [
 ]
 
 
-class Each(NamedTuple):
-    """An argument of which each client asked gets one row: its own, or the one that `of` names for it."""
-
-    rows: Any
-    of: Tensor | None = None
-
-    def at(self, places: Tensor) -> Any:
-        """The rows for the clients at these places of those asked."""
-        wanted = places if self.of is None else self.of.to(places.device)[places]
-        return map_tensors(lambda leaf: leaf[wanted.to(leaf.device)], self.rows)
-
-
-def each(rows: T, of: Tensor | None = None) -> T:
-    """Send each client asked its own row; any other argument goes to all alike.
-
-    `each(models, of=labels)` sends each client the model of its label, without a copy for every client at the server.
-    """
-    return Each(rows, of)  # type: ignore[return-value]
-
-
-class Call(NamedTuple):
-    """One question to clients, as an engine gets it."""
-
-    fn: ClientFn[Any, Any]
-    args: tuple[Any, ...]
-    options: dict[str, Any]
-    key: Key
-    clock: int
-    verb: Literal["map", "sum"]
-    readonly: bool = False
-
-
-class Engine(Protocol):
-    """Where clients are: the whole of what an engine must be."""
-
-    @property
-    def objective(self) -> Objective: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def sizes(self) -> Tensor: ...
-
-    def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients at positions `ids`; parts may come in any order and cover any of them."""
-        ...
-
-    def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Client memory up to `clock` is durable; only the clocks in `keep` stay reachable."""
-        ...
-
-    def rewind(self, clock: int) -> None:
-        """Forget what calls with `Call.clock >= clock` wrote into client memory."""
-        ...
-
-
 class TooFewReplies(RuntimeError):
     """Fewer clients gave a usable reply than `min_replies`."""
+
+
+class ClientsFailed(RuntimeError):
+    """The same error at every client, on hosts in other processes: a bug in a client function, not a bad client."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +59,10 @@ class Replies(Generic[T]):
 
 @dataclass
 class Ledger:
-    """What crossed the door: the sizes of the clients' own messages, the same on every engine."""
+    """What crossed the door: the sizes of the clients' own messages, the same on every engine.
+
+    Bytes are counted by the receiver: what was sent to every client asked, and the replies that counted.
+    """
 
     bytes_down: int = 0
     bytes_up: int = 0
@@ -210,6 +163,8 @@ class _Moment:
     seed: int = 0
     clock: int = 0
     calls: int = 0
+    begun: bool = False
+    """Whether anybody has been asked."""
 
     def key(self) -> Key:
         return fold(root(self.seed), self.stream, self.clock)
@@ -224,12 +179,12 @@ class Federation:
         self.min_replies = min_replies
         self.objective = engine.objective
         self.names = engine.names
-        self.sizes = engine.sizes
         self.name_hashes = torch.tensor([hash_name(name) for name in engine.names], dtype=torch.int64)
         self.ledger = Ledger()
         self.clients = Cohort(self, torch.arange(len(engine.names)))
         self._readonly = False
         self._moment = _Moment("run")
+        self._accepted = dict.fromkeys(engine.hosts, START)  # the last call accepted from each host
 
     @property
     def seed(self) -> int:
@@ -241,13 +196,30 @@ class Federation:
         """The number of snapshots yielded so far; the driver ticks it."""
         return self._moment.clock
 
+    @property
+    def sizes(self) -> Tensor:
+        """How many training examples each client says it has: n."""
+        return self._engine.sizes
+
+    @property
+    def versions(self) -> dict[str, Version]:
+        """For each host the last call that was accepted from it: what its clients remember goes that far."""
+        return dict(self._accepted)
+
     def set_clock(self, *, seed: int, clock: int) -> None:
         """Say where the run stands."""
         self._moment.seed, self._moment.clock, self._moment.calls = seed, clock, 0
 
-    def rewind(self, clock: int) -> None:
-        """Client memory as it was when the clock stood there."""
-        self._engine.rewind(clock)
+    def rewind(self, clock: int, versions: Mapping[str, Version] | None = None) -> None:
+        """Nothing that clients wrote from this clock on counts any longer: the next call tells them.
+
+        A federation that has asked nobody yet takes over client memory as a run left it: by `versions`, where the run
+        kept them, else as it was when the clock stood there.
+        """
+        then = Version(clock, 0)
+        for host, at in self._accepted.items():
+            known = at if self._moment.begun else (versions or {}).get(host, then)
+            self._accepted[host] = min(known, then)
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
         """Make client memory durable; see `Engine.commit`."""
@@ -262,7 +234,7 @@ class Federation:
         """The federation of some of the clients; clock, keys and ledger are the same."""
         return self._view(cohort.ids)
 
-    def _view(self, ids: Tensor, **changes: Any) -> Federation:
+    def _view(self, ids: Tensor, **changes: object) -> Federation:
         view = object.__new__(Federation)
         view.__dict__.update(self.__dict__, **changes)
         view.clients = Cohort(view, ids)
@@ -277,39 +249,70 @@ class Federation:
         self._moment.calls += 1
         return fold(self.key(purpose), self._moment.calls)
 
-    def ask(self, ids: Tensor, verb: Literal["map", "sum"], fn: Any, args: Any, options: Any) -> Replies[Any]:
+    def ask(self, ids: Tensor, verb: Verb, fn: Any, args: tuple[Tree, ...], options: dict[str, Tree]) -> Replies[Any]:
         """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
         if len(ids.unique()) < len(ids):
             raise ValueError("a client is asked twice in one call: give each position once")
-        _check_rows(args, options, len(ids))
-        self._moment.calls += 1
-        key = fold(self._moment.key(), "call", self._moment.calls)
-        call = Call(fn, args, options, key, self.clock, verb, self._readonly)
-        parts = list(self._engine.run(call, ids))
-        kept, rejected = _accept(parts, ids, verb)
-        down, asked = _bytes_down(args, options), len(ids)
-        self.ledger.bytes_down += down * asked
-        self.ledger.bytes_up += sum(part.bytes_up for part in parts)
-        self.ledger.asked += asked
-        self.ledger.replied += sum(len(part.ids) for part in kept)
-        named = [(self.names[i], reason) for i, reason in rejected]
-        self.ledger.rejected += [{"clock": self.clock, "client": n, "reason": r} for n, r in named]
-        answered = sum(len(part.ids) for part in kept)
-        if answered < min(self.min_replies, max(asked, 1)):
+        for value in (*args, *options.values()):
+            if isinstance(value, Each):
+                value.check(len(ids))
+        call, rising = self._call(ids, verb, fn, args, options)
+        intake = Intake(verb, rising, self.sizes[rising], self._engine.hosts)
+        for part in self._engine.run(call, rising):
+            intake.add_part(part)
+        taken = intake.result()
+        named = self._enter(call, len(ids), taken)
+        answered = len(taken.part.ids)
+        if answered < min(self.min_replies, max(len(ids), 1)):
+            if not answered and len(intake.errors) == 1 and len(named) == len(ids):
+                raise ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
             why = "; ".join(f"{name}: {reason}" for name, reason in named[:3])
-            raise TooFewReplies(f"{answered} of {asked} clients gave a usable reply, wanted {self.min_replies} ({why})")
-        return self._merge(kept, ids, verb, named)
+            raise TooFewReplies(
+                f"{answered} of {len(ids)} clients gave a usable reply, wanted {self.min_replies} ({why})"
+            )
+        if not self._readonly:
+            self._accepted.update(dict.fromkeys(taken.hosts, call.version))
+        return self._in_order_asked(taken.part, ids, verb, named)
 
-    def _merge(self, parts: list[Part], asked: Tensor, verb: str, rejected: list[tuple[str, str]]) -> Replies[Any]:
-        got = torch.cat([part.ids for part in parts])
+    def _call(
+        self, ids: Tensor, verb: Verb, fn: Any, args: tuple[Tree, ...], options: dict[str, Tree]
+    ) -> tuple[Call, Tensor]:
+        """The call as it goes to the engine, which is asked in the order of all clients, whatever the cohort's is."""
+        moment = self._moment
+        moment.calls, moment.begun = moment.calls + 1, True
+        call = Call(
+            fn=fn,
+            args=args,
+            options=options,
+            key=fold(moment.key(), "call", moment.calls),
+            verb=verb,
+            version=Version(self.clock, moment.calls),
+            since=dict(self._accepted),
+            readonly=self._readonly,
+        )
+        order = ids.argsort()
+        return (call, ids) if bool((order.diff() > 0).all()) else (call.of(order), ids[order])
+
+    def _enter(self, call: Call, asked: int, taken: Taken) -> list[tuple[str, str]]:
+        """Write a call into the ledger; the clients that were rejected, by name."""
+        ledger = self.ledger
+        ledger.bytes_down += _bytes_down(call) * asked
+        ledger.bytes_up += taken.bytes_up
+        ledger.asked += asked
+        ledger.replied += len(taken.part.ids)
+        named = [(self.names[client], reason) for client, reason in taken.part.rejected]
+        ledger.rejected += [{"clock": self.clock, "client": name, "reason": reason} for name, reason in named]
+        return named
+
+    def _in_order_asked(self, part: Part, asked: Tensor, verb: Verb, rejected: list[tuple[str, str]]) -> Replies[Any]:
         place = torch.full((len(self.names),), -1)
-        place[got] = torch.arange(len(got))
+        place[part.ids] = torch.arange(len(part.ids))
         answered = asked[place[asked] >= 0]
         order = place[answered]
         if verb == "map":
-            value = _reorder(concat([part.value for part in parts]), order)
+            value = _reorder(part.value, order)
         else:
-            sums: Sums[Any] = merge_sums([part.value for part in parts])
+            sums = part.value
             value = sums._replace(label=_reorder(sums.label, order), note=_reorder(sums.note, order))
         return Replies(Cohort(self, answered), value, rejected)
 
@@ -320,84 +323,9 @@ def _reorder(rows: T, order: Tensor) -> T:
     return map_tensors(lambda leaf: leaf[order.to(leaf.device)], rows)
 
 
-def _check_rows(args: Any, options: Any, n: int) -> None:
-    for value in (*args, *options.values()):
-        if isinstance(value, Each):
-            for leaf in leaves(value.rows):
-                if value.of is None and leaf.shape[0] != n:
-                    raise ValueError(f"each(...) has {leaf.shape[0]} rows for {n} clients asked: give one row a client")
-            if value.of is not None and len(value.of) != n:
-                raise ValueError(f"each(..., of=...) names {len(value.of)} rows for {n} clients asked")
-            k = min((len(leaf) for leaf in leaves(value.rows)), default=0)
-            if value.of is not None and n and (int(value.of.min()) < 0 or int(value.of.max()) >= k):
-                raise ValueError(f"each(..., of=...) names rows {value.of.min()} to {value.of.max()}, there are {k}")
-
-
-def _bytes_down(args: Any, options: Any) -> int:
+def _bytes_down(call: Call) -> int:
     """What one client is sent: all of an argument, but of `each` one row."""
     return sum(
         sum(leaf[:1].nbytes for leaf in leaves(value.rows)) if isinstance(value, Each) else nbytes(value)
-        for value in (*args, *options.values())
+        for value in (*call.args, *call.options.values())
     )
-
-
-def _accept(parts: list[Part], asked: Tensor, verb: str) -> tuple[list[Part], list[Rejection]]:
-    """Parts that fit what was asked; the signature of most clients wins, nobody counts twice."""
-    parts = [part for part in parts if len(part.ids) or part.rejected]
-    wanted, seen, kept = set(asked.tolist()), set[int](), []
-    problems = [_problem(part, verb) for part in parts]
-    signs = [None if problem else _part_signature(part, verb) for part, problem in zip(parts, problems, strict=True)]
-    votes: Counter[Signature | None] = Counter()
-    for part, sign in zip(parts, signs, strict=True):
-        votes[sign] += len(wanted.intersection(part.ids.tolist())) if sign else 0  # who was not asked has no vote
-    winner = votes.most_common(1)[0][0] if votes else None
-    rejected: list[Rejection] = []
-    for part, problem, sign in zip(parts, problems, signs, strict=True):
-        mine = part.ids.tolist()
-        if sign != winner and not problem:
-            problem = f"part is {sign}, most clients sent {winner}"
-        elif not wanted.issuperset(mine) or len(set(mine)) < len(mine) or not seen.isdisjoint(mine):
-            problem = "reply was not asked for, or came twice"
-        if problem:
-            rejected += [(i, problem) for i in mine]
-        elif mine:
-            kept.append(part)
-            seen.update(mine)
-        rejected += part.rejected
-    reasons = dict(reversed(rejected))  # the first one given to a client
-    return kept, [(i, reasons[i]) for i in asked.tolist() if i in reasons and i not in seen]
-
-
-def _problem(part: Part, verb: str) -> str | None:
-    """What is wrong with a part whatever the others are like."""
-    n = len(part.ids)
-    if n and verb == "sum":
-        if not isinstance(part.value, Sums) or not isinstance(part.value.weight, Tensor):
-            return f"part is a {type(part.value).__name__}, wanted Sums"
-        k = part.value.weight.shape
-        if len(k) != 1 or any(leaf.shape[:1] != k for leaf in leaves(part.value.total)):
-            return "part has another number of sums than of weights"
-    if any(rows.shape[:1] != (n,) for rows in _rows_of(part, verb)):
-        return "part has another number of rows than of clients"
-    if not all(_finite(leaf) for leaf in leaves(part.value)):
-        return "part is not finite"
-    return None
-
-
-def _finite(leaf: Tensor) -> bool:
-    ends = (leaf.amax(), leaf.amin()) if leaf.is_floating_point() and leaf.numel() else ()
-    return all(bool(torch.isfinite(end)) for end in ends)
-
-
-def _rows_of(part: Part, verb: str) -> list[Tensor]:
-    return leaves((part.value.label, part.value.note) if verb == "sum" and len(part.ids) else part.value)
-
-
-def _part_signature(part: Part, verb: str) -> Signature | None:
-    if not len(part.ids):
-        return None
-    if verb == "map":
-        return signature(part.value, rows=True)
-    flat, structure = flatten(part.value)
-    rows = {id(leaf) for leaf in _rows_of(part, verb)}
-    return signature(unflatten(structure, [leaf[:0] if id(leaf) in rows else leaf for leaf in flat]))

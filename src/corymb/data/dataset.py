@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from corymb.core.engine import in_order
 from corymb.data import store as storage
 from corymb.data.arrays import Test, Truth, Values, order, read_truth
 from corymb.data.features import as_array
 from corymb.data.labels import Task
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.torch_dataset import stack
+from corymb.data.schema import DataSchema
 from corymb.data.validate import check
 from corymb.settings import require
 
@@ -66,6 +68,23 @@ class FederatedDataset:
     def features(self) -> tuple[int, ...]:
         """The shape of one example's features."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """What the examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        return DataSchema(
+            task=self.task,
+            features=self.features,
+            classes=self.classes,
+            standardise=self.standardise,
+            codes=not self.train.x.is_floating_point(),
+            linear=self.true_parameters is not None,
+        ).describe()
+
+    def in_order(self) -> FederatedDataset:
+        """The same clients in the order in which every engine has them: by name, runs of digits as numbers."""
+        order = in_order(self.names)
+        return self if bool((order.diff() > 0).all()) else self.subset(order)
 
     def __len__(self) -> int:
         return self.clients

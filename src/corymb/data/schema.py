@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from corymb.data.dataset import FederatedDataset
 from corymb.data.labels import Task
 
 
@@ -46,13 +45,13 @@ class DataSchema(NamedTuple):
         return DataSchema(**{**values, "features": tuple(values["features"]), "classes": tuple(values["classes"])})
 
 
-def schema_of(data: FederatedDataset) -> DataSchema:
-    """The kind of a data set."""
-    return DataSchema(
-        task=data.task,
-        features=data.features,
-        classes=data.classes,
-        standardise=data.standardise,
-        codes=not data.train.x.is_floating_point(),
-        linear=data.true_parameters is not None,
-    )
+class Described(Protocol):
+    """Whatever can say what its examples are like: a data set, an engine."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]: ...
+
+
+def schema_of(data: Described) -> DataSchema:
+    """What the examples of a data set, or of an engine's clients, are like."""
+    return DataSchema.read(data.schema)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
-from corymb.core.client import Objective
-from corymb.core.federation import Call
-from corymb.core.intake import Part, Tally
-from corymb.engines.host import ClientData, ClientHost, Placement, settle
-from corymb.engines.memory import Journal
+from corymb.core.engine import Call, ClientData, Journal, Part
+from corymb.core.intake import Intake
+from corymb.core.objective import Objective
+from corymb.engines.host import ClientHost, blame
+from corymb.engines.placement import Placement
 
 
 class LoopEngine:
@@ -21,33 +22,41 @@ class LoopEngine:
         self,
         objective: Objective,
         data: ClientData,
-        where: Placement = Placement(),  # noqa: B008
+        placement: Placement = Placement(),  # noqa: B008
         *,
         journal: Journal | None = None,
     ) -> None:
-        self._room = ClientHost(objective, data, where, journal)
-        self.objective, self.names, self.sizes = objective, self._room.names, self._room.sizes
+        self._use(ClientHost(objective, data, placement, journal))
+
+    def _use(self, host: ClientHost) -> None:
+        self.host, self.objective = host, host.objective
+        self.names, self.hosts, self.schema = host.names, host.hosts, host.schema
+        self.commit, self.refresh = host.commit, host.refresh
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many training examples each client has: n."""
+        return self.host.sizes
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal exactly where the clients' data are."""
+        return self.host.fingerprint
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""
-        return {"engine": "loop", **self._room.where.describe()}
+        return {"engine": "loop", **self.host.placement.describe()}
+
+    def open(self, objective: Objective, journal: Journal | None = None) -> LoopEngine:
+        """The same clients with another objective and nothing in their memory; examples are shared."""
+        engine = copy.copy(self)
+        engine._use(self.host.opened(objective, journal))
+        return engine
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients in turn."""
-        call = self._room.delivered(call)
-        tally = Tally(call.verb)
+        call = self.host.deliver(call)
+        intake = Intake(call.verb, ids, self.sizes[ids])
         clients = ((client, place) for place, client in enumerate(ids.tolist()))
-        answered, errors = self._room.ask_each(call, clients, tally)
-        settle(answered, errors, tally)
-        part, writes = tally.result()
-        for owners, slots in writes:
-            self._room.memory.write(call.clock, owners, slots)
-        yield part
-
-    def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Make client memory durable, where there is a journal; what no kept clock needs is dropped."""
-        self._room.commit(clock, keep)
-
-    def rewind(self, clock: int) -> None:
-        """Client memory as it was at `clock`."""
-        self._room.rewind(clock)
+        blame(*self.host.ask_each(call, clients, intake), intake)
+        yield self.host.settle(call, intake)

@@ -1,36 +1,20 @@
-"""Client memory at the clients' side of an engine: tables of slots, versioned by the clock."""
+"""Client memory at the clients' side of an engine: tables of slots, versioned by clock and call."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from corymb.core.client import Slot, Split
+from corymb.core.engine import START, Pages, Version
 from corymb.trees import Signature, leaves, map_tensors, signature, take, tree_map
-
-Page = dict[str, Any]
-"""Rows of one slot as plain values: ids, values, present, along, made."""
-Pages = dict[str, Page]
-"""By slot."""
-
-
-class Journal(Protocol):
-    """Where client memory outlasts the process."""
-
-    def commit(self, clock: int, keep: Collection[int], pages: Pages, whole: bool) -> None:
-        """Keep what was written up to `clock`: what changed since the last commit, or everything (`whole`)."""
-        ...
-
-    def read(self, clock: int) -> list[Pages]:
-        """What leads to the state at `clock`, to be applied in order."""
-        ...
 
 
 class _Undo(NamedTuple):
-    clock: int
+    version: Version
     slot: str
     ids: Tensor
     values: Any
@@ -40,12 +24,17 @@ class _Undo(NamedTuple):
 class _Table:
     """Rows of one slot, allocated as clients first write."""
 
-    def __init__(self, n: int, rows: Any, along: Split | None, like: Signature, made: int) -> None:
-        self.along, self.signature, self.made = along, like, made
+    def __init__(self, n: int, rows: Any, along: Split | None, made: Version) -> None:
+        self.along, self.made = along, made
         self.row_of = torch.full((n,), -1)
         self.values = map_tensors(lambda leaf: leaf[:0].clone(), rows)
         self.present = torch.zeros(n, dtype=torch.bool)
         self.used = 0
+
+    @property
+    def signature(self) -> Signature:
+        """What a row looks like."""
+        return signature(self.values, rows=True)
 
     def read(self, ids: Tensor, m: int | None) -> Slot:
         """Some clients' values, cut to m examples; where a client has none they are 0, never another client's."""
@@ -70,11 +59,20 @@ class _Table:
             self._grow()
         return self.row_of[ids]
 
-    def page(self, ids: Tensor) -> Page:
+    def widen(self, longest: int) -> None:
+        """Make room for so many examples of a client."""
+
+        def wide(leaf: Tensor) -> Tensor:
+            more = longest - leaf.shape[1]
+            return leaf if more <= 0 else torch.cat([leaf, leaf.new_zeros(len(leaf), more, *leaf.shape[2:])], dim=1)
+
+        self.values = map_tensors(wide, self.values)
+
+    def page(self, ids: Tensor) -> dict[str, Any]:
         """Some clients' rows, to be kept elsewhere."""
-        rows = self.row_of[ids]
+        rows, made = self.row_of[ids], tuple(self.made)
         values = map_tensors(lambda leaf: leaf[rows.to(leaf.device)], self.values)
-        return {"ids": ids, "values": values, "present": self.present[ids], "along": self.along, "made": self.made}
+        return {"ids": ids, "values": values, "present": self.present[ids], "along": self.along, "made": made}
 
     def _grow(self) -> None:
         have = leaves(self.values)[0].shape[0]
@@ -84,13 +82,14 @@ class _Table:
 
 
 class MemoryStore:
-    """Every slot of every client; what was written from a clock on can be taken back."""
+    """Every slot of every client; what was written after a version can be taken back."""
 
     def __init__(self, sizes: Mapping[Split, Tensor]) -> None:
-        self._sizes = sizes
+        self._sizes = dict(sizes)
+        self._longest = {split: int(m.max()) if len(m) else 0 for split, m in sizes.items()}  # never shrinks
         self._tables: dict[str, _Table] = {}
         self._undo: list[_Undo] = []
-        self._kept_from = 0  # no clock before this one can be gone back to, but for the very beginning
+        self._kept_from = START  # no version before this one can be gone back to, but for the very beginning
         self._written: dict[str, Tensor] = {}  # whose rows changed since the last export: perhaps more, never fewer
         self._rows_exported = 0  # since everything was
 
@@ -105,22 +104,22 @@ class MemoryStore:
             stored[name] = table.read(ids, None if table.along is None else padded[table.along])
         return stored
 
-    def write(self, clock: int, ids: Tensor, writes: Mapping[str, Slot]) -> None:
+    def write(self, version: Version, ids: Tensor, writes: Mapping[str, Slot]) -> None:
         """Keep stacked slots of some clients, remembering what was there."""
         for name, slot in writes.items():
             values = self._aligned(slot, ids)
-            table = self._table(name, values, slot.along, clock)
+            table = self._table(name, values, slot.along, version)
             rows = table.rows(ids)
             old = map_tensors(lambda leaf, rows=rows: leaf[rows.to(leaf.device)], table.values)  # type: ignore[misc]
-            self._undo.append(_Undo(clock, name, ids, old, table.present[ids]))
+            self._undo.append(_Undo(version, name, ids, old, table.present[ids]))
             self._put(table, ids, values, slot.present.cpu().expand(len(ids)))
-            self._written.setdefault(name, torch.zeros(len(table.row_of), dtype=torch.bool))[ids] = True
+            self._mark_written(name, table, ids)
 
-    def _table(self, name: str, values: Any, along: Split | None, clock: int) -> _Table:
+    def _table(self, name: str, values: Any, along: Split | None, made: Version) -> _Table:
         like = signature(values, rows=True)
         table = self._tables.get(name)
         if table is None:
-            table = self._tables[name] = _Table(len(self._sizes["train"]), values, along, like, clock)
+            table = self._tables[name] = _Table(len(self._sizes["train"]), values, along, made)
         if (table.signature, table.along) != (like, along):
             had, got = (f"{form} along {follows}" for form, follows in ((table.signature, table.along), (like, along)))
             raise ValueError(f"memory slot {name!r} holds {had}, cannot take {got}: use another slot")
@@ -129,8 +128,7 @@ class MemoryStore:
     def _aligned(self, slot: Slot, ids: Tensor) -> Any:
         if slot.along is None:
             return slot.value
-        sizes = self._sizes[slot.along]
-        longest = int(sizes.max())
+        sizes, longest = self._sizes[slot.along], self._longest[slot.along]
 
         def fit(leaf: Tensor) -> Tensor:
             out = leaf.new_zeros(len(ids), longest, *leaf.shape[2:])
@@ -145,25 +143,45 @@ class MemoryStore:
         tree_map(lambda table_leaf, leaf: table_leaf.index_copy_(0, rows.to(leaf.device), leaf), table.values, values)
         table.present[ids] = present
 
-    def rewind(self, clock: int) -> None:
-        """Forget what calls with this clock or a later one wrote."""
-        if clock <= 0:
-            self._tables, self._undo, self._kept_from = {}, [], 0
-        if clock < self._kept_from:
-            raise ValueError(f"client memory at clock {clock} is gone: it was kept from clock {self._kept_from} on")
-        while self._undo and self._undo[-1].clock >= clock:
+    def _mark_written(self, name: str, table: _Table, ids: Tensor) -> None:
+        self._written.setdefault(name, torch.zeros(len(table.row_of), dtype=torch.bool))[ids] = True
+
+    def forget_after(self, version: Version) -> None:
+        """Take back what calls later than `version` wrote."""
+        if version <= START:
+            self._tables, self._undo, self._kept_from = {}, [], START
+        if not self.reaches(version):
+            raise ValueError(f"client memory at {version} is gone: it was kept from {self._kept_from} on")
+        while self._undo and self._undo[-1].version > version:
             undo = self._undo.pop()
             self._put(self._tables[undo.slot], undo.ids, undo.values, undo.present)
-        self._tables = {name: table for name, table in self._tables.items() if table.made < clock}
+        self._tables = {name: table for name, table in self._tables.items() if table.made <= version}
 
     def forget_before(self, clock: int) -> None:
-        """Nobody will rewind to before `clock`: drop what that would need."""
-        self._undo = [undo for undo in self._undo if undo.clock >= clock]
-        self._kept_from = max(self._kept_from, clock)
+        """Nobody will go back to before `clock`: drop what that would need."""
+        # The last call before `clock` can still be gone back to: a run of which nothing is asked twice always does.
+        dropped = [undo.version for undo in self._undo if undo.version.clock < clock]
+        self._undo = [undo for undo in self._undo if undo.version.clock >= clock]
+        self._kept_from = max(self._kept_from, *dropped) if dropped else self._kept_from
 
-    def reaches(self, clock: int) -> bool:
-        """Whether `rewind` can go there."""
-        return clock <= 0 or clock >= self._kept_from
+    def reaches(self, version: Version) -> bool:
+        """Whether `forget_after` can go there."""
+        return version <= START or version >= self._kept_from
+
+    def resize(self, sizes: Mapping[Split, Tensor], ids: Tensor) -> list[str]:
+        """Some clients have other examples now: their slots along examples are cleared, and named."""
+        self._sizes = dict(sizes)
+        self._longest = {split: max(longest, int(sizes[split].max())) for split, longest in self._longest.items()}
+        self._undo, cleared = [], []
+        for name, table in self._tables.items():
+            if table.along is None:
+                continue
+            table.widen(self._longest[table.along])
+            if bool(table.present[ids].any()):
+                cleared.append(name)
+                table.present[ids] = False
+            self._mark_written(name, table, (table.row_of >= 0).nonzero().flatten())
+        return cleared
 
     def export(self) -> tuple[Pages, bool]:
         """What changed since the last export, or everything (True) where that is no more than twice as much."""
@@ -179,13 +197,18 @@ class MemoryStore:
 
     def restore(self, clock: int, pages: Sequence[Pages], device: torch.device) -> None:
         """Memory as it was exported up to `clock`, and nothing else."""
-        self._tables, self._undo, self._kept_from, self._written = {}, [], clock, {}
+        self._tables, self._undo, self._kept_from, self._written = {}, [], Version(clock, 0), {}
         for name, page in ((name, page) for some in pages for name, page in some.items()):
             values = map_tensors(lambda leaf: leaf.to(device), page["values"])
-            table = self._table(name, values, page["along"], page["made"])
+            table = self._table(name, values, page["along"], _version(page["made"]))
             table.rows(page["ids"])
             self._put(table, page["ids"], values, page["present"])
         self._rows_exported = sum(table.used for table in self._tables.values())  # so that the next export is whole
+
+
+def _version(made: int | tuple[int, int]) -> Version:
+    """When a slot was first written; journals from before calls were numbered hold the clock alone."""
+    return Version(made, 1) if isinstance(made, int) else Version(*made)
 
 
 def one_client(stored: Mapping[str, Slot]) -> dict[str, Slot]:

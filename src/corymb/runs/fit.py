@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset, load
 from corymb.data.arrays import Values
@@ -18,7 +20,7 @@ from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.learners import Model
-from corymb.runs.plan import Clients, Plan, placed_snapshot, placement_for, threads_set
+from corymb.runs.plan import Plan, make_engine, placed_snapshot, placement_for, threads_set
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
 from corymb.runs.session import Progress, Session
@@ -26,7 +28,8 @@ from corymb.runs.settings import DataOptions, RunSettings
 from corymb.settings import require
 
 Folder = str | os.PathLike[str]
-Data = FederatedDataset | str | os.PathLike[str] | tuple[Values, Values, Values]
+Arrays = tuple[Values, Values, Values]
+Data = FederatedDataset | str | os.PathLike[str] | Arrays | Engine
 
 
 def fit(
@@ -46,7 +49,8 @@ def fit(
 
     Arguments:
         algorithm: What to run, such as `corymb.IFCA(k=4)`.
-        data: A `FederatedDataset`, the name of one, a folder or file of your own, or arrays `(x, y, client)`.
+        data: A `FederatedDataset`, the name of one, a folder or file of your own, arrays `(x, y, client)`, or an
+            engine whose clients have their data already, such as a federation.
         model: A function that makes a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
             `package.module:function`; if not given, a model that suits the data.
         out: A folder, new or empty, where the run is saved as it goes.
@@ -87,8 +91,9 @@ def start_run(
 ) -> Run:
     """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
-    name = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else None)
-    with _session(algorithm, data, model, settings, store, max_seconds, name, data_options) as session:
+    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
+    plan = partial(plan_for, data, settings, data_name=data_name, **rest)
+    with _session(plan, settings.threads, store) as session:
         at = None if start is None else placed_snapshot(start, session.plan.placement)
         if store is not None:
             session.create_folder(at)
@@ -110,40 +115,45 @@ def resume_run(
         return Run.load(store.folder, model)
     config, environment = read_config(store.folder), read_environment(store.folder)
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
-    with _session(algorithm, data, model, settings, store, max_seconds, config["data"], data_options) as session:
+    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
+    plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
+    with _session(plan, settings.threads, store) as session:
         return _finish(session, session.restore(store.reopen(), environment), progress)
 
 
 @contextmanager
-def _session(
-    algorithm: Algorithm,
-    data: Data,
-    model: Model | None,
-    settings: RunSettings,
-    store: RunStore | None,
-    max_seconds: float | None,
-    data_name: str | None,
-    data_options: DataOptions,
-) -> Iterator[Session]:
+def _session(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
     """A session that is ready to run; its folder is released afterwards."""
-    dataset = as_dataset(data, settings.seed)
-    check_clusters(algorithm, dataset)
-    require(max_seconds is None or max_seconds >= 0, f"max_seconds must not be negative, got {max_seconds}.")
-    placement = placement_for(settings)
-    with threads_set(settings.threads), nullcontext() if store is None else closing(store):
-        plan = Plan(
-            algorithm=algorithm,
-            clients=Clients(dataset, settings, placement),
-            model=model,
-            settings=settings,
-            placement=placement,
-            data_name=data_name or dataset.name,
-            data_options=data_options,
-            truth=dataset.truth,
-            true_parameters=dataset.true_parameters,
-            max_seconds=max_seconds,
-        )
-        yield Session(plan, store)
+    with threads_set(threads), nullcontext() if store is None else closing(store):
+        yield Session(plan(), store)
+
+
+def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None, **others: Any) -> Plan:
+    """The plan of a run on data, or on the clients of an engine; `others` are fields of `Plan`."""
+    k = getattr(others["algorithm"], "k", None)
+    if not isinstance(data, (FederatedDataset, str, os.PathLike, tuple)):
+        wanted = "a data set, the name of one, a folder, a file, arrays (x, y, client) or an engine"
+        require(hasattr(data, "open"), f"The data are a {type(data).__name__}: wanted {wanted}.")
+        used, name = data.describe(), data_name or "federation"
+        _check_clusters(k, len(data.names), name)
+        settings = settings.updated({name: used[name] for name in ("device", "precision") if name in used})
+        return Plan(engine=data, settings=settings, placement=placement_for(settings), data_name=name, **others)
+    dataset, placement = as_dataset(data, settings.seed).in_order(), placement_for(settings)
+    _check_clusters(k, len(dataset), dataset.name)
+    return Plan(
+        engine=make_engine(dataset, settings, placement),
+        settings=settings,
+        placement=placement,
+        data_name=data_name or (dataset.name if isinstance(data, (FederatedDataset, tuple)) else os.fspath(data)),
+        truth=dataset.truth,
+        true_parameters=dataset.true_parameters,
+        **others,
+    )
+
+
+def _check_clusters(k: object, clients: int, name: str) -> None:
+    too_many = isinstance(k, int) and k > clients
+    require(not too_many, f"k={k} clusters are more than the {clients} clients of {name!r}.")
 
 
 def _finish(session: Session, start: Snapshot | None, progress: bool | Progress | None) -> Run:
@@ -155,7 +165,7 @@ def _finish(session: Session, start: Snapshot | None, progress: bool | Progress 
     return run
 
 
-def as_dataset(data: Data, seed: int) -> FederatedDataset:
+def as_dataset(data: FederatedDataset | str | os.PathLike[str] | Arrays, seed: int) -> FederatedDataset:
     """Data in any of the forms that `fit` takes."""
     if isinstance(data, FederatedDataset):
         return data
@@ -165,13 +175,6 @@ def as_dataset(data: Data, seed: int) -> FederatedDataset:
         table = not is_image(as_array(x))
         return FederatedDataset.from_arrays(x, y, client, standardise=table, seed=seed)
     return load(data, seed=seed)
-
-
-def check_clusters(algorithm: Algorithm, data: FederatedDataset) -> None:
-    """Refuse more clusters than there are clients, before anything is computed."""
-    k = getattr(algorithm, "k", None)
-    too_many = isinstance(k, int) and k > len(data)
-    require(not too_many, f"k={k} clusters are more than the {len(data)} clients of {data.name!r}.")
 
 
 def _shown(progress: bool | Progress | None, algorithm: Algorithm) -> AbstractContextManager[Progress]:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from corymb.core.engine import Engine, Journal
 from corymb.core.federation import Federation
 from corymb.core.objective import Objective
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset
-from corymb.data.schema import schema_of
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
-from corymb.engines.memory import Journal
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.catalogue import name_of
 from corymb.runs.environment import versions
 from corymb.runs.learners import Model
 from corymb.runs.run import served_in_place
 from corymb.runs.settings import DataOptions, RunSettings, names
+from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput, require, to_dict
 from corymb.trees import Params
 
@@ -65,40 +64,15 @@ def threads_set(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class Clients:
-    """The clients of a run in this process, before anything is learned from them."""
-
-    data: FederatedDataset
-    settings: RunSettings
-    placement: Placement
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The clients' names."""
-        return self.data.names
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        """What their examples are like, as plain values."""
-        return schema_of(self.data).describe()
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Equal exactly where the clients' data are."""
-        return self.data.fingerprint()
-
-    def open(self, objective: Objective, journal: Journal | None = None) -> LoopEngine | VectorisedEngine:
-        """An engine with these clients, an objective and empty client memory."""
-        settings = self.settings
-        if settings.engine == "loop":
-            none = settings.kernel is None
-            require(none, "The loop engine has no kernels: leave kernel out, or use engine='vectorised'.")
-            return LoopEngine(objective, self.data, self.placement, journal=journal)
-        budget = None if settings.memory == "auto" else settings.memory
-        return VectorisedEngine(
-            objective, self.data, self.placement, memory=budget, kernel=settings.kernel, journal=journal
-        )
+def make_engine(data: FederatedDataset, settings: RunSettings, placement: Placement) -> Engine:
+    """An engine in this process that holds the data and learns nothing yet: `Engine.open` gives it an objective."""
+    nothing = NullObjective(placement.device, placement.dtype)
+    if settings.engine == "loop":
+        none = settings.kernel is None
+        require(none, "The loop engine has no kernels: leave kernel out, or use engine='vectorised'.")
+        return LoopEngine(nothing, data, placement)
+    budget = None if settings.memory == "auto" else settings.memory
+    return VectorisedEngine(nothing, data, placement, memory=budget, kernel=settings.kernel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +80,8 @@ class Plan:
     """What to run, on which clients and how. The data themselves stay behind the engine."""
 
     algorithm: Algorithm
-    clients: Clients
+    engine: Engine
+    """The clients with their data; its own objective is not used."""
     model: Model | None
     settings: RunSettings
     placement: Placement
@@ -117,21 +92,25 @@ class Plan:
     true_parameters: Params | None = None
     max_seconds: float | None = None
 
-    def open(self, objective: Any, journal: Journal | None = None) -> LoopEngine | VectorisedEngine:
-        """An engine with the clients, an objective and empty client memory; the examples are shared."""
-        return self.clients.open(placed(objective, self.placement), journal)
+    def __post_init__(self) -> None:
+        limit = self.max_seconds
+        require(limit is None or limit >= 0, f"max_seconds must not be negative, got {limit}.")
 
-    def federate(self, engine: LoopEngine | VectorisedEngine) -> Federation:
+    def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
+        """The same clients, sharing their examples, with an objective and empty client memory."""
+        return self.engine.open(placed(objective, self.placement), journal)
+
+    def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""
         return Federation(engine, min_replies=self.settings.min_replies)
 
 
-def config_of(plan: Plan, engine: LoopEngine | VectorisedEngine, *, model: str, seed: int) -> dict[str, Any]:
+def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint: str) -> dict[str, Any]:
     """What is run, in a form that can be run again; `record` holds what else there is to know."""
     used = engine.describe()
-    # What the engine chose ("auto" memory, say) replaces what was asked for, so that resuming gives the same bits; but
-    # a kernel that the engine chose is no choice of the user's, and is recorded as such.
-    chosen = {name: used[name] for name in names(RunSettings) if name in used and name != "kernel"}
+    # Where a setting left the choice to the engine, its choice is recorded: resuming has to obey it. The kernel is not
+    # a choice to obey, but follows from the model; it is among the facts under `record`.
+    chosen = {name: used[name] for name in names(RunSettings) if name in used and name not in ("engine", "kernel")}
     return {
         "data": plan.data_name,
         "algorithm": name_of(plan.algorithm),
@@ -142,10 +121,10 @@ def config_of(plan: Plan, engine: LoopEngine | VectorisedEngine, *, model: str, 
         **plan.data_options.given(),
         **to_dict(plan.algorithm),
         "record": {
-            **{name: used[name] for name in ("kernel", "chunk") if name in used},
+            **{name: used[name] for name in ("engine", "kernel", "chunk") if name in used},
             "learns": engine.objective.describe(),
             "served": "assigned" if served_in_place(plan.algorithm) is None else "own",
-            "data": plan.clients.fingerprint,
+            "data": fingerprint,
             "clients": len(engine.names),
             "versions": versions(),
         },

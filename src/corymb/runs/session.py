@@ -27,7 +27,7 @@ from corymb.runs.history import Mark, Round, record
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot
 from corymb.runs.run import Run, served_in_place
-from corymb.runs.standardise import NullObjective, Standard, Standardised, standard_of
+from corymb.runs.standardise import Standard, Standardised, standard_of
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput
 
@@ -40,7 +40,8 @@ class Session:
     def __init__(self, plan: Plan, store: RunStore | None = None) -> None:
         self.began = time.perf_counter()
         self.plan, self.store = plan, store
-        self.schema = DataSchema.read(plan.clients.schema)
+        self.schema = DataSchema.read(plan.engine.schema)
+        self.fingerprint = plan.engine.fingerprint
         self.learner = learner_for(plan.model, self.schema, dropout=plan.settings.dropout)
         self.standard, moments = self._standard()
         objective = self.learner.objective
@@ -62,13 +63,13 @@ class Session:
     @property
     def about(self) -> str:
         """What must agree, besides the algorithm, for one run to continue another: data and model."""
-        return f"{self.plan.clients.fingerprint} {self.fed.objective.describe()}"
+        return f"{self.fingerprint} {self.fed.objective.describe()}"
 
     def _standard(self) -> tuple[Standard | None, Ledger]:
         """The means and scales of raw features, and what it cost to ask for them."""
         if not self.schema.standardise:
             return None, Ledger()
-        fed = self.plan.federate(self.plan.open(NullObjective()))
+        fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         standard = standard_of(fed, self.schema.features, targets=ours and self.schema.task == "regression")
         fed.ledger.rounds += 1
@@ -78,8 +79,7 @@ class Session:
         """Create the run's folder; a snapshot to start from becomes its first checkpoint."""
         assert self.store is not None
         self.environment["seed"] = seed = self.plan.settings.seed if start is None else start.seed
-        config = config_of(self.plan, self.engine, model=self.learner.name, seed=seed)
-        files = initial_files(config, self.environment, self.plan.clients.names, self.schema, self.standard)
+        files = initial_files(self._config(seed), self.environment, self.fed.names, self.schema, self.standard)
         self.store.create(files, self.environment["run"])
         if start is not None:
             self.store.checkpoint(start, self._checkpoint_info())
@@ -192,7 +192,7 @@ class Session:
             history=self.history,
             metrics=metrics,
             ledger=self.fed.ledger,
-            config=self._config(),
+            config=self._config(at.seed),
             seconds=time.perf_counter() - self.began,
             schema=self.schema,
             objective=placed(self.learner.objective, Placement(dtype=plan.placement.dtype)),
@@ -206,9 +206,8 @@ class Session:
             folder=None if self.store is None else self.store.folder,
         )
 
-    def _config(self) -> dict[str, Any]:
-        seed = self.plan.settings.seed if self.at is None else self.at.seed
-        return config_of(self.plan, self.engine, model=self.learner.name, seed=seed)
+    def _config(self, seed: int) -> dict[str, Any]:
+        return config_of(self.plan, self.engine, model=self.learner.name, seed=seed, fingerprint=self.fingerprint)
 
     def _oracle_error(self, at: Snapshot) -> dict[str, float]:
         def open_fed() -> Federation:

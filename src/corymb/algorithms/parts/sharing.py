@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from corymb.core.intake import Sums
 from corymb.core.snapshot import Snapshot
+from corymb.core.sums import Sums
 from corymb.settings import require
 from corymb.trees import Params, count
 

@@ -6,27 +6,39 @@ by chunk, so that memory holds k models and one chunk, not n models.
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from corymb.core.client import Client, Memory, Objective, Slot, Split, TestExamplesWanted
-from corymb.core.federation import Call, Each
-from corymb.core.intake import Part, Tally
-from corymb.engines.host import ClientData, ClientHost, Outcome, Placement, settle
-from corymb.engines.memory import Journal
+from corymb.core.client import Client, Memory, Slot, Split, TestExamplesWanted
+from corymb.core.engine import Call, ClientData, Each, Journal, Part
+from corymb.core.intake import Intake
+from corymb.core.objective import Objective
+from corymb.engines.host import ClientHost, Outcome, blame, one_line
+from corymb.engines.placement import Placement
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.probe import probe
-from corymb.trees import as_tensors, flatten, unflatten
+from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
 CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothing
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
+LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
 Errors = list[tuple[int, Exception]]
+
+
+class Need(NamedTuple):
+    """What a client function takes of memory for each client."""
+
+    models: int = 1
+    """Models that are worked on at once: k where the function maps over the models it was sent."""
+    reply: int = 0
+    """Bytes of the reply and of what the client keeps."""
 
 
 class VectorisedEngine:
@@ -40,112 +52,145 @@ class VectorisedEngine:
         self,
         objective: Objective,
         data: ClientData,
-        where: Placement = Placement(),  # noqa: B008
+        placement: Placement = Placement(),  # noqa: B008
         *,
         memory: int | None = None,
         kernel: KernelName | None = None,
         journal: Journal | None = None,
     ) -> None:
-        self._room = ClientHost(objective, data, where, journal)
-        self.objective, self.names, self.sizes = objective, self._room.names, self._room.sizes
-        self.kernels: Kernels = probe(self._room, only=kernel)
-        self.budget = memory or _budget(self._room.device)
+        self._memory, self._kernel = memory, kernel
+        host = ClientHost(objective, data, placement, journal)
+        self._use(host, probe(host, only=kernel))
+
+    def _use(self, host: ClientHost, kernels: Kernels) -> None:
+        self.host, self.objective = host, host.objective
+        self.names, self.hosts, self.schema = host.names, host.hosts, host.schema
+        self.commit, self.refresh = host.commit, host.refresh
+        self.kernels = kernels
+        self.budget = self._memory or _budget(host.device)
         self._serial: set[str] = set()  # client functions that vmap cannot take
         self._look_at_test: set[str] = set()
+        self._needs: dict[str, Need] = {}
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many training examples each client has: n."""
+        return self.host.sizes
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal exactly where the clients' data are."""
+        return self.host.fingerprint
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""
-        chunk = max(1, self.budget // self._bytes_of(int(self.sizes.max())))
+        chunk = max(1, self.budget // self._bytes_of(int(self.sizes.max()), Need()))
         kernel = self.kernels.only or self.kernels.pick(None)
         return {
             "engine": "vectorised",
-            **self._room.where.describe(),
+            **self.host.placement.describe(),
             "kernel": kernel,
             "memory": self.budget,
             "chunk": min(chunk, len(self.names)),
         }
 
+    def open(self, objective: Objective, journal: Journal | None = None) -> VectorisedEngine:
+        """The same clients with another objective and nothing in their memory; examples are shared."""
+        engine, host = copy.copy(self), self.host.opened(objective, journal)
+        engine._use(host, self.kernels if objective is self.objective else probe(host, only=self._kernel))
+        return engine
+
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients, chunk by chunk."""
-        call = self._room.delivered(call)
-        tally, answered, errors = Tally(call.verb), 0, Errors()
+        call = self.host.deliver(call)
+        intake, answered, errors = Intake(call.verb, ids, self.sizes[ids]), 0, Errors()
         order = self.sizes[ids].argsort(stable=True)
+        need = self._need(call, ids[order], order)
         while len(order):
-            n = self._fitting(self.sizes[ids[order]])
-            more, problems = self._ask(call, ids[order[:n]], order[:n], tally)
+            n = self._fitting(self.sizes[ids[order]], need)
+            more, problems = self._ask(call, ids[order[:n]], order[:n], intake)
             answered, errors, order = answered + more, errors + problems, order[n:]
-        settle(answered, errors, tally)
-        part, writes = tally.result()
-        for owners, slots in writes:
-            self._room.memory.write(call.clock, owners, slots)
-        yield part
-
-    def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Make client memory durable, where there is a journal; what no kept clock needs is dropped."""
-        self._room.commit(clock, keep)
-
-    def rewind(self, clock: int) -> None:
-        """Client memory as it was at `clock`."""
-        self._room.rewind(clock)
+        blame(answered, errors, intake)
+        yield self.host.settle(call, intake)
 
     # ---- chunks
 
-    def _bytes_of(self, size: int) -> int:
-        """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
-        traits, shelf = self.kernels.traits, self._room.shelves["train"]
-        example = shelf.x[:1].nbytes + shelf.y[:1].nbytes + 16 + 3 * traits.activation_bytes
-        copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
-        return size * example + copies * traits.parameter_bytes + 64
+    def _need(self, call: Call, ids: Tensor, places: Tensor) -> Need:
+        """What a client function takes beside one descent, seen at the smallest client the first time it matters."""
+        name = f"{call.fn.name} {nbytes((call.args, call.options))}"
+        if name not in self._needs:
+            crowd = len(ids) * self._bytes_of(int(self.sizes[ids].max()), Need()) if len(ids) else 0
+            if crowd * LIKELY_FACTOR <= self.budget or call.fn.name in self._serial:
+                return Need()
+            self._needs[name] = self._measured(call, ids[:1], places[:1])
+        return self._needs[name]
 
-    def _fitting(self, sizes: Tensor) -> int:
+    def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
+        self.kernels.watch.reset()
+        try:
+            outcome = self._stacked(call, ids, places)
+        except Exception:  # what is wrong is found out when everybody is asked
+            return Need()
+        writes = nbytes([slot.value for slot in outcome.writes.values()])
+        return Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+
+    def _bytes_of(self, size: int, need: Need) -> int:
+        """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
+        traits, table = self.kernels.traits, self.host.examples["train"]
+        example = table.x[:1].nbytes + table.y[:1].nbytes + 16 + 3 * traits.activation_bytes
+        copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
+        work = size * example + copies * traits.parameter_bytes
+        return need.models * work + 2 * need.reply + 64  # a reply, and its copy on the way out of vmap
+
+    def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
         first = int(sizes[0])
         n = int((sizes <= max(UNEVEN * first, first + 8)).sum())
         low, high = 1, n  # the need grows with the number: bisect
         while low < high:
             middle = (low + high + 1) // 2
-            fits = middle * self._bytes_of(int(sizes[middle - 1])) <= self.budget
+            fits = middle * self._bytes_of(int(sizes[middle - 1]), need) <= self.budget
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     # ---- one chunk
 
-    def _ask(self, call: Call, ids: Tensor, places: Tensor, tally: Tally) -> tuple[int, Errors]:
+    def _ask(self, call: Call, ids: Tensor, places: Tensor, intake: Intake) -> tuple[int, Errors]:
         """Ask a chunk; how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
-            return self._room.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), tally)
+            return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
         try:
             value, writes = self._stacked(call, ids, places)
         except Exception as error:  # whose fault it is, is found out below
             if _out_of_memory(error) and len(ids) > 1:
                 self.budget = max(1, self.budget // 2)
                 log.warning("out of memory with %d clients at once: chunks are halved", len(ids))
-                return self._halves(call, ids, places, tally)
-            return self._find_fault(call, ids, places, tally, error)
-        tally.add(ids, value, self.sizes[ids].to(self._room.device), writes)
+                return self._halves(call, ids, places, intake)
+            return self._find_fault(call, ids, places, intake, error)
+        intake.add_rows(ids, value, writes)
         return len(ids), []
 
-    def _halves(self, call: Call, ids: Tensor, places: Tensor, tally: Tally) -> tuple[int, Errors]:
+    def _halves(self, call: Call, ids: Tensor, places: Tensor, intake: Intake) -> tuple[int, Errors]:
         half = len(ids) // 2
-        first, problems = self._ask(call, ids[:half], places[:half], tally)
-        second, more = self._ask(call, ids[half:], places[half:], tally)
+        first, problems = self._ask(call, ids[:half], places[:half], intake)
+        second, more = self._ask(call, ids[half:], places[half:], intake)
         return first + second, problems + more
 
     def _find_fault(
-        self, call: Call, ids: Tensor, places: Tensor, tally: Tally, error: Exception
+        self, call: Call, ids: Tensor, places: Tensor, intake: Intake, error: Exception
     ) -> tuple[int, Errors]:
         """A chunk raised: vmap cannot take the function, or some clients are at fault, or it is everybody's bug."""
         if len(ids) > 1 and self._works(call, ids[:1], places[:1]):
-            return self._halves(call, ids, places, tally)
+            return self._halves(call, ids, places, intake)
         errors = Errors()
         for i, (client, place) in enumerate(zip(ids.tolist(), places.tolist(), strict=True)):
-            answered, problems = self._room.ask_each(call, [(client, place)], tally)
+            answered, problems = self.host.ask_each(call, [(client, place)], intake)
             errors += problems
             if answered:  # by itself, but not under vmap?
                 if not self._works(call, ids[i : i + 1], places[i : i + 1]):
                     self._serial.add(call.fn.name)
-                    log.warning("%s runs client by client: vmap cannot take it (%s)", call.fn.name, _line(error))
-                rest = (0, Errors()) if i + 1 == len(ids) else self._ask(call, ids[i + 1 :], places[i + 1 :], tally)
+                    log.warning("%s runs client by client: vmap cannot take it (%s)", call.fn.name, one_line(error))
+                rest = (0, Errors()) if i + 1 == len(ids) else self._ask(call, ids[i + 1 :], places[i + 1 :], intake)
                 return 1 + rest[0], errors + rest[1]
         return 0, errors
 
@@ -164,15 +209,15 @@ class VectorisedEngine:
             return self._under_vmap(call, ids, places)
 
     def _under_vmap(self, call: Call, ids: Tensor, places: Tensor) -> Outcome:
-        room = self._room
+        host = self.host
         splits: list[Split] = ["train", "test"] if call.fn.name in self._look_at_test else ["train"]
-        examples = {split: room.shelves[split].stack(ids) for split in splits}
-        padded = {split: shelf.longest(ids) for split, shelf in room.shelves.items()}
-        stored = room.memory.read(ids, padded)
+        examples = {split: host.examples[split].stack(ids) for split in splits}
+        padded = {split: table.longest(ids) for split, table in host.examples.items()}
+        stored = host.memory.read(ids, padded)
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
         rows = [_rows_at(arg, places) for arg in (*call.args, *call.options.values())]
-        inputs, structure = flatten((examples, slots, room.keys(call, ids), rows))
+        inputs, structure = flatten((examples, slots, host.keys(call, ids), rows))
         answer: dict[str, Any] = {}
 
         def one(*leaves: Tensor) -> tuple[Tensor, ...]:
@@ -185,7 +230,7 @@ class VectorisedEngine:
             subject = Client(
                 train=given["train"],
                 test=given.get("test"),
-                objective=room.objective,
+                objective=host.objective,
                 memory=memory,
                 key=key,
                 kernel=self.kernels,
@@ -199,9 +244,9 @@ class VectorisedEngine:
             writes = {name: (slot.value, slot.present) for name, slot in memory.writes.items()}
             answer["along"] = {name: slot.along for name, slot in memory.writes.items()}
             out, answer["structure"] = flatten(as_tensors((value, writes)))
-            return tuple(leaf.to(room.device) for leaf in out)
+            return tuple(leaf.to(host.device) for leaf in out)
 
-        with room.where.computing():
+        with host.placement.computing():
             outputs = vmap(one)(*inputs)
         value, writes = unflatten(answer["structure"], outputs)
         return Outcome(value, {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()})
@@ -220,8 +265,3 @@ def _budget(device: torch.device) -> int:
 
 def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -12,7 +12,7 @@ Which one does a piece of work is a pure function of model, optimiser and device
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -41,6 +41,21 @@ def choose(traits: Traits, how: Descent | None, device: str, threads: int, *, mi
     return "foreach"
 
 
+class Watch:
+    """How many models a kernel works on at once: seen, not guessed."""
+
+    def __init__(self) -> None:
+        self.rows = 1
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self.rows = 1
+
+    def see(self, on: Examples) -> None:
+        """A stack of so many models with their examples."""
+        self.rows = max(self.rows, len(on.weight))
+
+
 @dataclass(frozen=True)
 class Kernels:
     """The kernel of an engine: does each piece of work with the kernel chosen for it."""
@@ -51,6 +66,7 @@ class Kernels:
     mixed: bool = False
     only: KernelName | None = None
     """Use this one wherever it can do the work."""
+    watch: Watch = field(default_factory=Watch)
 
     def pick(self, how: Descent | None) -> KernelName:
         """The name of the kernel for this work."""
@@ -72,6 +88,7 @@ class Kernels:
 
     def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
         """Every client's gradient of its own model: n rows."""
+        self.watch.see(on)
         if self.pick(None) == "serial":
             rows = [gradient_one(objective, take(params, i), _client(on, i, m)) for i, m in enumerate(_lengths(on))]
             return _stacked(rows)
@@ -79,6 +96,7 @@ class Kernels:
 
     def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:
         """Every client's descent from its own model: n rows."""
+        self.watch.see(on)
         name = self.pick(how)
         if name == "serial":
             rows = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -30,11 +29,11 @@ DESCENTS = (
 )
 
 
-def probe(room: ClientHost, *, only: KernelName | None = None) -> Kernels:
-    """The kernels to use for this room's objective: the ones chosen, or the fastest that agree with the loop."""
-    objective, clients = _in_double(room)
-    traits = _watched(objective, clients[0], room)
-    kernels = Kernels(traits, room.device.type, torch.get_num_threads(), room.where.mixed, only)
+def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
+    """The kernels to use for this host's objective: the ones chosen, or the fastest that agree with the loop."""
+    objective, clients = _in_double(host)
+    traits = _watched(objective, clients[0], host)
+    kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
     for name in _from(only):
         kernels = replace(kernels, only=name)
         problem = _disagreement(kernels, objective, clients)
@@ -54,26 +53,25 @@ def _from(only: KernelName | None) -> Sequence[KernelName | None]:
     return known[known.index(only) :] if only else [None, "foreach", "serial"]
 
 
-def _in_double(room: ClientHost) -> tuple[Objective, list[Examples]]:
+def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
     """The objective and two clients' examples in float64, where the device has it."""
-    objective: Any = room.objective
-    dtype = room.where.dtype
-    if hasattr(objective, "to") and room.device.type != "mps":
-        objective, dtype = objective.to(room.device, torch.float64), torch.float64
-    shelf = room.shelves["train"]
-    order = shelf.sizes.argsort(stable=True)
-    order = order[shelf.sizes[order] > 0]
+    objective, dtype = host.objective, host.placement.dtype
+    if host.device.type != "mps":
+        objective, dtype = objective.to(host.device, torch.float64), torch.float64
+    table = host.examples["train"]
+    order = table.sizes.argsort(stable=True)
+    order = order[table.sizes[order] > 0]
     if not len(order):
         raise InvalidInput("No client has an example: there is nothing to learn from.")
     picked = []
     for client, most in ((int(order[-1]), 5), (int(order[0]), 3)):
-        x, y, weight = (t[:most] for t in shelf.one(client))
+        x, y, weight = (t[:most] for t in table.one(client))
         x, y, weight = (t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight))
         picked.append(Examples(x, y, weight))
     return objective, picked
 
 
-def _watched(objective: Objective, client: Examples, room: ClientHost) -> Traits:
+def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits:
     params = objective.init(root(0))
     try:
         losses = objective.losses(params, client)
@@ -88,7 +86,7 @@ def _watched(objective: Objective, client: Examples, room: ClientHost) -> Traits
     if losses.shape != client.weight.shape:
         raise InvalidInput(f"The objective's losses have shape {list(losses.shape)}, wanted one for each example.")
     traits = watch(objective, params, Examples(*(t[:1] for t in client)))
-    scale = torch.finfo(room.where.dtype).bits / torch.finfo(next(iter(params.values())).dtype).bits
+    scale = torch.finfo(host.placement.dtype).bits / torch.finfo(next(iter(params.values())).dtype).bits
     return traits._replace(
         parameter_bytes=int(traits.parameter_bytes * scale), activation_bytes=int(traits.activation_bytes * scale)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from corymb.engines.memory import Pages
+from corymb.core.engine import Pages
 from corymb.runs.folder.checkpoints import digest, read_whole
 from corymb.wire import pack, unpack
 

@@ -1,0 +1,223 @@
+"""Where clients are and how a call reaches them: what an engine must be, what it is asked and what it hands back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import ClientFn
+from corymb.core.objective import Objective
+from corymb.keys import Key
+from corymb.trees import Tree, leaves, map_tensors
+
+T = TypeVar("T")
+Verb = Literal["map", "sum"]
+Rejection = tuple[int, str]
+"""A client's position, and why its reply does not count."""
+
+
+class Rows(Protocol):
+    """All clients' examples, one client after another."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def y(self) -> Tensor: ...
+    @property
+    def offsets(self) -> Tensor: ...
+
+
+class ClientData(Protocol):
+    """What an engine needs of a data set."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def train(self) -> Rows: ...
+    @property
+    def test(self) -> Rows: ...
+    @property
+    def schema(self) -> Mapping[str, Any]: ...
+    def fingerprint(self) -> str: ...
+
+
+class Version(NamedTuple):
+    """A place in a run: the clock, and the number of the call since its last tick. Later places compare greater."""
+
+    clock: int
+    call: int
+
+
+START = Version(0, 0)
+"""Before the first call: client memory is empty."""
+
+
+class Each(NamedTuple):
+    """An argument of which each client asked gets one row: its own, or the one that `of` names for it."""
+
+    rows: Tree
+    of: Tensor | None = None
+
+    def at(self, places: Tensor) -> Tree:
+        """The rows for the clients at these places of those asked."""
+        wanted = places if self.of is None else self.of.to(places.device)[places]
+        return map_tensors(lambda leaf: leaf[wanted.to(leaf.device)], self.rows)
+
+    def check(self, n: int) -> None:
+        """Refuse rows that are not n, and names of rows that are not there."""
+        rows = [len(leaf) for leaf in leaves(self.rows)]
+        if self.of is None:
+            for got in rows:
+                if got != n:
+                    raise ValueError(f"each(...) has {got} rows for {n} clients asked: give one row a client")
+            return
+        if len(self.of) != n:
+            raise ValueError(f"each(..., of=...) names {len(self.of)} rows for {n} clients asked")
+        k = min(rows, default=0)
+        if n and (int(self.of.min()) < 0 or int(self.of.max()) >= k):
+            raise ValueError(f"each(..., of=...) names rows {self.of.min()} to {self.of.max()}, there are {k}")
+
+
+def each(rows: T, of: Tensor | None = None) -> T:
+    """Send each client asked its own row; any other argument goes to all alike.
+
+    `each(models, of=labels)` sends each client the model of its label, without a copy for every client at the server.
+    """
+    return Each(rows, of)  # type: ignore[return-value]
+
+
+class Call(NamedTuple):
+    """One question to clients, as an engine gets it."""
+
+    fn: ClientFn[..., Any]
+    args: tuple[Tree, ...]
+    options: dict[str, Tree]
+    key: Key
+    verb: Verb
+    version: Version
+    """Where in the run it is asked; what clients write into their memory belongs to it."""
+    since: Mapping[str, Version]
+    """For each host the version of the last call that the server accepted from it; `START` for a host without one.
+    Whatever a host wrote later never counted: it forgets that before it runs the call."""
+    readonly: bool = False
+
+    def of(self, places: Tensor) -> Call:
+        """The same call for some of those asked: rows of `each` are cut to theirs."""
+
+        def cut(value: Tree) -> Tree:
+            return Each(value.at(places)) if isinstance(value, Each) else value
+
+        return self._replace(
+            args=tuple(map(cut, self.args)), options={name: cut(value) for name, value in self.options.items()}
+        )
+
+
+class Part(NamedTuple):
+    """What a host hands back for some of its clients: their rows, or their partial sums."""
+
+    ids: Tensor
+    value: Tree
+    rejected: Sequence[Rejection]
+    host: str = ""
+    """Who sent it, as the engine knows, not as the part says."""
+    spread: bool = False
+    """Whether each client sent a value of its own for every sum (`Shares`): so the receiver can count bytes."""
+    error: str = ""
+    """What went wrong at every client of the host that was asked, where that was the same thing."""
+
+
+Pages = dict[str, dict[str, Tree]]
+"""Rows of memory slots as plain values, by slot: ids, values, present, along, made."""
+
+
+class Journal(Protocol):
+    """Where client memory outlasts the process of the engine that keeps it."""
+
+    def commit(self, clock: int, keep: Collection[int], pages: Pages, whole: bool) -> None:
+        """Keep what was written up to `clock`: what changed since the last commit, or everything (`whole`)."""
+        ...
+
+    def read(self, clock: int) -> list[Pages]:
+        """What leads to the state at `clock`, to be applied in order."""
+        ...
+
+
+class Engine(Protocol):
+    """Where clients are: the whole of what an engine must be.
+
+    Clients stand in the order of their names (`in_order`) on every engine.
+    """
+
+    @property
+    def objective(self) -> Objective: ...
+    @property
+    def names(self) -> Sequence[str]: ...
+    @property
+    def sizes(self) -> Tensor:
+        """How many training examples each client says it has: n."""
+        ...
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """What clients' examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal exactly where the clients' data are."""
+        ...
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Who answers for each client: n names, all the same where one process holds everybody."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What changes bits, for the record of a run."""
+        ...
+
+    def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
+        """Ask the clients at positions `ids`, which rise; parts may come in any order and cover any of them."""
+        ...
+
+    def open(self, objective: Objective, journal: Journal | None = None) -> Self:
+        """The same clients with another objective and nothing in their memory: a session of its own.
+
+        `journal` is for client memory that is kept in this process; hosts elsewhere have their own.
+        """
+        ...
+
+    def refresh(self, data: ClientData) -> list[str]:
+        """Give the clients that `data` names new examples, between rounds.
+
+        Memory slots whose rows follow a client's examples would no longer fit: they are cleared for these clients, and
+        named in what is returned. Nobody can go back to before this.
+        """
+        ...
+
+    def commit(self, clock: int, keep: Collection[int]) -> None:
+        """Client memory up to `clock` is durable where it outlasts the process; only clocks in `keep` stay reachable.
+
+        No message: a host in another process keeps a journal of its own and goes by `Call.since`.
+        """
+        ...
+
+
+def in_order(names: Sequence[str]) -> Tensor:
+    """The positions of names in the one order of all engines: as text, with runs of digits as numbers.
+
+    >>> names = ["site-10", "site-9", "a"]
+    >>> [names[i] for i in in_order(names)]
+    ['a', 'site-9', 'site-10']
+    """
+    return torch.tensor(sorted(range(len(names)), key=lambda i: _pieces(names[i])), dtype=torch.int64)
+
+
+def _pieces(name: str) -> tuple[list[str | int], str]:
+    pieces: list[str | int] = list(re.split(r"([0-9]+)", name))
+    pieces[1::2] = [int(digits) for digits in pieces[1::2]]
+    return pieces, name  # 07 and 7 are the same number, not the same name

@@ -1,0 +1,65 @@
+"""Weighted sums of clients' shares: what `Cohort.sum` brings back."""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import Share, Shares
+from corymb.trees import Params, Tree, concat, map_tensors, tree_map
+
+N = TypeVar("N")
+
+
+class Sums(NamedTuple, Generic[N]):
+    """k weighted sums over clients; labels and notes stay rows, one for each client."""
+
+    total: Params  # k rows
+    weight: Tensor  # k
+    label: Tensor | None
+    note: N
+
+    def mean(self, empty: Params) -> Params:
+        """total / weight, row by row; a row without weight is taken from `empty`."""
+        return tree_map(lambda total, default: _ratio(total, self.weight, default), self.total, empty)
+
+
+def _ratio(total: Tensor, weight: Tensor, default: Tensor) -> Tensor:
+    weight = weight.reshape(-1, *[1] * (total.dim() - 1)).to(total.dtype)
+    return torch.where(weight > 0, total / torch.where(weight > 0, weight, 1), default)
+
+
+def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:
+    """The weighted sums of stacked replies: `value` has n rows (a `Share`) or n k rows (`Shares`)."""
+    own = isinstance(rows, Shares)
+    total = map_tensors(lambda value: _weighted_sum(value, rows.weight, own=own), rows.value)
+    return Sums(total, rows.weight.sum(0), rows.label, rows.note)
+
+
+def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:
+    value = value if value.is_floating_point() else value.to(weight.dtype)  # half of 3 is not 1
+    weight = weight.to(value.dtype)
+    if own:  # n k ...: each sum has its own values
+        return (value * weight.reshape(*weight.shape, *[1] * (value.dim() - 2))).sum(0)
+    return (weight.T @ value.flatten(1) if value.dim() > 1 else weight.T @ value).reshape(-1, *value.shape[1:])
+
+
+class RunningSum:
+    """Partial sums added up as they come: memory holds one of them, however many there are."""
+
+    def __init__(self, first: Sums[Tree]) -> None:
+        self._total, self._weight = first.total, first.weight
+        self._rows = [(first.label, first.note)]
+
+    def add(self, more: Sums[Tree]) -> None:
+        """Add one more; it has the signature of those before."""
+        self._total = tree_map(torch.add, self._total, more.total)
+        self._weight = self._weight + more.weight
+        self._rows.append((more.label, more.note))
+
+    def result(self) -> Sums[Tree]:
+        """The sums so far, with the rows of labels and notes in the order in which they came."""
+        label, note = concat(self._rows)
+        return Sums(self._total, self._weight, label, note)

@@ -1,0 +1,72 @@
+"""Clients' examples in flat arrays on a device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from corymb.core.engine import Rows
+from corymb.core.objective import Examples
+
+
+class ExampleTable:
+    """Examples of all clients, in any order of clients: one client's, or a padded stack of several clients'.
+
+    `order` are the positions in `rows` of the clients 0, 1, ... of the table. Examples are not moved for it.
+    """
+
+    def __init__(self, rows: Rows, order: Tensor, device: torch.device, dtype: torch.dtype) -> None:
+        self.x, self.y = (_placed(t, device, dtype) for t in (rows.x, rows.y))
+        offsets = rows.offsets.cpu().to(torch.int64)
+        self.starts, self.sizes = offsets[:-1][order], offsets.diff()[order]
+        self.device, self.dtype = device, dtype
+
+    def one(self, client: int) -> Examples:
+        """One client's examples, without padding."""
+        start = int(self.starts[client])
+        rows = slice(start, start + int(self.sizes[client]))
+        x, y = self.x[rows], self.y[rows]
+        return Examples(x, y, torch.ones(len(y), device=self.device, dtype=self.dtype))
+
+    def stack(self, ids: Tensor) -> Examples:
+        """Several clients' examples, n m ...: short clients are filled up with weight 0."""
+        sizes, starts = self.sizes[ids], self.starts[ids]
+        longest = int(sizes.max())
+        if bool((sizes == longest).all()) and bool((starts.diff() == longest).all()):  # neighbours: no copy
+            rows = slice(int(starts[0]), int(starts[0]) + longest * len(ids))
+            x, y = (t[rows].unflatten(0, (len(ids), longest)) for t in (self.x, self.y))
+            return Examples(x, y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype))
+        places = torch.arange(longest)
+        real = (places < sizes[:, None]).to(self.device)
+        # A row of padding repeats the client's last example: a finite loss there is finite in the padding too.
+        last = (sizes[:, None] - 1).clamp_min(0)
+        rows_of = (starts[:, None] + torch.minimum(places, last)).clamp_max(len(self.y) - 1).to(self.device)
+        x, y = self.x[rows_of], self.y[rows_of]
+        if bool((sizes == 0).any()):  # a client without examples has nothing to repeat, and must not see another's
+            some = (sizes > 0).to(self.device)
+            x, y = (torch.where(some.reshape(-1, *[1] * (t.dim() - 1)), t, 0) for t in (x, y))
+        return Examples(x, y, real.to(self.dtype))
+
+    def longest(self, ids: Tensor) -> int:
+        """The number of rows of `stack(ids)` for each client."""
+        return int(self.sizes[ids].max())
+
+    def replace(self, ids: Tensor, rows: Rows, order: Tensor) -> None:
+        """Other examples for some clients; `order` are their positions in `rows`."""
+        new = ExampleTable(rows, order, self.device, self.dtype)
+        stay = torch.ones(len(self.sizes), dtype=torch.bool).index_fill(0, ids, False)
+        kept = torch.cat(
+            [
+                torch.arange(int(start), int(start) + int(m))
+                for start, m in zip(self.starts[stay], self.sizes[stay], strict=True)
+            ]
+            or [torch.empty(0, dtype=torch.int64)]
+        ).to(self.device)
+        self.starts, self.sizes = self.starts.clone(), self.sizes.clone()
+        self.starts[stay] = self.sizes[stay].cumsum(0) - self.sizes[stay]
+        self.starts[ids], self.sizes[ids] = new.starts + len(kept), new.sizes
+        self.x, self.y = (torch.cat([old[kept], more]) for old, more in ((self.x, new.x), (self.y, new.y)))
+
+
+def _placed(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
