@@ -20,6 +20,7 @@ from corymb.evaluate import (
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
+from corymb.objectives.completed import completed
 from tests.tiny import ENGINES, classification, federation, regression
 
 groupings = st.integers(1, 12).flatmap(
@@ -196,7 +197,7 @@ def test_an_objective_that_names_no_score_gives_test_score():
         inner = LinearRegression(3, dtype=torch.float64)
         init, losses, scores, to = inner.init, inner.losses, inner.scores, lambda self, device, dtype: self
 
-    fed = federation("loop", Plain(), regression())
+    fed = federation("loop", completed(Plain()), regression())
     algorithm = IFCA(k=1, rounds=1)
     assert "test_score" in evaluate(fed, algorithm, last(drive(algorithm, fed)))
 

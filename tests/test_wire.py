@@ -1,4 +1,5 @@
 import json
+import sys
 import tracemalloc
 from contextlib import suppress
 from dataclasses import fields
@@ -9,12 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from corymb import wire
+from corymb import evaluate, wire
+from corymb.algorithms.parts.sharing import Sent
+from corymb.algorithms.parts.work import Work
 from corymb.core.client import Examples, Share, Shares
-from corymb.core.intake import Sums
+from corymb.core.engine import Call, Each, Part, Version
 from corymb.core.snapshot import Snapshot
+from corymb.core.sums import Sums
+from corymb.keys import root
+from corymb.local import Descent, serve_assigned
 from corymb.trees import flatten
-from corymb.wire import WireError, pack, snapshot_from_bytes, snapshot_to_bytes, unpack
+from corymb.wire import (
+    WireError,
+    call_from_bytes,
+    call_to_bytes,
+    pack,
+    part_from_bytes,
+    part_to_bytes,
+    snapshot_from_bytes,
+    snapshot_to_bytes,
+    unpack,
+)
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 shapes = st.lists(st.integers(0, 3), max_size=3)
@@ -212,5 +228,115 @@ def test_what_is_no_snapshot_is_refused(change):
 
 
 def test_a_tree_that_is_no_snapshot_is_refused():
-    with pytest.raises(WireError, match="no snapshot"):
+    with pytest.raises(WireError, match="not a snapshot"):
         snapshot_from_bytes(pack([1, 2]))
+
+
+# ---- calls and replies
+
+
+def a_call(**changes) -> Call:
+    """A call with everything that calls carry: rows of one's own, settings within settings, a function, a key."""
+    call = Call(
+        fn=evaluate.score_served,
+        args=({"w": torch.ones(2, 3)}, Each(torch.arange(4)), Sent({"w": torch.ones(2)}, {})),
+        options={"serve": serve_assigned, "work": Work(local=Descent(lr=0.3, epochs=2), fresh=(1, 2)), "k": 3},
+        key=root(5),
+        verb="map",
+        version=Version(3, 2),
+        since={"": Version(3, 1)},
+        readonly=True,
+    )
+    return call._replace(**changes)
+
+
+def test_a_call_comes_back_as_it_went():
+    call = a_call()
+    got = call_from_bytes(call_to_bytes(call))
+    assert got.fn is call.fn
+    assert got.options["serve"] is serve_assigned
+    assert got.options["work"] == call.options["work"]
+    assert isinstance(got.args[1], Each)
+    assert isinstance(got.args[2], Sent)
+    assert same(got.args, call.args)
+    assert got[3:] == call[3:]
+
+
+def test_a_reply_comes_back_as_it_went():
+    sums = Sums({"w": torch.ones(2, 3)}, torch.ones(2), torch.tensor([0, 1]), evaluate.Scored(*torch.ones(3, 2)))
+    part = Part(torch.tensor([4, 7]), sums, [(5, "is ill")], "site-1", True, "ZeroDivisionError: division by zero")
+    got = part_from_bytes(part_to_bytes(part), "site-2")
+    assert got.host == "site-2"  # whoever it says it is
+    assert same(got.value, part.value)
+    assert torch.equal(got.ids, part.ids)
+    assert got[2:3] + got[4:] == part[2:3] + part[4:]
+
+
+HOSTILE = {
+    "a function of another package": {"function": "os:system"},
+    "a function that is not a client function": {"function": "corymb.wire:pack"},
+    "a function that is not there": {"function": "corymb.wire:nothing"},
+    "a module that is not there": {"function": "corymb.nothing:nothing"},
+    "a function through an import": {"function": "corymb.evaluate:losses_of"},
+    "a path instead of a name": {"function": "corymb.wire:pack.__globals__"},
+    "no name": {"function": "corymb.wire"},
+    "a number for a name": {"function": 3},
+    "settings of another package": {"settings": ["http.server:HTTPServer", {}]},
+    "settings that are none": {"settings": ["corymb.core.client:Client", {}]},
+    "settings that are not frozen": {"settings": ["corymb.core.federation:Ledger", {}]},
+    "settings out of range": {"settings": ["corymb.local.descent:Descent", {"lr": -1.0}]},
+    "settings of another type": {"settings": ["corymb.local.descent:Descent", {"lr": "fast"}]},
+    "settings that are unknown": {"settings": ["corymb.local.descent:Descent", {"speed": 1.0}]},
+    "settings without values": {"settings": ["corymb.local.descent:Descent", 7]},
+    "a named tuple of another package": {"named": ["pathlib:PurePath", []]},
+    "a class that is not a named tuple": {"named": ["corymb.core.client:Client", []]},
+    "a named tuple with too few fields": {"named": ["corymb.evaluate:Scored", [1]]},
+    "a package that only begins alike": {"function": "corymbx:pack"},
+}
+
+
+@pytest.mark.parametrize("skeleton", HOSTILE.values(), ids=HOSTILE)
+def test_what_a_message_may_not_name_is_refused(skeleton):
+    with pytest.raises(WireError):
+        unpack(_message([{"tensor": "0"}, skeleton]), allow=("corymb",))
+
+
+def test_a_file_may_name_nothing():
+    with pytest.raises(WireError, match="may be named here: none"):
+        unpack(call_to_bytes(a_call()))
+
+
+def test_naming_a_module_that_is_not_allowed_does_not_import_it():
+    name = "this"  # prints a poem when it is imported
+    sys.modules.pop(name, None)
+    with pytest.raises(WireError):
+        unpack(_message([{"tensor": "0"}, {"function": f"{name}:s"}]), allow=("corymb",))
+    assert name not in sys.modules
+
+
+BENT = {
+    "version": (3,),
+    "since": {"": 3},
+    "verb": "steal",
+    "readonly": 1,
+    "key": torch.tensor([1, 2]),
+    "args": [1],
+    "options": (),
+    "fn": "corymb.wire:pack",
+}
+
+
+@pytest.mark.parametrize("field", BENT)
+def test_a_call_that_is_not_quite_one_is_refused(field):
+    tree = unpack(call_to_bytes(a_call()), allow=("corymb",)) | {field: BENT[field]}
+    with pytest.raises(WireError, match=f"The call's {field}"):
+        call_from_bytes(pack(tree))
+
+
+@given(st.data())
+def test_a_call_with_flipped_bits_is_read_or_refused_but_nothing_else_happens(data):
+    message = bytearray(call_to_bytes(a_call()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with suppress(WireError):
+        call_from_bytes(bytes(message))

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from corymb.core.client import Client, ClientFn, Share, on_client
+from corymb.core.client import Client, ClientFn, Objective, Served, Share, on_client
 from corymb.core.federation import Federation, Replies, each
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.local import loss, losses_of, score, scores
+from corymb.local import losses_of, scores, served_loss, served_score
+from corymb.settings import InvalidInput
 from corymb.trees import Params, count, take
 
 log = logging.getLogger(__name__)
-LOWER_IS_BETTER = ("squared_error",)
+T = TypeVar("T")
 
 
 class Scored(NamedTuple):
@@ -35,10 +36,20 @@ class Scored(NamedTuple):
 
 
 @on_client
-def score_served(client: Client, models: Params, label: Tensor, *, serve: ClientFn[..., Params]) -> Scored:
-    """The served model's loss on the client's training examples and score on its test examples."""
-    model = serve(client, models, label)
-    return Scored(loss(client, model), score(client, model), client.test.weight.sum())
+def score_served(
+    client: Client, models: Params, label: Tensor, share: Tensor | None, *, serve: ClientFn[..., Params | Served]
+) -> Scored:
+    """The loss, on the client's training examples, and the score, on its test examples, of what it is served."""
+    served = serve(client, models, label, share)
+    return Scored(served_loss(client, served), served_score(client, served), client.test.weight.sum())
+
+
+class Evaluation(NamedTuple):
+    """A snapshot, scored."""
+
+    metrics: dict[str, float]
+    scores: Tensor
+    """Each client's test score of what it is served: n, NaN where it has no test examples or gave no answer."""
 
 
 def evaluate(
@@ -50,12 +61,28 @@ def evaluate(
     true_parameters: Params | None = None,
 ) -> dict[str, float]:
     """Every metric that can be had of a snapshot, by name. Changes nothing: neither the run nor client memory."""
-    metrics = _served(fed, algorithm, snapshot)
+    return score(fed, algorithm, snapshot, truth=truth, true_parameters=true_parameters).metrics
+
+
+def score(
+    fed: Federation,
+    algorithm: Algorithm,
+    snapshot: Snapshot,
+    *,
+    truth: Tensor | None = None,
+    true_parameters: Params | None = None,
+) -> Evaluation:
+    """As `evaluate`, with every client's own score: one question to the clients gives both."""
+    replies = _ask_served(fed, score_served, algorithm, snapshot)
+    rows = Scored(*(row.double().cpu() for row in replies.value))
+    metrics = _test_metrics(fed.objective, rows.score[rows.tested > 0], rows.tested[rows.tested > 0])
+    metrics["train_loss"] = float(rows.loss.mean())
     if truth is not None:
         metrics |= cluster_metrics(snapshot.labels, truth)
     if true_parameters is not None:
         metrics |= parameter_metrics(snapshot.models, true_parameters)
-    return metrics
+    nothing = torch.full((len(fed.names),), torch.nan, dtype=torch.float64)
+    return Evaluation(metrics, replies.clients.put(nothing, torch.where(rows.tested > 0, rows.score, torch.nan)))
 
 
 def clusters_in_use(labels: Tensor) -> int:
@@ -70,33 +97,18 @@ def clusters_in_use(labels: Tensor) -> int:
 # ---- at the clients
 
 
-def _scored(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> Replies[Scored]:
+def _ask_served(fed: Federation, fn: ClientFn[..., T], algorithm: Algorithm, snapshot: Snapshot) -> Replies[T]:
+    """Ask every client a question about what it is served."""
     clients = fed.evaluation().clients
-    labels = snapshot.labels[clients.ids]
-    return clients.map(score_served, snapshot.models, each(labels), serve=algorithm.serve)
+    share = None if snapshot.shares is None else each(clients.pick(snapshot.shares))
+    return clients.map(fn, snapshot.models, each(clients.pick(snapshot.labels)), share, serve=algorithm.serve)
 
 
-def served_scores(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> Tensor:
-    """Each client's test score of the model it is served: n, NaN where it has no test examples or gave no answer."""
-    replies = _scored(fed, algorithm, snapshot)
-    scores = torch.full((len(fed.names),), torch.nan, dtype=torch.float64)
-    found = torch.where(replies.value.tested > 0, replies.value.score, torch.nan)
-    scores[replies.clients.ids] = found.double().cpu()
-    return scores
-
-
-def _served(fed: Federation, algorithm: Algorithm, snapshot: Snapshot) -> dict[str, float]:
-    replies = _scored(fed, algorithm, snapshot)
-    name: str = getattr(fed.objective, "score_name", "score")
-    rows = Scored(*(row.double().cpu() for row in replies.value))
-    metrics = _test_metrics(name, rows.score[rows.tested > 0], rows.tested[rows.tested > 0])
-    return {**metrics, "train_loss": float(rows.loss.mean())}
-
-
-def _test_metrics(name: str, scores: Tensor, tested: Tensor) -> dict[str, float]:
+def _test_metrics(objective: Objective, scores: Tensor, tested: Tensor) -> dict[str, float]:
     if not len(scores):
         return {}
-    worst = scores.sort(descending=name in LOWER_IS_BETTER).values[: -(-len(scores) // 10)]
+    name = objective.score_name
+    worst = scores.sort(descending=not objective.higher_is_better).values[: -(-len(scores) // 10)]
     return {
         f"test_{name}": float(scores.mean()),
         f"test_{name}_examples": float((scores * tested).sum() / tested.sum()),
@@ -107,9 +119,7 @@ def _test_metrics(name: str, scores: Tensor, tested: Tensor) -> dict[str, float]
 def every_loss(fed: Federation, models: Params) -> Tensor:
     """n k: the training loss of every model at every client, NaN for clients that gave none. Changes nothing."""
     replies = fed.evaluation().clients.map(losses_of, models)
-    rows = torch.full((len(fed.names), count(models)), torch.nan)
-    rows[replies.clients.ids] = replies.value.float().cpu()
-    return rows
+    return replies.clients.put(torch.full((len(fed.names), count(models)), torch.nan), replies.value.cpu())
 
 
 # ---- against true clusters
@@ -196,9 +206,11 @@ def _match(cost: Tensor) -> tuple[Sequence[int], Sequence[int]] | None:
 
 
 @on_client
-def publish_served(client: Client, models: Params, label: Tensor, *, serve: ClientFn[..., Params]) -> Params:
-    """The model that the client is served, its own for a local baseline."""
-    return serve(client, models, label)
+def publish_served(
+    client: Client, models: Params, label: Tensor, share: Tensor | None, *, serve: ClientFn[..., Params | Served]
+) -> Params | Served:
+    """What the client is served: its own model for a local baseline."""
+    return serve(client, models, label, share)
 
 
 @on_client
@@ -213,15 +225,16 @@ def right_of(client: Client, models: Params) -> Share[tuple[()]]:
 def local_models_on_cluster(
     fed: Federation, algorithm: Algorithm, snapshot: Snapshot, truth: Tensor, *, at_once: int = 64
 ) -> float:
-    """Each client's model on **all** test examples of its own true cluster, mean over models (000's local baseline)."""
+    """Each client's model on **all** test examples of its own true cluster, mean over models: Ghosh et al. 2022."""
     view = fed.evaluation()
-    labels = snapshot.labels[view.clients.ids]
-    own = view.clients.map(publish_served, snapshot.models, each(labels), serve=algorithm.serve)
-    cluster_of = truth[own.clients.ids]
+    own = _ask_served(fed, publish_served, algorithm, snapshot)
+    if isinstance(own.value, Served):
+        raise InvalidInput("Clients are served several models at once: there is none to test alone.")
+    cluster_of = own.clients.pick(truth)
     means = []
     for cluster in cluster_of.unique():
         models = take(own.value, cluster_of == cluster)
-        members = view.clients[truth[view.clients.ids] == cluster]
+        members = view.clients.where(truth == cluster)
         for first in range(0, count(models), at_once):
             sums = members.sum(right_of, take(models, slice(first, first + at_once))).value
             means.append((sums.total["score"][0] / sums.total["tested"][0]).double().cpu())

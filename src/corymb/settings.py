@@ -60,11 +60,12 @@ def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
 
     Values must be of the field's type, as TOML and JSON have it: no text for a number, no fraction for a whole one.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     _refuse_unknown(kind, values, where="")
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(values, default=to_dict), strict=True)
+        read: S = _adapter(kind).validate_json(json.dumps(values, default=to_dict), strict=True)
+        return read
     except ValidationError as error:
         first = error.errors()[0]
         names = _names(kind)  # a place also holds the tags of a union's types, which mean nothing to users
@@ -73,6 +74,17 @@ def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
             line = first["msg"].removeprefix("Value error, ")
             raise InvalidInput(f"{place}: {line}" if place else line) from None
         raise InvalidInput(f"{place or kind.__name__}: {first['msg']} (got {first['input']!r}).") from None
+
+
+_ADAPTERS: dict[type, Any] = {}
+
+
+def _adapter(kind: type) -> Any:
+    from pydantic import TypeAdapter
+
+    if kind not in _ADAPTERS:  # building one takes far longer than reading with it
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def _names(kind: type) -> set[str]:

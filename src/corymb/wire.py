@@ -1,27 +1,36 @@
-"""Trees to bytes and back: tensors in the safetensors format, the rest as a JSON skeleton in its header, no pickle.
+"""Trees, calls and replies to bytes and back: tensors as safetensors, the rest as JSON in the header, no pickle.
 
-What can travel: tensors, numbers, strings, booleans, None, and dicts, lists, tuples and the named tuples of `NAMED`
-that are made of them. Nothing else, in either direction: bytes from anywhere give such a tree or a `WireError`, and
-never run code.
+What can travel: tensors, numbers, strings, booleans, None, and dicts, lists, tuples and named tuples made of them;
+frozen settings, as plain values; client functions, by name. Named tuples, settings and client functions are looked up
+as `module:name` in the packages that the reader allows, and in no others: no code travels, in either direction. Bytes
+from anywhere give such a tree or a `WireError`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from corymb.core.client import Examples, Share, Shares
+from corymb.core.client import ClientFn, Share, Shares
+from corymb.core.engine import Call, Part, Version
+from corymb.core.objective import Examples
 from corymb.core.snapshot import Snapshot
 from corymb.core.sums import Sums
+from corymb.settings import InvalidInput, from_dict, to_dict
 from corymb.trees import Tree, leaves
 
 NAMED: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Examples, Share, Shares, Sums)}
-"""The named tuples that may travel, by name."""
+"""The named tuples that may travel whoever reads them, by name."""
+OURS = ("corymb",)
+"""The packages that a call may name things of, unless its reader allows more."""
 
 HEADER_LIMIT = 16 * 2**20
 """Bytes of header. JSON grows in memory as it is read, tensors do not, so this bounds what a message can cost."""
@@ -30,7 +39,7 @@ _KEY = "corymb"
 
 
 class WireError(ValueError):
-    """Bytes that are no tree, or a tree that cannot travel: one line."""
+    """Bytes that do not hold a tree, or a tree that cannot travel: one line."""
 
 
 def pack(tree: Tree) -> bytes:
@@ -55,15 +64,15 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
-def unpack(data: bytes) -> Tree:
-    """The tree that `pack` made `data` from."""
+def unpack(data: bytes, allow: Sequence[str] = ()) -> Tree:
+    """The tree that `pack` made `data` from; it may name things of the packages in `allow`."""
     skeleton = _read_skeleton(data)
     try:
         tensors = load(data)
     except Exception as error:  # whatever the reader trips over, the message is what is wrong
         raise WireError(f"The tensors cannot be read: {_line(error)}") from None
     used = set[str]()
-    tree = _tree(skeleton, tensors, used)
+    tree = _Reader(tensors, used, allow).tree(skeleton)
     if len(used) != len(tensors):
         raise WireError(f"{len(tensors) - len(used)} tensors have no place in the tree.")
     for tensor in leaves(tree):
@@ -86,13 +95,50 @@ def _skeleton(tree: Tree, tensors: dict[str, Tensor], depth: int) -> Any:
         return tree
     if type(tree) is dict:
         if not all(isinstance(name, str) for name in tree):
-            raise WireError("A dict with names that are no strings cannot travel.")
+            raise WireError("A dict with keys that are not strings cannot travel.")
         return {"dict": {name: _skeleton(child, tensors, depth + 1) for name, child in tree.items()}}
-    kind = type(tree).__name__
-    if type(tree) not in (list, tuple, NAMED.get(kind)):
-        raise WireError(f"A {kind} cannot travel: only tensors, numbers, strings, dicts, lists, tuples, {_names()}.")
+    if isinstance(tree, ClientFn):
+        return {"function": tree.name}
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return {"settings": [_place(type(tree)), to_dict(tree)]}
+    return _sequence(tree, tensors, depth)
+
+
+def _sequence(tree: Tree, tensors: dict[str, Tensor], depth: int) -> Any:
+    kind = type(tree)
+    if kind not in (list, tuple) and not _is_named_tuple(kind):
+        raise WireError(f"A {kind.__name__} cannot travel: only tensors, numbers, text, dicts, tuples and settings.")
     children = [_skeleton(child, tensors, depth + 1) for child in tree]
-    return children if kind == "list" else {kind: children}
+    if kind in (list, tuple):
+        return children if kind is list else {"tuple": children}
+    if NAMED.get(kind.__name__) is kind:
+        return {kind.__name__: children}
+    return {"named": [_place(kind), children]}
+
+
+def _is_named_tuple(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _place(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def find(place: str, allow: Sequence[str]) -> Any:
+    """What stands under `module:name`, if the module belongs to one of the packages in `allow`."""
+    if not isinstance(place, str) or not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", place):
+        raise WireError(f"{str(place)[:80]!r} is not of the form module:name.")
+    module, _, name = place.partition(":")
+    if not any(module == package or module.startswith(f"{package}.") for package in allow):
+        raise WireError(f"{place[:80]!r} is not in a package that may be named here: {', '.join(allow) or 'none'}.")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise WireError(f"There is no {place[:80]!r} here: both sides must have the same version of it.") from None
+    home = getattr(found, "__module__", None)
+    if home != module:  # what a module merely imports is not its own to offer
+        raise WireError(f"{place[:80]!r} is defined in {home}: name it there.")
+    return found
 
 
 def _read_skeleton(data: bytes) -> Any:
@@ -111,53 +157,145 @@ def _header_length(data: bytes) -> int:
     return int.from_bytes(data[:8], "little")
 
 
-def _tree(skeleton: Any, tensors: Mapping[str, Tensor], used: set[str], depth: int = 0) -> Tree:
-    if depth > DEPTH_LIMIT:
-        raise WireError(f"The tree is more than {DEPTH_LIMIT} levels deep.")
-    if isinstance(skeleton, list):
-        return [_tree(child, tensors, used, depth + 1) for child in skeleton]
-    if not isinstance(skeleton, dict):
-        return skeleton
-    if len(skeleton) != 1:
-        raise WireError(f"A node of the tree has {len(skeleton)} kinds, wanted one.")
-    ((kind, inside),) = skeleton.items()
-    if kind == "tensor":
-        return _tensor(inside, tensors, used)
-    if kind == "dict" and isinstance(inside, dict):
-        return {name: _tree(child, tensors, used, depth + 1) for name, child in inside.items()}
-    build = _builder(kind)
-    if build is None or not isinstance(inside, list):
-        raise WireError(f"A node of the tree is of the unknown kind {kind[:40]!r}.")
-    return build([_tree(child, tensors, used, depth + 1) for child in inside])
+class _Reader:
+    """Builds a tree from its skeleton."""
 
+    def __init__(self, tensors: Mapping[str, Tensor], used: set[str], allow: Sequence[str]) -> None:
+        self.tensors, self.used, self.allow = tensors, used, allow
 
-def _tensor(name: Any, tensors: Mapping[str, Tensor], used: set[str]) -> Tensor:
-    if not isinstance(name, str) or name not in tensors or name in used:
-        raise WireError(f"The tree names a tensor that is not there, or twice: {str(name)[:40]!r}.")
-    used.add(name)
-    return tensors[name]
+    def tree(self, skeleton: Any, depth: int = 0) -> Tree:
+        if depth > DEPTH_LIMIT:
+            raise WireError(f"The tree is more than {DEPTH_LIMIT} levels deep.")
+        if isinstance(skeleton, list):
+            return [self.tree(child, depth + 1) for child in skeleton]
+        if not isinstance(skeleton, dict):
+            return skeleton
+        if len(skeleton) != 1:
+            raise WireError(f"A node of the tree has {len(skeleton)} kinds, wanted one.")
+        ((kind, inside),) = skeleton.items()
+        if kind == "tensor":
+            return self._tensor(inside)
+        if kind == "dict" and isinstance(inside, dict):
+            return {name: self.tree(child, depth + 1) for name, child in inside.items()}
+        if kind == "function":
+            return self._function(inside)
+        if isinstance(inside, list):
+            if kind in ("settings", "named") and len(inside) == 2:
+                place, contents = inside
+                return self._settings(place, contents) if kind == "settings" else self._named(place, contents, depth)
+            if kind == "tuple":
+                return tuple(self.tree(child, depth + 1) for child in inside)
+            if kind in NAMED:
+                return self._built(NAMED[kind], inside, depth)
+        raise WireError(f"A node of the tree is of the unknown kind {str(kind)[:40]!r}.")
 
+    def _tensor(self, name: Any) -> Tensor:
+        if not isinstance(name, str) or name not in self.tensors or name in self.used:
+            raise WireError(f"The tree names a tensor that is missing, or one twice: {str(name)[:40]!r}.")
+        self.used.add(name)
+        return self.tensors[name]
 
-def _builder(kind: str) -> Callable[[list[Tree]], Tree] | None:
-    if kind == "tuple":
-        return tuple
-    named = NAMED.get(kind)
-    return None if named is None else lambda children: _named(named, children)
+    def _function(self, place: Any) -> ClientFn[..., Any]:
+        found = find(place, self.allow)
+        if not isinstance(found, ClientFn):
+            raise WireError(f"{place[:80]!r} is not a client function.")
+        return found
 
+    def _settings(self, place: Any, values: Any) -> Any:
+        found = find(place, self.allow)
+        frozen = dataclasses.is_dataclass(found) and isinstance(found, type) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]
+        if not frozen or not isinstance(values, dict):
+            raise WireError(f"{place[:80]!r} is not a class of settings.")
+        try:
+            return from_dict(found, values)
+        except (InvalidInput, TypeError) as problem:
+            raise WireError(f"{place[:80]!r} cannot be read: {_line(problem)}") from None
 
-def _named(kind: type[Any], children: list[Tree]) -> Tree:
-    if len(children) != len(kind._fields):
-        raise WireError(f"A {kind.__name__} has {len(kind._fields)} fields, got {len(children)}.")
-    return kind(*children)
+    def _named(self, place: Any, children: Any, depth: int) -> Tree:
+        found = find(place, self.allow)
+        if not _is_named_tuple(found) or not isinstance(children, list):
+            raise WireError(f"{place[:80]!r} is not a named tuple.")
+        return self._built(found, children, depth)
 
-
-def _names() -> str:
-    return ", ".join(NAMED)
+    def _built(self, kind: type[Any], children: list[Any], depth: int) -> Tree:
+        if len(children) != len(kind._fields):
+            raise WireError(f"A {kind.__name__} has {len(kind._fields)} fields, got {len(children)}.")
+        return kind(*(self.tree(child, depth + 1) for child in children))
 
 
 def _line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return text[0][:200] if text else type(error).__name__
+
+
+# ---- calls and parts
+
+
+def call_to_bytes(call: Call) -> bytes:
+    """A call on its way to a host."""
+    fields = call._asdict() | {
+        "version": tuple(call.version),
+        "since": {host: tuple(version) for host, version in call.since.items()},
+    }
+    return pack(fields)
+
+
+def call_from_bytes(data: bytes, allow: Sequence[str] = OURS) -> Call:
+    """The call that `call_to_bytes` wrote; its function, and what it names, must belong to the packages in `allow`."""
+    tree = _checked(unpack(data, allow), _CALL, "call")
+    since = {host: Version(*version) for host, version in tree["since"].items()}
+    return Call(**{**tree, "version": Version(*tree["version"]), "since": since})
+
+
+def part_to_bytes(part: Part) -> bytes:
+    """A host's reply. Who sent it is for the receiver to know."""
+    rejected = [[client, reason] for client, reason in part.rejected]
+    return pack(
+        {"ids": part.ids, "value": part.value, "rejected": rejected, "spread": part.spread, "error": part.error}
+    )
+
+
+def part_from_bytes(data: bytes, host: str, allow: Sequence[str] = OURS) -> Part:
+    """The part that `part_to_bytes` wrote, from this host."""
+    tree = _checked(unpack(data, allow), _PART, "reply")
+    rejected = [(client, reason) for client, reason in tree["rejected"]]
+    return Part(tree["ids"], tree["value"], rejected, host, tree["spread"], tree["error"])
+
+
+def _checked(tree: Tree, fields: Mapping[str, Callable[[Any], bool]], what: str) -> dict[str, Any]:
+    if not isinstance(tree, dict) or set(tree) != set(fields):
+        raise WireError(f"The message is not a {what}.")
+    for name, right in fields.items():
+        if not right(tree[name]):
+            raise WireError(f"The {what}'s {name} is a {type(tree[name]).__name__} of the wrong kind.")
+    return tree
+
+
+def _is_version(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(type(number) is int for number in value)
+
+
+def _is_rejection(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and type(value[0]) is int and isinstance(value[1], str)
+
+
+_CALL: Mapping[str, Callable[[Any], bool]] = {
+    "fn": lambda value: isinstance(value, ClientFn),
+    "args": lambda value: isinstance(value, tuple),
+    "options": lambda value: isinstance(value, dict),
+    "key": lambda value: isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 0,
+    "verb": lambda value: value in ("map", "sum"),
+    "version": _is_version,
+    "since": lambda value: isinstance(value, dict) and all(map(_is_version, value.values())),
+    "readonly": lambda value: type(value) is bool,
+}
+_PART: Mapping[str, Callable[[Any], bool]] = {
+    "ids": lambda value: isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1,
+    "value": lambda value: True,
+    "rejected": lambda value: isinstance(value, list) and all(map(_is_rejection, value)),
+    "spread": lambda value: type(value) is bool,
+    "error": lambda value: isinstance(value, str),
+}
 
 
 # ---- snapshots
@@ -180,11 +318,7 @@ def snapshot_from_bytes(data: bytes) -> Snapshot:
 
 def snapshot_from_tree(tree: Tree) -> Snapshot:
     """The snapshot that `snapshot_to_tree` took apart; a tree from anywhere gives one or a `WireError`."""
-    if not isinstance(tree, dict) or set(tree) != set(_SNAPSHOT):
-        raise WireError("The message is no snapshot.")
-    for name, right in _SNAPSHOT.items():
-        if not right(tree[name]):
-            raise WireError(f"The snapshot's {name} is a {type(tree[name]).__name__} of the wrong kind.")
+    tree = _checked(tree, _SNAPSHOT, "snapshot")
     if len({len(rows) for rows in tree["models"].values()}) != 1:
         raise WireError("The snapshot's models differ in number from one parameter to another.")
     return Snapshot(**tree)

@@ -8,22 +8,9 @@ from hypothesis import strategies as st
 
 from corymb import keys
 from corymb.core.client import Client, Examples, Memory
-from corymb.local import (
-    Batches,
-    Descent,
-    Stepper,
-    descend,
-    descend_one,
-    gradient,
-    gradient_one,
-    loss,
-    losses,
-    measure_one,
-    one_hot,
-    score,
-    scores,
-    weighted_mean,
-)
+from corymb.local import Descent, descend, gradient, loss, losses, one_hot, score, scores
+from corymb.local.descent import Batches, Stepper
+from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
 from corymb.objectives import LinearRegression
 from tests.tiny import farthest
 

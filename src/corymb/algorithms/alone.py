@@ -37,7 +37,7 @@ def go_on_at_home(client: Client, *, local: Descent) -> Tensor:
 
 
 @on_client
-def serve_own(client: Client, models: Params, label: Tensor) -> Params:
+def serve_own(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
     """The client's own model; before it has one, the common start."""
     return client.memory.get("model", take(models, 0))
 

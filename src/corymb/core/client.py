@@ -43,6 +43,13 @@ class Shares(NamedTuple, Generic[N]):
     note: N = ()  # type: ignore[assignment]
 
 
+class Served(NamedTuple):
+    """Several models that a client is served together: it takes the mean of what they predict, by their weights."""
+
+    models: Params  # c rows
+    weights: Tensor  # c, with sum 1
+
+
 class Slot(NamedTuple):
     """What a client keeps under one name; `along` says which examples its leading axis follows, if any."""
 

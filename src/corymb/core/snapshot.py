@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from corymb.core.client import ClientFn
+from corymb.core.client import ClientFn, Served
 from corymb.core.federation import Cohort, Federation
 from corymb.keys import fold
 from corymb.trees import Params, count, stack
@@ -74,8 +74,11 @@ class Algorithm(Protocol):
         ...
 
     @property
-    def serve(self) -> ClientFn[..., Params]:
-        """The client function that says which model a client is served: (client, models, label) -> model."""
+    def serve(self) -> ClientFn[..., Params | Served]:
+        """The client function that says what a client is served: (client, models, label, share) -> a model, or several.
+
+        `share` is the client's row of `Snapshot.shares`, None where an algorithm does not assign softly.
+        """
         ...
 
     @property

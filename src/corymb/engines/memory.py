@@ -151,7 +151,9 @@ class MemoryStore:
         if version <= START:
             self._tables, self._undo, self._kept_from = {}, [], START
         if not self.reaches(version):
-            raise ValueError(f"client memory at {version} is gone: it was kept from {self._kept_from} on")
+            raise ValueError(
+                f"client memory at clock {version.clock} is gone: it was kept from clock {self._kept_from.clock} on"
+            )
         while self._undo and self._undo[-1].version > version:
             undo = self._undo.pop()
             self._put(self._tables[undo.slot], undo.ids, undo.values, undo.present)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from corymb.evaluate import LOWER_IS_BETTER, adjusted_rand_index
+from corymb.evaluate import adjusted_rand_index
 from corymb.runs.history import Round
 from corymb.runs.run import Run
 from corymb.trees import nbytes
@@ -58,7 +58,7 @@ class Score(NamedTuple):
 def score_of(run: Run) -> Score | None:
     """Which measure the run's test examples were scored by, if there were any."""
     names = [name.removeprefix("worst_decile_") for name in run.metrics if name.startswith("worst_decile_")]
-    return Score(names[0], names[0] in LOWER_IS_BETTER) if names else None
+    return Score(names[0], names[0] == "squared_error") if names else None
 
 
 # ---- round by round

@@ -20,7 +20,7 @@ from corymb.objectives.partial import PartialObjective
 from corymb.runs.catalogue import name_of
 from corymb.runs.environment import versions
 from corymb.runs.learners import Model
-from corymb.runs.run import served_in_place
+from corymb.runs.run import served_by
 from corymb.runs.settings import DataOptions, RunSettings, names
 from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput, require, to_dict
@@ -123,7 +123,7 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
         "record": {
             **{name: used[name] for name in ("engine", "kernel", "chunk") if name in used},
             "learns": engine.objective.describe(),
-            "served": "assigned" if served_in_place(plan.algorithm) is None else "own",
+            "served": served_by(plan.algorithm),
             "data": fingerprint,
             "clients": len(engine.names),
             "versions": versions(),

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from corymb.core.client import ClientFn
+from corymb.core.client import ClientFn, Served
 from corymb.core.federation import Federation, Ledger, each
 from corymb.core.objective import Examples, Objective
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import clusters_in_use
-from corymb.local import serve_assigned
+from corymb.local import serve_assigned, serve_mixture
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
@@ -30,12 +30,12 @@ from corymb.runs.history import plain as plain
 from corymb.runs.learners import MODELS, Model, learner_for
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
-from corymb.trees import Params, take
+from corymb.trees import Params, count, map_tensors, take
 
-Serving = tuple[Federation, ClientFn[..., Params]]
+Serving = tuple[Federation, ClientFn[..., Params | Served]]
 """The clients of a run that keep models of their own, and the client function that returns the one to use."""
-Served = Literal["assigned", "own"]
-"""Which model a client uses: that of its cluster, or one that it keeps itself."""
+ServedBy = Literal["assigned", "mixture", "own"]
+"""What a client uses: the model of its cluster, all models by its shares, or a model that it keeps itself."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -100,9 +100,9 @@ class Run:
         return self.ledger.rejected
 
     @property
-    def served(self) -> Served:
-        """Which model clients use: that of their cluster, or one of their own."""
-        served: Served = self.config["record"]["served"]
+    def served(self) -> ServedBy:
+        """What clients use: the model of their cluster, a mixture of all models, or a model of their own."""
+        served: ServedBy = self.config["record"]["served"]
         return served
 
     @property
@@ -113,7 +113,10 @@ class Run:
     def model(self, which: str | int) -> Params:
         """The parameters of a cluster's model (given its number) or of a client's (given its name)."""
         if isinstance(which, str):
-            return self._served(self._position(which))
+            served = self._served(self._position(which))
+            if isinstance(served, Served):
+                raise InvalidInput(f"Client {which!r} uses several models at once: model(0), model(1), ... are those.")
+            return served
         require(0 <= which < self.snapshot.k, f"There is no cluster {which}: the run has {self.snapshot.k}.")
         return take(self.models, which)
 
@@ -123,9 +126,9 @@ class Run:
         Features are in the units of the data that the run was given. Classes are numbers if they were numbers in the
         data, else names.
         """
-        params = self._served(self._position(client))
+        served = self._served(self._position(client))
         with torch.no_grad():
-            out = self._objective().predict(params, self._examples(x))
+            out = _predictions(self._objective(), served, self._examples(x))
         if self.schema.task == "regression":
             return out.numpy()
         chosen = out.argmax(-1).numpy()
@@ -138,7 +141,7 @@ class Run:
         Features and labels are in the form and the units of the data that the run was given.
         """
         require(
-            self.served == "assigned",
+            self.served != "own",
             "Clients of this run have models of their own: there is no cluster to assign a new one to.",
         )
         features, labels = self._examples(x), targets_of(y, self.schema)
@@ -219,16 +222,19 @@ class Run:
         require(0 <= client < len(self.names), f"There is no client {client}: the run has {len(self.names)}.")
         return client
 
-    def _served(self, position: int) -> Params:
-        label = self.snapshot.labels[position]
+    def _served(self, position: int) -> Params | Served:
+        label, shares = self.snapshot.labels[position], self.snapshot.shares
         if self.serving is not None:
             fed, serve = self.serving
-            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)))
-            return {name: row.cpu() for name, row in take(replies.value, 0).items()}
+            share = None if shares is None else each(shares[[position]])
+            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)), share)
+            return map_tensors(lambda leaf: leaf[0].cpu(), replies.value)
         require(
-            self.served == "assigned",
+            self.served != "own",
             "The models of this run stayed with its clients and were not saved: only the run itself can predict.",
         )
+        if self.served == "mixture" and shares is not None and float(shares[position].sum()) > 0:
+            return Served(self.models, shares[position] / shares[position].sum())
         require(int(label) >= 0, f"Client {self.names[position]!r} has no cluster: it never took part in a round.")
         return take(self.models, label)
 
@@ -249,6 +255,15 @@ class Run:
         return features.to(self._dtype) if features.is_floating_point() else features
 
 
-def served_in_place(algorithm: Algorithm) -> ClientFn[..., Params] | None:
-    """The client function that returns a client's own model; None if the snapshot holds the models of all clients."""
-    return None if algorithm.serve is serve_assigned else algorithm.serve
+def _predictions(objective: Objective, served: Params | Served, x: torch.Tensor) -> torch.Tensor:
+    if not isinstance(served, Served):
+        return objective.predict(served, x)
+    of_each = [objective.predict(take(served.models, j), x) for j in range(count(served.models))]
+    return objective.mix(torch.stack(of_each), served.weights)
+
+
+def served_by(algorithm: Algorithm) -> ServedBy:
+    """What the clients of an algorithm use."""
+    if algorithm.serve is serve_assigned:
+        return "assigned"
+    return "mixture" if algorithm.serve is serve_mixture else "own"

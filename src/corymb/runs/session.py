@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
-from torch import Tensor
-
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Ledger, TooFewReplies
 from corymb.core.snapshot import Snapshot
 from corymb.data.schema import DataSchema
 from corymb.engines import Placement
-from corymb.evaluate import evaluate, served_scores
+from corymb.evaluate import Evaluation, score
 from corymb.objectives import LinearRegression, Regression
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.environment import environment
@@ -26,7 +24,7 @@ from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import Mark, Round, record
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot
-from corymb.runs.run import Run, served_in_place
+from corymb.runs.run import Run, served_by
 from corymb.runs.standardise import Standard, Standardised, standard_of
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput
@@ -55,8 +53,7 @@ class Session:
         self.at: Snapshot | None = None
         self.stopped = ""
         self.environment = environment(plan.settings.seed)
-        self._metrics: dict[str, float] = {}
-        self._scores: Tensor | None = None  # of the same snapshot as the metrics
+        self._evaluation: Evaluation | None = None  # of the last snapshot
         self._stopper = Stopper()
         self._logged = AuditCursor(0, 0)
 
@@ -94,7 +91,6 @@ class Session:
         self.began -= manifest.seconds
         self.fed.ledger = restored_ledger(manifest.ledger, audit)
         self._logged = AuditCursor.of(self.fed.ledger)
-        self._metrics = self.history[-1].get("metrics", {}) if self.history else {}
         self.at = placed_snapshot(start, self.plan.placement)
         return self.at
 
@@ -126,22 +122,21 @@ class Session:
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
             row = record(snapshot, before, after, now - last)
             self.history.append(row)
-            self.at, self._metrics, self._scores = snapshot, {}, None
+            self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
-                self._evaluate(snapshot)
-                row["metrics"] = self._metrics
+                row["metrics"] = self._evaluate(snapshot).metrics
             with self._stopper.shielded():
                 self._end_round(row)
             before, last = after, time.perf_counter()
             yield row
 
-    def _evaluate(self, at: Snapshot) -> tuple[dict[str, float], Tensor]:
-        """Metrics, and each client's test score."""
-        plan = self.plan
-        truth, parameters = plan.truth, plan.true_parameters
-        self._metrics = evaluate(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
-        self._scores = served_scores(self.fed, plan.algorithm, at)
-        return self._metrics, self._scores
+    def _evaluate(self, at: Snapshot) -> Evaluation:
+        """Metrics and each client's test score, asked for once per snapshot."""
+        if self._evaluation is None:
+            plan = self.plan
+            truth, parameters = plan.truth, plan.true_parameters
+            self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
+        return self._evaluation
 
     # ---- saving
 
@@ -167,10 +162,10 @@ class Session:
 
     def _checkpoint_info(self) -> CheckpointInfo:
         counts = {name: getattr(self.fed.ledger, name) for name in COUNTS}
-        objective = self.fed.objective
-        score = self._metrics.get(f"test_{objective.score_name}", math.nan)
-        best = (score if objective.higher_is_better else -score) if math.isfinite(score) else None
-        return CheckpointInfo(counts, self.engine.describe(), time.perf_counter() - self.began, best)
+        objective, metrics = self.fed.objective, {} if self._evaluation is None else self._evaluation.metrics
+        value = metrics.get(f"test_{objective.score_name}", math.nan)
+        larger = (value if objective.higher_is_better else -value) if math.isfinite(value) else None
+        return CheckpointInfo(counts, self.engine.describe(), time.perf_counter() - self.began, larger)
 
     # ---- the end
 
@@ -179,13 +174,13 @@ class Session:
         plan, at = self.plan, self.at
         if at is None:
             raise InvalidInput("The snapshot to start from is at the end of the run: there are no rounds left.")
-        metrics, scores = (self._metrics, self._scores) if self._scores is not None else self._evaluate(at)
+        metrics, scores = self._evaluate(at)
         if self.history:
             self.history[-1]["metrics"] = metrics
         if not self.stopped:
             metrics = {**metrics, **self._oracle_error(at)}
-        serve = served_in_place(plan.algorithm)
-        fits = model_fits(self.fed, at) if serve is None else Fits()
+        own = served_by(plan.algorithm) == "own"
+        fits = Fits() if own else model_fits(self.fed, at)
         return Run(
             snapshot=on_cpu(at),
             names=tuple(self.fed.names),
@@ -198,7 +193,7 @@ class Session:
             objective=placed(self.learner.objective, Placement(dtype=plan.placement.dtype)),
             standard=self.standard,
             stopped=self.stopped,
-            serving=None if serve is None else (self.fed.evaluation(), serve),
+            serving=(self.fed.evaluation(), plan.algorithm.serve) if own else None,
             losses=fits.losses,
             scores=scores,
             calibration=fits.calibration,

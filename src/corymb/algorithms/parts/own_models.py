@@ -26,9 +26,9 @@ def publish_own(client: Client) -> Params:
 
 
 @on_client
-def serve_refined(client: Client, models: Params, label: Tensor) -> Params:
+def serve_refined(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
     """The client's own model until it has been compared with clusters' models; then its cluster's."""
-    assigned = serve_assigned(client, models, label)
+    assigned = serve_assigned(client, models, label, share)
     own: Params = client.memory.get("own", assigned)
     refined = client.memory.get("refined", torch.zeros((), dtype=torch.bool, device=client.train.weight.device))
     return tree_map(lambda theirs, mine: torch.where(refined, theirs, mine), assigned, own)

@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
-from corymb.local import weighted_mean
+from corymb.local.reference import weighted_mean
 from corymb.trees import Params
 
 

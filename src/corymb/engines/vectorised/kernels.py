@@ -23,7 +23,8 @@ from corymb.core.client import Examples, Measure, Objective
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
-from corymb.local import Batches, Descent, Stepper, descend_one, gradient_one, measure_one, weighted_mean
+from corymb.local.descent import Batches, Descent, Stepper
+from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
 from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]

@@ -17,7 +17,8 @@ from corymb.engines.host import ClientHost
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
-from corymb.local import Descent, descend_one, gradient_one, measure_one
+from corymb.local import Descent
+from corymb.local.reference import descend_one, gradient_one, measure_one
 from corymb.settings import InvalidInput
 from corymb.trees import Params, stack, take
 

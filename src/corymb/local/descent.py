@@ -1,0 +1,140 @@
+"""Gradient descent on one client's examples: its settings, its batches and its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from corymb.keys import Key, fold
+from corymb.settings import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """Gradient descent on one client's examples."""
+
+    lr: float = 0.1
+    """Step size γ."""
+    decay: float = 1.0
+    """Factor on the step size for every round."""
+    steps: int | None = None
+    """Steps τ; without `steps` and `epochs`, one step."""
+    epochs: int | None = None
+    """Passes over the client's examples, instead of steps."""
+    batch: int | None = None
+    """Examples a step; without it, all of them."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    """Heavy-ball momentum of `sgd`."""
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    """FedProx's μ: adds (μ/2)·‖θ − θ_start‖² to the loss."""
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"lr must be positive, got {self.lr}.")
+        require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}.")
+        require(self.steps is None or self.epochs is None, "Give steps or epochs, not both.")
+        require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}.")
+        require(self.epochs is None or self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}.")
+        require(self.batch is None or self.batch >= 1, f"batch must be at least 1, got {self.batch}.")
+        require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}.")
+        require(self.optimiser == "sgd" or self.momentum == 0, "momentum goes with optimiser 'sgd', not with 'adam'.")
+        require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}.")
+        require(self.proximal >= 0, f"proximal must not be negative, got {self.proximal}.")
+
+    def at(self, round: int) -> Descent:
+        """The same descent with the step size of that round."""
+        return self if self.decay == 1 else replace(self, lr=self.lr * self.decay**round, decay=1.0)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is θ ← θ − lr · gradient and nothing else."""
+        return self.optimiser == "sgd" and not (self.momentum or self.weight_decay or self.proximal)
+
+
+class Batches:
+    """The batches of every step, the same for a client alone and for one in a padded stack.
+
+    Each pass orders the examples by `fold(key, pass, row)` with padding last; a pass is ⌈m/B⌉ steps and its last batch
+    is short. Yields (rows, active): `rows` is None for all examples, short batches are filled up with rows of padding
+    or, where a client has none left, marked by the caller's weights; `active` is None, or a mask of clients not done.
+    """
+
+    def __init__(self, how: Descent, weight: Tensor, key: Key) -> None:
+        self.how, self.weight, self.key = how, weight, key
+
+    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        how = self.how
+        if how.batch is None or not self.weight.shape[-1]:
+            for _ in range(how.steps or how.epochs or 1):
+                yield None, None
+            return
+        sizes = (self.weight > 0).sum(-1)  # n, or a number
+        passes = ((sizes + how.batch - 1) // how.batch).clamp_min(1)  # steps a pass
+        steps = torch.full_like(passes, how.steps or 1) if how.epochs is None else how.epochs * passes
+        last_epoch: list[int] | None = None
+        order = torch.empty(0)
+        last, first = int(steps.max()), int(steps.min())
+        for step in range(last):
+            epoch = step // passes
+            if (now := epoch.flatten().tolist()) != last_epoch:
+                order, last_epoch = self._order(epoch), now
+            places = (step % passes * how.batch).unsqueeze(-1) + torch.arange(how.batch, device=order.device)
+            rows = order.gather(-1, places.clamp_max(order.shape[-1] - 1))
+            if self.weight.dim() == 1:
+                yield rows[: max(0, min(how.batch, int(sizes) - int(places[0])))], None
+            else:
+                inside = places < sizes.unsqueeze(-1)
+                active = None if step < first else step < steps
+                yield torch.where(inside, rows, -1), active
+
+    def _order(self, epoch: Tensor) -> Tensor:
+        rows = torch.arange(self.weight.shape[-1], device=self.weight.device)
+        draws = (fold(fold(self.key, epoch).unsqueeze(-1), rows) >> 1) & (2**62 - 1)
+        return torch.where(self.weight > 0, draws, 2**62).argsort(dim=-1, stable=True)
+
+
+class Stepper:
+    """In-place steps of SGD (momentum, weight decay, proximal term) or Adam on a list of tensors.
+
+    The tensors may have a leading axis of clients; then `active` says whose step counts.
+    """
+
+    def __init__(self, how: Descent, params: list[Tensor]) -> None:
+        self.how, self.params = how, params
+        self.start = [p.clone() for p in params] if how.proximal else []
+        slots = 2 if how.optimiser == "adam" else 1 if how.momentum else 0
+        self.state = [[torch.zeros_like(p) for p in params] for _ in range(slots)]
+        self.taken = 0
+
+    def step(self, grads: list[Tensor], active: Tensor | None = None) -> None:
+        """θ ← θ − lr · direction, for the clients that are active."""
+        how = self.how
+        if how.weight_decay:
+            grads = list(torch._foreach_add(grads, self.params, alpha=how.weight_decay))
+        if how.proximal:
+            pull = torch._foreach_sub(self.params, self.start)
+            grads = list(torch._foreach_add(grads, list(pull), alpha=how.proximal))
+        self.taken += 1
+        if how.optimiser == "adam":
+            grads = self._adam(grads)
+        elif how.momentum:
+            torch._foreach_mul_(self.state[0], how.momentum)
+            torch._foreach_add_(self.state[0], grads)
+            grads = self.state[0]
+        if active is not None:  # a client that is done never becomes active again: its state no longer matters
+            grads = [torch.where(active.reshape(-1, *[1] * (g.dim() - 1)), g, 0) for g in grads]
+        torch._foreach_add_(self.params, grads, alpha=-how.lr)
+
+    def _adam(self, grads: list[Tensor], beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> list[Tensor]:
+        first, second = self.state
+        torch._foreach_lerp_(first, grads, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+        scale = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**self.taken))
+        torch._foreach_add_(scale, eps)
+        return list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**self.taken), scale))

@@ -1,0 +1,51 @@
+"""One client at a time: the definition of right, which every kernel is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import Measure
+from corymb.core.objective import Examples, Objective
+from corymb.keys import Key
+from corymb.local.descent import Batches, Descent, Stepper
+from corymb.trees import Params, take
+
+
+def measure_one(what: Measure, objective: Objective, models: Params, on: Examples) -> Tensor:
+    """The mean loss or score of each of k models on one client's examples: k."""
+    per_example: Callable[[Params, Examples], Tensor] = getattr(objective, what)
+    k = next(iter(models.values())).shape[0]
+    return torch.stack([weighted_mean(per_example(take(models, j), on), on.weight) for j in range(k)])
+
+
+def gradient_one(objective: Objective, params: Params, on: Examples) -> Params:
+    """The gradient of the mean loss on one client's examples."""
+    with torch.enable_grad():
+        leaves = [value.detach().requires_grad_() for value in params.values()]
+        mean = weighted_mean(objective.losses(as_params(params, leaves), on), on.weight)
+        grads = torch.autograd.grad(mean, leaves, allow_unused=True, materialize_grads=True)
+    return as_params(params, grads)
+
+
+def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Params:
+    """Descent on one client's examples."""
+    params = {name: value.clone() for name, value in params.items()}
+    stepper = Stepper(how, list(params.values()))
+    for rows, _ in Batches(how, on.weight, key):
+        batch = on if rows is None else Examples(on.x[rows], on.y[rows], on.weight[rows])
+        stepper.step(list(gradient_one(objective, params, batch).values()))
+    return params
+
+
+def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Σ w·v / Σ w along the last axis. Rows of weight 0 are left out, not multiplied: 0 × NaN is NaN."""
+    total = torch.where(weight > 0, values * weight, 0).sum(-1)
+    return total / weight.sum(-1).clamp_min(torch.finfo(weight.dtype).tiny)
+
+
+def as_params(like: Params, values: Sequence[Tensor]) -> Params:
+    """Values with the names that `like` has, in its order."""
+    return dict(zip(like, values, strict=True))
