@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from corymb.cli.exits import Exit
 from corymb.cli.options import given, merged, options_of
 from corymb.cli.summary import show_run
-from corymb.core.snapshot import Algorithm
+from corymb.core.snapshot import Algorithm, planned_rounds
 from corymb.data import FederatedDataset, load
 from corymb.engines.vectorised.kernels import KernelName
 from corymb.runs.catalogue import ALGORITHMS, configure, row_of
@@ -179,7 +179,7 @@ def _run(data: str | None, algorithm: str | None, said: Mapping[str, Any], outpu
         check_free(output.out)
     federation, chosen = _loaded(data, algorithm, settings, options)
     folder = output.out or new_folder("runs", f"{Path(data).stem or 'data'}-{algorithm}")
-    line = RoundLine(chosen.planned_rounds)
+    line = RoundLine(planned_rounds(chosen))
     try:
         with line:
             run = begin(
@@ -271,7 +271,7 @@ def resume(
     there = Path(str(environment.get("working_folder", ".")))
     with chdir(there if there.is_dir() else Path()):  # where its data and its model are
         federation, chosen = _loaded(str(config["data"]), name, settings, options)
-        with RoundLine(chosen.planned_rounds) as line:
+        with RoundLine(planned_rounds(chosen)) as line:
             progress = None if quiet else line
             done = go_on(folder, chosen, federation, options.model, max_seconds=max_seconds, progress=progress)
     return report(replace(done, folder=run), as_json=json)

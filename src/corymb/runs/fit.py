@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any
 
-from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset, load
 from corymb.data.arrays import Values
 from corymb.data.features import as_array, is_image
@@ -173,5 +173,5 @@ def _shown(progress: bool | Progress | None, algorithm: Algorithm) -> AbstractCo
     if progress is True:
         from corymb.runs.progress import RoundLine
 
-        return RoundLine(algorithm.planned_rounds)
+        return RoundLine(planned_rounds(algorithm))
     return nullcontext(progress or (lambda row: None))
