@@ -4,8 +4,8 @@ Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local U
 `Snapshot.shares`, σ: `floor`, τ: `every`, K: `draws`, λ: `pull`, c_s: the k models.
 
 Importance u_ij is the share of client i's examples whose lowest loss is under model j; every few rounds it is estimated
-again. Each model draws clients in proportion to it; a client that was drawn minimises F_i(w) + (λ/2) Σ_j u_ij ‖w − c_j‖² once,
-whichever models drew it; each model becomes the mean of its draws.
+again. Each model draws clients in proportion to it; a client that was drawn, by however many models, minimises
+F_i(w) + (λ/2) Σ_j u_ij ‖w − c_j‖² once; each model becomes the mean of its draws.
 
 Departures from the paper:
 

@@ -58,9 +58,7 @@ class FreshIFCA:
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Algorithm 2 with new examples in every round."""
         fewest, wanted = int(fed.clients.sizes.min()), 2 * self.rounds
-        require(
-            fewest >= wanted, f"New examples each round: {wanted} a client are wanted (2 a round), one has {fewest}."
-        )
+        require(fewest >= wanted, f"New examples: {wanted} a client are wanted (2 a round), one has {fewest}.")
 
         def choose(at: Snapshot, t: int) -> Answers:
             work = Work(local=self.local.at(t), averaging=self.averaging)
