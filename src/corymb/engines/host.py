@@ -49,7 +49,7 @@ class ClientHost:
 
     def _begin(self) -> None:
         self.memory = MemoryStore({split: table.sizes for split, table in self.examples.items()})
-        self._read_journal = False
+        self._known = START  # the latest version that this process's client memory has seen
 
     @property
     def sizes(self) -> Tensor:
@@ -100,14 +100,16 @@ class ClientHost:
     def deliver(self, call: Call) -> Call:
         """The call with its arguments where the clients are, whose memory is now as it was when it last counted."""
         self._forget_after(call.since.get("", START))
+        if not call.readonly:
+            self._known = call.version
         args, options = map_tensors(lambda leaf: leaf.to(self.device), (call.args, call.options))
         return call._replace(args=args, options=options)
 
     def _forget_after(self, version: Version) -> None:
         """Client memory as of a version; what this process never knew, or no longer, comes from the journal."""
-        if self.journal is not None and not (self._read_journal and self.memory.reaches(version)):
+        if self.journal is not None and (version > self._known or not self.memory.reaches(version)):
             self.memory.restore(version.clock, self.journal.read(version.clock), self.device)
-            self._read_journal = True
+            self._known = version
         else:
             self.memory.forget_after(version)
 
