@@ -80,7 +80,9 @@ class Entry:
     chooses: bool = False
     """Whether clients choose among all models, which are sent to them in every round."""
     started: Callable[[Any], Algorithm | None] = lambda algorithm: algorithm
-    """What of it goes on from given models: all, a part, or nothing (None). A run from the true parameters needs it."""
+    """The part of it that can start from given models: all, one stage, or nothing (None).
+
+    A run from the true parameters needs it."""
 
 
 def _one_run(algorithm: IFCA) -> IFCA:
@@ -132,7 +134,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
                 "groups": Note("number", "groups that the anchors form"),
                 "joined_below": Note("number", "distance below which anchors were joined"),
                 "merge_heights": THRESHOLD["merge_heights"],
-                "sigma": Note("number", "how far from their own models anchors feel, on average"),
+                "sigma": Note("number", "mean estimated distance of the anchors from their own models"),
             },
             started=_second_phase,
         ),

@@ -214,7 +214,11 @@ def test_a_collapse_is_repaired_and_the_clients_that_moved_are_named(caplog):
     assert f"round 3: clients that share a model need different ones: {names[0]}, {names[1]}" in line
     assert "and 5 more moved (10 of 40;" in line
     assert "collapse" not in line
-    assert Watched.from_carry(at.carry, 40, 4).training.all()
+    remembered = Watched.from_carry(at.carry, 40, 4)
+    assert remembered.training.all()
+    assert (int(remembered.repairs), int(remembered.repaired_at), int(remembered.healthy)) == (1, 3, 0)
+    assert torch.equal(remembered.groups, at.labels)
+    assert not remembered.seen.any()  # losses of models that have other numbers now
     assert not Watched.from_carry(rounds.next(fit, labels).carry, 40, 4).training.any()
 
 
