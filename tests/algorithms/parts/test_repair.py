@@ -222,6 +222,14 @@ def test_a_collapse_is_repaired_and_the_clients_that_moved_are_named(caplog):
     assert not Watched.from_carry(rounds.next(fit, labels).carry, 40, 4).training.any()
 
 
+def test_looks_that_find_nothing_are_counted():
+    fit, truth = losses_of_groups(0.1)
+    rounds, healthy = Rounds(), []
+    for _ in range(11):
+        healthy.append(int(Watched.from_carry(rounds.next(fit, truth).carry, 40, 4).healthy))
+    assert healthy == [0, 0, 1, 2, 3, 3, 3, 3, 3, 4, 4]  # three looks, then in the tenth round only
+
+
 def test_one_client_alone_is_named_without_alarm(caplog):
     fit, labels = losses_of_groups(0.02)
     labels[0] = 2
