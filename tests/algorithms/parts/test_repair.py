@@ -1,11 +1,13 @@
 """Collapsed clusters are found and repaired; the number of clusters is found; starts from groups."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from corymb.algorithms import IFCA, LocalKMeans
 from corymb.algorithms.parts.loss_vectors import SAMPLE, regroup, silhouette_of, spread, vectors
-from corymb.algorithms.parts.repair import Watched, agree, find, followed, movers, watch
+from corymb.algorithms.parts.repair import Watched, agree, find, followed, movers, regrouped, watch
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Replies, Sums
 from corymb.core.snapshot import Snapshot
@@ -324,6 +326,20 @@ def test_a_repaired_run_is_the_same_on_every_engine_goes_on_from_anywhere_and_kn
     for got, want in zip(drive(algorithm, fed, start), runs["vectorised"], strict=True):
         assert torch.equal(got.labels, want.labels[order])
         assert tiny.farthest(got.models, want.models) < 1e-9
+
+
+@pytest.mark.parametrize(("participants", "number"), [(8, 5), (0.1, 4), (None, 40)])
+def test_small_groups_are_trained_too(participants, number):
+    """Groups of 37, 1, 1 and 1: eight participants are two of every group that has two."""
+    rounds = Rounds()
+    labels = torch.tensor([0] * 37 + [1, 2, 3])
+    carry = state(training=torch.ones(40, dtype=torch.bool)).to_carry()
+    at = replace(rounds.at, labels=labels, carry=carry)
+    cohort = regrouped(rounds.fed, at, participants)
+    assert len(cohort) == number
+    assert cohort.pick(labels).unique().tolist() == [0, 1, 2, 3]
+    assert regrouped(rounds.fed, replace(at, carry=state().to_carry()), participants) is None
+    assert regrouped(rounds.fed, replace(at, carry={}), participants) is None
 
 
 def test_the_round_after_a_repair_trains_some_of_every_group():
