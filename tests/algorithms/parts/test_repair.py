@@ -1,11 +1,13 @@
 """Collapsed clusters are found and repaired; the number of clusters is found; starts from groups."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from corymb.algorithms import IFCA, LocalKMeans
 from corymb.algorithms.parts.loss_vectors import SAMPLE, regroup, silhouette_of, spread, vectors
-from corymb.algorithms.parts.repair import Watched, agree, find, followed, movers, watch
+from corymb.algorithms.parts.repair import Watched, agree, find, followed, movers, regrouped, watch
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Replies, Sums
 from corymb.core.snapshot import Snapshot
@@ -214,8 +216,20 @@ def test_a_collapse_is_repaired_and_the_clients_that_moved_are_named(caplog):
     assert f"round 3: clients that share a model need different ones: {names[0]}, {names[1]}" in line
     assert "and 5 more moved (10 of 40;" in line
     assert "collapse" not in line
-    assert Watched.from_carry(at.carry, 40, 4).training.all()
+    remembered = Watched.from_carry(at.carry, 40, 4)
+    assert remembered.training.all()
+    assert (int(remembered.repairs), int(remembered.repaired_at), int(remembered.healthy)) == (1, 3, 0)
+    assert torch.equal(remembered.groups, at.labels)
+    assert not remembered.seen.any()  # losses of models that have other numbers now
     assert not Watched.from_carry(rounds.next(fit, labels).carry, 40, 4).training.any()
+
+
+def test_looks_that_find_nothing_are_counted():
+    fit, truth = losses_of_groups(0.1)
+    rounds, healthy = Rounds(), []
+    for _ in range(11):
+        healthy.append(int(Watched.from_carry(rounds.next(fit, truth).carry, 40, 4).healthy))
+    assert healthy == [0, 0, 1, 2, 3, 3, 3, 3, 3, 4, 4]  # three looks, then in the tenth round only
 
 
 def test_one_client_alone_is_named_without_alarm(caplog):
@@ -312,6 +326,20 @@ def test_a_repaired_run_is_the_same_on_every_engine_goes_on_from_anywhere_and_kn
     for got, want in zip(drive(algorithm, fed, start), runs["vectorised"], strict=True):
         assert torch.equal(got.labels, want.labels[order])
         assert tiny.farthest(got.models, want.models) < 1e-9
+
+
+@pytest.mark.parametrize(("participants", "number"), [(8, 5), (0.1, 4), (None, 40)])
+def test_small_groups_are_trained_too(participants, number):
+    """Groups of 37, 1, 1 and 1: eight participants are two of every group that has two."""
+    rounds = Rounds()
+    labels = torch.tensor([0] * 37 + [1, 2, 3])
+    carry = state(training=torch.ones(40, dtype=torch.bool)).to_carry()
+    at = replace(rounds.at, labels=labels, carry=carry)
+    cohort = regrouped(rounds.fed, at, participants)
+    assert len(cohort) == number
+    assert cohort.pick(labels).unique().tolist() == [0, 1, 2, 3]
+    assert regrouped(rounds.fed, replace(at, carry=state().to_carry()), participants) is None
+    assert regrouped(rounds.fed, replace(at, carry={}), participants) is None
 
 
 def test_the_round_after_a_repair_trains_some_of_every_group():
