@@ -50,7 +50,7 @@ class ClientHost:
 
     def _begin(self) -> None:
         self.memory = MemoryStore({split: table.sizes for split, table in self.examples.items()})
-        self._read_journal = False
+        self._known = START  # how far this process knows client memory; later than that, the journal does
 
     @property
     def sizes(self) -> Tensor:
@@ -101,15 +101,16 @@ class ClientHost:
 
     def _forget_after(self, version: Version) -> None:
         """Client memory as of a version; what this process never knew, or no longer, comes from the journal."""
-        if self.journal is not None and not (self._read_journal and self.memory.reaches(version)):
+        if self.journal is not None and (version > self._known or not self.memory.reaches(version)):
             self.memory.restore(version.clock, self.journal.read(version.clock), self.device)
-            self._read_journal = True
+            self._known = version
         else:
             self.memory.forget_after(version)
 
     def settle(self, call: Call, intake: Intake) -> Part:
         """The part for the replies that were taken in; what their clients want to keep is kept."""
         taken = intake.result()
+        self._known = max(self._known, call.version) if not call.readonly else self._known
         for owners, slots in taken.writes:
             self.memory.write(call.version, owners, slots)
         return taken.part
