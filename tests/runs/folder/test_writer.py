@@ -116,7 +116,9 @@ def memory(n=4):
 
 def put(store, clock, ids, value, name="a", along=None):
     rows = torch.full((len(ids), 3 if along else 2), float(value))
-    store.write(Version(clock, 1), torch.tensor(ids), {name: Slot({"w": rows}, torch.ones(len(ids), dtype=torch.bool), along)})
+    store.write(
+        Version(clock, 1), torch.tensor(ids), {name: Slot({"w": rows}, torch.ones(len(ids), dtype=torch.bool), along)}
+    )
 
 
 def everything(store):
