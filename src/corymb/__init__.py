@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from corymb.data import FederatedDataset
     from corymb.local import Descent
     from corymb.models import cnn, mlp
-    from corymb.runs.catalogue import configure
+    from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
     from corymb.runs.run import Run
     from corymb.settings import InvalidInput
@@ -64,7 +64,7 @@ _HOMES = {
     ],
     "corymb.core.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
     "corymb.data": ["FederatedDataset"],
-    "corymb.runs.catalogue": ["configure"],
+    "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
     "corymb.runs.run": ["Run"],
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],

@@ -45,9 +45,7 @@ RESTARTS = {
 }
 REPAIR = {
     "unused_models": Note("number", "models that no client has chosen"),
-    "collapse": Note(
-        "event", "clients that shared a model were regrouped: how distinct the groups are, who moved"
-    ),
+    "collapse": Note("event", "clients that shared a model were regrouped: how distinct the groups are, who moved"),
     "repairs": Note("number", "how many repairs there have been, in the rounds of a repair"),
 }
 FOUND_K = {
