@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
     from corymb.runs.run import Run
+    from corymb.runs.settings import RunSettings
     from corymb.settings import InvalidInput
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ _HOMES = {
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
     "corymb.runs.run": ["Run"],
+    "corymb.runs.settings": ["RunSettings"],
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
     "corymb.local": ["Descent"],
     "corymb.models": ["cnn", "mlp"],
@@ -100,6 +102,7 @@ __all__ = [
     "Oracle",
     "Replies",
     "Run",
+    "RunSettings",
     "Saving",
     "Share",
     "Shares",
