@@ -2,7 +2,7 @@ from corymb.cli import demo
 
 
 def test_the_demo_prints_a_row_for_each_algorithm_and_writes_a_report(capsys, tmp_path):
-    rows = [demo.Entry(row.title, row.algorithm, _quick(row)) for row in demo.ROWS]
+    rows = [demo.DemoRun(row.title, row.algorithm, _quick(row)) for row in demo.ROWS]
     demo.main(rows, parent=tmp_path)
     printed = capsys.readouterr().out
     assert all(row.title in printed for row in demo.ROWS)

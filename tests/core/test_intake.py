@@ -1,3 +1,5 @@
+import weakref
+
 import pytest
 import torch
 from hypothesis import given
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Part
 from corymb.core.intake import LARGEST, REASON, Intake, row_faults
-from corymb.core.sums import RunningSum, Sums, add_up
+from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
 from corymb.trees import take
 from tests.tiny import farthest
 
@@ -389,3 +391,28 @@ def test_the_order_of_arrival_changes_nothing_but_rounding(drawn):
         assert farthest(one.value.weight, other.value.weight) < 1e-9
         labels = [dict(zip(got.ids.tolist(), got.value.label.tolist(), strict=True)) for got in results]
         assert labels[0] == labels[1]
+
+
+def test_partial_sums_are_added_up_at_once_and_let_go():
+    intake, alive = asked("sum", n=50), []
+    for client in range(50):
+        one = part(client)
+        alive.append(weakref.ref(one.value.total["w"]))
+        intake.add_part(one)
+        del one
+        assert sum(ref() is not None for ref in alive[1:]) == 0  # the first is kept until there is a second
+    assert intake.result().part.value.weight.tolist() == [50.0, 0.0]
+
+
+def test_rows_come_out_as_they_went_in_however_many_there_are():
+    rows = {"a": torch.arange(100), "b": (torch.arange(200.0).reshape(100, 2), None)}
+    for cuts in ([1] * 100, [100], [3, 97], [60, 40]):
+        parts = [take(rows, slice(sum(cuts[:i]), sum(cuts[: i + 1]))) for i in range(len(cuts))]
+        buffer = RowBuffer(parts[0])
+        for more in parts[1:]:
+            buffer.add(more)
+        assert farthest(buffer.result(), rows) == 0
+    first = torch.ones(1)
+    buffer = RowBuffer(first)
+    buffer.add(torch.zeros(3))
+    assert first.tolist() == [1.0]  # what was handed over is not written to

@@ -314,3 +314,21 @@ def test_scores_of_a_classifier_are_right_or_wrong():
     assert objective.scores(params, on).tolist() == [1, 0, 1]
     want = -torch.log_softmax(on.x, 1)[:, 0]
     assert torch.allclose(objective.losses(params, on), want)
+
+
+def test_recurrent_layers_stay_in_training_mode_with_their_dropout_off():
+    """cuDNN has no backward for them in evaluation mode; two passes must agree all the same."""
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(3, 4, num_layers=2, dropout=0.5, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.lstm(x)[0][:, -1])
+
+    network = Network(Reader, dropout="off")
+    params, x = network.init(root(0)), torch.ones(2, 5, 3)
+    assert network.module.lstm.training
+    assert not network.module.training
+    assert torch.equal(network(params, x), network(params, x))

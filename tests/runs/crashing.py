@@ -130,7 +130,7 @@ def own_models(run: Run) -> list[torch.Tensor]:
     if run.serving is None:
         return []
     fed, serve = run.serving
-    return leaves(fed.clients.map(serve, run.models, each(run.snapshot.labels)).value)
+    return leaves(fed.clients.map(serve, run.models, each(run.snapshot.labels), None).value)
 
 
 def assert_same(got: Run, want: Run) -> None:

@@ -3,7 +3,8 @@ from dataclasses import fields
 import pytest
 
 import corymb
-from corymb.cli.run import OWN, RunOptions
+from corymb.cli.request import OPTIONS
+from corymb.cli.run import Output
 from corymb.data import digits, mixed_regression_ifca
 from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
@@ -38,12 +39,8 @@ def test_every_algorithm_has_a_row_that_runs(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_setting_is_called_like_an_option_of_the_run(name):
-    options = {field.name for field in fields(RunOptions)} | {"data", "algorithm", "record", "config", "out", "json"}
+    options = {field.name for kind in (*OPTIONS, Output) for field in fields(kind)} | {"data", "algorithm", "record"}
     assert options.isdisjoint(field.name for field in fields(ALGORITHMS[name].algorithm))
-
-
-def test_own_options_are_options():
-    assert set(OWN) < {field.name for field in fields(RunOptions)}
 
 
 def test_digits_get_their_defaults_and_what_is_given_wins(data):

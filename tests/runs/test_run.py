@@ -9,7 +9,7 @@ from torch import nn
 import corymb
 from corymb.local import Descent
 from corymb.runs.fit import as_dataset, fit
-from corymb.runs.folder import reader as run_folder
+from corymb.runs.folder import layout as run_folder
 from corymb.settings import InvalidInput
 from tests.runs import small
 
@@ -63,7 +63,7 @@ def test_pictures_are_taken_as_the_data_were():
     x, y, client = rng.integers(0, 255, (12, 6, 6), dtype=np.uint8), np.arange(12) % 2, np.arange(12) % 3
     data = corymb.FederatedDataset.from_arrays(x[:, None], y, client)
     run = fit(corymb.FedAvg(rounds=1), data)
-    assert run.kind.features == (1, 6, 6)
+    assert run.schema.features == (1, 6, 6)
     assert np.array_equal(run.predict(x, client=0), run.predict(x[:, None], client=0))
 
 
@@ -107,7 +107,7 @@ def test_a_run_comes_back_from_its_folder(words, tmp_path):
     assert again.to_dict() == words.to_dict() | {"config": again.config}
     assert again.history == words.history
     assert again.ledger == words.ledger
-    assert again.kind == words.kind
+    assert again.schema == words.schema
     x = small.arrays()[0]
     assert np.array_equal(again.predict(x, client="hospital-1"), words.predict(x, client="hospital-1"))
     data = corymb.datasets.from_folder(small.folder(tmp_path / "clinic"), label="outcome")
@@ -188,6 +188,6 @@ def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
 
 
 def test_numbers_without_end_become_null():
-    from corymb.runs.run import plain
+    from corymb.runs.history import plain
 
     assert plain({"a": [float("nan"), 1.0, (float("inf"), "x")]}) == {"a": [None, 1.0, [None, "x"]]}

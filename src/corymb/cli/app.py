@@ -1,6 +1,6 @@
-"""The command line. Results go to stdout, progress and complaints to stderr.
+"""The command line. Results go to stdout, progress and error messages to stderr.
 
-Commands live in modules of their own and are imported when they are called, so that help and version come at once.
+Commands are modules of their own, imported when they are called, so that help and version appear at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HELP = "Clustered federated learning: find the groups of clients and train one m
 
 
 class Command(NamedTuple):
-    """Where a command is, what it is for, and three lines that run."""
+    """The function of a command, its help, and three examples."""
 
     place: str
     help: str
@@ -36,8 +36,8 @@ COMMANDS = {
         ),
     ),
     "resume": Command(
-        "corymb.cli.run:resume",
-        "Go on with a run that was stopped or killed: `corymb resume RUN`. One that has ended prints its result again.",
+        "corymb.cli.resume:resume",
+        "Continue a run that was stopped or killed: `corymb resume RUN`. If it has ended, print its result again.",
         (
             "corymb resume runs/digits-ifca-1",
             "corymb resume runs/digits-ifca-1 --json",
@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "report": Command(
         "corymb.cli.report:report",
-        "Write a page about a run, `corymb report RUN [RUN ...]`: clusters, quality, stability, cost.",
+        "Write a report on a run, `corymb report RUN [RUN ...]`: clusters, quality, stability, cost.",
         (
             "corymb report runs/mine",
             "corymb report runs/ifca runs/fedavg runs/alone --out ifca.html",
@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "compare": Command(
         "corymb.cli.compare:compare_runs",
-        "Compare two runs, or two groups of runs that differ by their seeds.",
+        "Compare two runs, or two groups of runs that differ in their seeds.",
         (
             "corymb compare runs/ifca runs/fedavg",
             "corymb compare runs/ifca-seeds runs/fedavg-seeds",
@@ -64,7 +64,7 @@ COMMANDS = {
     ),
     "reproduce": Command(
         "corymb.cli.reproduce:reproduce",
-        "Run a paper's experiments and set its claims beside our numbers.",
+        "Run a paper's experiments and compare its claims with our numbers.",
         (
             "corymb reproduce moment-descent",
             "corymb reproduce moment-descent --seeds 2 --out /tmp/quick",
@@ -73,7 +73,7 @@ COMMANDS = {
     ),
     "assign": Command(
         "corymb.cli.assign:assign_file",
-        "Say which cluster a new client belongs to, or that none fits: `corymb assign RUN file.npz`.",
+        "Find the cluster of a new client, or that none fits: `corymb assign RUN file.npz`.",
         (
             "corymb assign runs/digits-ifca-1 newcomer.npz",
             "corymb assign runs/digits-ifca-1 newcomer.npz --json",
@@ -82,12 +82,12 @@ COMMANDS = {
     ),
     "list": Command(
         "corymb.cli.list:show_list",
-        "Show what can be named: data, algorithms or models.",
+        "List the names of data, algorithms or models.",
         ("corymb list data", "corymb list algorithms", "corymb list models"),
     ),
     "data": Command(
         "corymb.cli.data:show",
-        "Look at data, `corymb data show DATA`: clients, sizes, labels, and pictures where there are any.",
+        "Show data, `corymb data show DATA`: clients, sizes, labels, and pictures if there are any.",
         (
             "corymb data show digits",
             "corymb data show mydata/ --label species",
@@ -96,15 +96,15 @@ COMMANDS = {
     ),
     "doctor": Command(
         "corymb.cli.doctor:doctor",
-        "Look at this machine and run a small test on it.",
+        "Show what this machine has and run a small test on it.",
         ("corymb doctor", "CORYMB_DATA=/data corymb doctor", "NO_COLOR=1 corymb doctor > machine.txt"),
     ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. A complaint is one line on stderr; `--debug` adds the traceback."""
-    # Threads that spin while they wait make a busy machine ten times slower. OpenMP reads this when torch is imported.
+    """Run a command and return its exit code. An error is one line on stderr; `--debug` gives the traceback."""
+    # Waiting threads that spin make a busy machine ten times slower. OpenMP reads this when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tokens = [_spelled_as_in_python(token) for token in (sys.argv[1:] if argv is None else argv)]
     debug = "--debug" in tokens
@@ -133,7 +133,7 @@ def _app(tokens: Sequence[str]) -> Any:
     app = App(name="corymb", help=HELP, version=__version__, default_parameter=spelled, help_epilogue=_epilogue(first))
     for name, command in COMMANDS.items():
         place: Any = command.place
-        if name == "run" == next(iter(tokens), ""):  # which settings it takes depends on the algorithm that is named
+        if name == "run" == next(iter(tokens), ""):  # its settings depend on the algorithm
             from corymb.cli.run import command_for
 
             place = command_for(tokens[1:])
@@ -163,17 +163,17 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     from cyclopts import CycloptsError
 
     if isinstance(error, KeyboardInterrupt):
-        return Exit.INTERRUPTED, "Stopped before the first round was done: there is nothing to show."
+        return Exit.INTERRUPTED, "Stopped before the first round was complete: there is no result."
     text = str(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line
     if isinstance(error, OSError):
         return Exit.FILES, line
-    if type(error).__name__ == "TooFewReplies":  # by name: its module would bring torch
-        hint = " Models that grow without bound do this: try a smaller --local.lr." if "not finite" in line else ""
+    if type(error).__name__ == "TooFewReplies":  # by name: importing its module would import torch
+        hint = " Diverging models cause this: try a smaller --local.lr." if "not finite" in line else ""
         return Exit.TOO_FEW_REPLIES, f"{line}{'' if line.endswith('.') else '.'}{hint}"
-    return Exit.BUG, f"{type(error).__name__}: {line} (not expected; --debug shows where)"
+    return Exit.BUG, f"{type(error).__name__}: {line} (unexpected; --debug shows where)"
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ def assign_file(
     run: Annotated[Path, Parameter(help="The folder of a run.")],
     file: Annotated[Path, Parameter(help="An npz file with the arrays x and y: the new client's examples.")],
     *,
-    model: Annotated[str | None, Parameter(help="The run's model, if your own: package.module:function.")] = None,
+    model: Annotated[str | None, Parameter(help="The run's model, if it is your own: package.module:function.")] = None,
     json: Annotated[bool, Parameter(help="Print the answer as one JSON object.")] = False,
 ) -> None:
-    """Say which cluster a new client belongs to, how sure that is, or that no cluster fits."""
+    """Find the cluster of a new client, with its probability, or that no cluster fits."""
     x, y = _examples(file)
     answer = Run.load(run, model).assign(x, y)
     print(json_module.dumps(plain(answer._asdict()), allow_nan=False) if json else f"{file.stem}: {answer}")
@@ -31,7 +31,10 @@ def assign_file(
 def _examples(file: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as arrays:
-            require("x" in arrays and "y" in arrays, f"{file} has no x and y, but {', '.join(arrays) or 'nothing'}.")
+            require(
+                "x" in arrays and "y" in arrays,
+                f"{file} has no arrays x and y: it holds {', '.join(arrays) or 'nothing'}.",
+            )
             return arrays["x"], arrays["y"]
     except InvalidInput:
         raise

@@ -6,27 +6,40 @@ import json as json_text
 from pathlib import Path
 
 from corymb.report.figures.drawing import cluster_name
-from corymb.runs.compare import Comparison, Confusion, Delta, compare, side
+from corymb.runs.compare import Comparison, Confusion, Delta, Side, compare, group
+from corymb.runs.folder.layout import CONFIG
 from corymb.runs.progress import readable_bytes
+from corymb.runs.run import Run
+from corymb.settings import require
 
 
 def compare_runs(a: Path, b: Path, *, json: bool = False) -> None:
-    """Say what is different between two runs, or two groups of runs.
+    """Show the differences between two runs, or two groups of runs.
 
     Parameters
     ----------
     a
-        The folder of a run, or one with a run folder for each seed.
+        The folder of a run, or a folder of runs that differ in their seed.
     b
-        The same, of what it is compared with.
+        The same, to compare with it.
     json
         Print one JSON object.
     """
-    found = compare(side(a), side(b))
+    found = compare(read_side(a), read_side(b))
     if json:
         print(json_text.dumps(found.to_dict(), allow_nan=False))
     else:
         show(found)
+
+
+def read_side(folder: str | Path) -> Side:
+    """The run in a folder, or the runs in the folders within it."""
+    place = Path(folder).expanduser()
+    if (place / CONFIG).is_file():
+        return group(str(folder), [Run.load(place)])
+    within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
+    require(bool(within), f"{place} is not a run and contains none: give the folder of a run, or a folder of runs.")
+    return group(str(folder), [Run.load(path) for path in within])
 
 
 def show(found: Comparison) -> None:
@@ -37,12 +50,12 @@ def show(found: Comparison) -> None:
     console.print(f"A: {found.names[0]}\nB: {found.names[1]}", markup=False, highlight=False)
     console.print(_deltas(found))
     if found.confusion is None:
-        console.print("The runs had different clients: their clusters cannot be compared.")
+        console.print("The runs have different clients: their clusters cannot be compared.")
         return
     console.print(_confusion(found.confusion))
     if len(found.ari) > 1:
-        least = f"{min(found.ari):.3f} at least"
-        console.print(f"Above: seed {found.seeds[0]}. Over all seeds the assignments agree with ARI {least}.")
+        least = f"at least {min(found.ari):.3f}"
+        console.print(f"Above: seed {found.seeds[0]}. Over all seeds, the ARI between A and B is {least}.")
 
 
 def _deltas(found: Comparison) -> object:

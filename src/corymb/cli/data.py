@@ -1,52 +1,42 @@
-"""`corymb data`: look at data before running anything on them."""
+"""`corymb data show`: look at data before running anything on them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from cyclopts import Parameter
 from torch import Tensor
 
-from corymb.data import FederatedDataset, load
+from corymb.data import FederatedDataset
 from corymb.data.schema import schema_of
 from corymb.runs.learners import default_model
+from corymb.runs.settings import DataOptions
 
 PICTURES = 6
 BARS = 30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """How to read data of your own."""
-
-    client: str | None = None
-    """The column (in npz: the array) of clients."""
-    label: str | None = None
-    """The column of labels."""
-    test: float | None = None
-    """The share of each client's rows to test on."""
-    task: Literal["classification", "regression"] | None = None
-    """What the labels are."""
-
-
-def show(data: str, *, own: Annotated[Own, Parameter(name="*")] = Own(), seed: int = 0) -> None:  # noqa: B008
-    """Show clients, sizes, labels and, where examples are pictures, some of them.
+def show(
+    data: str,
+    *,
+    data_options: Annotated[DataOptions, Parameter(name="*", group="Data of your own")] = DataOptions(),  # noqa: B008
+    seed: int = 0,
+) -> None:
+    """Show clients, sizes, labels and, if the examples are pictures, some of them.
 
     Parameters
     ----------
     data
         A name, a folder or a file.
     seed
-        Of data that are made or split.
+        Seed for data that are generated or split.
     """
-    given = {field.name: getattr(own, field.name) for field in fields(own) if getattr(own, field.name) is not None}
-    describe(load(data, seed=seed, **given))
+    describe(data_options.load(data, seed))
 
 
 def describe(data: FederatedDataset) -> None:
-    """Print what a data set is like to stdout."""
+    """Print a description of a data set to stdout."""
     from rich.console import Console
     from rich.table import Table
 
@@ -64,7 +54,7 @@ def describe(data: FederatedDataset) -> None:
 
 
 def facts_of(data: FederatedDataset) -> dict[str, str]:
-    """What there is to say in words."""
+    """The properties of a data set, by name."""
     sizes = data.sizes.double()
     least, middle, most = (int(sizes.quantile(q)) for q in (0.0, 0.5, 1.0))
     names = ", ".join(data.names[:3]) + (", ..." if len(data) > 3 else "")
@@ -82,7 +72,7 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
 
 
 def labels_of(data: FederatedDataset) -> dict[str, float]:
-    """The share of training examples of each class, or in each of ten bins."""
+    """The share of training examples in each class, or in each of ten bins of the target."""
     y = data.train.y
     if data.task == "classification":
         shares = y.bincount(minlength=len(data.classes)) / len(y)
@@ -94,7 +84,7 @@ def labels_of(data: FederatedDataset) -> dict[str, float]:
 
 
 def pictures_of(data: FederatedDataset) -> Tensor | None:
-    """The first picture of some clients, evenly spread, as rows of grey in [0, 1]; None where there are none."""
+    """The first picture of a few clients, as grey levels in [0, 1]; None if the examples are not pictures."""
     x = data.train.x
     side = round(data.features[0] ** 0.5)
     flat = len(data.features) == 1 and side**2 == data.features[0] and side >= 4 and not data.feature_names
@@ -107,7 +97,7 @@ def pictures_of(data: FederatedDataset) -> Tensor | None:
 
 
 def drawn(pictures: Tensor, *, colour: bool) -> Any:
-    """Pictures side by side in half-blocks, each character two pixels high."""
+    """Pictures side by side, drawn in half-blocks: each character is two pixels high."""
     from rich.text import Text
 
     text = Text()

@@ -1,4 +1,4 @@
-"""`make demo`: rotated digits, four hidden groups of clients; IFCA beside its baselines, in under a minute."""
+"""`make demo`: rotated digits with four hidden groups of clients; IFCA and its baselines, in under a minute."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from corymb.data import digits
 from corymb.report.html import write_report
 from corymb.runs.catalogue import configure
 from corymb.runs.fit import fit
-from corymb.runs.folder.reader import new_folder
+from corymb.runs.folder.layout import new_folder
 from corymb.runs.progress import RoundLine, readable_bytes
 from corymb.runs.run import Run
 
 
-class Entry(NamedTuple):
-    """One line of the demo's table."""
+class DemoRun(NamedTuple):
+    """One run of the demonstration: a row of its table."""
 
     title: str
     algorithm: str
@@ -27,15 +27,15 @@ class Entry(NamedTuple):
 
 
 ROWS = (
-    Entry("IFCA, best of 3", "ifca", {"k": 4, "restarts": 3}),
-    Entry("global (FedAvg)", "fedavg", {}),
-    Entry("local (alone)", "alone", {}),
-    Entry("oracle", "oracle", {}),
+    DemoRun("IFCA, best of 3", "ifca", {"k": 4, "restarts": 3}),
+    DemoRun("global (FedAvg)", "fedavg", {}),
+    DemoRun("local (alone)", "alone", {}),
+    DemoRun("oracle", "oracle", {}),
 )
 
 
-def main(rows: Sequence[Entry] = ROWS, *, parent: str | Path = "runs") -> None:
-    """Run all rows, print a table and write a report."""
+def main(rows: Sequence[DemoRun] = ROWS, *, parent: str | Path = "runs") -> None:
+    """Do all runs, print a table and write a report."""
     data = digits()
     describe(data)
     folder, runs = new_folder(parent, "demo"), []
@@ -44,14 +44,15 @@ def main(rows: Sequence[Entry] = ROWS, *, parent: str | Path = "runs") -> None:
         algorithm = configure(row.algorithm, data, **row.settings)
         with RoundLine(algorithm.planned_rounds) as line:
             show_line = line if sys.stderr.isatty() else None
-            run = fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0)  # too small for two
+            # The runs are too small to gain from a second thread.
+            run = fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0)
         runs.append(replace(run, folder=run.save(folder / row.algorithm)))
     show(rows, runs)
     print(f"The report, to open in a browser: {write_report(runs, folder / 'report.html')}")
 
 
-def show(rows: Sequence[Entry], runs: Sequence[Run]) -> None:
-    """The runs side by side."""
+def show(rows: Sequence[DemoRun], runs: Sequence[Run]) -> None:
+    """Print the runs side by side."""
     from rich.console import Console
     from rich.table import Table
 

@@ -17,7 +17,7 @@ EXTRAS = {
 
 
 def doctor() -> int:
-    """Look at this machine and run a small test on it."""
+    """Show what this machine has and run a small test on it."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -33,12 +33,12 @@ def doctor() -> int:
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """What the machine has, by name."""
+    """What the machine has, as names and values."""
     import torch
 
     from corymb import __version__
     from corymb.data.built_in.sources import cache_folder
-    from corymb.runs.placing import available_devices
+    from corymb.runs.plan import available_devices
     from corymb.runs.progress import readable_bytes
 
     yield "corymb", __version__
@@ -68,7 +68,7 @@ def _folder(name: str | None) -> str:
 
 
 def memory_free() -> int:
-    """Bytes that are free, as far as the system says; 0 where it does not."""
+    """Bytes of free memory; 0 if the system does not tell."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -76,19 +76,18 @@ def memory_free() -> int:
 
 
 def self_tests() -> Iterator[tuple[str, str]]:
-    """Two rounds of IFCA on every engine and device, and how they went."""
+    """Two rounds of IFCA on every engine and device, with the outcome of each."""
     from corymb.algorithms import IFCA
     from corymb.data import mixed_regression
     from corymb.runs.fit import fit
-    from corymb.runs.placing import EngineName, available_devices
+    from corymb.runs.plan import available_devices
 
     data = mixed_regression(n=6, m=8, d=4, k=2, test=4)
-    engines: tuple[EngineName, ...] = ("vectorised", "loop")
-    for engine in engines:
+    for engine in ("vectorised", "loop"):
         for device in available_devices():
             try:
-                run = fit(IFCA(k=2, rounds=2), data, engine=engine, device=device)  # type: ignore[arg-type]
+                run = fit(IFCA(k=2, rounds=2), data, engine=engine, device=device)
                 outcome = f"two rounds in {run.seconds:.2f} s"
-            except Exception as error:  # whatever is wrong with the machine, the doctor tells it and goes on
+            except Exception as error:  # whatever is wrong with the machine is reported, and the next test follows
                 outcome = f"failed: {type(error).__name__}: {error}"
             yield f"self-test {engine} on {device}", outcome

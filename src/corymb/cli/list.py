@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 def show_list(what: Literal["data", "algorithms", "models"]) -> None:
-    """Show what can be named: data, algorithms or models."""
+    """List the names of data, algorithms or models."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -19,7 +19,7 @@ def show_list(what: Literal["data", "algorithms", "models"]) -> None:
 
 
 def names_of(what: str) -> dict[str, str]:
-    """Names and what they stand for."""
+    """Names with their descriptions."""
     from corymb.data import NAMES
     from corymb.runs.catalogue import ALGORITHMS
     from corymb.runs.learners import MODELS

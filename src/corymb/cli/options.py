@@ -1,4 +1,4 @@
-"""Settings dataclasses as command-line options: every field optional, so that what was given can be told apart."""
+"""Settings dataclasses as command-line options; every option may be left out, and what was given is known."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from corymb.settings import InvalidInput
 
 
 def options_of(kind: type, *, leave_out: Collection[str] = ()) -> type:
-    """A dataclass like `kind` in which everything may be left out; nested settings become `--outer.inner`."""
+    """A dataclass like `kind` whose fields are all optional; nested settings become `--outer.inner`."""
     hints, texts = get_type_hints(kind), field_texts(kind)
     fields = [
         _option(field, hints[field.name], texts.get(field.name, ""))
         for field in dataclasses.fields(kind)
         if field.name not in leave_out
     ]
-    # Cyclopts takes a class of the module `types`, where made classes are by default, for a built-in one.
+    # Generated classes belong to the module `types` by default, which cyclopts takes for built-in ones.
     return dataclasses.make_dataclass(
         kind.__name__, fields, frozen=True, kw_only=True, namespace={"__module__": __name__}
     )
@@ -45,7 +45,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> tuple[str, A
 
 
 def _joined(kinds: Sequence[type]) -> type:
-    """The fields of several dataclasses in one: which of them is meant is told by the fields that are given."""
+    """One dataclass with the fields of several; the fields that are given decide which of them is meant."""
     if len(kinds) == 1:
         return kinds[0]
     fields = {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind)}
@@ -60,7 +60,7 @@ def _joined(kinds: Sequence[type]) -> type:
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Reads text as a value of a type, exactly: 2.5 is no whole number, and 20 is not 20.0."""
+    """Converts text to a value of a type, exactly: 2.5 is not an integer, and 20 does not become 20.0."""
 
     hint: Any
 
@@ -76,7 +76,7 @@ class _Reader:
 
 
 def given(options: Any) -> dict[str, Any]:
-    """What was said on the command line, as nested plain values."""
+    """The options that were given on the command line, as nested plain values."""
     found = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -88,7 +88,7 @@ def given(options: Any) -> dict[str, Any]:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values of which the second ones win, field by field."""
+    """Nested values, field by field; those of `over` win."""
     both = {name: merged(under[name], over[name]) for name in under.keys() & over.keys() if _nested(under, over, name)}
     return {**under, **over, **both}
 
@@ -98,7 +98,7 @@ def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> boo
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The text that stands below each field of a class, as the source has it."""
+    """The text below each field of a class, from its source."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     texts = {}

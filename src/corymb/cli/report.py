@@ -1,4 +1,4 @@
-"""`corymb report`: a page about a run, to look at and to show."""
+"""`corymb report`: write a report on a run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from corymb.settings import InvalidInput
 
 
 def report(*runs: Path, out: Path | None = None, format: Literal["html", "md", "csv", "png"] | None = None) -> None:
-    """Write a report and print where it is.
+    """Write a report and print its path.
 
     Parameters
     ----------
     runs
-        Folders of runs. The first is the subject; others, such as global and local baselines, stand beside it.
+        Folders of runs. The report is on the first; the others, such as baselines, are compared with it.
     out
-        The report's file; RUN/report.html if not given.
+        The file to write; RUN/report.html if not given.
     format
-        html, md (tables), csv (a line for each client) or png (the main figures); by the ending of --out if not given.
+        html, md (tables), csv (a line per client) or png (the main figures); if not given, from the suffix of --out.
     """
     if not runs:
         raise InvalidInput("Say which run: corymb report RUN, such as corymb report runs/digits-ifca-1.")

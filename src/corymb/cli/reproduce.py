@@ -1,11 +1,11 @@
-"""`corymb reproduce`: run a paper's experiments, draw its figures, and set what it claims beside what was measured.
+"""`corymb reproduce`: run a paper's experiments, draw its figures, and compare its claims with our measurements.
 
-A recipe is a module of `corymb.recipes` with `jobs`, `work`, `measures` and `draw`; what the paper says stands in
-`papers/<paper>/expected.toml`. Jobs run in processes of their own, one thread each. Written into the folder:
+A recipe is a module of `corymb.recipes` with `jobs`, `work`, `measures` and `draw`; the paper's claims are in
+`papers/<paper>/expected.toml`. Jobs run in processes of their own, one thread each. Files written:
 
-numbers.json   every measure, with what the machine and the versions were
-curves.json    what every job brought, to six digits
-table.md       the paper's claims, what was measured, and whether it holds
+numbers.json   every measure, with machine and versions
+curves.json    the results of every job, to six digits
+table.md       the paper's claims, our measurements, and whether they agree
 figures.png    the paper's figures
 """
 
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 
 from corymb import __version__
-from corymb.runs.folder.reader import check_free
+from corymb.runs.folder.layout import check_free
 from corymb.settings import InvalidInput, did_you_mean, require
 
 
@@ -36,7 +36,7 @@ class Recipe(Protocol):
     """How a paper's experiments are run. Results are plain numbers by job."""
 
     def jobs(self, seeds: int) -> list[str]:
-        """The names of all that is to be run."""
+        """The names of all jobs."""
         ...
 
     def work(self, job: str) -> dict[str, Any]:
@@ -44,11 +44,11 @@ class Recipe(Protocol):
         ...
 
     def measures(self, results: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers that claims are about."""
+        """The numbers that the claims are about."""
         ...
 
     def draw(self, results: Mapping[str, Any], path: Path) -> None:
-        """The paper's figures."""
+        """Draw the paper's figures."""
         ...
 
 
@@ -77,7 +77,7 @@ class Claim(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a reproduction."""
+    """The outcome of a reproduction."""
 
     claims: list[tuple[Claim, float]]
     table: str
@@ -91,18 +91,18 @@ class Outcome(NamedTuple):
 
 
 def reproduce(paper: str, *, out: Path | None = None, seeds: int = 10, workers: int | None = None) -> None:
-    """Run a paper's experiments and set its claims beside our numbers.
+    """Run a paper's experiments and compare its claims with our numbers.
 
     Parameters
     ----------
     paper
-        Which one: moment-descent.
+        The paper: moment-descent.
     out
         A new or empty folder for numbers, table and figures; runs/reproduce-PAPER if not given.
     seeds
-        How often the main claim is tried.
+        Number of seeds for the main claim.
     workers
-        Processes; one a core if not given.
+        Number of processes; one per core if not given.
     """
     outcome = run_recipe(paper, out or Path("runs") / f"reproduce-{paper}", seeds=seeds, workers=workers)
     print(outcome.table)
@@ -139,13 +139,13 @@ def expected(paper: str) -> list[Claim]:
     """What the paper claims."""
     place = Path(__file__).parents[3] / "papers" / paper / "expected.toml"
     if not place.is_file():
-        raise InvalidInput(f"papers/{paper}/expected.toml is not there: `corymb reproduce` runs from a checkout.")
+        raise InvalidInput(f"There is no papers/{paper}/expected.toml: run `corymb reproduce` from a checkout.")
     with place.open("rb") as file:
         return [Claim(**claim) for claim in tomllib.load(file)["claim"]]
 
 
 def table_of(judged: Sequence[tuple[Claim, float]]) -> str:
-    """The claims beside the measures, as a Markdown table."""
+    """The claims and our measurements as a Markdown table."""
     head = "| Figure | The paper says | Measured | Ours | Wanted | Holds |\n|---|---|---|---|---|---|\n"
     return head + "".join(
         f"| {claim.figure} | {claim.says} | {claim.what} | {value:.3g} | {claim.wanted} "
@@ -168,7 +168,7 @@ def _machine() -> dict[str, str | int]:
 
 
 def _run_all(paper: str, jobs: Sequence[str], workers: int) -> dict[str, Any]:
-    """The results of all jobs, in their order, whatever order they end in."""
+    """The results of all jobs in their order, whichever finishes first."""
     found: dict[str, Any] = {}
     if workers == 1:
         for job in jobs:

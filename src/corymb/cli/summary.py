@@ -1,13 +1,33 @@
-"""A run for people: a table of clusters, the metrics, and what to do next."""
+"""Print a run: as one JSON object, or as a table of clusters, metrics and what to do next."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from pathlib import Path
 
+from corymb.cli.exits import Exit
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
+from corymb.runs.settings import DataOptions
 
 NAMES_SHOWN = 3
+
+
+def print_result(run: Run, *, as_json: bool) -> int:
+    """Print a run that has ended or was stopped; returns the exit code."""
+    if run.stopped:
+        print(
+            f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds; "
+            f"to continue: corymb resume {shlex.quote(str(run.folder))}",
+            file=sys.stderr,
+        )
+    if as_json:
+        print(json.dumps({**run.to_dict(), "folder": str(run.folder)}, allow_nan=False))
+    else:
+        show_run(run, run.folder)
+    return Exit.INTERRUPTED if run.stopped == "interrupted" else Exit.OK
 
 
 def show_run(run: Run, folder: Path | None) -> None:
@@ -42,15 +62,16 @@ def members(run: Run, label: int) -> str:
 def advice(run: Run, folder: Path | None) -> list[str]:
     """What to do next."""
     algorithm = run.config["algorithm"]
-    own = "".join(f" --{name} {run.config[name]}" for name in ("client", "label", "test", "task") if name in run.config)
+    data_options = DataOptions.recorded(run.config).given()
+    own = "".join(f" --{name} {value}" for name, value in data_options.items())
     lines = []
     if folder is None:
-        lines.append("Keep a run with --out DIR; the whole result for programs with --json.")
+        lines.append("--out DIR saves the run; --json prints the whole result for programs.")
     else:
-        lines.append(f"Kept in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
-        lines.append(f"The same again: corymb run --config {folder / 'config.toml'}")
+        lines.append(f"Saved in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
+        lines.append(f"To run it again: corymb run --config {folder / 'config.toml'}")
     if algorithm != "fedavg":
         lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} fedavg{own}")
     if run.config.get("restarts") == 1:
-        lines.append("A bad start can cost a cluster: --restarts 5 keeps the best of five.")
+        lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

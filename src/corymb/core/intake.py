@@ -15,8 +15,8 @@ from torch import Tensor
 
 from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Part, Rejection, Verb
-from corymb.core.sums import RunningSum, Sums, add_up
-from corymb.trees import Signature, Tree, concat, flatten, leaves, map_tensors, nbytes, signature, unflatten
+from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
+from corymb.trees import Signature, Tree, flatten, leaves, map_tensors, nbytes, signature, unflatten
 
 LARGEST = 1e15
 """What is added up may be so large for every unit of weight: no model is, and sums of more would drown the others."""
@@ -164,31 +164,29 @@ class _Pile:
     """Accepted replies of one signature."""
 
     def __init__(self) -> None:
-        self.ids: list[Tensor] = []
-        self.rows: list[Tree] = []
-        self.sums: RunningSum | None = None
+        self.ids: RowBuffer | None = None
+        self.replies: RowBuffer | RunningSum | None = None
         self.writes: list[Writes] = []
         self.hosts: list[str] = []
         self.spread = False
         self.bytes_up = 0
 
     def add(self, ids: Tensor, value: Tree) -> None:
-        self.ids.append(ids)
-        if not isinstance(value, Sums):
-            self.rows.append(value)
-        elif self.sums is None:
-            self.sums = RunningSum(value)
+        if self.ids is None or self.replies is None:
+            self.ids = RowBuffer(ids)
+            self.replies = RunningSum(value) if isinstance(value, Sums) else RowBuffer(value)
         else:
-            self.sums.add(value)
+            self.ids.add(ids)
+            self.replies.add(value)
 
     @property
-    def value(self) -> Tree:
-        return concat(self.rows) if self.sums is None else self.sums.result()
+    def clients(self) -> Tensor:
+        return torch.empty(0, dtype=torch.int64) if self.ids is None else self.ids.result()
 
     @property
     def votes(self) -> tuple[int, int]:
         """How many clients, and, for ties, how early the first of them stands among all."""
-        return sum(map(len, self.ids)), -min(int(ids.min()) for ids in self.ids)
+        return len(self.clients), -int(self.clients.min())
 
 
 class Taken(NamedTuple):
@@ -297,11 +295,11 @@ class Intake:
         winner = max(piles, key=lambda sign: piles[sign].votes)
         for sign, pile in piles.items():
             if sign != winner:
-                for ids in pile.ids:
-                    self._answered[self._places(ids)] = False
-                    self._reject_all(ids, f"reply is {sign[0]}, most clients sent {winner[0]}")
+                self._answered[self._places(pile.clients)] = False
+                self._reject_all(pile.clients, f"reply is {sign[0]}, most clients sent {winner[0]}")
         best = piles[winner]
-        part = Part(torch.cat(best.ids), best.value, self._rejected(), spread=best.spread)
+        assert best.replies is not None
+        part = Part(best.clients, best.replies.result(), self._rejected(), spread=best.spread)
         return Taken(part, best.writes, best.hosts, best.bytes_up)
 
     def _rejected(self) -> list[Rejection]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
-from corymb.trees import Params, Tree, concat, map_tensors, tree_map
+from corymb.trees import Params, Tree, leaves, map_tensors, tree_map
 
 N = TypeVar("N")
 
@@ -46,20 +46,58 @@ def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:
     return (weight.T @ value.flatten(1) if value.dim() > 1 else weight.T @ value).reshape(-1, *value.shape[1:])
 
 
+class RowBuffer:
+    """Rows of many parts one after another, in memory that doubles as it fills.
+
+    Thousands of small tensors that live on between large ones that come and go would leave memory full of holes.
+    """
+
+    def __init__(self, first: Tree) -> None:
+        self._rows, self._used = first, _length(first)
+        self._own = False
+
+    def add(self, more: Tree) -> None:
+        """Add rows of the same signature."""
+        used = self._used + _length(more)
+        if not self._own or used > _length(self._rows):
+            self._rows, self._own = map_tensors(lambda leaf: _grown(leaf, 2 * used), self._rows), True
+        tree_map(lambda rows, new: rows[self._used : used].copy_(new), self._rows, more)
+        self._used = used
+
+    def result(self) -> Tree:
+        """All rows so far."""
+        return map_tensors(lambda leaf: leaf[: self._used], self._rows)
+
+
+def _length(rows: Tree) -> int:
+    return next((len(leaf) for leaf in leaves(rows)), 0)
+
+
+def _grown(rows: Tensor, length: int) -> Tensor:
+    grown = rows.new_empty(length, *rows.shape[1:])
+    grown[: len(rows)] = rows
+    return grown
+
+
 class RunningSum:
     """Partial sums added up as they come: memory holds one of them, however many there are."""
 
     def __init__(self, first: Sums[Tree]) -> None:
-        self._total, self._weight = first.total, first.weight
-        self._rows = [(first.label, first.note)]
+        self._total: Tree = (first.total, first.weight)
+        self._rows = RowBuffer((first.label, first.note))
+        self._own = False
 
     def add(self, more: Sums[Tree]) -> None:
         """Add one more; it has the signature of those before."""
-        self._total = tree_map(torch.add, self._total, more.total)
-        self._weight = self._weight + more.weight
-        self._rows.append((more.label, more.note))
+        new = (more.total, more.weight)
+        if self._own:
+            tree_map(lambda total, part: total.add_(part), self._total, new)
+        else:
+            self._total, self._own = tree_map(torch.add, self._total, new), True
+        self._rows.add((more.label, more.note))
 
     def result(self) -> Sums[Tree]:
         """The sums so far, with the rows of labels and notes in the order in which they came."""
-        label, note = concat(self._rows)
-        return Sums(self._total, self._weight, label, note)
+        total, weight = self._total
+        label, note = self._rows.result()
+        return Sums(total, weight, label, note)

@@ -89,7 +89,7 @@ class MemoryStore:
         self._longest = {split: int(m.max()) if len(m) else 0 for split, m in sizes.items()}  # never shrinks
         self._tables: dict[str, _Table] = {}
         self._undo: list[_Undo] = []
-        self._kept_from = 0  # no clock before this one can be gone back to, but for the very beginning
+        self._kept_from = START  # no version before this one can be gone back to, but for the very beginning
         self._written: dict[str, Tensor] = {}  # whose rows changed since the last export: perhaps more, never fewer
         self._rows_exported = 0  # since everything was
 
@@ -149,10 +149,10 @@ class MemoryStore:
     def forget_after(self, version: Version) -> None:
         """Take back what calls later than `version` wrote."""
         if version <= START:
-            self._tables, self._undo, self._kept_from = {}, [], 0
+            self._tables, self._undo, self._kept_from = {}, [], START
         if not self.reaches(version):
             raise ValueError(
-                f"client memory at clock {version.clock} is gone: it was kept from clock {self._kept_from} on"
+                f"client memory at clock {version.clock} is gone: it was kept from clock {self._kept_from.clock} on"
             )
         while self._undo and self._undo[-1].version > version:
             undo = self._undo.pop()
@@ -161,12 +161,14 @@ class MemoryStore:
 
     def forget_before(self, clock: int) -> None:
         """Nobody will go back to before `clock`: drop what that would need."""
+        # The last call before `clock` can still be gone back to: a run of which nothing is asked twice always does.
+        dropped = [undo.version for undo in self._undo if undo.version.clock < clock]
         self._undo = [undo for undo in self._undo if undo.version.clock >= clock]
-        self._kept_from = max(self._kept_from, clock)
+        self._kept_from = max(self._kept_from, *dropped) if dropped else self._kept_from
 
     def reaches(self, version: Version) -> bool:
         """Whether `forget_after` can go there."""
-        return version <= START or version.clock >= self._kept_from
+        return version <= START or version >= self._kept_from
 
     def resize(self, sizes: Mapping[Split, Tensor], ids: Tensor) -> list[str]:
         """Some clients have other examples now: their slots along examples are cleared, and named."""
@@ -197,7 +199,7 @@ class MemoryStore:
 
     def restore(self, clock: int, pages: Sequence[Pages], device: torch.device) -> None:
         """Memory as it was exported up to `clock`, and nothing else."""
-        self._tables, self._undo, self._kept_from, self._written = {}, [], clock, {}
+        self._tables, self._undo, self._kept_from, self._written = {}, [], Version(clock, 0), {}
         for name, page in ((name, page) for some in pages for name, page in some.items()):
             values = map_tensors(lambda leaf: leaf.to(device), page["values"])
             table = self._table(name, values, page["along"], _version(page["made"]))

@@ -39,7 +39,7 @@ class Network:
         self.model, self.dropout, self.device, self.dtype = model, dropout, torch.device(device), dtype
         module = self._make(0)
         refuse_coupled(module, dropout)
-        self.module = module.eval().to(device=device, dtype=dtype).requires_grad_(False)
+        self.module = _deterministic(module).to(device=device, dtype=dtype).requires_grad_(False)
         if not dict(module.named_parameters()):
             raise InvalidInput(f"The model {type(module).__name__} has no parameters: there is nothing to learn.")
 
@@ -82,6 +82,19 @@ class Network:
         """What the model is, for fingerprints and run records."""
         shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
         return f"{self.module} {shapes}"
+
+
+def _deterministic(module: nn.Module) -> nn.Module:
+    """The module with nothing random in it: in evaluation mode, but for recurrent layers.
+
+    cuDNN has no backward for those outside training mode, so they stay in it, with their dropout off.
+    """
+    module.eval()
+    for layer in module.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.dropout = 0.0
+            layer.train()
+    return module
 
 
 def refuse_coupled(module: nn.Module, dropout: str) -> None:

@@ -1,8 +1,8 @@
-"""New clients: which cluster a few labelled examples belong to, how sure that is, and whether any cluster fits at all.
+"""New clients: which cluster they belong to, judged by a few labelled examples, or that no cluster fits.
 
-A cluster fits where the mean loss of its model is not larger than it is, with so many examples, at nearly all clients
-of the run. For that every client of the run draws some of its test examples, which no model was trained on, and says
-how large the loss of the best model is on them; a quantile of what they say stays with the run.
+A cluster fits if the mean loss of its model is no larger than nearly all clients of the run have on as many examples.
+To calibrate this, every client of the run draws some of its test examples, which no model was trained on, and returns
+the loss of the best model on them; quantiles of these losses are kept with the run.
 """
 
 from __future__ import annotations
@@ -10,43 +10,49 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from corymb.core.client import Client, Examples, Objective, on_client
+from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
+from corymb.core.objective import Examples, Objective
+from corymb.data.features import as_array, as_features, as_images
+from corymb.data.schema import DataSchema
 from corymb.keys import fold, uniform
+from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, count, take
 
 SIZES = (1, 2, 5, 10, 20, 50)
-"""How many examples a new client may have; in between, thresholds are interpolated."""
+"""Numbers of examples that thresholds are calibrated for; in between they are interpolated."""
 OUTLIER = 0.995
-"""A new client is called an outlier if so many genuine ones have a smaller loss."""
+"""A new client is an outlier if this share of the run's clients has a smaller loss."""
 DRAWS = 2000
-"""About so many draws of test examples in all, for every size."""
+"""Draws of test examples over all clients, about, for each size."""
 
 
 class Calibration(NamedTuple):
-    """What the losses of genuine clients look like."""
+    """How large the losses of the run's own clients are."""
 
     thresholds: Tensor
-    """For each of `SIZES`: the mean loss that genuine clients hardly ever exceed."""
+    """For each of `SIZES`: the mean loss that the run's own clients hardly ever exceed."""
     scale: Tensor
-    """What a loss is divided by to be a negative log-likelihood."""
+    """Divides a loss to give a negative log-likelihood."""
 
 
 class Assignment(NamedTuple):
-    """Where a new client belongs."""
+    """The cluster that a new client belongs to."""
 
     cluster: int | None
     """None: no cluster fits."""
     probability: float
-    """Of the nearest cluster among all, if one of them it is."""
+    """Of the nearest cluster, given that the client belongs to one of them."""
     nearest: int
     losses: list[float]
     """The mean loss of each cluster's model on the examples; infinite for a cluster without clients."""
     threshold: float | None
-    """The loss up to which a cluster fits; None for a run without test examples, where one always does."""
+    """The loss up to which a cluster fits; None for a run without test examples, where the nearest always fits."""
 
     def __str__(self) -> str:
         if self.cluster is None:
@@ -60,9 +66,11 @@ class Assignment(NamedTuple):
 def draw_test_losses(client: Client, models: Params, *, draws: int) -> Tensor:
     """The smallest of the models' mean losses on a few test examples: draws x sizes; -1 without test examples.
 
-    A draw is without replacement, as a new client's examples would be; where there are too few, all are drawn.
+    A draw is without replacement, as a new client's examples would be; if there are too few, all are drawn.
     """
     test, k = client.test, count(models)
+    if not len(test.y):
+        return torch.full((draws, len(SIZES)), -1.0, device=test.weight.device, dtype=test.weight.dtype)
     losses = torch.stack([client.objective.losses(take(models, j), test) for j in range(k)])  # k m
     keys = fold(client.key("calibration"), torch.arange(draws, device=losses.device))
     m = test.weight.shape[-1]
@@ -76,30 +84,19 @@ def draw_test_losses(client: Client, models: Params, *, draws: int) -> Tensor:
 
 
 def calibrate(fed: Federation, models: Params, labels: Tensor) -> Calibration | None:
-    """What genuine clients' losses look like, asked through the door; None where nobody has test examples."""
+    """How large the losses of the run's clients are; None if no client has a cluster or test examples."""
     used = labels[labels >= 0].unique()
-    if not len(used) or not _have_test(fed):
+    if not len(used):
         return None
     clients = fed.evaluation().clients[labels >= 0]
     draws = max(1, min(50, DRAWS // len(clients)))
     rows = clients.map(draw_test_losses, take(models, used.to(_device(models))), draws=draws).value.double().cpu()
-    said = rows[rows[:, 0, 0] >= 0].flatten(0, 1)  # clients' draws, sizes
-    if not len(said):
+    drawn = rows[rows[:, 0, 0] >= 0].flatten(0, 1)  # clients' draws, sizes
+    if not len(drawn):
         return None
-    squared = bool(getattr(fed.objective, "squared", False))
-    scale = 2 * said[:, -1].mean().clamp_min(1e-12) if squared else torch.ones((), dtype=torch.float64)
-    return Calibration(said.quantile(OUTLIER, dim=0), scale)
-
-
-def _have_test(fed: Federation) -> bool:
-    sizes = fed.evaluation().clients.map(count_test_examples).value
-    return bool((sizes > 0).any())
-
-
-@on_client
-def count_test_examples(client: Client) -> Tensor:
-    """How many test examples the client has."""
-    return client.test.weight.sum()
+    squared = fed.objective.squared is not None
+    scale = 2 * drawn[:, -1].mean().clamp_min(1e-12) if squared else torch.ones((), dtype=torch.float64)
+    return Calibration(drawn.quantile(OUTLIER, dim=0), scale)
 
 
 def _device(models: Params) -> torch.device:
@@ -109,7 +106,7 @@ def _device(models: Params) -> torch.device:
 def assign(
     objective: Objective, models: Params, used: Tensor, examples: Examples, calibration: Calibration | None
 ) -> Assignment:
-    """Where a client with these examples belongs, of the clusters that have clients."""
+    """Which of the clusters in use a client with these examples belongs to."""
     with torch.no_grad():
         mean = torch.stack([objective.losses(take(models, j), examples).mean() for j in range(count(models))]).double()
     mean = torch.where(used, mean.nan_to_num(nan=torch.inf), torch.inf)
@@ -122,17 +119,46 @@ def assign(
 
 
 def _threshold(calibration: Calibration, m: int) -> float:
-    """The threshold for m examples: between the sizes that were asked for, linear in log m."""
-    import numpy as np
-
+    """The threshold for m examples: between the calibrated sizes, linear in log m."""
     return float(np.interp(math.log(m), [math.log(size) for size in SIZES], calibration.thresholds.tolist()))
 
 
 def to_tree(calibration: Calibration | None) -> Any:
-    """As a tree that can be written."""
+    """As a tree that `corymb.wire` can pack."""
     return None if calibration is None else tuple(calibration)
 
 
 def from_tree(tree: Any) -> Calibration | None:
-    """What `to_tree` made."""
+    """The calibration that `to_tree` was given."""
     return None if tree is None else Calibration(*tree)
+
+
+# ---- examples as users have them
+
+
+def features_of(x: ArrayLike, schema: DataSchema) -> Tensor:
+    """Users' examples as the model takes them; a single example becomes a batch of one."""
+    array = as_array(x)
+    if array.shape == schema.features:
+        array = array[None]
+    if schema.picture and array.shape[1:] != schema.features:
+        array = as_images(array)
+    features = torch.as_tensor(array) if schema.codes else as_features(array)
+    require(
+        tuple(features.shape[1:]) == schema.features,
+        f"Examples have the shape {list(features.shape[1:])}, the run was given {list(schema.features)}.",
+    )
+    return features
+
+
+def targets_of(y: ArrayLike, schema: DataSchema) -> Tensor:
+    """Users' labels as the objective takes them: numbers, or positions among the classes."""
+    values = as_array(y).reshape(-1)
+    if schema.task == "regression":
+        return torch.as_tensor(values.astype(np.float64))
+    names = [str(int(value)) if isinstance(value, np.floating) else str(value) for value in values]
+    places = {name: place for place, name in enumerate(schema.classes)}
+    unknown = next((name for name in names if name not in places), None)
+    if unknown is not None:
+        raise InvalidInput(f"There is no class {unknown!r}. {did_you_mean(unknown, schema.classes)}")
+    return torch.tensor([places[name] for name in names])

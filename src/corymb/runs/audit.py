@@ -1,4 +1,4 @@
-"""What a run tells of beside its numbers: who was rejected and why, rounds that did not count, clusters repaired."""
+"""The audit log: rejected replies with reasons, rounds that did not count, repaired clusters."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from corymb.core.snapshot import Snapshot
 from corymb.settings import InvalidInput
 
 COUNTS = ("bytes_down", "bytes_up", "rounds", "asked", "replied")
-"""The numbers in a ledger."""
-OBEYED = ("engine", "device", "precision", "threads", "kernel", "memory")
-"""What changes bits."""
+"""The fields of a ledger that are plain counts."""
 
 
 class AuditCursor(NamedTuple):
-    """How much of a ledger is in the audit log."""
+    """How much of a ledger the audit log already has."""
 
     rejected: int
     abandoned: int
 
     @staticmethod
     def of(ledger: Ledger) -> AuditCursor:
-        """All that is there now."""
+        """Everything that is in the ledger now."""
         return AuditCursor(len(ledger.rejected), len(ledger.abandoned))
 
     def news(self, ledger: Ledger, at: Snapshot) -> Iterator[dict[str, Any]]:
-        """What the audit log does not have yet, after a round."""
+        """The events that the audit log does not have yet, after a round."""
         for what, events in (
             ("abandoned", ledger.abandoned[self.abandoned :]),
             ("rejected", ledger.rejected[self.rejected :]),
@@ -38,8 +36,8 @@ class AuditCursor(NamedTuple):
 
 
 def check_same_bits(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> None:
-    """Refuse to go on with another kernel or precision than the run had: its bits would differ."""
-    for name in OBEYED:
+    """Refuse to resume on an engine that computes differently (see `Engine.describe`): bits would differ."""
+    for name in (*wanted, *got):
         if wanted.get(name) != got.get(name):
             raise InvalidInput(
                 f"The run cannot be resumed bit for bit: it had {name} {wanted.get(name)}, here it is {got.get(name)}."

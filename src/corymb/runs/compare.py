@@ -1,8 +1,8 @@
-"""Two runs side by side: who changed cluster, what the metrics gained, what it cost; over seeds, whether it is chance.
+"""Compare two runs: clients that changed cluster, differences in metrics and costs, and whether they are chance.
 
-Where each side is a group (a folder with a run folder for each seed), runs of the same seed are pairs, and a
-difference comes with two p-values: of the paired t-test, which takes differences to be normal, and of Wilcoxon's
-signed-rank test, which does not but needs six pairs to reach 0.05.
+If each side is a group of runs, one per seed, runs of the same seed are pairs, and a difference comes with two
+p-values: of the paired t-test, which assumes normal differences, and of Wilcoxon's signed-rank test, which does not but
+needs six pairs to reach 0.05.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from corymb.evaluate import adjusted_rand_index
-from corymb.runs.folder.reader import CONFIG
-from corymb.runs.run import Run, plain
+from corymb.runs.history import plain
 from corymb.settings import require
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
 
 COSTS = ("bytes_down", "bytes_up", "rounds", "seconds")
 
 
 class Side(NamedTuple):
-    """One or more runs of one kind, by seed."""
+    """One run, or several that differ only in their seed, by seed."""
 
     name: str
     runs: Mapping[int, Run]
 
 
 class Confusion(NamedTuple):
-    """How many clients were in which cluster in either run; clusters of B in the order that agrees best with A's."""
+    """How many clients are in which cluster of either run; clusters of B in the order that agrees best with A's."""
 
     rows: list[int]
     """Clusters of A."""
@@ -41,11 +42,11 @@ class Confusion(NamedTuple):
     counts: list[list[int]]
     ari: float
     same: float
-    """The share of clients that stayed, after matching."""
+    """The share of clients in the same cluster, after matching."""
 
 
 class Delta(NamedTuple):
-    """A metric or a cost on both sides: the means over seeds, and what is known of the difference."""
+    """A metric or a cost on both sides: means over seeds, and the spread and significance of the difference."""
 
     name: str
     a: float
@@ -62,19 +63,19 @@ class Delta(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """All that `corymb compare` tells."""
+    """The result of `corymb compare`."""
 
     names: tuple[str, str]
     seeds: list[int]
-    """Of the pairs."""
+    """The seed of each pair."""
     deltas: list[Delta]
     confusion: Confusion | None
-    """Of the first pair; None where the runs had different clients."""
+    """Of the first pair; None if the runs have different clients."""
     ari: list[float]
-    """Agreement of the assignments, pair by pair."""
+    """Agreement of the clusters, for each pair."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As plain values for JSON."""
         deltas = {delta.name: {**delta._asdict(), "difference": delta.difference} for delta in self.deltas}
         confusion = self.confusion._asdict() if self.confusion else None
         whole = {
@@ -87,28 +88,19 @@ class Comparison(NamedTuple):
         return {name: plain(value) for name, value in whole.items()}
 
 
-def side(folder: str | Path) -> Side:
-    """The run in a folder, or the runs in the folders within it."""
-    place = Path(folder).expanduser()
-    if (place / CONFIG).is_file():
-        run = Run.load(place)
-        return Side(str(folder), {run.seed: run})
-    within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
-    require(bool(within), f"{place} is no run, and there are no runs in it: give the folder of a run or of several.")
-    return group(str(folder), [Run.load(path) for path in within])
-
-
 def group(name: str, runs: Iterable[Run]) -> Side:
-    """Runs that differ by their seeds only."""
+    """Runs that differ only in their seed."""
     found: dict[int, Run] = {}
     for run in runs:
-        require(run.seed not in found, f"{name} has two runs of seed {run.seed}: those of a group differ by seed.")
+        require(
+            run.seed not in found, f"{name} has two runs of seed {run.seed}: the runs of a group have different seeds."
+        )
         found[run.seed] = run
     return Side(name, dict(sorted(found.items())))
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """B against A. Two single runs are a pair whatever their seeds; groups are paired by seed."""
+    """Compare B with A. Two single runs are a pair whatever their seeds; groups are paired by seed."""
     pairs = _pairs(a, b)
     first = confusion(*pairs[0])
     agreed = [found.ari for found in (confusion(*pair) for pair in pairs) if found is not None]
@@ -125,7 +117,7 @@ def _pairs(a: Side, b: Side) -> list[tuple[Run, Run]]:
 
 
 def confusion(a: Run, b: Run) -> Confusion | None:
-    """Clusters of A against clusters of B, for runs with the same clients."""
+    """Clusters of A against clusters of B; None for runs with different clients."""
     from scipy.optimize import linear_sum_assignment
 
     if set(a.names) != set(b.names):
@@ -147,7 +139,7 @@ def confusion(a: Run, b: Run) -> Confusion | None:
 
 
 def deltas(pairs: Sequence[tuple[Run, Run]]) -> list[Delta]:
-    """Every metric and cost that both sides have."""
+    """The difference in every metric and cost that both sides have."""
     measured = [(_measures(a), _measures(b)) for a, b in pairs]
     names = [name for name in measured[0][0] if all(name in a and name in b for a, b in measured)]
     return [_delta(name, [a[name] for a, _ in measured], [b[name] for _, b in measured]) for name in names]
@@ -168,12 +160,12 @@ def _delta(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Delta:
 
 
 def _significance(differences: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """The p-values of the paired t-test and of Wilcoxon's; 1 where nothing differs and there is nothing to test."""
+    """The p-values of the paired t-test and of Wilcoxon's test; 1 if there are no differences."""
     from scipy import stats
 
     if not differences.any():
         return 1.0, 1.0
-    with warnings.catch_warnings():  # differences that are all alike: the t-test's p is 0, said as it is
+    with warnings.catch_warnings():  # differences that are all equal: the p of the t-test is 0
         warnings.simplefilter("ignore", RuntimeWarning)
         t_test = float(stats.ttest_1samp(differences, 0.0).pvalue)
         wilcoxon = float(stats.wilcoxon(differences).pvalue)

@@ -1,4 +1,4 @@
-"""Step size and rounds that suit a kind of data, for those who do not say otherwise."""
+"""Defaults that suit the data: step size and number of rounds."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from corymb.settings import to_dict
 
 
 class Defaults(NamedTuple):
-    """What replaces an algorithm's own defaults; None leaves them as they are."""
+    """What replaces an algorithm's own defaults; None leaves its default in place."""
 
     lr: float | None = None
     rounds: int | None = None
 
 
-def defaults_for(kind: DataSchema) -> Defaults:
-    """The defaults for a kind of data.
+def defaults_for(schema: DataSchema) -> Defaults:
+    """The defaults for data of a schema.
 
-    >>> defaults_for(Kind(task="classification", features=(64,), classes=("0", "1")))
+    >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1")))
     Defaults(lr=0.3, rounds=40)
     """
-    if kind.task == "classification":
-        small = not kind.standardise and not kind.picture and kind.size <= 100
+    if schema.task == "classification":
+        small = not schema.standardise and not schema.picture and schema.size <= 100
         return Defaults(lr=0.3, rounds=40) if small else Defaults()
-    if kind.standardise:
-        # The mean of squared errors over d standardised features has curvature up to 2 (d + 1) if all go together:
-        # this step size is safe even then.
-        return Defaults(lr=min(0.1, 0.5 / (kind.size + 1)))
+    if schema.standardise:
+        # The mean squared error over d standardised features has curvature of at most 2 (d + 1), reached if all of
+        # them are perfectly correlated: this step size is safe even then.
+        return Defaults(lr=min(0.1, 0.5 / (schema.size + 1)))
     return Defaults()
 
 
 def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
-    """Settings as plain values: what is given, over what suits the data, over the algorithm's own defaults.
+    """Settings as plain values: what is given, else what suits the data, else the algorithm's own defaults.
 
     Nested settings are completed field by field, so that giving `local.lr` leaves `local.steps` as it was.
     """

@@ -1,4 +1,4 @@
-"""Where and how a run was made: versions, git commit, hardware, platform, seed, command line."""
+"""The environment of a run: versions, git commit, hardware, platform, seed, command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 
 
 def environment(seed: int) -> dict[str, Any]:
-    """What somebody who looks at a run's numbers later may want to know; `run` tells it from all other runs."""
+    """What may explain the numbers of a run later; `run` identifies it among all runs."""
     return {
         "versions": versions(),
         "commit": _commit(),
@@ -31,7 +31,7 @@ def environment(seed: int) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """What the numbers may depend on."""
+    """The versions of everything that the numbers may depend on."""
     import numpy as np
     import safetensors
 
@@ -48,7 +48,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def _commit() -> str | None:
-    """The commit of the checkout that this library is run from, with a + where files differ from it."""
+    """The commit of the checkout that this library is run from, with a + if files differ from it."""
     home = Path(__file__).resolve().parents[3]
     if not (home / ".git").exists():
         return None
@@ -80,10 +80,10 @@ def _processor() -> str:
 
 
 def _memory() -> int | None:
-    """Bytes."""
+    """Bytes of memory of the machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not on every system
+    except (AttributeError, ValueError, OSError):  # some systems do not tell
         return None
 
 

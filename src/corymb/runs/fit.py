@@ -1,30 +1,35 @@
-"""`fit`: an algorithm, data and a model go in, a `Run` comes out."""
+"""`fit`: from an algorithm, data and a model to a `Run`."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset, load
 from corymb.data.arrays import Values
 from corymb.data.features import as_array, is_image
-from corymb.data.schema import schema_of
-from corymb.engines.vectorised.kernels import KernelName
-from corymb.runs.folder.reader import check_free, final_files, is_finished
+from corymb.runs.folder.contents import final_files
+from corymb.runs.folder.layout import check_free
+from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.folder.writer import RunStore
-from corymb.runs.learners import Dropout, Model, learner_for
-from corymb.runs.placing import Device, EngineName, Memory, Precision, placed_snapshot, threads_set, where_of
+from corymb.runs.learners import Model
+from corymb.runs.plan import Plan, make_engine, placed_snapshot, placement_for, threads_set
+from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
-from corymb.runs.session import Plan, Progress, Session
-from corymb.runs.settings import RunSettings, recorded
+from corymb.runs.session import Progress, Session
+from corymb.runs.settings import DataOptions, RunSettings
 from corymb.settings import require
 
 Folder = str | os.PathLike[str]
-Data = FederatedDataset | str | os.PathLike[str] | tuple[Values, Values, Values]
+Arrays = tuple[Values, Values, Values]
+Data = FederatedDataset | str | os.PathLike[str] | Arrays | Engine
 
 
 def fit(
@@ -32,76 +37,70 @@ def fit(
     data: Data,
     model: Model | None = None,
     *,
-    seed: int = 0,
-    engine: EngineName = "vectorised",
-    device: Device = "auto",
-    precision: Precision = "float32",
-    threads: int | None = None,
-    memory: Memory = "auto",
-    kernel: KernelName | None = None,
-    evaluate_every: int | None = 10,
-    max_seconds: float | None = None,
     out: Folder | None = None,
     resume: Folder | None = None,
-    checkpoint_every: int = 1,
     start: Snapshot | None = None,
-    min_replies: int = 1,
     progress: bool | Progress | None = None,
-    dropout: Dropout = "refuse",
+    max_seconds: float | None = None,
+    settings: RunSettings | None = None,
+    **options: Any,
 ) -> Run:
-    """Run `algorithm` on `data`, and say how it went.
+    """Run `algorithm` on `data`.
 
-    `data` is a `FederatedDataset`, the name of one, a folder or file of your own, or arrays `(x, y, client)`. `model`
-    is a function that makes a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
-    `package.module:function`; without one, a model that suits the data. `progress` is True for a line a round, or
-    a function that is given each round's record. Ctrl-C ends the run after the last full round.
+    Arguments:
+        algorithm: What to run, such as `corymb.IFCA(k=4)`.
+        data: A `FederatedDataset`, the name of one, a folder or file of your own, arrays `(x, y, client)`, or an
+            engine whose clients have their data already, such as a federation.
+        model: A function that makes a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
+            `package.module:function`; if not given, a model that suits the data.
+        out: A folder, new or empty, where the run is saved as it goes.
+        resume: The folder of a run that was stopped. It continues exactly as if it had never stopped: its own
+            settings (seed, engine, precision, ...) apply, not those given here; algorithm, data and model must be the
+            same.
+        start: A snapshot to start from.
+        progress: True for a line per round on stderr, or a function that takes each round's record.
+        max_seconds: Stop after the round in which this time is up.
+        settings: How to carry out the run.
+        options: Fields of `RunSettings` by name, such as `seed=3`; they win over `settings`.
 
-    `out` is a folder, new or empty, where the run is kept as it goes, with a checkpoint every `checkpoint_every`
-    rounds. `resume` is such a folder: the run there goes on, bit for bit as if it had never stopped. What it was told
-    (seed, engine, precision, ...) is obeyed whatever is said here; give the same algorithm, data and model.
+    Ctrl-C ends the run after the last complete round.
     """
-    if resume is not None:
-        require(out is None and start is None, "A run that is resumed has its folder and its start: give no others.")
-        return go_on(resume, algorithm, data, model, max_seconds=max_seconds, progress=progress)
-    how = RunSettings(
-        seed=seed,
-        engine=engine,
-        device=device,
-        precision=precision,
-        threads=threads,
-        memory=memory,
-        kernel=kernel,
-        evaluate_every=evaluate_every or 0,
-        checkpoint_every=checkpoint_every,
-        min_replies=min_replies,
-        dropout=dropout,
+    settings = (settings or RunSettings()).updated(options, others=inspect.signature(fit).parameters)
+    if resume is None:
+        return start_run(
+            algorithm, data, model, settings, out=out, start=start, max_seconds=max_seconds, progress=progress
+        )
+    require(
+        out is None and start is None, "A resumed run has a folder and a start of its own: leave out and start out."
     )
-    return begin(algorithm, data, model, how, out=out, start=start, max_seconds=max_seconds, progress=progress)
+    return resume_run(resume, algorithm, data, model, max_seconds=max_seconds, progress=progress)
 
 
-def begin(
+def start_run(
     algorithm: Algorithm,
     data: Data,
     model: Model | None,
-    how: RunSettings,
+    settings: RunSettings,
     *,
     out: Folder | None = None,
     start: Snapshot | None = None,
     max_seconds: float | None = None,
     progress: bool | Progress | None = None,
-    said: Mapping[str, Any] | None = None,
+    data_name: str | None = None,
+    data_options: DataOptions = DataOptions(),  # noqa: B008 - frozen
 ) -> Run:
-    """A new run; `said` is how the user called the data."""
-    named = {"data": os.fspath(data)} if isinstance(data, (str, os.PathLike)) else {}
+    """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
-    with _prepared(algorithm, data, model, how, store, max_seconds, {**named, **(said or {})}) as session:
-        at = None if start is None else placed_snapshot(start, session.plan.where)
+    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
+    plan = partial(plan_for, data, settings, data_name=data_name, **rest)
+    with _session(plan, settings.threads, store) as session:
+        at = None if start is None else placed_snapshot(start, session.plan.placement)
         if store is not None:
-            session.keep(at)
+            session.create_folder(at)
         return _finish(session, at, progress)
 
 
-def go_on(
+def resume_run(
     folder: Folder,
     algorithm: Algorithm,
     data: Data,
@@ -110,45 +109,63 @@ def go_on(
     max_seconds: float | None = None,
     progress: bool | Progress | None = None,
 ) -> Run:
-    """The run in a folder, to its end; one that has ended is given as it is."""
+    """Continue the run in a folder to its end; a run that has ended is returned as it is."""
     store = RunStore(Path(folder).expanduser())
     if is_finished(store.folder):
         return Run.load(store.folder, model)
-    how, said, environment = recorded(store.folder)
-    with _prepared(algorithm, data, model, how, store, max_seconds, said) as session:
-        return _finish(session, session.resume(store.reopen(), environment), progress)
+    config, environment = read_config(store.folder), read_environment(store.folder)
+    settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
+    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
+    plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
+    with _session(plan, settings.threads, store) as session:
+        return _finish(session, session.restore(store.reopen(), environment), progress)
 
 
 @contextmanager
-def _prepared(
-    algorithm: Algorithm,
-    data: Data,
-    model: Model | None,
-    how: RunSettings,
-    store: RunStore | None,
-    max_seconds: float | None,
-    said: Mapping[str, Any],
-) -> Iterator[Session]:
-    """A run that can begin; afterwards its folder is left alone."""
-    data = as_dataset(data, how.seed)
-    check(algorithm, data, evaluate_every=how.evaluate_every, max_seconds=max_seconds)
-    where = where_of(how.device, how.precision)
-    with threads_set(how.threads), nullcontext() if store is None else closing(store):
-        plan = Plan(algorithm, data, where, how, said)
-        learner = learner_for(model, schema_of(data), dropout=how.dropout)
-        yield Session(plan, learner, max_seconds, store)
+def _session(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
+    """A session that is ready to run; its folder is released afterwards."""
+    with threads_set(threads), nullcontext() if store is None else closing(store):
+        yield Session(plan(), store)
+
+
+def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None, **others: Any) -> Plan:
+    """The plan of a run on data, or on the clients of an engine; `others` are fields of `Plan`."""
+    k = getattr(others["algorithm"], "k", None)
+    if not isinstance(data, (FederatedDataset, str, os.PathLike, tuple)):
+        wanted = "a data set, the name of one, a folder, a file, arrays (x, y, client) or an engine"
+        require(hasattr(data, "open"), f"The data are a {type(data).__name__}: wanted {wanted}.")
+        used, name = data.describe(), data_name or "federation"
+        _check_clusters(k, len(data.names), name)
+        settings = settings.updated({name: used[name] for name in ("device", "precision") if name in used})
+        return Plan(engine=data, settings=settings, placement=placement_for(settings), data_name=name, **others)
+    dataset, placement = as_dataset(data, settings.seed).in_order(), placement_for(settings)
+    _check_clusters(k, len(dataset), dataset.name)
+    return Plan(
+        engine=make_engine(dataset, settings, placement),
+        settings=settings,
+        placement=placement,
+        data_name=data_name or (dataset.name if isinstance(data, (FederatedDataset, tuple)) else os.fspath(data)),
+        truth=dataset.truth,
+        true_parameters=dataset.true_parameters,
+        **others,
+    )
+
+
+def _check_clusters(k: object, clients: int, name: str) -> None:
+    too_many = isinstance(k, int) and k > clients
+    require(not too_many, f"k={k} clusters are more than the {clients} clients of {name!r}.")
 
 
 def _finish(session: Session, start: Snapshot | None, progress: bool | Progress | None) -> Run:
     with _shown(progress, session.plan.algorithm) as show:
-        session.go(start, show)
+        session.run(start, show)
     run = session.result()
     if session.store is not None:
         session.store.finish(final_files(run))
     return run
 
 
-def as_dataset(data: Data, seed: int) -> FederatedDataset:
+def as_dataset(data: FederatedDataset | str | os.PathLike[str] | Arrays, seed: int) -> FederatedDataset:
     """Data in any of the forms that `fit` takes."""
     if isinstance(data, FederatedDataset):
         return data
@@ -160,18 +177,7 @@ def as_dataset(data: Data, seed: int) -> FederatedDataset:
     return load(data, seed=seed)
 
 
-def check(algorithm: Algorithm, data: FederatedDataset, **numbers: float | None) -> None:
-    """Refuse what cannot work before anything is computed."""
-    k = getattr(algorithm, "k", None)
-    few = isinstance(k, int) and k > len(data)
-    require(not few, f"k={k} clusters are more than the {len(data)} clients of {data.name!r}.")
-    for name, value in numbers.items():
-        require(value is None or value >= 0, f"{name} must not be negative, got {value}.")
-
-
 def _shown(progress: bool | Progress | None, algorithm: Algorithm) -> AbstractContextManager[Progress]:
     if progress is True:
-        from corymb.runs.progress import RoundLine
-
         return RoundLine(algorithm.planned_rounds)
     return nullcontext(progress or (lambda row: None))

@@ -1,4 +1,4 @@
-"""One record a round: what a run did, as plain values that a line of JSON can hold."""
+"""The record of a round: what happened in it, as plain values for a line of JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from corymb.evaluate import clusters_in_use
 
 Round = dict[str, Any]
 """clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, notes,
-seconds; and `metrics` where it was evaluated. `moves` is {position of a client, as text: its new label} for those whose
-label changed, in the first round for all that have one: see `labels_after`. `notes` are the algorithm's own: a repair,
-the evidence for k or for a threshold."""
+seconds, and `metrics` if the round was evaluated. `moves` maps the position of each client whose label changed, as
+text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes` come from the
+algorithm: a repair, say, or the evidence for k or for a threshold."""
 
 
 class Mark(NamedTuple):
-    """Where the ledger stood, and which labels clients had, after a round."""
+    """The labels of the clients and the counts of the ledger after a round."""
 
     labels: Tensor | None
     asked: int
@@ -31,7 +31,7 @@ class Mark(NamedTuple):
 
     @staticmethod
     def of(ledger: Ledger, labels: Tensor | None) -> Mark:
-        """Where things stand now."""
+        """The present labels and counts."""
         return Mark(labels, ledger.asked, ledger.replied, len(ledger.rejected), ledger.bytes_down, ledger.bytes_up)
 
 
@@ -52,7 +52,7 @@ def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float) -> Rou
 
 
 def _changed(before: Tensor | None, now: Tensor) -> Tensor:
-    """Whose label is another than a round ago; nobody had one before the first."""
+    """Which clients have a new label; before the first round nobody had one."""
     return now >= 0 if before is None else now != before
 
 
@@ -62,7 +62,7 @@ def _moves(before: Tensor | None, now: Tensor) -> dict[str, int]:
 
 
 def labels_after(history: Sequence[Round], rounds: int, n: int) -> list[int]:
-    """The labels of n clients after so many rounds of a history, -1 for none.
+    """The labels of n clients after the first rounds of a history, -1 for none.
 
     >>> labels_after([{"moves": {"0": 1, "2": 0}}, {"moves": {"2": 1}}], 2, 3)
     [1, -1, 1]
@@ -75,7 +75,7 @@ def labels_after(history: Sequence[Round], rounds: int, n: int) -> list[int]:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become null."""
+    """The same value with infinities and NaN, which JSON does not have, as null."""
     if isinstance(value, Mapping):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Which model learns from which data: models by name, users' own, and a sensible one for every kind of data."""
+"""Which model learns from which data: models by name, users' own, and a default for each kind of data."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from corymb.core.client import Objective
+from corymb.core.client import Client, on_client
+from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
+from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
+from corymb.objectives.partial import completed
 from corymb.settings import InvalidInput, did_you_mean, require
+from corymb.trees import Params
 
 Dropout = Literal["refuse", "off"]
 Model = ModelLike | Objective | str
 OWN = "own"
-"""The name of a model that has none: a Python object."""
+"""What a model is called that is a Python object of the user's."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A model that has a name."""
+    """A model that can be given by name."""
 
     description: str
     make: Callable[[DataSchema], ModelLike | Objective]
@@ -40,26 +45,26 @@ class Learner(NamedTuple):
     name: str
 
 
-def _linear(kind: DataSchema) -> ModelLike:
-    return mlp(kind.size, [], outputs(kind))
+def _linear(schema: DataSchema) -> ModelLike:
+    return mlp(schema.size, [], outputs(schema))
 
 
-def _linear_regression(kind: DataSchema) -> Objective:
-    require(kind.task == "regression", "Model 'linear-regression' is for regression: use 'linear' for classes.")
-    return LinearRegression(kind.size)
+def _linear_regression(schema: DataSchema) -> Objective:
+    require(schema.task == "regression", "Model 'linear-regression' is for regression: use 'linear' for classes.")
+    return LinearRegression(schema.size)
 
 
-def _mlp(kind: DataSchema) -> ModelLike:
-    return mlp(kind.size, [32 if kind.size <= 100 else 200], outputs(kind))
+def _mlp(schema: DataSchema) -> ModelLike:
+    return mlp(schema.size, [32 if schema.size <= 100 else 200], outputs(schema))
 
 
-def _cnn(kind: DataSchema) -> ModelLike:
-    channels, height, width = kind.features if kind.picture else (0, 0, 1)
+def _cnn(schema: DataSchema) -> ModelLike:
+    channels, height, width = schema.features if schema.picture else (0, 0, 1)
     require(
         height == width and height >= 4,
-        f"Model 'cnn' wants square pictures [channels, side, side], the examples have shape {list(kind.features)}.",
+        f"Model 'cnn' wants square pictures [channels, side, side], the examples have shape {list(schema.features)}.",
     )
-    return cnn(channels, height, outputs(kind))
+    return cnn(channels, height, outputs(schema))
 
 
 MODELS: Mapping[str, Named] = MappingProxyType(
@@ -72,61 +77,63 @@ MODELS: Mapping[str, Named] = MappingProxyType(
 )
 
 
-def default_model(kind: DataSchema) -> str:
-    """The name of the model that is used where none is given."""
-    require(not kind.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model).")
-    if kind.linear:
+def default_model(schema: DataSchema) -> str:
+    """The name of the model to use if none is given."""
+    require(
+        not schema.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model)."
+    )
+    if schema.linear:
         return "linear-regression"
-    if kind.task == "regression" and not kind.picture:
+    if schema.task == "regression" and not schema.picture:
         return "linear"
-    square = kind.picture and kind.features[1] == kind.features[2] >= 16
+    square = schema.picture and schema.features[1] == schema.features[2] >= 16
     return "cnn" if square else "mlp"
 
 
-def outputs(kind: DataSchema) -> int:
-    """How many numbers a network gives for an example."""
-    return 1 if kind.task == "regression" else len(kind.classes)
+def outputs(schema: DataSchema) -> int:
+    """How many outputs a network needs."""
+    return 1 if schema.task == "regression" else len(schema.classes)
 
 
-def learner_for(model: Model | None, kind: DataSchema, *, dropout: Dropout = "refuse") -> Learner:
-    """The objective for data of this kind with `model`.
+def learner_for(model: Model | None, schema: DataSchema, *, dropout: Dropout = "refuse") -> Learner:
+    """The objective that fits a model to data of this schema.
 
     A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or
-    where to find any of these: `package.module:name`.
+    the place of any of these: `package.module:name`.
     """
-    name = model if isinstance(model, str) else OWN if model is not None else default_model(kind)
-    found = _named(name, kind) if isinstance(name, str) and name != OWN else model
+    name = model if isinstance(model, str) else OWN if model is not None else default_model(schema)
+    found = _named(name, schema) if isinstance(name, str) and name != OWN else model
     if not isinstance(found, nn.Module) and hasattr(found, "losses"):
-        return Learner(cast(Objective, found), name)
+        return Learner(completed(found), name)
     if not callable(found):
         raise InvalidInput(
             f"The model is a {type(found).__name__}: wanted a torch.nn.Module, a function that makes one, or an "
             "objective with init, losses and scores."
         )
     network = Network(found, dropout=dropout)
-    if kind.task == "regression":
+    if schema.task == "regression":
         return Learner(Regression(network), name)
-    return Learner(Classification(network, len(kind.classes)), name)
+    return Learner(Classification(network, len(schema.classes)), name)
 
 
-def _named(name: str, kind: DataSchema) -> Any:
+def _named(name: str, schema: DataSchema) -> Any:
     if ":" in name:
         return _imported(name)
     require(
         name in MODELS, f"There is no model {name!r}. {did_you_mean(name, MODELS)} Your own is package.module:function."
     )
-    return MODELS[name].make(kind)
+    return MODELS[name].make(schema)
 
 
 def _imported(place: str) -> Any:
-    """What stands under `package.module:name`; the working folder is looked at too."""
+    """What `package.module:name` refers to; modules in the working folder are found too."""
     module_name, _, name = place.partition(":")
     with _working_folder_importable():
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is None or not module_name.startswith(error.name):
-                raise  # the module is there, but something that it wants is not
+                raise  # the module exists, but something that it imports does not
             raise InvalidInput(f"There is no module {module_name!r} to take the model {place!r} from.") from None
         except ValueError:
             raise InvalidInput(f"{place!r} is not of the form package.module:name.") from None
@@ -147,3 +154,22 @@ def _working_folder_importable() -> Iterator[None]:
     finally:
         if added:
             sys.path.remove(here)
+
+
+@on_client
+def try_model(client: Client, model: Params) -> Tensor:
+    """The sum of a model's losses: fails if the model cannot take the examples."""
+    return client.objective.losses(model, client.train).sum()
+
+
+def check_model(fed: Federation) -> None:
+    """Try the model at one client before the first round, so that a mismatch is reported in one line."""
+    try:
+        fed.evaluation().clients[:1].map(try_model, fed.objective.init(root(0)))
+    except InvalidInput:
+        raise
+    except TooFewReplies:
+        return  # a loss that is not finite may be this client's fault alone: the run will tell
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        line = str(error).strip().splitlines()
+        raise InvalidInput(f"The model cannot take this data: {line[0] if line else type(error).__name__}.") from error

@@ -1,4 +1,4 @@
-"""A line about each round on stderr: one that renews itself in a terminal, plain lines elsewhere."""
+"""Progress on stderr: one line that is updated in a terminal, a line per round elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 class RoundLine:
-    """Shows the rounds of a run as they come; `with RoundLine(total) as show: show(row)`."""
+    """Shows the rounds of a run as they finish; `with RoundLine(total) as show: show(row)`."""
 
     def __init__(self, total: int, stream: TextIO | None = None) -> None:
         self.total, self.done, self.bytes, self.seconds = total, 0, 0, 0.0
@@ -61,8 +61,8 @@ def _live_line(stream: TextIO) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Column
 
-    console = Console(file=stream)  # leaves colour out where NO_COLOR is set
-    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # in a narrow terminal the facts lose their end
+    console = Console(file=stream)  # no colour if NO_COLOR is set
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # in a narrow terminal the end of the facts is cut off
     return Progress(
         MofNCompleteColumn(),
         *([BarColumn(bar_width=12)] if console.width >= WIDE else []),

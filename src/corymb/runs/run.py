@@ -1,67 +1,76 @@
-"""What comes out of a run: clusters, models, how it went, and predictions."""
+"""The result of a run: clusters, models, metrics and history; a plain value.
+
+Saving, loading and reporting call outward: nothing in `runs.folder` or `report` imports this module at run time.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from corymb.core.client import ClientFn, Examples, Objective
+from corymb.core.client import ClientFn, Served
 from corymb.core.federation import Federation, Ledger, each
+from corymb.core.objective import Examples, Objective
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.data.features import Array, as_array, as_features, as_images
+from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import clusters_in_use
-from corymb.local import serve_assigned
-from corymb.runs.assign import Assignment, Calibration, assign
+from corymb.local import serve_assigned, serve_mixture
+from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
+from corymb.runs.folder.contents import save_run
+from corymb.runs.folder.reader import read_run
 from corymb.runs.history import Round
 from corymb.runs.history import plain as plain
-from corymb.runs.learners import Model, learner_for
+from corymb.runs.learners import MODELS, Model, learner_for
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
-from corymb.trees import Params, take
+from corymb.trees import Params, count, map_tensors, take
 
-Serving = tuple[Federation, ClientFn[..., Any]]
-"""Clients that keep their own models, and the function by which one says which model it is served."""
+Serving = tuple[Federation, ClientFn[..., Params | Served]]
+"""The clients of a run that keep models of their own, and the client function that returns the one to use."""
+ServedBy = Literal["assigned", "mixture", "own"]
+"""What a client uses: the model of its cluster, all models by its shares, or a model that it keeps itself."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Run:
-    """A run, finished or stopped."""
+    """A run, finished or stopped early."""
 
     snapshot: Snapshot
-    """Where the run stands, on the CPU; `fit(..., start=run.snapshot)` goes on from there."""
+    """The final state, on the CPU; `fit(..., start=run.snapshot)` continues from it."""
     names: tuple[str, ...]
     """The clients, in the order of the snapshot's labels."""
     history: list[Round]
-    """A record for each round: see `corymb.runs.history`."""
+    """One record per round: see `corymb.runs.history`."""
     metrics: dict[str, float]
-    """Of the last round; what they mean is in docs/metrics.md."""
+    """Metrics of the last round: see docs/metrics.md."""
     ledger: Ledger
     config: dict[str, Any]
     seconds: float
-    kind: DataSchema
+    schema: DataSchema
+    """What the clients' data are like."""
     objective: Objective | None = None
-    """None after loading a run whose model was a Python object: give it to `Run.load`."""
+    """None after loading a run whose model is not the library's: give the model to `Run.load`."""
     standard: Standard | None = None
-    """How features were standardised."""
+    """Means and scales of the features, if they were standardised."""
     stopped: str = ""
-    """Why the run ended early: `interrupted`, `max_seconds`, or not at all."""
+    """Why the run ended early: `interrupted`, `max_seconds` or `killed`; empty if it did not."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
-    """n k: every client's training loss of every final model; NaN where it gave none. None where models stay with
-    clients, or where there are too many to ask."""
+    """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of
+    their own or there are too many losses."""
     scores: torch.Tensor | None = None
-    """n: each client's test score of the model it is served; NaN where it has no test examples."""
+    """n: the test score of each client's model; NaN for a client without test examples."""
     calibration: Calibration | None = None
-    """What losses genuine clients have on a few test examples: `assign` needs it to say that no cluster fits."""
+    """How large the losses of the run's clients are: `assign` needs it to tell that no cluster fits."""
     folder: Path | None = None
-    """Where the run is kept."""
+    """The run's folder, if it has one."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Versions, git commit, hardware, platform, seed and command line."""
 
@@ -87,65 +96,64 @@ class Run:
 
     @property
     def rejected(self) -> list[dict[str, Any]]:
-        """Replies that did not count: clock, client, reason."""
+        """Replies that were rejected: clock, client, reason."""
         return self.ledger.rejected
 
     @property
+    def served(self) -> ServedBy:
+        """What clients use: the model of their cluster, a mixture of all models, or a model of their own."""
+        served: ServedBy = self.config["record"]["served"]
+        return served
+
+    @property
     def seed(self) -> int:
-        """The seed that everything random in the run follows from."""
+        """The seed of the run."""
         return self.snapshot.seed
 
     def model(self, which: str | int) -> Params:
-        """The parameters of a cluster's model (a number) or of the one a client is served (its name)."""
+        """The parameters of a cluster's model (given its number) or of a client's (given its name)."""
         if isinstance(which, str):
-            return self._served(self._position(which))
+            served = self._served(self._position(which))
+            if isinstance(served, Served):
+                raise InvalidInput(f"Client {which!r} uses several models at once: model(0), model(1), ... are those.")
+            return served
         require(0 <= which < self.snapshot.k, f"There is no cluster {which}: the run has {self.snapshot.k}.")
         return take(self.models, which)
 
     def predict(self, x: ArrayLike, client: str | int) -> Array:
-        """What the model of a client (its name or position) says of examples: classes or numbers, one for each.
+        """The predictions of a client's model (given its name or position): a class or a number for each example.
 
-        Features are in the units of the data that the run was given. Classes are numbers where they were numbers,
-        else their names.
+        Features are in the units of the data that the run was given. Classes are numbers if they were numbers in the
+        data, else names.
         """
-        params = self._served(self._position(client))
+        served = self._served(self._position(client))
         with torch.no_grad():
-            out: torch.Tensor = self._predictor().predict(params, self._examples(x))
-        if self.kind.task == "regression":
+            out = _predictions(self._objective(), served, self._examples(x))
+        if self.schema.task == "regression":
             return out.numpy()
         chosen = out.argmax(-1).numpy()
-        numbered = self.kind.classes == tuple(str(number) for number in range(len(self.kind.classes)))
-        return chosen if numbered else np.array(self.kind.classes)[chosen]
+        numbered = self.schema.classes == tuple(str(number) for number in range(len(self.schema.classes)))
+        return chosen if numbered else np.array(self.schema.classes)[chosen]
 
     def assign(self, x: ArrayLike, y: ArrayLike) -> Assignment:
-        """Which cluster a new client with these labelled examples belongs to, how sure that is, or that none fits.
+        """Which cluster a new client with these labelled examples belongs to, with what probability, or that none fits.
 
         Features and labels are in the form and the units of the data that the run was given.
         """
         require(
-            self.config["record"]["served"] == serve_assigned.name,
+            self.served != "own",
             "Clients of this run have models of their own: there is no cluster to assign a new one to.",
         )
-        features, labels = self._examples(x), self._targets(y)
+        features, labels = self._examples(x), targets_of(y, self.schema)
         require(
             len(features) == len(labels) > 0, f"Give a label for each example: got {len(features)} and {len(labels)}."
         )
         used = torch.zeros(self.snapshot.k, dtype=torch.bool)
         used[self.snapshot.labels[self.snapshot.labels >= 0].unique()] = True
         require(bool(used.any()), "The run has no clusters: no client took part in a round.")
+        labels = labels.to(self._dtype) if labels.is_floating_point() else labels
         examples = Examples(features, labels, torch.ones(len(labels)))
-        return assign(self._predictor("losses"), self.models, used, examples, self.calibration)
-
-    def _targets(self, y: ArrayLike) -> torch.Tensor:
-        values = as_array(y).reshape(-1)
-        if self.kind.task == "regression":
-            return torch.as_tensor(values.astype(np.float64)).to(next(iter(self.models.values())).dtype)
-        names = [str(int(value)) if isinstance(value, np.floating) else str(value) for value in values]
-        places = {name: place for place, name in enumerate(self.kind.classes)}
-        unknown = next((name for name in names if name not in places), None)
-        if unknown is not None:
-            raise InvalidInput(f"There is no class {unknown!r}. {did_you_mean(unknown, self.kind.classes)}")
-        return torch.tensor([places[name] for name in names])
+        return assign(self._objective(), self.models, used, examples, self.calibration)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
@@ -164,27 +172,27 @@ class Run:
         return {name: plain(value) for name, value in result.items()}
 
     def to_dataframe(self) -> Any:
-        """The history as a pandas DataFrame, a row for each round; metrics are columns called `metrics.<name>`."""
+        """The history as a pandas DataFrame, one row per round; metrics are in columns called `metrics.<name>`."""
         import pandas as pd
 
         return pd.json_normalize([{k: v for k, v in row.items() if k != "moves"} for row in self.history])
 
     def save(self, folder: str | Path) -> Path:
         """Write the run into a folder that is new or empty; `Run.load` reads it."""
-        from corymb.runs.folder import reader as run_folder
-
-        return run_folder.write(self, folder)
+        return save_run(self, folder)
 
     @staticmethod
     def load(folder: str | Path, model: Model | None = None) -> Run:
-        """The run that `save` wrote. To predict with a model of your own, give that model again."""
-        from corymb.runs.folder import reader as run_folder
-
-        run = run_folder.read(folder)
-        return run if model is None else replace(run, objective=learner_for(model, run.kind).objective)
+        """The run in a folder. To predict with a model of your own, give that model again."""
+        parts = read_run(folder)
+        recorded = parts["config"]["model"]
+        if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
+            model = recorded
+        objective = None if model is None else learner_for(model, parts["schema"]).objective
+        return Run(**parts, objective=objective)
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:
-        """Write a page about the run, with other runs beside it; the file is returned."""
+        """Write a report on the run, compared with other runs if given; returns the file."""
         from corymb.report.html import write_report
 
         return write_report([self, *others], None if path is None else Path(path))
@@ -201,7 +209,7 @@ class Run:
         return "\n".join([*lines, *([f"  stopped   {self.stopped}"] if self.stopped else [])])
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Shown by notebooks."""
         from corymb.report.notebook import run_html
 
         return run_html(self)
@@ -214,42 +222,48 @@ class Run:
         require(0 <= client < len(self.names), f"There is no client {client}: the run has {len(self.names)}.")
         return client
 
-    def _served(self, position: int) -> Params:
-        label = self.snapshot.labels[position]
+    def _served(self, position: int) -> Params | Served:
+        label, shares = self.snapshot.labels[position], self.snapshot.shares
         if self.serving is not None:
             fed, serve = self.serving
-            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)), None)
-            return {name: row.cpu() for name, row in take(replies.value, 0).items()}
+            share = None if shares is None else each(shares[[position]])
+            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)), share)
+            return map_tensors(lambda leaf: leaf[0].cpu(), replies.value)
         require(
-            self.config["record"]["served"] == serve_assigned.name,
+            self.served != "own",
             "The models of this run stayed with its clients and were not saved: only the run itself can predict.",
         )
+        if self.served == "mixture" and shares is not None and float(shares[position].sum()) > 0:
+            return Served(self.models, shares[position] / shares[position].sum())
         require(int(label) >= 0, f"Client {self.names[position]!r} has no cluster: it never took part in a round.")
         return take(self.models, label)
 
-    def _predictor(self, verb: str = "predict") -> Any:
-        require(
-            self.objective is not None,
-            f"The run's model ({self.config['model']}) is not the library's: give it again, Run.load(..., model=...).",
-        )
-        if not hasattr(self.objective, verb):
-            raise InvalidInput(f"{type(self.objective).__name__} has no predict(params, x): it cannot predict.")
+    def _objective(self) -> Objective:
+        if self.objective is None:
+            name = self.config["model"]
+            raise InvalidInput(
+                f"The run's model ({name}) is not the library's: give it again, Run.load(..., model=...)."
+            )
         return self.objective if self.standard is None else Standardised(self.objective, self.standard)
 
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self.models.values())).dtype
+
     def _examples(self, x: ArrayLike) -> torch.Tensor:
-        array = as_array(x)
-        if array.shape == self.kind.features:
-            array = array[None]
-        if self.kind.picture and array.shape[1:] != self.kind.features:
-            array = as_images(array)
-        features = torch.as_tensor(array) if self.kind.codes else as_features(array)
-        require(
-            tuple(features.shape[1:]) == self.kind.features,
-            f"Examples have the shape {list(features.shape[1:])}, the run was given {list(self.kind.features)}.",
-        )
-        return features.to(next(iter(self.models.values())).dtype) if features.is_floating_point() else features
+        features = features_of(x, self.schema)
+        return features.to(self._dtype) if features.is_floating_point() else features
 
 
-def served_in_place(algorithm: Algorithm) -> ClientFn[..., Any] | None:
-    """How clients are served that keep their own models; None where the snapshot holds everybody's."""
-    return None if algorithm.serve is serve_assigned else algorithm.serve
+def _predictions(objective: Objective, served: Params | Served, x: torch.Tensor) -> torch.Tensor:
+    if not isinstance(served, Served):
+        return objective.predict(served, x)
+    of_each = [objective.predict(take(served.models, j), x) for j in range(count(served.models))]
+    return objective.mix(torch.stack(of_each), served.weights)
+
+
+def served_by(algorithm: Algorithm) -> ServedBy:
+    """What the clients of an algorithm use."""
+    if algorithm.serve is serve_assigned:
+        return "assigned"
+    return "mixture" if algorithm.serve is serve_mixture else "own"

@@ -1,77 +1,138 @@
-"""How a run is made: what changes bits, and how often it is looked at and saved."""
+"""The options of a run and of its data, each defined here and nowhere else.
+
+A field of `RunSettings` is a keyword of `fit`, an option of `corymb run`, a key of config.toml and something that
+resuming obeys. A field of `DataOptions` is an option of `corymb run` and `corymb data show`, and a key of config.toml.
+The text below a field is its help.
+"""
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, NamedTuple
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from corymb.data import FederatedDataset, load
+from corymb.data.labels import Task
 from corymb.engines.vectorised.kernels import KernelName
-from corymb.runs.folder.reader import CONFIG, ENVIRONMENT
 from corymb.runs.learners import Dropout
-from corymb.runs.placing import EngineName, Memory, Precision
-from corymb.settings import InvalidInput, require
+from corymb.settings import did_you_mean, require
 
-SAID = ("data", "client", "label", "test", "task")
-"""What a user says of data."""
+EngineName = Literal["vectorised", "loop"]
+Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+Memory = int | Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Settings of a run that are none of its algorithm's."""
+    """How a run is carried out, whatever its algorithm."""
 
     seed: int = 0
+    """Seed of everything random, including data that are generated or split."""
     engine: EngineName = "vectorised"
+    """`vectorised` runs many clients at once, `loop` one after another."""
     device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
     precision: Precision = "float32"
+    """Precision of the clients' arithmetic."""
     threads: int | None = None
+    """CPU threads during the run; if not given, as many as torch is set to."""
     memory: Memory = "auto"
+    """Bytes of memory for the clients that run at once."""
     kernel: KernelName | None = None
+    """How the vectorised engine computes; if not given, the fastest kernel that fits the model."""
     evaluate_every: int = 10
+    """Rounds between evaluations; 0 evaluates at the end only."""
     checkpoint_every: int = 1
+    """Rounds between checkpoints, from which the run can be resumed."""
     min_replies: int = 1
+    """A round with fewer usable replies does not count."""
     dropout: Dropout = "refuse"
+    """What to do with dropout layers: refuse the model, or switch them off."""
 
     def __post_init__(self) -> None:
-        require(self.checkpoint_every >= 1, f"checkpoint_every must be at least 1, got {self.checkpoint_every}.")
+        for name, choices in _choices(RunSettings).items():
+            value = getattr(self, name)
+            require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
+        kind = self.device.partition(":")[0]
+        known = kind in ("auto", "cpu", "cuda", "mps")
+        require(known, f"There is no device {self.device!r}: wanted 'auto', 'cpu', 'cuda' or 'mps'.")
+        positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
+        require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
+        require(self.threads is None or self.threads >= 1, f"threads must be at least 1, got {self.threads}.")
+        require(self.evaluate_every >= 0, f"evaluate_every must not be negative, got {self.evaluate_every}.")
+        for name in ("checkpoint_every", "min_replies"):
+            require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    @staticmethod
+    def recorded(config: Mapping[str, Any]) -> RunSettings:
+        """The settings in the config of a run, which resuming has to obey to give the same bits."""
+        return RunSettings(**_of(RunSettings, config))
+
+    def updated(self, options: Mapping[str, Any], *, others: Iterable[str] = ()) -> RunSettings:
+        """With some of the fields replaced, as keywords of `fit` do; `others` are the names of its other keywords.
+
+        >>> RunSettings().updated({"seed": 3, "evaluate_every": None}).evaluate_every
+        0
+        """
+        own = names(RunSettings)
+        for name in options:
+            known = name in own
+            require(known, f"fit has no option {name!r}. {did_you_mean(name, [*own, *others])}")
+        changes = dict(options)
+        if changes.get("evaluate_every", 0) is None:
+            changes["evaluate_every"] = 0
+        return replace(self, **changes)
 
 
-class Recorded(NamedTuple):
-    """What a run folder says of how its run is made."""
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """How to read data of your own."""
 
-    how: RunSettings
-    said: dict[str, Any]
-    environment: dict[str, Any]
+    client: str | None = None
+    """Column (in npz: array) that names the client of each row."""
+    label: str | None = None
+    """Column that holds the labels."""
+    test: float | None = None
+    """Share of each client's rows to hold out for tests."""
+    task: Task | None = None
+    """What the labels are: classes or numbers."""
+
+    @staticmethod
+    def recorded(config: Mapping[str, Any]) -> DataOptions:
+        """The data options in the config of a run."""
+        return DataOptions(**_of(DataOptions, config))
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given."""
+        return {name: getattr(self, name) for name in names(DataOptions) if getattr(self, name) is not None}
+
+    def load(self, data: str | os.PathLike[str], seed: int) -> FederatedDataset:
+        """Read data by name or path, with these options."""
+        return load(data, seed=seed, **self.given())
 
 
-def recorded(folder: Path) -> Recorded:
-    """How the run in a folder was begun: what it must obey to go on bit for bit."""
-    config, environment = read_config(folder), read_environment(folder)
-    own = {field.name for field in fields(RunSettings)}
-    how = RunSettings(**{name: value for name, value in config.items() if name in own})
-    return Recorded(how, {name: config[name] for name in SAID if name in config}, environment)
+def names(kind: type) -> list[str]:
+    """The names of the fields of a settings class."""
+    return [field.name for field in fields(kind)]
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """What was run."""
-    require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run.")
-    path = folder / CONFIG
-    require(path.exists(), f"{folder} has no run: it has no {CONFIG}. Begin one with corymb run ... --out {folder}.")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+def _of(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: config[name] for name in names(kind) if name in config}
 
 
-def read_environment(folder: Path) -> dict[str, Any]:
-    """Where the run was begun."""
-    try:
-        environment = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        environment = None
-    if not isinstance(environment, Mapping) or "run" not in environment:
-        raise InvalidInput(f"{folder} cannot be resumed: its {ENVIRONMENT} cannot be read.")
-    return dict(environment)
+@cache
+def _choices(kind: type) -> dict[str, tuple[Any, ...]]:
+    """The fields of a class that take one of a few values, and those values."""
+    found = {}
+    for name, hint in get_type_hints(kind).items():
+        members = [member for member in (hint, *get_args(hint)) if get_origin(member) is Literal]
+        values = tuple(value for member in members for value in get_args(member))
+        if values and int not in get_args(hint):
+            found[name] = (*values, None) if type(None) in get_args(hint) else values
+    return found
+
+
+def _texts(choices: Iterable[Any]) -> list[str]:
+    return [choice for choice in choices if choice is not None]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run goes on: never in the middle of saving a round."""
+"""Ctrl-C and SIGTERM during a run: they never interrupt the saving of a round."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Stopper:
-    """Turns Ctrl-C and SIGTERM into a `KeyboardInterrupt` that waits while a round is being saved."""
+    """Turns Ctrl-C and SIGTERM into a `KeyboardInterrupt` that is held back while a round is being saved."""
 
     def __init__(self) -> None:
         self._shielded, self._asked = False, False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen, if this is the main thread: others get no signals."""
+        """Handle the signals, if this is the main thread: other threads get none."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -33,7 +33,7 @@ class Stopper:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Let nobody interrupt this; who tried is heard afterwards."""
+        """Hold back a signal that arrives meanwhile, and raise it afterwards."""
         self._shielded = True
         try:
             yield

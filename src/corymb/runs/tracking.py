@@ -1,4 +1,4 @@
-"""Runs in TensorBoard, round by round. Any other tracker goes through the same seam: see docs/how-to/tracking.md."""
+"""Log runs to TensorBoard, round by round. For other trackers see docs/how-to/tracking.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corymb.settings import InvalidInput
 
 
 def scalars(row: Round) -> Iterator[tuple[str, float]]:
-    """The numbers of a round's record that can be drawn, by name: `churn`, `train_loss`, `metrics/test_accuracy`, ...
+    """The finite numbers of a round's record, by name: `churn`, `train_loss`, `metrics/test_accuracy`, ...
 
     >>> list(scalars({"clock": 3, "stage": "", "churn": 0.5, "train_loss": None, "metrics": {"ari": 1.0}}))
     [('churn', 0.5), ('metrics/ari', 1.0)]
@@ -26,7 +26,7 @@ def scalars(row: Round) -> Iterator[tuple[str, float]]:
 
 
 class TensorBoard:
-    """Writes every round's numbers where `tensorboard --logdir FOLDER` finds them.
+    """Writes the numbers of every round to a folder for `tensorboard --logdir`.
 
     `with TensorBoard("runs/a/tensorboard") as board: fit(..., progress=board)`.
     """
@@ -45,7 +45,7 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self) -> None:
-        """No more rounds."""
+        """Close the log."""
         self._writer.close()
 
     def __enter__(self) -> TensorBoard:

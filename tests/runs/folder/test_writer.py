@@ -10,8 +10,8 @@ from corymb.core.client import Slot
 from corymb.engines.memory import MemoryStore
 from corymb.runs.folder.checkpoints import Manifest, Refused, to_keep
 from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, write_file
+from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.folder.memory_log import FolderJournal, files_of
-from corymb.runs.folder.reader import check_free, new_folder
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput
 

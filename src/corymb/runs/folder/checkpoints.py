@@ -1,7 +1,7 @@
 """Checkpoints: snapshots in safetensors parts, each named by its hash, and a JSON manifest that is renamed into place.
 
-A part that does not change from one checkpoint to the next is stored once. A manifest names its parts, the files of
-client memory that belong to it and its own hash, so that what is torn, edited or from another run is found out.
+A part that does not change from one checkpoint to the next is stored once. A manifest names its parts, its files of
+client memory and its own hash, so that a checkpoint that is torn, edited or from another run is detected.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from corymb.wire import WireError, pack, snapshot_from_tree, snapshot_to_tree, u
 
 FORMAT = 1
 LARGE = 64 * 2**10
-"""Bytes from which a piece of a snapshot is a part of its own."""
+"""A piece of a snapshot of at least this many bytes becomes a part of its own."""
 KEPT = 2
-"""The last so many checkpoints stay, and the best one."""
+"""How many of the latest checkpoints are kept, besides the best one."""
 
 
 class Refused(ValueError):
-    """A checkpoint that cannot be used: one line."""
+    """A checkpoint that cannot be used, with the reason in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +36,23 @@ class Manifest:
     run: str
     clock: int
     rounds: int
-    """Lines of rounds.jsonl that belong to it."""
+    """How many lines of rounds.jsonl belong to it."""
     audit: int
-    """Lines of audit.jsonl that belong to it."""
+    """How many lines of audit.jsonl belong to it."""
     parts: dict[str, str]
     """Piece of the snapshot -> hash."""
     memory: list[list[str]] = field(default_factory=list)
-    """File of client memory, hash; in the order in which they are applied."""
+    """Files of client memory with their hashes, in the order in which they are applied."""
     ledger: dict[str, int] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
-    """What changes bits."""
+    """`Engine.describe`: everything that changes bits."""
     seconds: float = 0.0
     score: float | None = None
-    """Of an evaluated round; larger is better."""
+    """Test score of an evaluated round, negated where lower is better."""
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:
-        """JSON with the hash of everything else in it."""
+        """JSON that contains the hash of everything else in it."""
         plain = asdict(self)
         return json.dumps({**plain, "sha256": _digest_of(plain)}, indent=1, allow_nan=False).encode()
 
@@ -61,10 +61,10 @@ class Manifest:
         """The manifest, unless it is torn or edited."""
         try:
             plain = json.loads(data)
-            said = plain.pop("sha256")
+            recorded = plain.pop("sha256")
             if plain.get("format") != FORMAT:
                 raise Refused(f"it is of format {plain.get('format')}, this version reads {FORMAT}")
-            if said != _digest_of(plain):
+            if recorded != _digest_of(plain):
                 raise Refused("its manifest was changed")
             return Manifest(**plain)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -84,7 +84,7 @@ def digest(data: bytes) -> str:
 
 
 def take_apart(snapshot: Snapshot) -> dict[str, bytes]:
-    """A snapshot as pieces: large ones, which may stay the same for many rounds, and the rest."""
+    """A snapshot in pieces: the large ones, which may not change for many rounds, and the rest."""
     tree = snapshot_to_tree(snapshot)
     pieces = {}
     if nbytes(tree["models"]) >= LARGE:
@@ -99,7 +99,7 @@ def put_together(pieces: Mapping[str, bytes]) -> Snapshot:
     """The snapshot that was taken apart."""
     tree = unpack(pieces["rest"])
     if not isinstance(tree, dict) or not isinstance(tree.get("carry"), dict):
-        raise WireError("The checkpoint's parts are no snapshot.")
+        raise WireError("the parts of the checkpoint do not form a snapshot")
     for name, data in pieces.items():
         if name == "models":
             tree["models"] = unpack(data)
@@ -112,23 +112,23 @@ def put_together(pieces: Mapping[str, bytes]) -> Snapshot:
 
 
 def manifest_path(folder: Path, clock: int) -> Path:
-    """Where the checkpoint of a clock is."""
+    """The manifest of the checkpoint at a clock."""
     return folder / f"{clock:08d}.json"
 
 
 def part_path(folder: Path, sha256: str) -> Path:
-    """Where a part is."""
+    """The file of a part."""
     return folder / f"{sha256}.safetensors"
 
 
 def clocks_in(folder: Path) -> list[int]:
-    """The clocks that there are checkpoints of, the last first."""
+    """The clocks of all checkpoints in a folder, latest first."""
     names = (path.stem for path in folder.glob("*.json"))
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
 def read_whole(path: Path, sha256: str, what: str) -> bytes:
-    """A file's bytes, if they are those that were written."""
+    """The contents of a file, if its hash is right."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -139,9 +139,9 @@ def read_whole(path: Path, sha256: str, what: str) -> bytes:
 
 
 def read_checkpoint(folder: Path, clock: int, run: str, rounds: int) -> tuple[Manifest, Snapshot]:
-    """A checkpoint of this run with so many full lines of rounds.jsonl, or why it cannot be used.
+    """The checkpoint of a run at a clock, given how many lines of rounds.jsonl can be read.
 
-    The snapshot is read and put together, files of client memory are only checked.
+    Raises `Refused` if it cannot be used. Files of client memory are checked, not read.
     """
     try:
         manifest = Manifest.from_bytes(manifest_path(folder, clock).read_bytes())
@@ -157,12 +157,12 @@ def read_checkpoint(folder: Path, clock: int, run: str, rounds: int) -> tuple[Ma
     try:
         snapshot = put_together(pieces)
     except (WireError, KeyError):
-        raise Refused("its parts are no snapshot") from None
+        raise Refused("its parts do not form a snapshot") from None
     return manifest, snapshot
 
 
 def to_keep(manifests: Iterable[Manifest]) -> set[int]:
-    """The clocks of the checkpoints that stay: the last few, and the best."""
+    """The clocks of the checkpoints to keep: the latest few, and the best."""
     last = sorted(manifests, key=lambda one: one.clock)
     scored = [one for one in last if one.score is not None and math.isfinite(one.score)]
     best = [max(scored, key=lambda one: (one.score, -one.clock)).clock] if scored else []

@@ -1,4 +1,4 @@
-"""Files that survive a crash: whole or not there at all, and one process at a time."""
+"""Files that survive a crash: each is either complete or absent, and one process writes at a time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from corymb.runs.folder.layout import TEMPORARY
 from corymb.settings import InvalidInput
-
-TEMPORARY = ".new"
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name and rename it; the name lasts once its folder is synced."""
+    """Write a file under a temporary name and rename it; the new name is durable once its folder is synced."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -40,7 +39,7 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder last."""
+    """Flush the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -49,7 +48,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def explained(error: OSError, path: Path) -> OSError:
-    """The error, in a line that says what to do."""
+    """The error; for a full disk, with a message that says what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         line = f"The disk is full: {path} cannot be written. Nothing written before is lost; make room, then resume"
         return OSError(error.errno, line)
@@ -57,7 +56,7 @@ def explained(error: OSError, path: Path) -> OSError:
 
 
 class Lines:
-    """A file of JSON lines that only grows; each line is written at once."""
+    """A file of JSON lines that only grows; each line is written as soon as it is appended."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.count = path, 0
@@ -65,8 +64,8 @@ class Lines:
         self._synced = 0
 
     def keep(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Begin with these lines, whatever else the file held."""
-        text = [_line(row) for row in rows]
+        """Start over with these lines, whatever the file held."""
+        text = [json_line(row) for row in rows]
         write_file(self.path, b"".join(text))
         self.count = self._synced = len(text)
 
@@ -76,26 +75,27 @@ class Lines:
             self._handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         for row in rows:
             try:
-                _write_all(self._handle, _line(row))
+                _write_all(self._handle, json_line(row))
             except OSError as error:
                 raise explained(error, self.path) from None
             self.count += 1
 
     def sync(self) -> None:
-        """Make the lines last."""
+        """Flush the lines to disk."""
         if self._handle is not None and self._synced < self.count:
             count = self.count
             os.fsync(self._handle)
             self._synced = count
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """A row of a file of JSON lines."""
     return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
@@ -122,18 +122,18 @@ class Writer:
         self._job: Future[None] | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Begin a job once the last one is done; what went wrong with that one is raised here."""
+        """Start a job once the previous one is done; an error of that one is raised here."""
         self.wait()
         self._job = self._pool.submit(job)
 
     def wait(self) -> None:
-        """Until nothing is left to be written."""
+        """Wait until everything is written."""
         job, self._job = self._job, None
         if job is not None:
             job.result()
 
     def close(self) -> None:
-        """Wait and end the thread."""
+        """Wait, then end the thread."""
         try:
             self.wait()
         finally:
@@ -141,22 +141,22 @@ class Writer:
 
 
 class Lock:
-    """A folder that one process at a time works on; the lock ends with the process, however it ends."""
+    """A lock on a folder for one process at a time; the system releases it however the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             import fcntl
-        except ImportError:  # not a Unix: there is no lock that a killed process gives back
+        except ImportError:  # not Unix: no lock there is released when a process is killed
             return
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._handle)
             raise InvalidInput(
-                f"Another process is at work on {path.parent}: wait until it ends, or stop it."
+                f"Another process is working on {path.parent}: wait until it ends, or stop it."
             ) from None
 
     def release(self) -> None:
-        """Let others work on the folder."""
+        """Release the lock."""
         os.close(self._handle)

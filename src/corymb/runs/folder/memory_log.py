@@ -1,4 +1,4 @@
-"""Client memory on disk: a file for what changed since the last commit, now and then one with everything."""
+"""Client memory on disk: each commit writes what changed since the last one, now and then everything."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from corymb.runs.folder.checkpoints import digest, read_whole
 from corymb.wire import pack, unpack
 
 Chain = list[list[str]]
-"""Files and their hashes; the first one holds everything, the others what changed, in order."""
+"""Files with their hashes: the first holds everything, each of the others what changed since the one before."""
 
 
 class FolderJournal:
-    """The journal of a run folder. Commits are handed over as bytes and written before their checkpoint is renamed."""
+    """The journal of client memory in a run folder; a commit is written before its checkpoint's manifest is renamed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,7 +23,7 @@ class FolderJournal:
         self._waiting: list[tuple[Path, bytes]] = []
 
     def commit(self, clock: int, keep: Collection[int], pages: Pages, whole: bool) -> None:
-        """What was written up to `clock` is ready for its checkpoint; only the clocks in `keep` stay reachable."""
+        """Take what clients wrote up to `clock`; afterwards only `clock` and the clocks in `keep` can be restored."""
         if pages:
             name, data = f"{clock:08d}.safetensors", pack(pages)
             self._waiting.append((self.folder / name, data))
@@ -32,12 +32,12 @@ class FolderJournal:
         self.chains = {at: chain for at, chain in self.chains.items() if at == clock or at in keep}
 
     def hand_over(self) -> list[tuple[Path, bytes]]:
-        """The files that must be there before the checkpoint is."""
+        """The files to write before the checkpoint, which are then no longer pending."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def read(self, clock: int) -> list[Pages]:
-        """What leads to the state at `clock`."""
+        """The pages that, applied in order, give client memory at `clock`."""
         known = [at for at in self.chains if at <= clock]
         self._now = self.chains[max(known)] if known else []
         return [unpack(read_whole(self.folder / name, sha, "client memory")) for name, sha in self._now]

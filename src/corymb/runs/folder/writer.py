@@ -1,8 +1,8 @@
-"""A run's folder while the run goes on: rounds and audit line by line, checkpoints, client memory.
+"""The folder of a run in progress: rounds and audit log line by line, checkpoints, client memory.
 
-The order of what is written makes a kill at any instant harmless: lines first, then client memory, then the parts of
-the checkpoint, then its manifest by a rename; only after that what is no longer needed goes. One process at a time may
-work on a folder. docs/explanation/run-folder.md tells more.
+The order of writing makes a kill at any instant harmless: lines first, then client memory, then the parts of the
+checkpoint, then its manifest by a rename; only then is anything removed. One process at a time may work on a folder.
+See docs/explanation/run-folder.md.
 """
 
 from __future__ import annotations
@@ -25,28 +25,20 @@ from corymb.runs.folder.checkpoints import (
     take_apart,
     to_keep,
 )
-from corymb.runs.folder.files import TEMPORARY, Lines, Lock, Writer, read_lines, sync_folder, write_file
+from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, sync_folder, write_file
+from corymb.runs.folder.layout import AUDIT, CHECKPOINTS, LOCK, MEMORY, RESULT, ROUNDS, TEMPORARY, check_free
 from corymb.runs.folder.memory_log import FolderJournal, files_of
-from corymb.runs.folder.reader import (
-    AUDIT,
-    CHECKPOINTS,
-    LOCK,
-    MEMORY,
-    RESULT,
-    ROUNDS,
-    check_free,
-)
+from corymb.runs.folder.reader import read_environment
 from corymb.runs.history import Round, plain
-from corymb.runs.settings import read_environment
 from corymb.settings import InvalidInput
 
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
-"""A line of the audit log: clock, what (rejected, abandoned, repaired, refused), and whatever there is to say."""
+"""A line of the audit log: clock, what (rejected, abandoned, repaired, refused) and details of the event."""
 
 
 class Saved(NamedTuple):
-    """Where a run stood when it was last saved."""
+    """The state of a run at its last usable checkpoint."""
 
     manifest: Manifest
     snapshot: Snapshot
@@ -55,7 +47,7 @@ class Saved(NamedTuple):
 
 
 class CheckpointInfo(NamedTuple):
-    """What a checkpoint says beside the snapshot."""
+    """What a checkpoint records besides the snapshot."""
 
     ledger: dict[str, int]
     engine: dict[str, Any]
@@ -64,7 +56,7 @@ class CheckpointInfo(NamedTuple):
 
 
 class RunStore:
-    """The folder of a run that goes on. Nothing is on disk before `begin`."""
+    """The folder of a run in progress. Nothing is written before `create` or `reopen`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,10 +69,10 @@ class RunStore:
         self._writer: Writer | None = None
         self._lock: Lock | None = None
 
-    # ---- beginning and ending
+    # ---- start and end
 
-    def begin(self, files: Mapping[str, bytes], run: str) -> None:
-        """Make the folder; the last of the files says that there is a run."""
+    def create(self, files: Mapping[str, bytes], run: str) -> None:
+        """Create the folder; the last of the files marks it as a run."""
         check_free(self.folder)
         self._enter()
         self.run = run
@@ -91,14 +83,16 @@ class RunStore:
         sync_folder(self.folder)
 
     def reopen(self) -> Saved | None:
-        """Go on with the run in the folder: its last checkpoint that can be used, None if it came to none."""
+        """Take up the run in the folder: its last usable checkpoint, or None if it has no checkpoint yet."""
         self.run = read_environment(self.folder)["run"]
         self._enter()
         self._remove_temporary()
         history, audit = read_lines(self.folder / ROUNDS), read_lines(self.folder / AUDIT)
         clocks, refusals = clocks_in(self.checkpoints), list[Event]()
         if not clocks and (self.folder / RESULT).exists():
-            raise InvalidInput(f"{self.folder} was saved without checkpoints: fit(..., start=Run.load(...).snapshot).")
+            raise InvalidInput(
+                f"{self.folder} was saved without checkpoints: use fit(..., start=Run.load(...).snapshot)."
+            )
         saved = None
         for clock in clocks:
             try:
@@ -109,7 +103,7 @@ class RunStore:
             self.manifests[clock] = manifest
             saved = saved or Saved(manifest, snapshot, history[: manifest.rounds], audit[: manifest.audit])
         if clocks and saved is None:
-            raise InvalidInput(f"{self.folder} has no checkpoint that can be used: begin again in another folder.")
+            raise InvalidInput(f"{self.folder} has no checkpoint that can be used: start over in another folder.")
         self._sound = {sha for manifest in self.manifests.values() for sha in manifest.parts.values()}
         self.journal.chains = {clock: manifest.memory for clock, manifest in self.manifests.items()}
         self.rounds.keep(saved.history if saved else [])
@@ -118,14 +112,14 @@ class RunStore:
         return saved
 
     def finish(self, files: Mapping[str, bytes]) -> None:
-        """Write what a run is in the end."""
+        """Write the files of a run that has ended."""
         self._writing().wait()
         for name, data in files.items():
             write_file(self.folder / name, data)
         sync_folder(self.folder)
 
     def close(self) -> None:
-        """Wait for what is being written, and let others work on the folder."""
+        """Wait for pending writes and release the folder."""
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -143,7 +137,7 @@ class RunStore:
         self._writer = Writer()
 
     def _writing(self) -> Writer:
-        assert self._writer is not None, "the store was not begun"
+        assert self._writer is not None, "create or reopen the store first"
         return self._writer
 
     def _remove_temporary(self) -> None:
@@ -160,18 +154,18 @@ class RunStore:
     # ---- round by round
 
     def write_round(self, row: Round, events: Iterable[Event]) -> None:
-        """Add a round's line, and what there is to say of it to the audit log, once the round before is saved."""
+        """Append a round's record and its audit events, once the previous round is saved."""
         self._writing().wait()
         self.audit.append(plain(list(events)))
         self.rounds.append([plain(row)])
 
     @property
     def kept(self) -> set[int]:
-        """The clocks that there are checkpoints of."""
+        """The clocks of the checkpoints that are kept."""
         return set(self.manifests)
 
-    def checkpoint(self, snapshot: Snapshot, facts: CheckpointInfo) -> None:
-        """Save a snapshot whose client memory was committed; it is written while the next round is computed."""
+    def checkpoint(self, snapshot: Snapshot, info: CheckpointInfo) -> None:
+        """Save a snapshot whose client memory is committed; it is written while the next round is computed."""
         self._writing().wait()
         pieces = {name: (digest(data), data) for name, data in take_apart(snapshot).items()}
         manifest = Manifest(
@@ -181,7 +175,7 @@ class RunStore:
             audit=self.audit.count,
             parts={name: sha for name, (sha, _) in pieces.items()},
             memory=self.journal.chains.get(snapshot.clock, []),
-            **facts._asdict(),
+            **info._asdict(),
         )
         new = {sha: data for sha, data in pieces.values() if sha not in self._sound}
         files = [*self.journal.hand_over(), *((part_path(self.checkpoints, sha), data) for sha, data in new.items())]

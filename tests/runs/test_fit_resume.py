@@ -127,7 +127,7 @@ def test_other_settings_and_other_data_are_refused(stopped):
         corymb.fit(corymb.Alone(rounds=ROUNDS, local=Descent(lr=0.2)), crashing.data("alone"), resume=stopped)
     with pytest.raises(InvalidInput, match="another run"):
         corymb.fit(crashing.algorithm("alone", ROUNDS), digits(clients=4, train=6, test=2), resume=stopped)
-    with pytest.raises(InvalidInput, match="give no others"):
+    with pytest.raises(InvalidInput, match="leave out and start out"):
         crashing.fit("alone", ROUNDS, resume=stopped, out=stopped)
     with pytest.raises(InvalidInput, match="not a folder"):
         crashing.fit("alone", ROUNDS, resume=stopped / "nothing")
@@ -211,7 +211,7 @@ def _begin_and_die(snapshot, folder):
 
 def test_large_parts_that_stay_are_stored_once(tmp_path):
     store, big = RunStore(tmp_path), torch.arange(30_000.0)
-    store.begin({}, "a run")
+    store.create({}, "a run")
     for clock in (1, 2):
         models = {"a": torch.full((2, 30_000), float(clock))}
         at = Snapshot(models=models, labels=torch.zeros(3, dtype=torch.int64), carry={"best": big, "t": big[:clock]})

@@ -1,0 +1,78 @@
+"""What a command line or a TOML file asks for: data, algorithm, and the options of each part of a run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from corymb.core.snapshot import Algorithm
+from corymb.data import FederatedDataset
+from corymb.runs.catalogue import configure
+from corymb.runs.settings import DataOptions, RunSettings, names
+from corymb.settings import InvalidInput, from_dict
+
+S = TypeVar("S")
+USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Arguments of `fit` that are not settings of the run: they may differ when it is resumed."""
+
+    model: str | None = None
+    """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
+    max_seconds: float | None = None
+    """Stop after the round in which this time is up."""
+
+
+OPTIONS = (RunSettings, FitOptions, DataOptions)
+"""All options of `corymb run` besides those of the algorithm and of the output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A run that is asked for."""
+
+    data: str
+    algorithm: str
+    algorithm_settings: dict[str, Any]
+    settings: RunSettings
+    fit_options: FitOptions
+    data_options: DataOptions
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> Request:
+        """From the names and values of a command line, a TOML file or the config of a run."""
+        if values.get("data") is None or values.get("algorithm") is None:
+            raise InvalidInput(USAGE)
+        others = {name for kind in OPTIONS for name in names(kind)} | {"data", "algorithm", "record"}
+        return Request(
+            data=str(values["data"]),
+            algorithm=str(values["algorithm"]),
+            algorithm_settings={name: value for name, value in values.items() if name not in others},
+            settings=_part(RunSettings, values),
+            fit_options=_part(FitOptions, values),
+            data_options=_part(DataOptions, values),
+        )
+
+    def load(self) -> tuple[FederatedDataset, Algorithm]:
+        """The data, and the algorithm with the defaults that suit them."""
+        data = self.data_options.load(self.data, self.settings.seed)
+        return data, configure(self.algorithm, data, **self.algorithm_settings)
+
+
+def _part(kind: type[S], values: Mapping[str, Any]) -> S:
+    return from_dict(kind, {name: values[name] for name in names(kind) if name in values})
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The contents of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None

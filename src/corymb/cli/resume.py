@@ -1,0 +1,45 @@
+"""`corymb resume`: continue a run that was stopped or killed."""
+
+# No postponed annotations here: cyclopts reads them.
+from contextlib import chdir
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from corymb.cli.request import Request
+from corymb.cli.summary import print_result
+from corymb.runs.catalogue import ALGORITHMS
+from corymb.runs.fit import resume_run
+from corymb.runs.folder.reader import is_finished, read_config, read_environment
+from corymb.runs.progress import RoundLine
+from corymb.runs.run import Run
+from corymb.settings import InvalidInput
+
+
+def resume(
+    run: Annotated[Path, Parameter(help="The folder of a run that was stopped, interrupted or killed.")],
+    *,
+    max_seconds: Annotated[float | None, Parameter(help="Stop again after the round in which this time is up.")] = None,
+    json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
+    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
+) -> int:
+    """Continue a run to its end; for a run that has ended, print its result again."""
+    if is_finished(run):
+        return print_result(Run.load(run), as_json=json)
+    folder = run.resolve()
+    config, environment = read_config(folder), read_environment(folder)
+    if config.get("algorithm") not in ALGORITHMS or "data" not in config:
+        raise InvalidInput(
+            f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...)."
+        )
+    request = Request.read(config)
+    started_in = Path(str(environment.get("working_folder", ".")))
+    with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
+        data, algorithm = request.load()
+        with RoundLine(algorithm.planned_rounds) as line:
+            progress = None if quiet else line
+            model = request.fit_options.model
+            done = resume_run(folder, algorithm, data, model, max_seconds=max_seconds, progress=progress)
+    return print_result(replace(done, folder=run), as_json=json)

@@ -1,0 +1,76 @@
+"""Objectives of users' own that define part of the protocol: what is missing is filled in."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from corymb.core.objective import Examples, Objective
+from corymb.keys import Key
+from corymb.settings import InvalidInput
+from corymb.trees import Params
+
+
+class PartialObjective:
+    """An objective of a user's own with the members that it does not define: only `init` and `losses` are needed."""
+
+    def __init__(self, inner: Any, like: Tensor | None = None) -> None:
+        self.inner, self._like = inner, like
+        self.name = type(inner).__qualname__
+        self.movable = hasattr(inner, "to")
+        self.score_name: str = getattr(inner, "score_name", "score")
+        self.higher_is_better: bool = getattr(inner, "higher_is_better", True)
+        self.squared: float | None = getattr(inner, "squared", None)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> PartialObjective:
+        """The same objective elsewhere. One without a `to` makes its models where it always does; they are moved."""
+        if self.movable:
+            return PartialObjective(self.inner.to(device, dtype))
+        return PartialObjective(self.inner, torch.empty(0, device=device, dtype=dtype))
+
+    def init(self, key: Key) -> Params:
+        """A fresh model."""
+        params: Params = self.inner.init(key)
+        return params if self._like is None else {name: value.to(self._like) for name, value in params.items()}
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """The loss of each example."""
+        losses: Tensor = self.inner.losses(params, examples)
+        return losses
+
+    def scores(self, params: Params, examples: Examples) -> Tensor:
+        """The score of each example."""
+        return cast(Tensor, self._own("scores", "(params, examples): it cannot be scored")(params, examples))
+
+    def predict(self, params: Params, x: Tensor) -> Tensor:
+        """The prediction for each example."""
+        return cast(Tensor, self._own("predict", "(params, x): it cannot predict")(params, x))
+
+    def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """One prediction from those of several models."""
+        return cast(Tensor, self._own("mix", "(predictions, weights): models cannot be mixed")(predictions, weights))
+
+    def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
+        """The score of each example, from predictions."""
+        return cast(
+            Tensor, self._own("grade", "(predictions, examples): models cannot be mixed")(predictions, examples)
+        )
+
+    def describe(self) -> str:
+        """What the objective says of itself, or the name of its class."""
+        return str(self.inner.describe()) if hasattr(self.inner, "describe") else self.name
+
+    def _own(self, member: str, lack: str) -> Any:
+        if not hasattr(self.inner, member):
+            raise InvalidInput(f"{self.name} has no {member}{lack}.")
+        return getattr(self.inner, member)
+
+
+def completed(objective: Any) -> Objective:
+    """The objective itself if it has every member of the protocol, else wrapped in a `PartialObjective`."""
+    members = [name for name in vars(Objective) if not name.startswith("_")]
+    if all(hasattr(objective, name) for name in members):
+        return cast(Objective, objective)
+    return PartialObjective(objective)

@@ -1,0 +1,62 @@
+"""What is measured once, when a run has ended: losses for the report, calibration for new clients, the oracle error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.evaluate import comparable, evaluate, every_loss
+from corymb.runs.assign import Calibration, calibrate
+from corymb.runs.catalogue import row_of
+from corymb.trees import Params, count, map_tensors
+
+MOST_LOSSES = 2_000_000
+"""Clients times models above which the losses of all models at all clients are not asked for."""
+
+
+class Fits(NamedTuple):
+    """How well the models of a run fit its clients."""
+
+    losses: Tensor | None = None
+    """n k: each client's training loss under each model."""
+    calibration: Calibration | None = None
+
+
+def model_fits(fed: Federation, at: Snapshot) -> Fits:
+    """Every client's loss under every model, and what losses new clients may be expected to have."""
+    if len(fed.names) * at.k > MOST_LOSSES:
+        return Fits()
+    return Fits(every_loss(fed, at.models), calibrate(fed, at.models, at.labels))
+
+
+def oracle_error(
+    algorithm: Algorithm, last: Snapshot, truth: Params | None, about: str, open_fed: Callable[[], Federation]
+) -> dict[str, float]:
+    """The parameter error of the same algorithm started from the true parameters, where they are known.
+
+    `open_fed` gives the run's clients with empty memory: what this run does must not touch the other one.
+    """
+    started = row_of(type(algorithm)).started(algorithm)
+    if started is None or truth is None or not comparable(last.models, truth) or last.k != count(truth):
+        return {}
+    like = next(iter(last.models.values()))
+    models = {name: rows.to(like.device, like.dtype) for name, rows in truth.items()}
+    end = Snapshot(models=models, labels=torch.full_like(last.labels, -1), seed=last.seed)
+    fed = open_fed()
+    for snapshot in drive(started, fed, end, about=about):
+        end = snapshot
+    metrics = evaluate(fed, started, end, true_parameters=truth)
+    return {"oracle_error": metrics["parameter_error"]} if "parameter_error" in metrics else {}
+
+
+def on_cpu(snapshot: Snapshot) -> Snapshot:
+    """A snapshot with all its tensors on the CPU."""
+    changes = {name: map_tensors(Tensor.cpu, getattr(snapshot, name)) for name in ("models", "labels", "shares")}
+    return replace(snapshot, **changes, carry={name: value.cpu() for name, value in snapshot.carry.items()})

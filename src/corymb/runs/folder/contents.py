@@ -1,0 +1,84 @@
+"""What the files of a run folder contain, as bytes: those written at the start of a run, and those at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corymb.data.schema import DataSchema
+from corymb.runs.assign import to_tree
+from corymb.runs.folder.files import json_line
+from corymb.runs.folder.layout import (
+    CLIENTS,
+    CONFIG,
+    ENVIRONMENT,
+    FORMAT,
+    LOSSES,
+    RESULT,
+    ROUNDS,
+    SNAPSHOT,
+    STANDARD,
+    check_free,
+)
+from corymb.runs.history import plain
+from corymb.runs.standardise import Standard
+from corymb.wire import pack, snapshot_to_bytes
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def save_run(run: Run, folder: str | Path) -> Path:
+    """Write a run into a new or empty folder."""
+    place = check_free(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    rows = b"".join(json_line(plain(row)) for row in run.history)
+    start = initial_files(run.config, run.environment, run.names, run.schema, run.standard)
+    for name, data in {ROUNDS: rows, **start, **final_files(run)}.items():
+        (place / name).write_bytes(data)
+    return place
+
+
+def initial_files(
+    config: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    names: Sequence[str],
+    schema: DataSchema,
+    standard: Standard | None,
+) -> dict[str, bytes]:
+    """The files that a run folder has from the start. config.toml comes last: it marks the folder as a run."""
+    return {
+        ENVIRONMENT: json.dumps(plain({**environment, "format": FORMAT}), indent=1).encode(),
+        CLIENTS: json.dumps({"names": list(names), "schema": schema.describe()}).encode(),
+        **({} if standard is None else {STANDARD: pack(tuple(standard))}),
+        CONFIG: _toml(config),
+    }
+
+
+def final_files(run: Run) -> dict[str, bytes]:
+    """The files that a run folder has once the run has ended. result.json comes last: it marks the run as ended."""
+    counts = {"asked": run.ledger.asked, "replied": run.ledger.replied, "abandoned": run.ledger.abandoned}
+    about = {"stopped": run.stopped, **counts}
+    return {
+        CONFIG: _toml(run.config),
+        SNAPSHOT: snapshot_to_bytes(run.snapshot),
+        LOSSES: pack({"losses": run.losses, "scores": run.scores, "calibration": to_tree(run.calibration)}),
+        RESULT: json.dumps({**run.to_dict(), "about": about}, indent=1).encode(),
+    }
+
+
+def _toml(config: Mapping[str, Any]) -> bytes:
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(config)).encode()
+
+
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """TOML has no null: settings that are None are left out."""
+    return {
+        name: _without_none(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if value is not None
+    }

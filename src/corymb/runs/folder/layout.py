@@ -1,0 +1,61 @@
+"""What the files of a run folder are called, and where a new run may be written.
+
+config.toml            what was run; `corymb run --config` takes it
+clients.json           the clients' names and the schema of their data
+environment.json       versions, git commit, hardware, command line, format of the folder
+rounds.jsonl           one line per round
+audit.jsonl            rejected replies, abandoned rounds, repairs, refused checkpoints
+checkpoints/, memory/  what resuming needs: see `corymb.runs.folder.writer`
+result.json            labels, metrics and ledger, as the command line prints them
+snapshot.safetensors   the final snapshot: models, labels and everything needed to continue from it
+losses.safetensors     each client's loss under each model, its test score, and the calibration of `Run.assign`
+standard.safetensors   means and scales of the features, if they were standardised
+
+TOML, JSON and safetensors: reading a run folder never executes anything in it.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from pathlib import Path
+
+from corymb.settings import require
+
+FORMAT = 2
+"""Version of the folder's layout. Finished runs of every earlier format can be read; resuming needs the same format."""
+CONFIG, RESULT, ROUNDS, AUDIT = "config.toml", "result.json", "rounds.jsonl", "audit.jsonl"
+SNAPSHOT, STANDARD, LOSSES = "snapshot.safetensors", "standard.safetensors", "losses.safetensors"
+ENVIRONMENT, CLIENTS, LOCK = "environment.json", "clients.json", "lock"
+CHECKPOINTS, MEMORY = "checkpoints", "memory"
+TEMPORARY = ".new"
+"""Suffix of a file that is still being written."""
+LEFT_BY_A_CRASH = {ENVIRONMENT, CLIENTS, STANDARD, CONFIG, LOCK, CHECKPOINTS, MEMORY, ROUNDS, AUDIT}
+"""What a run that was killed before it wrote config.toml may have left behind."""
+
+
+def check_free(folder: str | os.PathLike[str]) -> Path:
+    """The folder, if a run may be written there: it does not exist yet, or is empty.
+
+    Files left by a run that was killed before it had started do not count.
+    """
+    place = Path(folder).expanduser()
+    require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder that is new or empty.")
+    found = {path.name.removesuffix(TEMPORARY) for path in place.iterdir()} if place.exists() else set()
+    free = not (place / CONFIG).exists() and (not found or (LOCK in found and found <= LEFT_BY_A_CRASH))
+    require(free, f"{place} is not empty: a run is never overwritten; give a folder that is new or empty.")
+    return place
+
+
+def new_folder(parent: str | Path, name: str) -> Path:
+    """Create `parent/name-N` with the first N that is free; safe against other processes doing the same."""
+    parent = Path(parent)
+    parent.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        place = parent / f"{name}-{number}"
+        try:
+            place.mkdir()
+        except FileExistsError:
+            continue
+        return place
+    raise AssertionError("unreachable")

@@ -1,0 +1,153 @@
+"""The plan of a run: which clients, which algorithm, how, and where clients compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corymb.core.engine import Engine, Journal
+from corymb.core.federation import Federation
+from corymb.core.objective import Objective
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.data import FederatedDataset
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.objectives.partial import PartialObjective
+from corymb.runs.catalogue import name_of
+from corymb.runs.environment import versions
+from corymb.runs.learners import Model
+from corymb.runs.run import served_by
+from corymb.runs.settings import DataOptions, RunSettings, names
+from corymb.runs.standardise import NullObjective
+from corymb.settings import InvalidInput, require, to_dict
+from corymb.trees import Params
+
+
+def placement_for(settings: RunSettings) -> Placement:
+    """The device and the precision of clients' arithmetic."""
+    device, precision = _device(settings.device), settings.precision
+    require(
+        not (device == "mps" and precision == "float64"), "MPS has no float64: use another precision, or device='cpu'."
+    )
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    return Placement(device, dtype, mixed=precision == "bfloat16", tf32=precision == "tf32")
+
+
+def _device(name: str) -> str:
+    available = available_devices()
+    if name == "auto":
+        return available[-1]
+    kind = name.partition(":")[0]
+    require(kind in available, f"Device {name!r} is not available here: this machine has {', '.join(available)}.")
+    return name
+
+
+def available_devices() -> list[str]:
+    """The devices of this machine, the fastest last."""
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return ["cpu", *mps, *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@contextmanager
+def threads_set(threads: int | None) -> Iterator[None]:
+    """Set the number of torch's CPU threads, and restore it afterwards."""
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def make_engine(data: FederatedDataset, settings: RunSettings, placement: Placement) -> Engine:
+    """An engine in this process that holds the data and learns nothing yet: `Engine.open` gives it an objective."""
+    nothing = NullObjective(placement.device, placement.dtype)
+    if settings.engine == "loop":
+        none = settings.kernel is None
+        require(none, "The loop engine has no kernels: leave kernel out, or use engine='vectorised'.")
+        return LoopEngine(nothing, data, placement)
+    budget = None if settings.memory == "auto" else settings.memory
+    return VectorisedEngine(nothing, data, placement, memory=budget, kernel=settings.kernel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to run, on which clients and how. The data themselves stay behind the engine."""
+
+    algorithm: Algorithm
+    engine: Engine
+    """The clients with their data; its own objective is not used."""
+    model: Model | None
+    settings: RunSettings
+    placement: Placement
+    data_name: str
+    data_options: DataOptions = DataOptions()  # noqa: RUF009 - frozen
+    truth: Tensor | None = None
+    """The true clusters and parameters, known in simulations only."""
+    true_parameters: Params | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        limit = self.max_seconds
+        require(limit is None or limit >= 0, f"max_seconds must not be negative, got {limit}.")
+
+    def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
+        """The same clients, sharing their examples, with an objective and empty client memory."""
+        return self.engine.open(placed(objective, self.placement), journal)
+
+    def federate(self, engine: Engine) -> Federation:
+        """The clients behind an engine."""
+        return Federation(engine, min_replies=self.settings.min_replies)
+
+
+def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint: str) -> dict[str, Any]:
+    """What is run, in a form that can be run again; `record` holds what else there is to know."""
+    used = engine.describe()
+    # Where a setting left the choice to the engine, its choice is recorded: resuming has to obey it. The kernel is not
+    # a choice to obey, but follows from the model; it is among the facts under `record`.
+    chosen = {name: used[name] for name in names(RunSettings) if name in used and name not in ("engine", "kernel")}
+    return {
+        "data": plan.data_name,
+        "algorithm": name_of(plan.algorithm),
+        "model": model,
+        **to_dict(plan.settings),
+        **chosen,
+        "seed": seed,
+        **plan.data_options.given(),
+        **to_dict(plan.algorithm),
+        "record": {
+            **{name: used[name] for name in ("engine", "kernel", "chunk") if name in used},
+            "learns": engine.objective.describe(),
+            "served": served_by(plan.algorithm),
+            "data": fingerprint,
+            "clients": len(engine.names),
+            "versions": versions(),
+        },
+    }
+
+
+def placed(objective: Objective, placement: Placement) -> Objective:
+    """An objective on the run's device and in its precision."""
+    if isinstance(objective, PartialObjective) and not objective.movable and placement != Placement():
+        raise InvalidInput(f"{objective.name} has no to(device, dtype): it can run on device='cpu' with float32 only.")
+    return objective.to(placement.device, placement.dtype)
+
+
+def placed_snapshot(snapshot: Snapshot, placement: Placement) -> Snapshot:
+    """A snapshot with its models on the run's device and in its precision; labels and counts stay on the CPU."""
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(placement.device, placement.dtype)
+
+    floats = (torch.float32, torch.float64) if placement.dtype == torch.float64 else (torch.float32,)
+    return replace(
+        snapshot,
+        models={name: move(value) for name, value in snapshot.models.items()},
+        shares=None if snapshot.shares is None else move(snapshot.shares),
+        carry={name: move(v) if v.dtype in floats else v for name, v in snapshot.carry.items()},
+    )

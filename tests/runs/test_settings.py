@@ -1,0 +1,136 @@
+"""An option of a run, or of its data, is written once: everything else follows from the fields of a dataclass."""
+
+import inspect
+import re
+import tomllib
+from dataclasses import fields, replace
+
+import pytest
+
+import corymb
+from corymb.cli.app import main
+from corymb.cli.options import field_texts
+from corymb.cli.request import FitOptions, Request
+from corymb.core.snapshot import Algorithm
+from corymb.data import from_folder, load
+from corymb.local import Descent
+from corymb.runs.fit import fit
+from corymb.runs.folder.reader import read_config
+from corymb.runs.settings import DataOptions, RunSettings
+from corymb.settings import InvalidInput
+from tests.runs import small
+
+FAST = corymb.IFCA(k=2, rounds=2, local=Descent(lr=0.3, steps=2))
+OTHER = RunSettings(
+    seed=3,
+    engine="loop",
+    device="cpu",
+    precision="float64",
+    threads=1,
+    memory=10**6,
+    evaluate_every=1,
+    checkpoint_every=2,
+    min_replies=2,
+    dropout="off",
+)
+"""No default but for the kernel, which the loop engine does not take."""
+
+
+def names(kind) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def options_in_help(line: str, group: str, capsys) -> set[str]:
+    assert main([*line.split(), "--help"]) == 0
+    _, _, rest = capsys.readouterr().out.partition(f"─ {group} ─")
+    return set(re.findall(r"^│ --([a-z_]+)", rest.partition("╰")[0], re.MULTILINE))
+
+
+def test_the_command_line_has_the_fields_as_options(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    for line in ("run", "run digits ifca"):
+        assert options_in_help(line, "The run", capsys) == names(RunSettings) | names(FitOptions)
+        assert options_in_help(line, "Data of your own", capsys) == names(DataOptions)
+    assert options_in_help("data show", "Data of your own", capsys) == names(DataOptions)
+
+
+def test_every_field_has_a_help_text():
+    for kind in (RunSettings, DataOptions, FitOptions):
+        assert all(field_texts(kind).get(name) for name in names(kind))
+
+
+def test_fit_takes_the_fields_as_keywords_and_repeats_none():
+    written = inspect.signature(fit).parameters
+    assert names(RunSettings).isdisjoint(written)
+    assert names(FitOptions) < set(written)
+    assert {field.name: getattr(RunSettings(), field.name) for field in fields(RunSettings)} == {
+        name: getattr(RunSettings().updated({name: getattr(RunSettings(), name)}), name) for name in names(RunSettings)
+    }
+    run = fit(FAST, small.arrays(), settings=OTHER)
+    as_keywords = fit(FAST, small.arrays(), **{name: getattr(OTHER, name) for name in names(RunSettings)})
+    assert as_keywords.config == run.config
+    assert fit(FAST, small.arrays(), settings=OTHER, seed=5).config == {
+        **fit(FAST, small.arrays(), settings=replace(OTHER, seed=5)).config
+    }
+
+
+def test_config_toml_has_the_fields_and_resuming_obeys_them(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        fit(FAST, small.arrays(), settings=OTHER, out=tmp_path / "run", progress=lambda row: 1 // 0)
+    config = read_config(tmp_path / "run")
+    asked = {name: getattr(OTHER, name) for name in names(RunSettings)}
+    assert {name: config[name] for name in asked if name in config} == {k: v for k, v in asked.items() if v is not None}
+    assert RunSettings.recorded(config) == OTHER
+    assert RunSettings.recorded({**config, "kernel": "fused"}).kernel == "fused"
+    resumed = fit(FAST, small.arrays(), resume=tmp_path / "run")
+    assert {name: resumed.config[name] for name in asked} == asked
+
+
+def test_data_options_are_recorded_and_read_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small.folder(tmp_path / "clinic")
+    line = "run clinic fedavg --rounds 1 --label outcome --test 0.4 --task classification --client outcome --out run -q"
+    assert main(line.split()) == 0
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    given = DataOptions(label="outcome", test=0.4, task="classification", client="outcome")
+    assert DataOptions.recorded(config) == Request.read(config).data_options == given
+    assert given.given().keys() == names(DataOptions)
+
+
+def test_data_options_are_those_that_load_takes():
+    assert names(DataOptions) == set(inspect.signature(from_folder).parameters) - {"path", "seed"}
+    assert "seed" in inspect.signature(load).parameters
+
+
+def test_an_unknown_option_is_refused_with_a_suggestion():
+    for wrong, meant in (("sede", "seed"), ("evaluate_evry", "evaluate_every"), ("reusme", "resume")):
+        with pytest.raises(InvalidInput, match=f"fit has no option '{wrong}'. Did you mean '{meant}'"):
+            fit(FAST, small.arrays(), **{wrong: 1})
+
+
+WRONG = {
+    "engine": "lop",
+    "device": "gpu",
+    "precision": "float16",
+    "kernel": "fast",
+    "dropout": "on",
+    "threads": 0,
+    "memory": 0,
+    "evaluate_every": -1,
+    "checkpoint_every": 0,
+    "min_replies": 0,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG.items())
+def test_values_are_checked_where_the_option_is_defined(name, value):
+    with pytest.raises(InvalidInput, match=name):
+        RunSettings(**{name: value})
+
+
+def test_no_looks_in_between_may_be_none_or_zero():
+    assert RunSettings().updated({"evaluate_every": None}).evaluate_every == 0
+
+
+def test_the_algorithm_protocol_has_no_options_of_the_run():
+    assert names(RunSettings).isdisjoint(vars(Algorithm))
