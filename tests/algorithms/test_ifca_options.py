@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from corymb.algorithms import IFCA, FedAvg, Saving
-from corymb.algorithms.parts.sharing import average_shared, pack
+from corymb.algorithms.parts.sharing import mean_models, pack
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.core.intake import Sums
@@ -70,7 +70,7 @@ def test_shared_parameters_are_the_mean_over_all_participants():
     """Two clusters of one and three clients: the shared row weighs all four replies alike."""
     total = {"shared": torch.tensor([[1.0], [9.0]]), "own": torch.tensor([[1.0], [9.0]])}
     sums = Sums(total, torch.tensor([1.0, 3.0]), None, torch.zeros(4, 2))
-    models = average_shared(sums.mean(empty=total), sums, ("shared",))
+    models = mean_models(total, sums, ("shared",))
     assert models["shared"].flatten().tolist() == [2.5, 2.5]
     assert models["own"].flatten().tolist() == [1.0, 3.0]
 
@@ -139,11 +139,6 @@ def test_packing_a_model_without_sharing_is_the_model():
     sent = pack(models, ())
     assert sent.common == {}
     assert torch.equal(sent.models()["a"], models["a"])
-
-
-def test_k_too_large_for_fresh_examples_is_refused(data):
-    with pytest.raises(InvalidInput, match="fresh wants 80 examples"):
-        last(IFCA(k=2, rounds=40, fresh=True), federation(data))
 
 
 def test_global_is_one_model_for_all(data):

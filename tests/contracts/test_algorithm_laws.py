@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from corymb import algorithms
-from corymb.algorithms import IFCA, FedAvg
+from corymb.algorithms import IFCA, FedAvg, Restarts
+from corymb.algorithms.parts.then import stages
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Ledger, TooFewReplies
-from corymb.core.snapshot import Snapshot, best_of, stages
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.evaluate import evaluate
 from corymb.local import Descent
 from corymb.settings import InvalidInput
@@ -50,7 +51,7 @@ def test_every_algorithm_is_in_the_table():
 def test_snapshots_are_in_order(name, engine):
     case, snapshots = CASES[name], whole(name, engine)
     assert [at.clock for at in snapshots] == list(range(1, len(snapshots) + 1))
-    assert len(snapshots) <= case.algorithm.planned_rounds
+    assert len(snapshots) <= planned_rounds(case.algorithm)
     for at in snapshots:
         assert at.seed == 1
         assert at.labels.shape == (len(TRUTH),)
@@ -62,7 +63,7 @@ def test_snapshots_are_in_order(name, engine):
 
 @every_case
 def test_the_plan_is_kept(name):
-    assert len(whole(name, "vectorised")) == CASES[name].algorithm.planned_rounds
+    assert len(whole(name, "vectorised")) == planned_rounds(CASES[name].algorithm)
 
 
 @every_case
@@ -81,7 +82,7 @@ def test_every_engine_sends_the_same_bytes(name):
     ledgers = [vars(run_whole(name, engine)[1]) for engine in ENGINES]
     assert ledgers[0] == ledgers[1]
     assert ledgers[0]["bytes_up"] > 0
-    assert ledgers[0]["rounds"] == CASES[name].algorithm.planned_rounds
+    assert ledgers[0]["rounds"] == planned_rounds(CASES[name].algorithm)
     assert ledgers[0]["rejected"] == []
 
 
@@ -214,31 +215,33 @@ def test_restarts_are_independent_and_the_best_is_kept(engine):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equals:
-    """Restarts of no work at all, whose losses are those given."""
+class Scripted:
+    """A run of no work at all, with a score that depends on when it was asked."""
 
     losses: tuple[float, ...]
+    rounds: int = 1
     serve = IFCA.serve
 
     def run(self, fed, start=None):
-        return best_of(len(self.losses), self._once, lambda fed, at: self.losses[(fed.clock - 1) // 2], fed, start)
-
-    def _once(self, fed, start):
         at = start or Snapshot.fresh(fed, 1)
         if at.round == 0:
             yield at.next()
 
+    def score(self, fed, at):
+        return self.losses[(fed.clock - 1) // 2]
+
 
 @pytest.mark.parametrize(("losses", "best"), [((1.0, 1.0, 1.0), 0), ((3.0, 2.0, 2.0), 1), ((3.0, 4.0, 2.0), 2)])
 def test_of_equal_restarts_the_first_is_kept_and_named(losses, best):
+    restarts = Restarts(inner=Scripted(losses=losses), times=3)
     fed = CASES["IFCA"].federation("loop")
-    got = list(drive(Equals(losses=losses), fed))
+    got = list(drive(restarts, fed))
     assert len(got) == 6
     assert got[-1].notes["restart_losses"] == list(losses)
     assert got[-1].notes["best_restart"] == best
     assert farthest(got[-1].models, got[2 * best].models) == 0
     for place in range(6):
-        rest = list(drive(Equals(losses=losses), fed, got[place]))
+        rest = list(drive(restarts, fed, got[place]))
         assert all(same_bits(a, b) for a, b in zip(rest, got[place + 1 :], strict=True))
 
 
