@@ -1,7 +1,13 @@
 """The recipes of CONTRIBUTING.md, followed to the letter in a throw-away copy of the package's folders."""
 
 import importlib
+import os
 import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -35,6 +41,24 @@ def test_a_report_section_is_one_file(tmp_path, monkeypatch):
     assert "Rounds of each run" not in before
     assert "<h3>Rounds of each run</h3>" in page
     assert page.index("<h2>Quality</h2>") < page.index("Rounds of each run") < page.index("<h2>Stability</h2>")
+
+
+def test_a_run_option_is_one_field(tmp_path):
+    package = shutil.copytree(ROOT / "src", tmp_path / "src") / "corymb"
+    settings = package / "runs" / "settings.py"
+    head, mark, tail = settings.read_text().partition("    def __post_init__")
+    settings.write_text(head + textwrap.indent(recipe("Add a run option"), "    ") + "\n" + mark + tail)
+
+    def corymb_command(*words):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "corymb", *words]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    help_text = corymb_command("run", "--help")
+    assert "--patience" in help_text
+    assert "Rounds without improvement" in help_text
+    corymb_command("run", "digits-iid", "fedavg", "--rounds", "1", "--patience", "5", "--out", "first", "-q")
+    assert tomllib.loads((tmp_path / "first" / "config.toml").read_text())["patience"] == 5
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])

@@ -129,7 +129,8 @@ def warnings_of(run: Run) -> list[str]:
     if run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
     if repaired := repairs(run):
-        found.append(f"Clusters had collapsed and were regrouped in round {joined([str(t) for t in repaired])}.")
+        when = joined([f"{one.round}" + (f" ({one.moved} moved)" if one.moved else "") for one in repaired])
+        found.append(f"Clients that shared a model but needed different ones were regrouped in round {when}.")
     if unused := run.snapshot.k - run.clusters if run.clusters > 1 else 0:
         what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
         found.append(f"{unused} {what} larger than the number of groups.")
