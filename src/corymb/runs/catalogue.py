@@ -8,21 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from corymb.algorithms import (
-    CFL,
-    IFCA,
-    SRFCA,
-    Alone,
-    FedAvg,
-    FedProx,
-    FedSoft,
-    FedX,
-    LocalKMeans,
-    MomentDescent,
-    OneShot,
-    OneShotIFCA,
-    Oracle,
-)
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
 from corymb.data.schema import schema_of
@@ -30,7 +16,7 @@ from corymb.runs.defaults import defaults_for, with_defaults
 from corymb.settings import InvalidInput, did_you_mean, from_dict, require
 
 FromData = Mapping[str, Callable[[FederatedDataset], Any]]
-"""Settings that are no choice of the user's but come from the data, such as the true clusters."""
+"""Settings that the user does not choose: they come from the data, such as the true clusters."""
 
 
 @dataclass(frozen=True)
@@ -52,39 +38,11 @@ def _true_clusters(data: FederatedDataset) -> list[int]:
     return clusters
 
 
-def _one_run(algorithm: IFCA) -> IFCA:
-    """Restarts have nothing to choose from when the start is given."""
-    return dataclasses.replace(algorithm, restarts=1)
-
-
-def _second_phase(algorithm: MomentDescent) -> FedX | None:
-    """Its first phase finds the start that is given here."""
-    return algorithm.then
-
-
-def _nothing(algorithm: Algorithm) -> None:
-    return None
-
-
+FROM_DATA: Mapping[str, FromData] = {"oracle": {"groups": _true_clusters}}
 ALGORITHMS: Mapping[str, Row] = MappingProxyType(
     {
-        "ifca": Row(IFCA, "clients choose the model that fits them, and train it, by turns", started=_one_run),
-        "sr-fca": Row(
-            SRFCA, "clusters from the distances of local models, refined; finds their number", started=_nothing
-        ),
-        "moment-descent": Row(
-            MomentDescent, "mixed regression from any start: moments of residuals, then fedx", started=_second_phase
-        ),
-        "fedx": Row(FedX, "moment descent's second phase alone: choose, then FedAvg or FedProx"),
-        "one-shot-ifca": Row(OneShotIFCA, "ifca started from sr-fca's first clusters", started=_nothing),
-        "cfl": Row(CFL, "one model, split in two where clients pull apart", started=_nothing),
-        "fedsoft": Row(FedSoft, "every client a mixture of clusters, by the share of its examples", started=_nothing),
-        "local-kmeans": Row(LocalKMeans, "k-means on local models, whose means are served", started=_nothing),
-        "fedavg": Row(FedAvg, "one model for everybody, the global baseline"),
-        "fedprox": Row(FedProx, "as fedavg, with clients held near the model they were sent"),
-        "alone": Row(Alone, "every client by itself, the local baseline", started=_nothing),
-        "one-shot": Row(OneShot, "clusters from local models once, then training inside them", started=_nothing),
-        "oracle": Row(Oracle, "training inside the true clusters, where they are known", {"groups": _true_clusters}),
+        name: Row(entry.algorithm, entry.description, FROM_DATA.get(name, {}), entry.started)
+        for name, entry in CATALOGUE.items()
     }
 )
 

@@ -214,8 +214,20 @@ def test_a_collapse_is_repaired_and_the_clients_that_moved_are_named(caplog):
     assert f"round 3: clients that share a model need different ones: {names[0]}, {names[1]}" in line
     assert "and 5 more moved (10 of 40;" in line
     assert "collapse" not in line
-    assert Watched.from_carry(at.carry, 40, 4).training.all()
+    remembered = Watched.from_carry(at.carry, 40, 4)
+    assert remembered.training.all()
+    assert (int(remembered.repairs), int(remembered.repaired_at), int(remembered.healthy)) == (1, 3, 0)
+    assert torch.equal(remembered.groups, at.labels)
+    assert not remembered.seen.any()  # losses of models that have other numbers now
     assert not Watched.from_carry(rounds.next(fit, labels).carry, 40, 4).training.any()
+
+
+def test_looks_that_find_nothing_are_counted():
+    fit, truth = losses_of_groups(0.1)
+    rounds, healthy = Rounds(), []
+    for _ in range(11):
+        healthy.append(int(Watched.from_carry(rounds.next(fit, truth).carry, 40, 4).healthy))
+    assert healthy == [0, 0, 1, 2, 3, 3, 3, 3, 3, 4, 4]  # three looks, then in the tenth round only
 
 
 def test_one_client_alone_is_named_without_alarm(caplog):
