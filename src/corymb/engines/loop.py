@@ -18,14 +18,6 @@ from corymb.engines.placement import Placement
 class LoopEngine:
     """Runs a call client by client in this process."""
 
-    names = OfHost(lambda host: host.names)
-    hosts = OfHost(lambda host: host.hosts)
-    sizes = OfHost(lambda host: host.sizes)
-    schema = OfHost(lambda host: host.schema)
-    fingerprint = OfHost(lambda host: host.fingerprint)
-    commit = OfHost(lambda host: host.commit)
-    refresh = OfHost(lambda host: host.refresh)
-
     def __init__(
         self,
         objective: Objective,
@@ -38,6 +30,13 @@ class LoopEngine:
 
     def _use(self, host: ClientHost) -> None:
         self.host, self.objective = host, host.objective
+        self.commit, self.refresh = host.commit, host.refresh
+
+    names = OfHost(lambda host: host.names)
+    hosts = OfHost(lambda host: host.hosts)
+    sizes = OfHost(lambda host: host.sizes)
+    schema = OfHost(lambda host: host.schema)
+    fingerprint = OfHost(lambda host: host.fingerprint)
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""

@@ -48,14 +48,6 @@ class VectorisedEngine:
     `journal` is where client memory outlasts the process.
     """
 
-    names = OfHost(lambda host: host.names)
-    hosts = OfHost(lambda host: host.hosts)
-    sizes = OfHost(lambda host: host.sizes)
-    schema = OfHost(lambda host: host.schema)
-    fingerprint = OfHost(lambda host: host.fingerprint)
-    commit = OfHost(lambda host: host.commit)
-    refresh = OfHost(lambda host: host.refresh)
-
     def __init__(
         self,
         objective: Objective,
@@ -72,11 +64,18 @@ class VectorisedEngine:
 
     def _use(self, host: ClientHost, kernels: Kernels) -> None:
         self.host, self.objective = host, host.objective
+        self.commit, self.refresh = host.commit, host.refresh
         self.kernels = kernels
         self.budget = self._memory or _budget(host.device)
         self._serial: set[str] = set()  # client functions that vmap cannot take
         self._look_at_test: set[str] = set()
         self._needs: dict[str, Need] = {}
+
+    names = OfHost(lambda host: host.names)
+    hosts = OfHost(lambda host: host.hosts)
+    sizes = OfHost(lambda host: host.sizes)
+    schema = OfHost(lambda host: host.schema)
+    fingerprint = OfHost(lambda host: host.fingerprint)
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""
