@@ -1,8 +1,10 @@
-"""Every algorithm that must keep the laws: name -> settings, what is learned, tiny data. A new one is a new line."""
+"""Every algorithm that must keep the laws: name, settings and what is learned. A new algorithm is a new line."""
+
+from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -24,14 +26,15 @@ from corymb.algorithms import (
 )
 from corymb.core.client import Objective
 from corymb.core.driver import drive
+from corymb.core.engine import Engine
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
-from corymb.trees import leaves
-from tests import tiny
-from tests.contracts.keeper import Keeper
+from corymb.testing.engines import DOUBLE, AnyEngine, engine_maker
+from corymb.testing.keeper import Keeper
+from corymb.testing.small_data import SmallData, classification, regression
 
 SIZES = (6, 9, 12, 7, 6, 8, 10)
 TRUTH = (0, 1, 0, 1, 0, 0, 1)
@@ -39,32 +42,44 @@ LINE = Descent(lr=0.05, steps=2)
 BATCHES = Descent(lr=0.1, epochs=1, batch=4)
 
 
+Learns = Literal["line", "classes"]
+"""Linear regression, or classification with a small network."""
+
+
 class Case(NamedTuple):
+    """An algorithm with its settings, and what it learns."""
+
     algorithm: Algorithm
-    learns: str = "line"
+    learns: Learns = "line"
     remembers: bool = False
     """Keeps something in client memory."""
     publishes: bool = False
     """Has a client function that returns what it keeps, on purpose."""
 
     def objective(self) -> Objective:
+        """What is learned."""
         if self.learns == "line":
             return LinearRegression(3, dtype=torch.float64)
         return Classification(Network(mlp(4, [5], 3), dtype=torch.float64), 3)
 
-    def data(self) -> tiny.Data:
-        return (tiny.regression if self.learns == "line" else tiny.classification)(SIZES, TRUTH)
+    def data(self) -> SmallData:
+        """Seven clients in two clusters."""
+        return (regression if self.learns == "line" else classification)(SIZES, TRUTH)
 
-    def federation(self, engine: str, **options) -> Federation:
+    def federation(self, engine: AnyEngine, **options: Any) -> Federation:
         """A federation on an engine that has never run."""
+        return Federation(self.engine(engine), **options)
+
+    def engine(self, engine: AnyEngine) -> Engine:
+        """An engine that has never run."""
         probed = _probed(self.learns, engine)  # probing the model each time takes long
-        return Federation(probed.open(probed.objective), **options)
+        return probed.open(probed.objective)
 
 
 @functools.cache
-def _probed(learns: str, engine: str):
+def _probed(learns: Learns, engine: AnyEngine) -> Engine:
     case = Case(FedAvg(), learns)
-    return tiny.ENGINES[engine](case.objective(), case.data(), tiny.DOUBLE)
+    return engine_maker(engine)(case.objective(), case.data(), DOUBLE)
 
 
 CASES = {
@@ -135,17 +150,6 @@ CASES = {
 }
 
 
-def run(case: Case, fed: Federation, start: Snapshot | None = None, **options) -> Iterator[Snapshot]:
-    return drive(case.algorithm, fed, start, about="tiny", **options)
-
-
-def same_bits(got: Snapshot, want: Snapshot) -> bool:
-    """Whether two snapshots are equal bit for bit, all of them."""
-    plain = ("round", "stage", "notes", "fingerprint", "seed", "clock")
-    if any(getattr(got, name) != getattr(want, name) for name in plain):
-        return False
-    trees = [(s.models, s.labels, s.shares, dict(s.carry)) for s in (got, want)]
-    names = [(sorted(s.models), sorted(s.carry)) for s in (got, want)]
-    return names[0] == names[1] and all(
-        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(leaves(trees[0]), leaves(trees[1]), strict=True)
-    )
+def run(case: Case, fed: Federation, start: Snapshot | None = None, *, seed: int = 0) -> Iterator[Snapshot]:
+    """Drive the case's algorithm."""
+    return drive(case.algorithm, fed, start, about="tiny", seed=seed)
