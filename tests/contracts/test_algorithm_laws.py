@@ -69,7 +69,9 @@ def test_another_seed_is_another_run(name):
 @every_case
 @every_engine
 def test_continuing_from_any_snapshot_is_the_uninterrupted_run(name, engine):
-    laws.check_resume(CASES[name], engine)
+    case = CASES[name]
+    once = engine == "wired" and not case.remembers  # messages take long, and hosts hold nothing of this run
+    laws.check_resume(case, engine, places=[case.algorithm.planned_rounds // 2 - 1] if once else None)
 
 
 @some_cases
@@ -86,7 +88,7 @@ def test_the_order_in_which_clients_are_given_changes_nothing(name, engine):
     laws.check_order_of_clients(CASES[name], engine)
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "FedSoft", "IFCA, saving", *REMEMBER])
+@pytest.mark.parametrize("name", ["FedAvg", "FedSoft", "keeper", "CFL"])
 def test_the_order_in_which_replies_arrive_changes_nothing(name):
     laws.check_order_of_arrival(CASES[name], "wired")
 
