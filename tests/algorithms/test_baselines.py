@@ -1,9 +1,9 @@
-"""The baselines: what leaves a client that is alone, the oracle's clusters, one-shot, and 000's local test protocol."""
+"""The baselines: what leaves a client that is alone, the oracle's clusters, one-shot, IFCA's local test protocol."""
 
 import pytest
 import torch
 
-from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, OneShot, Oracle
+from corymb.algorithms import IFCA, Alone, FedAvg, FedProx, FedX, OneShot, Oracle
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.data.built_in.digits import digits
@@ -14,6 +14,7 @@ from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 from corymb.settings import InvalidInput
+from tests.contracts.cases import CASES, LINE, MOMENTS, TRUTH
 
 LOCAL = Descent(lr=0.3, steps=10)
 
@@ -119,3 +120,36 @@ def test_any_algorithm_runs_inside_clusters(data):
     final = last(Oracle(groups=tuple(data.truth.tolist()), inner=IFCA(k=2, rounds=2, local=LOCAL)), fed)
     assert final.k == 8
     assert torch.equal(final.labels // 2, data.truth)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        FedAvg(rounds=2, local=LINE),
+        FedProx(rounds=2, local=LINE),
+        IFCA(k=2, rounds=2, local=LINE),
+        FedX(k=2, rounds=2, assignment="soft"),
+        MOMENTS,
+    ],
+    ids=lambda inner: type(inner).__name__,
+)
+def test_algorithms_inside_clusters_are_those_of_the_clusters_clients_alone(inner):
+    """The oracle's first cluster has the same models as a federation of its clients by themselves."""
+    case = CASES["Oracle"]
+    fed = case.federation("loop")
+    *_, joint = drive(Oracle(groups=TRUTH, inner=inner), fed, seed=1)
+    alone = case.federation("loop")
+    *_, first = drive(inner, alone.only(alone.clients.where(torch.tensor(TRUTH) == 0)), seed=1)
+    assert torch.equal(joint.labels[torch.tensor(TRUTH) == 0], first.labels[torch.tensor(TRUTH) == 0])
+    assert torch.allclose(joint.models["weight"][: first.k], first.models["weight"], rtol=0, atol=1e-12)
+    assert joint.k == 2 * first.k
+    if first.shares is not None:
+        assert joint.shares.shape == (7, 4)
+        assert torch.allclose(joint.shares[:, :2], first.shares)
+
+
+def test_a_federation_of_some_clients_may_have_an_oracle():
+    fed = CASES["Oracle"].federation("loop")
+    some = fed.only(fed.clients[[1, 2, 5]])
+    *_, at = drive(Oracle(groups=(1, 0, 0), inner=FedAvg(rounds=1, local=LINE)), some)
+    assert at.labels.tolist() == [-1, 1, 0, -1, -1, 0, -1]

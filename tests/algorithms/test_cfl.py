@@ -1,5 +1,6 @@
 """CFL: rounds and splits by hand, and clients' ids kept right when a part is split again."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corymb import datasets
-from corymb.algorithms.cfl import CFL
+from corymb.algorithms.cfl import CFL, bipartition
 from corymb.clustering.grouping import complete_linkage
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
@@ -147,7 +148,79 @@ def test_the_clusters_of_inverted_digits_are_found():
     assert cluster_metrics(last.labels, data.truth)["ari"] == 1.0
 
 
-@pytest.mark.parametrize("wrong", [{"settled": 0.0}, {"apart": 0.0}, {"rounds": 0}, {"least": 2}])
+# ---- the paper's bipartition
+
+
+def directions(n: int, seed: int, d: int = 3) -> Tensor:
+    rows = torch.tensor(np.random.default_rng(seed).normal(size=(n, d)))
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_the_cut_is_the_best_of_all_bipartitions(n, seed):
+    rows = directions(n, seed)
+    similarity = rows @ rows.T
+    best = min(
+        float(similarity[torch.tensor(side)][:, ~torch.tensor(side)].max())
+        for side in itertools.product([False, True], repeat=n)
+        if 0 < sum(side) < n
+    )
+    cut = bipartition(similarity, torch.arange(n))
+    assert 0 < int(cut.second.sum()) < n
+    assert not cut.second[0]
+    assert float(similarity[cut.second][:, ~cut.second].max()) == pytest.approx(best, abs=1e-12)
+    assert cut.across == pytest.approx(best, abs=1e-12)
+
+
+def test_long_clusters_are_not_cut_across():
+    """Two arcs of directions: complete linkage would cut an arc, the paper's rule cuts between them."""
+    angles = torch.cat([torch.linspace(0, 1.8, 10), torch.linspace(2.4, 4.2, 10)]).double()
+    rows = torch.stack([angles.cos(), angles.sin()], dim=1)
+    cut = bipartition(rows @ rows.T, torch.arange(20))
+    assert cut.second.tolist() == [False] * 10 + [True] * 10
+    assert complete_linkage(rows, most=2).labels.tolist() != cut.second.long().tolist()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[[1.0, 0], [1, 0], [1, 0]], [[1.0, 0, 0], [0, 1, 0], [0, 0, 1]]],
+    ids=["all alike", "all at right angles"],
+)
+def test_where_cuts_are_equally_good_there_is_none(rows):
+    rows = torch.tensor(rows, dtype=torch.float64)
+    assert bipartition(rows @ rows.T, torch.arange(3)) is None
+
+
+def test_equal_cuts_split_nothing_and_append_no_empty_model():
+    algorithm = CFL(settled=9.0, apart=0.1, rounds=2, local=Descent(lr=0.5))
+    at = list(drive(algorithm, bowls(np.eye(3) * 2), at_zero(3, 3)))
+    assert [(snapshot.k, snapshot.notes["split"]) for snapshot in at] == [(1, [])] * 2
+
+
+@pytest.mark.parametrize(("gamma_max", "k"), [(0.70, 2), (0.72, 1)])
+def test_a_split_must_be_cleaner_than_gamma_max(gamma_max, k):
+    """Right angles across: √((1 − 0) / 2) = 0.707."""
+    centres = np.array([[1.0, 0], [1.1, 0], [0, 1.0], [0, 1.2]])
+    algorithm = CFL(settled=9.0, apart=0.1, rounds=1, gamma_max=gamma_max, local=Descent(lr=0.5))
+    (at,) = drive(algorithm, bowls(centres), at_zero(4, 2))
+    assert at.k == k
+    assert at.notes["split"] == [0] * (k - 1)
+    assert len(at.labels.unique()) == k
+
+
+def test_the_mean_is_weighted_by_examples():
+    """Clients of one and three examples, all x = 1: y = 0 and y = 4. A step of ½ on (θ − y)² is all the way."""
+    x, y = torch.ones(4, 1, dtype=torch.float64), torch.tensor([0.0, 4, 4, 4], dtype=torch.float64)
+    fed = tiny.federation("loop", LinearRegression(1, dtype=torch.float64), tiny.clients(x, y, [1, 3]))
+    (at,) = drive(CFL(rounds=1, local=Descent(lr=0.5)), fed, at_zero(2, 1))
+    assert float(at.models["weight"]) == pytest.approx(3.0)
+    assert at.notes["mean_update"] == pytest.approx([3.0])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"gamma_max": 1.0}, {"gamma_max": -0.1}, {"settled": 0.0}, {"apart": 0.0}, {"rounds": 0}, {"least": 2}]
+)
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(InvalidInput, match=f"{next(iter(wrong))} must be"):
         replace(CFL(), **wrong)

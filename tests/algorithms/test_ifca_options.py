@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from corymb.algorithms import IFCA, FedAvg, Saving
-from corymb.algorithms.parts.sharing import average_shared, pack
+from corymb.algorithms.parts.sharing import mean_models, pack, step_along
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.core.intake import Sums
@@ -70,9 +70,57 @@ def test_shared_parameters_are_the_mean_over_all_participants():
     """Two clusters of one and three clients: the shared row weighs all four replies alike."""
     total = {"shared": torch.tensor([[1.0], [9.0]]), "own": torch.tensor([[1.0], [9.0]])}
     sums = Sums(total, torch.tensor([1.0, 3.0]), None, torch.zeros(4, 2))
-    models = average_shared(sums.mean(empty=total), sums, ("shared",))
+    models = mean_models(total, sums, ("shared",))
     assert models["shared"].flatten().tolist() == [2.5, 2.5]
     assert models["own"].flatten().tolist() == [1.0, 3.0]
+
+
+def test_shared_parameters_take_a_step_along_the_gradients_of_all_participants():
+    """Two clusters with gradients 1 and 9 in all and a step of 0.1: the shared row moves by 0.1 × 10 in both."""
+    total = {"shared": torch.tensor([[1.0], [9.0]]), "own": torch.tensor([[1.0], [9.0]])}
+    sums = Sums(total, torch.tensor([1.0, 3.0]), None, torch.zeros(4, 2))
+    start = {"shared": torch.tensor([[5.0], [5.0]]), "own": torch.tensor([[2.0], [3.0]])}
+    models = step_along(start, sums, 0.1, ("shared",))
+    assert models["shared"].flatten().tolist() == pytest.approx([4.0, 4.0])
+    assert models["own"].flatten().tolist() == pytest.approx([1.9, 2.1])
+
+
+def test_gradient_averaging_with_shared_layers_trains(data):
+    """One cluster shares everything with itself: with and without sharing it is the same run, and the loss falls."""
+    settings = {"k": 1, "rounds": 3, "local": Descent(lr=0.5), "averaging": "gradients", "participants": 0.5}
+    plain = last(IFCA(**settings), federation(data, torch.float64))
+    tied = last(IFCA(**settings, shared=("1.*",)), federation(data, torch.float64))
+    for name, value in plain.models.items():
+        assert torch.allclose(value, tied.models[name], rtol=0, atol=1e-12)
+    two = list(drive(IFCA(**{**settings, "k": 2, "rounds": 30}, shared=("1.*",)), federation(data), seed=1))
+    assert two[-1].notes["train_loss"] < two[0].notes["train_loss"] - 0.1
+
+
+class Asked:
+    """An engine that counts whom it asks."""
+
+    def __init__(self, engine) -> None:
+        self.engine, self.calls = engine, []
+        self.objective, self.names, self.sizes = engine.objective, engine.names, engine.sizes
+        self.commit, self.rewind = engine.commit, engine.rewind
+
+    def run(self, call, ids):
+        self.calls.append(len(ids))
+        return self.engine.run(call, ids)
+
+
+def test_a_start_from_loss_vectors_asks_no_more_than_participants(data):
+    asked = Asked(VectorisedEngine(Classification(Network(mlp(64, [32], 10)), 10), data))
+    snapshots = list(drive(IFCA(k=4, rounds=2, local=LOCAL, init="loss-vectors", participants=24), Federation(asked)))
+    assert asked.calls == [24] * 8
+    for at in snapshots[0:6:2]:
+        assert int((at.labels >= 0).sum()) == 24  # others' numbers mean other models now
+
+
+@pytest.mark.parametrize("more", [{"participants": 0.5}, {"init": "one-shot"}, {"init": "loss-vectors"}])
+def test_a_number_of_clusters_to_be_found_goes_with_neither_participants_nor_another_start(more):
+    with pytest.raises(InvalidInput, match="k='auto' asks every client and is a start by itself"):
+        IFCA(k="auto", **more)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +187,6 @@ def test_packing_a_model_without_sharing_is_the_model():
     sent = pack(models, ())
     assert sent.common == {}
     assert torch.equal(sent.models()["a"], models["a"])
-
-
-def test_k_too_large_for_fresh_examples_is_refused(data):
-    with pytest.raises(InvalidInput, match="fresh wants 80 examples"):
-        last(IFCA(k=2, rounds=40, fresh=True), federation(data))
 
 
 def test_global_is_one_model_for_all(data):

@@ -11,6 +11,7 @@ from corymb.algorithms.one_shot_ifca import OneShotIFCA
 from corymb.algorithms.sr_fca import SRFCA
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
+from corymb.core.snapshot import planned_rounds
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics, evaluate
 from corymb.local import Descent
@@ -59,7 +60,7 @@ def test_one_shot_ifca_starts_from_the_clusters_of_one_shot():
         fed = lines(engine)
         whole = list(drive(algorithm, fed, seed=2))
         assert [at.stage for at in whole] == ["one_shot/alone", "one_shot/one-shot", "ifca", "ifca", "ifca"]
-        assert len(whole) == algorithm.planned_rounds
+        assert len(whole) == planned_rounds(algorithm)
         sr_fca = SRFCA(threshold=0.5, distance="l2", alone=alone, refinements=0)
         *_, first = drive(sr_fca, lines(engine), seed=2)
         assert tiny.farthest(whole[1].models, first.models) == 0

@@ -3,10 +3,11 @@
 import pytest
 
 from corymb import algorithms
-from corymb.testing.cases import CASES
+from corymb.core.snapshot import planned_rounds
 from corymb.testing.engines import ENGINES, IN_PROCESS
 from corymb.testing.laws import algorithms as laws
 from corymb.testing.laws import rounds, stages
+from tests.contracts.cases import CASES
 
 every_case = pytest.mark.parametrize("name", CASES)
 every_engine = pytest.mark.parametrize("engine", ENGINES)
@@ -71,7 +72,7 @@ def test_another_seed_is_another_run(name):
 def test_continuing_from_any_snapshot_is_the_uninterrupted_run(name, engine):
     case = CASES[name]
     once = engine == "wired" and not case.remembers  # messages take long, and hosts hold nothing of this run
-    laws.check_resume(case, engine, places=[case.algorithm.planned_rounds // 2 - 1] if once else None)
+    laws.check_resume(case, engine, places=[planned_rounds(case.algorithm) // 2 - 1] if once else None)
 
 
 @some_cases

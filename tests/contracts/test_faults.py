@@ -4,10 +4,10 @@ import pytest
 
 from corymb.core.client import on_client
 from corymb.testing.bad_clients import INF, NAN, ODD, ODD_ROWS, WHO, WORTHLESS, always_raises, raises_late
-from corymb.testing.cases import CASES
 from corymb.testing.engines import ENGINES
 from corymb.testing.laws import door
 from corymb.testing.laws import faults as laws
+from tests.contracts.cases import CASES
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 whoever = pytest.mark.parametrize("who", WHO.values(), ids=WHO)

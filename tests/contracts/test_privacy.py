@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import corymb
-from corymb.testing.cases import CASES
 from corymb.testing.engines import ENGINES
 from corymb.testing.laws import privacy, source
+from tests.contracts.cases import CASES
 
 SOURCE = Path(corymb.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -1,18 +1,39 @@
-"""IFCA's theory (000, Theorem 1 and Corollary 1), measured. `make theory` runs the slow ones."""
+"""IFCA's theory (Ghosh et al. 2022, Theorem 1 and Corollary 1), measured. `make theory` runs the slow ones."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 
 from corymb.data.built_in.synthetic import mixed_regression_ifca
 from corymb.recipes import ifca_theory as theory
+from corymb.settings import InvalidInput
 
 
 def test_the_error_halves_every_round_without_noise():
     ratios = theory.contraction(n=100, fresh=50, rounds=8, seeds=range(2))
     assert ratios.min() > 0.45
     assert ratios.max() < 0.55
+
+
+def test_too_few_examples_for_new_ones_in_every_round_are_refused():
+    data = mixed_regression_ifca(0, n=4, m=9, d=3, k=2, test=1)
+    with pytest.raises(InvalidInput, match="10 a client are wanted \\(2 a round\\), one has 9"):
+        theory.run(theory.FreshIFCA(k=2, rounds=5), data, None, seed=0)
+
+
+def test_every_round_chooses_and_works_on_examples_of_its_own():
+    """Round t of T sees examples 2t and 2t + 1 of 2T alone: changing any others changes nothing in it."""
+    data = mixed_regression_ifca(0, n=4, m=8, d=2, k=2, test=1)
+    algorithm = theory.FreshIFCA(k=2, rounds=4)
+    whole = theory.run(algorithm, data, None, seed=0)
+    spoiled = data.train.x.clone()
+    spoiled.view(4, 8, 2)[:, 4:] = 99.0
+    changed = replace(data, train=data.train._replace(x=spoiled))
+    other = theory.run(algorithm, changed, None, seed=0)
+    same = [torch.equal(a.models["weight"], b.models["weight"]) for a, b in zip(whole, other, strict=True)]
+    assert same == [True, True, False, False]
 
 
 def test_pooled_least_squares_is_the_optimum_of_each_true_cluster():

@@ -12,7 +12,9 @@ from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.one_shot import OneShot
 from corymb.algorithms.one_shot_ifca import OneShotIFCA
 from corymb.algorithms.oracle import Oracle
+from corymb.algorithms.parts.restarts import Restarts
 from corymb.algorithms.parts.saving import Saving
+from corymb.algorithms.parts.then import Then
 from corymb.algorithms.sr_fca import SRFCA
 
 __all__ = [
@@ -29,5 +31,7 @@ __all__ = [
     "OneShot",
     "OneShotIFCA",
     "Oracle",
+    "Restarts",
     "Saving",
+    "Then",
 ]

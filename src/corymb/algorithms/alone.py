@@ -1,7 +1,8 @@
 """Alone: every client trains for itself, and no model ever leaves it.
 
 The local baseline of the papers. The first round sends everybody one common start; after that the server only hears
-how large the loss is. Departures: none known (000 does not say how long its local models train; set `rounds`).
+how large the loss is. Departures: none known (Ghosh et al. 2022 do not say how long their
+local models train; set `rounds`).
 """
 
 from __future__ import annotations
@@ -50,28 +51,23 @@ class Alone:
     local: Descent = Descent(lr=0.1, steps=10)
 
     serve = serve_own
+    keeps_memory = True
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
-
-    @property
-    def planned_rounds(self) -> int:
-        """One snapshot a round."""
-        return self.rounds
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Everybody trains at home, round after round."""
         at = start or Snapshot.fresh(fed, 1)
         for t in range(at.round, self.rounds):
             begun = at.carry.get("begun", torch.zeros_like(at.labels, dtype=torch.bool))
-            mine, local = begun[fed.clients.ids], self.local.at(t)
-            replies = []
-            if mine.any():
-                replies.append(fed.clients[mine].map(go_on_at_home, local=local))
-            if not mine.all():  # in the first round, and after one in which somebody's reply did not count
+            going_on, others = fed.clients.where(begun), fed.clients.where(~begun)
+            local, replies = self.local.at(t), []
+            if len(going_on):
+                replies.append(going_on.map(go_on_at_home, local=local))
+            if len(others):  # in the first round, and after one in which somebody's reply did not count
                 with suppress(TooFewReplies) if replies else nullcontext():  # the others go on without them
-                    replies.append(fed.clients[~mine].map(begin_at_home, take(at.models, 0), local=local))
-            begun = begun.clone()
-            begun[torch.cat([some.clients.ids for some in replies])] = True
+                    replies.append(others.map(begin_at_home, take(at.models, 0), local=local))
+            begun = torch.stack([begun, *(some.clients.mask for some in replies)]).any(0)
             losses = torch.cat([some.value for some in replies])
             yield (at := at.next(carry={"begun": begun}, notes={"train_loss": float(losses.mean())}))

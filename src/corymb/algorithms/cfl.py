@@ -1,22 +1,24 @@
 """CFL, clustered federated learning by splitting.
 
 Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
-Constraints. IEEE Transactions on Neural Networks and Learning Systems 2021. ε_1: `settled`, ε_2: `apart`.
+Constraints. IEEE Transactions on Neural Networks and Learning Systems 2021. ε_1: `settled`, ε_2: `apart`,
+γ_max: `gamma_max`.
 
 FedAvg for everybody at first. Where a cluster's mean update has become short while some member's own is still long, the
-members pull in different directions: the cluster is split in two by the cosine similarity of their updates, and each
-half goes on from its model. Clients keep their updates; only the sum and their lengths leave them, until a split.
+members pull in different directions. The cluster is cut in two by the cosine similarity of their updates, so that the
+largest similarity across the cut, α_cross, is as small as possible; if √((1 − α_cross) / 2) > γ_max, the halves go on
+as clusters of their own from the same model. Clients keep their updates: only the sum, weighted by their numbers of
+examples, and their lengths leave them, until a cluster may be split.
 
 Departures from the paper:
 
-* The split is complete linkage on the cosine distance, as in public implementations; the paper's own minimises the
-  largest similarity across.
-* No check that the split is clean enough (the paper's γ_max).
+* Where several cuts are equally good, to the last digits, none is made: the updates do not say which is right.
 * Members that did not answer in the round of a split go with the larger half.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -24,13 +26,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.clustering.grouping import complete_linkage
+from corymb.clustering.thresholds import single_linkage, threshold_groups
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss, one_hot, serve_assigned
 from corymb.settings import require
 from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
+
+TIE = 1e-12
+"""Similarities that differ by less are equal but for rounding."""
 
 
 class Said(NamedTuple):
@@ -47,7 +52,8 @@ def train_and_keep_update(client: Client, model: Params, label: Tensor, *, k: in
     update = add(descend(client, model, local), model, alpha=-1.0)
     client.memory.set("update", update)
     length = torch.stack([value.square().sum() for value in update.values()]).sum().sqrt()
-    return Share(update, weight=one_hot(label, k), label=label, note=Said(length, loss(client, model)))
+    weight = one_hot(label, k) * client.train.weight.sum()
+    return Share(update, weight=weight, label=label, note=Said(length, loss(client, model)))
 
 
 @on_client
@@ -69,36 +75,35 @@ class CFL:
     local: Descent = Descent(lr=0.1, steps=10)
     least: int = 3
     """The smallest cluster that may be split."""
+    gamma_max: float = 0.0
+    """A split must be this clean: √((1 − α_cross) / 2) above it, where α_cross is the largest similarity across."""
 
     serve = serve_assigned
+    keeps_memory = True
 
     def __post_init__(self) -> None:
         require(self.settled > 0, f"settled must be positive, got {self.settled}.")
         require(self.apart > 0, f"apart must be positive, got {self.apart}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.least >= 3, f"least must be at least 3, got {self.least}.")
-
-    @property
-    def planned_rounds(self) -> int:
-        """One snapshot a round; a split's updates are fetched in the round that asks for it."""
-        return self.rounds
+        require(0 <= self.gamma_max < 1, f"gamma_max must be at least 0 and below 1, got {self.gamma_max}.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train in clusters and split them, round after round."""
         at = start or Snapshot.fresh(fed, 1)
         at = replace(at, labels=at.labels.clamp_min(0))
         for t in range(at.round, self.rounds):
-            own = at.labels[fed.clients.ids]
+            own = fed.clients.pick(at.labels)
             replies = fed.clients.sum(
                 train_and_keep_update, each(at.models, of=own), each(own), k=at.k, local=self.local.at(t)
             )
             mean = replies.value.mean(empty=map_tensors(torch.zeros_like, at.models))
             due, notes = self._due(replies, mean)
             at = at.next(models=add(at.models, mean), notes=notes)
-            yield (at := self._split(at, replies, due) if due else at)
+            yield (at := self._split(fed, at, replies, due) if due else at)
 
     def _due(self, replies: Replies[Sums[Said]], mean: Params) -> tuple[list[int], dict[str, object]]:
-        """The clusters to be split."""
+        """The clusters that may be split, and what there is to know of the round."""
         label, said = replies.value.label, replies.value.note
         assert label is not None
         k = len(replies.value.weight)
@@ -107,21 +112,43 @@ class CFL:
         large = [int((label == c).sum()) >= self.least for c in range(k)]
         due = [c for c in range(k) if large[c] and means[c] < self.settled and longest[c] > self.apart]
         notes = {"train_loss": float(said.loss.mean()), "clusters": k, "mean_update": means, "longest_update": longest}
-        return due, notes | {"split": due}
+        return due, notes | {"split": []}
 
-    def _split(self, at: Snapshot, replies: Replies[Sums[Said]], due: list[int]) -> Snapshot:
-        """Cut each of these clusters in two; one part keeps the number, both keep the model."""
-        member = torch.isin(at.labels[replies.clients.ids], torch.tensor(due))
-        updates = replies.clients[member].map(publish_update)
+    def _split(self, fed: Federation, at: Snapshot, replies: Replies[Sums[Said]], due: list[int]) -> Snapshot:
+        """Cut these clusters in two where that can be done cleanly; one part keeps the number, both keep the model."""
+        updates = replies.clients.where(torch.isin(at.labels, torch.tensor(due))).map(publish_update)
         rows = torch.cat([leaf.flatten(1) for leaf in leaves(updates.value)], dim=1).double().cpu()
         directions = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-        labels, models, before = at.labels.clone(), at.models, at.labels[updates.clients.ids]
+        labels, models, split = at.labels.clone(), at.models, []
         for c in due:
-            ids = updates.clients.ids[before == c]  # places in the matrix are not the clients' own
-            # On the unit sphere Euclidean distance rises with cosine distance: complete linkage is the same.
-            second = complete_linkage(directions[before == c], most=2).labels == 1
-            rest = second.double().mean() > 0.5
+            member = updates.clients.pick(at.labels) == c
+            clients = updates.clients[member]  # places in the matrix are not the clients' own
+            cut = bipartition(directions[member] @ directions[member].T, clients.pick(fed.name_hashes))
+            if cut is None or math.sqrt(max(0.0, 1 - cut.across) / 2) <= self.gamma_max:
+                continue
+            rest = cut.second.double().mean() > 0.5
             labels[at.labels == c] = torch.where(rest, count(models), c)
-            labels[ids] = torch.where(second, count(models), c)
+            labels = clients.put(labels, torch.where(cut.second, count(models), c))
             models = concat([models, take(at.models, slice(c, c + 1))])
-        return replace(at, models=models, labels=labels)
+            split.append(c)
+        return replace(at, models=models, labels=labels, notes={**at.notes, "split": split})
+
+
+class Cut(NamedTuple):
+    """A cluster in two parts."""
+
+    second: Tensor  # n: who is in the second part
+    across: float  # the largest similarity between members of different parts
+
+
+def bipartition(similarity: Tensor, order: Tensor) -> Cut | None:
+    """The cut with the least of the largest similarities across it; None where several are equally good.
+
+    Single linkage on 1 − similarity solves this exactly: its last merge is the cut. The first part has whoever comes
+    first in `order`, n numbers.
+    """
+    heights = [0.0, *(merge.height for merge in single_linkage(1 - similarity))]
+    if len(heights) < 2 or heights[-1] - heights[-2] <= TIE:
+        return None
+    labels = threshold_groups(1 - similarity, (heights[-1] + heights[-2]) / 2, order=order)
+    return Cut(labels == 1, 1 - heights[-1])

@@ -44,11 +44,6 @@ class FedAvg:
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
 
-    @property
-    def planned_rounds(self) -> int:
-        """One snapshot a round."""
-        return self.rounds
-
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train and average, round after round."""
         at = start or Snapshot.fresh(fed, 1)

@@ -33,11 +33,6 @@ class FedProx:
         require(self.mu >= 0, f"mu must not be negative, got {self.mu}.")
         require(self.local.proximal == 0, "Give FedProx its pull as mu, not as local.proximal.")
 
-    @property
-    def planned_rounds(self) -> int:
-        """One snapshot a round."""
-        return self.rounds
-
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """FedAvg with the proximal term."""
         local = replace(self.local, proximal=self.mu)

@@ -3,9 +3,9 @@
 Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating. AAAI 2022. S: `k`, u_ks:
 `Snapshot.shares`, σ: `floor`, τ: `every`, K: `draws`, λ: `pull`, c_s: the k models.
 
-Importance u_ij is the share of client i's examples whose lowest loss is under model j, estimated anew every few rounds.
-Each model draws clients in proportion to it; a client that was drawn minimises F_i(w) + (λ/2) Σ_j u_ij ‖w − c_j‖² once,
-whichever models drew it; each model becomes the mean of its draws.
+Importance u_ij is the share of client i's examples whose lowest loss is under model j; every few rounds it is estimated
+again. Each model draws clients in proportion to it; a client that was drawn, by however many models, minimises
+F_i(w) + (λ/2) Σ_j u_ij ‖w − c_j‖² once; each model becomes the mean of its draws.
 
 Departures from the paper:
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from corymb.algorithms.parts.alternate import begin
 from corymb.algorithms.parts.work import Weights
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
@@ -82,23 +83,18 @@ class FedSoft:
         require(0 < self.floor < 1, f"floor must be between 0 and 1, got {self.floor}.")
         require(self.local.proximal == 0, "Give FedSoft its pull as pull, not as local.proximal.")
 
-    @property
-    def planned_rounds(self) -> int:
-        """One snapshot a round."""
-        return self.rounds
-
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Estimate, draw, train, average."""
-        at = start or Snapshot.fresh(fed, self.k)
+        at = begin(fed, self.k, start)
         for t in range(at.round, self.rounds):
             if t % self.every == 0:
                 at = self._estimate(fed, at)
             assert at.shares is not None
             shares = at.shares.cpu()
             drawn = self._draw(fed, shares)  # n k
-            cohort = fed.clients[drawn.any(1)[fed.clients.ids]]
+            cohort = fed.clients.where(drawn.any(1))
             local = replace(self.local.at(t), proximal=self.pull)
-            mine = each(shares[cohort.ids]), each(drawn[cohort.ids])
+            mine = each(cohort.pick(shares)), each(cohort.pick(drawn))
             replies = cohort.sum(train_between, at.models, *mine, local=local)
             notes = {"train_loss": float(replies.value.note.mean())}
             yield (at := at.next(models=replies.value.mean(empty=at.models), notes=notes))
@@ -109,14 +105,14 @@ class FedSoft:
         before = new.new_zeros(len(at.labels), at.k)
         if at.shares is not None and at.round:  # a hand-over's are another algorithm's
             before = at.shares.cpu()
-        shares = before.index_copy(0, replies.clients.ids, new)
-        return replace(at, shares=shares, labels=at.labels.index_copy(0, replies.clients.ids, new.argmax(1)))
+        shares, labels = replies.clients.put((before, at.labels), (new, new.argmax(1)))
+        return replace(at, shares=shares, labels=labels)
 
     def _draw(self, fed: Federation, shares: Tensor) -> Tensor:
         """Each model's clients, without replacement: the first in a race whose runners are as fast as their weights."""
         n, k = len(fed.clients), shares.shape[1]
         weight = shares.double() * (fed.sizes[:, None] if self.weights == "examples" else 1)
-        weight[~torch.isin(torch.arange(len(shares)), fed.clients.ids)] = 0
+        weight[~fed.clients.mask] = 0
         keys = fold(fed.key("draws"), fed.name_hashes)[:, None]
         time = -uniform(fold(keys, torch.arange(k)), dtype=torch.float64).log() / weight  # 0: never
         place = time.argsort(dim=0, stable=True).argsort(dim=0)

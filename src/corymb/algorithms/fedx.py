@@ -24,85 +24,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from corymb.core.client import Client, Share, Shares, on_client
-from corymb.core.federation import Cohort, Federation
+from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
+from corymb.algorithms.parts.linear import curvature
+from corymb.algorithms.parts.work import Weights, Work
+from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
-from corymb.local import Descent, descend, losses, one_hot, serve_assigned
+from corymb.local import Descent, serve_assigned
 from corymb.objectives.regression import LinearRegression
-from corymb.settings import InvalidInput, require
-from corymb.trees import Params, count, stack, take, tree_map
+from corymb.settings import require
+from corymb.trees import Params, tree_map
 
 log = logging.getLogger(__name__)
 Refinement = Literal["fedavg", "fedprox"]
-Weights = Literal["examples", "clients"]
-
-
-@on_client
-def choose_and_refine(
-    client: Client, models: Params, *, local: Descent, refinement: Refinement, weights: Weights
-) -> Share[Tensor]:
-    """The model that fits best, refined; with its loss before that as the note."""
-    fit = losses(client, models)
-    label = fit.argmin()
-    weight = one_hot(label, count(models)) * _size(client, weights)
-    return Share(_refine(client, take(models, label), local, refinement), weight=weight, label=label, note=fit[label])
-
-
-@on_client
-def weigh_and_refine(
-    client: Client, models: Params, *, local: Descent, refinement: Refinement, weights: Weights, temperature: float
-) -> Shares[tuple[Tensor, Tensor]]:
-    """Every model, refined, by how likely it is to be the client's; with the least loss and the λ as notes."""
-    fit = losses(client, models)
-    likely = torch.softmax(-fit * _size(client, "examples") / temperature, 0)
-    refined = stack([_refine(client, take(models, j), local, refinement) for j in range(count(models))])
-    return Shares(refined, weight=likely * _size(client, weights), label=fit.argmin(), note=(fit.min(), likely))
-
-
-@on_client
-def curvature(client: Client) -> Tensor:
-    """‖φ(x)‖² / m, the largest eigenvalue of the client's second moment of features."""
-    x, real = linear_features(client)
-    norm: Tensor = torch.linalg.matrix_norm(torch.where(real[:, None], x, 0), 2)
-    return norm.square() / real.sum().clamp_min(1)
-
-
-def linear_features(client: Client) -> tuple[Tensor, Tensor]:
-    """φ(x) of the client's training examples (m d), and which rows are not padding (m)."""
-    objective = client.objective
-    assert isinstance(objective, LinearRegression)
-    x = client.train.x if objective.features is None else objective.features(client.train.x)
-    return x, client.train.weight > 0
-
-
-def _size(client: Client, weights: Weights) -> Tensor:
-    m = (client.train.weight > 0).sum()
-    return m if weights == "examples" else torch.ones_like(m)
-
-
-def _refine(client: Client, model: Params, local: Descent, refinement: Refinement) -> Params:
-    if refinement == "fedprox":
-        return _proximal(client, model, local.lr)
-    objective = client.objective
-    twice = getattr(objective, "squared", False) and not getattr(objective, "half", False)  # the paper's loss
-    return descend(client, model, replace(local, lr=local.lr / 2) if twice else local)
-
-
-def _proximal(client: Client, model: Params, lr: float) -> Params:
-    """argmin of ‖y − xθ‖² / 2m + ‖θ − θ_old‖² / 2η: θ_old − c xᵀ (I + c x xᵀ)⁻¹ (x θ_old − y), where c = η / m."""
-    x, real = linear_features(client)
-    c = lr / real.sum().clamp_min(1).to(x.dtype)
-    x = torch.where(real[:, None], x, 0)
-    residual = torch.where(real, x @ model["weight"] - client.train.y, 0)
-    m, d = x.shape
-    if m <= d:
-        step = x.mT @ torch.linalg.solve(torch.eye(m).to(x) + c * (x @ x.mT), residual)
-    else:
-        step = torch.linalg.solve(torch.eye(d).to(x) + c * (x.mT @ x), x.mT @ residual)
-    return {"weight": model["weight"] - c * step}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,50 +67,33 @@ class FedX:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.temperature > 0, f"temperature must be positive, got {self.temperature}.")
 
-    @property
-    def planned_rounds(self) -> int:
-        """One snapshot a round."""
-        return self.rounds
-
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Choose, refine and average, round after round."""
-        at = start or self._fresh(fed)
         linear = isinstance(fed.objective, LinearRegression)
         require(linear or self.refinement == "fedavg", _NOT_LINEAR)
-        for t in range(at.round, self.rounds):
+        soft = self.temperature if self.assignment == "soft" else None
+
+        def refine(at: Snapshot, t: int) -> Answers:
             if t == 0 and linear:
                 self._check_step(fed)
-            yield (at := self._round(fed.clients.sample(self.participants), at, self.local.at(t)))
+            work = Work(local=self._local(fed, t), weights=self.weights, proximal=self.refinement == "fedprox")
+            return ask(fed.clients.sample(self.participants), at, work, soft=soft)
 
-    def _fresh(self, fed: Federation) -> Snapshot:
-        if self.k is None:
-            raise InvalidInput("FedX has no models to start from and no k: give k, or start it from another's result.")
-        return Snapshot.fresh(fed, self.k)
+        return alternate(begin(fed, self.k, start), self.rounds, refine, self._average, soft=soft)
 
-    def _round(self, clients: Cohort, at: Snapshot, local: Descent) -> Snapshot:
-        of, weights, shares = self.refinement, self.weights, None
-        if self.assignment == "hard":
-            hard = clients.sum(choose_and_refine, at.models, local=local, refinement=of, weights=weights)
-            mean, weight, label, loss = hard.value.mean(empty=at.models), *hard.value[1:]
-            answered = hard.clients
-        else:
-            soft = clients.sum(
-                weigh_and_refine,
-                at.models,
-                local=local,
-                refinement=of,
-                weights=weights,
-                temperature=self.temperature,
-            )
-            mean, weight, label, (loss, likely) = soft.value.mean(empty=at.models), *soft.value[1:]
-            answered = soft.clients
-            before = likely.new_zeros(len(at.labels), at.k) if at.shares is None else at.shares
-            shares = before.index_copy(0, answered.ids.to(likely.device), likely)
-        if self.averaging == "all":
-            whole = int(answered.sizes.sum()) if weights == "examples" else len(answered)
-            mean = tree_map(lambda new, old: old + _led(weight, old) / whole * (new - old), mean, at.models)
-        notes = {"train_loss": float(loss.mean())}
-        return at.next(models=mean, labels=(answered, label), shares=shares, notes=notes)
+    def _local(self, fed: Federation, t: int) -> Descent:
+        """The step of round t: η is one on half of the mean square, whatever factor c the objective has."""
+        local, c = self.local.at(t), fed.objective.squared
+        halved = c is not None and self.refinement == "fedavg"
+        return replace(local, lr=local.lr * 0.5 / c) if halved and c is not None else local
+
+    def _average(self, models: Params, replies: Answers, t: int) -> Params:
+        """The mean over members, or over all that answered: those outside a cluster return its model as it was."""
+        mean, weight, answered = replies.value.mean(empty=models), replies.value.weight, replies.clients
+        if self.averaging == "members":
+            return mean
+        whole = int(answered.sizes.sum()) if self.weights == "examples" else len(answered)
+        return tree_map(lambda new, old: old + _led(weight, old) / whole * (new - old), mean, models)
 
     def _check_step(self, fed: Federation) -> None:
         """The theory wants η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""

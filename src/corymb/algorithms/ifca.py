@@ -14,53 +14,30 @@ clients when clusters have collapsed (`repair=False` is the paper's algorithm); 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import Tensor
-
-from corymb.algorithms.moment_descent import MomentDescent
-from corymb.algorithms.parts.repair import repaired
+from corymb.algorithms.parts import repair
+from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
 from corymb.algorithms.parts.saving import Saving, sightings
-from corymb.algorithms.parts.sharing import Sent, average_shared, pack, tie
-from corymb.algorithms.parts.starts import LOSS_VECTOR_ROUNDS, by_local_models, by_loss_vectors, by_probes
-from corymb.algorithms.parts.work import Averaging, Weights, Work, work_on_own, work_softly
-from corymb.core.client import Client, Share, on_client
-from corymb.core.federation import Cohort, Federation, Replies, Sums, each
-from corymb.core.snapshot import Snapshot, best_of, stages
-from corymb.local import Descent, losses, one_hot, serve_assigned
+from corymb.algorithms.parts.scoring import least_loss
+from corymb.algorithms.parts.sharing import mean_models, step_along, tie
+from corymb.algorithms.parts.work import Averaging, Weights, Work, warn_of_long_step
+from corymb.algorithms.parts.wrapped import Init, wrapped
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot, planned_rounds
+from corymb.local import Descent, serve_assigned
 from corymb.settings import require
-from corymb.trees import Params, add, count, take
-
-log = logging.getLogger(__name__)
-
-
-@on_client
-def choose_and_work(client: Client, sent: Sent, *, work: Work) -> Share[Tensor]:
-    """Work on the model that fits best; the note is every model's loss beforehand."""
-    models = sent.models()
-    choosing, working = work.parts(client)
-    fit = losses(client, models, on=choosing)
-    label = fit.argmin()
-    value = work.on(client, take(models, label), working)
-    return Share(value, weight=one_hot(label, count(models)) * work.weight(client), label=label, note=fit)
-
-
-@on_client
-def least_loss(client: Client, sent: Sent) -> Share[tuple[()]]:
-    """The loss of the model that fits best, for the comparison of restarts."""
-    fit = losses(client, sent.models())
-    return Share({"loss": fit.min()}, weight=one_hot(fit.argmin() * 0, 1))
+from corymb.trees import Params
 
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA:
     """Clusters and models at the same time, by alternating choice and training."""
 
-    k: int | Literal["auto"]
-    """Clusters; `auto` finds their number from clients' losses on a few local models."""
+    k: int | Literal["auto"] | None
+    """Clusters; `auto` finds their number from clients' losses on a few local models, None takes the start's."""
     rounds: int = 60
     local: Descent = Descent(lr=0.1, steps=10)
     """What a client does with the model it chose; option I takes only the step size from it."""
@@ -74,100 +51,72 @@ class IFCA:
     """Patterns of the names of parameters that all clusters share: sent once, averaged over all participants."""
     saving: Saving | None = None
     """Send settled clients their own model only."""
-    fresh: bool = False
-    """New examples each round, for choosing and for working, as in the paper's theory."""
     soft: float | None = None
     """A temperature: work on every model, each weighted by how well it fits."""
     restarts: int = 1
     """Independent runs; the one with the least training loss is kept."""
-    init: Literal["random", "loss-vectors", "one-shot", "moment-descent"] = "random"
+    init: Init = "random"
     """Random models; or from groups found by losses on random models, or by local models; or moment descent's."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves for `k="auto"` and `init="one-shot"`."""
     repair: bool = True
-    """Regroup clients when clusters have collapsed: no part of the paper."""
+    """Regroup clients when clusters have collapsed: not part of the paper."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
-        require(self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
+        auto = self.k == "auto"
+        require(self.k is None or self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.restarts >= 1, f"restarts must be at least 1, got {self.restarts}.")
         require(self.soft is None or self.soft > 0, f"soft is a temperature above 0, got {self.soft}.")
-        require(not (self.saving and (self.fresh or self.soft)), "saving goes with neither fresh nor soft.")
-        require(self.k != "auto" or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
+        require(not (self.saving and self.soft), "saving and soft do not go together.")
+        require(not auto or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
+        alone = "k='auto' asks every client and is a start by itself: leave participants and init out, or give k."
+        require(not auto or (self.participants is None and self.init == "random"), alone)
 
     @property
     def planned_rounds(self) -> int:
-        """All restarts, each with its start and the round that scores it."""
-        coarse = MomentDescent(then=None).planned_rounds
-        starts = {"random": 0, "loss-vectors": LOSS_VECTOR_ROUNDS, "one-shot": 1, "moment-descent": coarse}
-        start = 3 if self.k == "auto" else starts[self.init]
-        once = start + self.rounds
-        return once if self.restarts == 1 else self.restarts * (once + 1)
+        """T, and whatever `restarts`, `init` and k = "auto" add."""
+        outer = wrapped(self)
+        return self.rounds if outer is None else planned_rounds(outer)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """The best of `restarts` runs."""
-        return best_of(self.restarts, self._once, self._training_loss, fed, start)
+        """Algorithm 2; where `restarts`, `init` or k = "auto" ask for more, inside the wrappers that do it."""
+        if (outer := wrapped(self)) is not None:
+            return outer.run(fed, start)
+        assert self.k != "auto"
 
-    def _once(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        if self.k != "auto" and self.init == "random":
-            return self._rounds(fed, start)
-        return stages(fed, start, start=self._start, rounds=self._rounds)
+        def choose(at: Snapshot, t: int) -> Answers:  # lines 4 to 9
+            work = Work(local=self.local.at(t), averaging=self.averaging, weights=self.weights)
+            groups = repair.regrouped(fed, at, self.participants)
+            if groups is not None:
+                return ask(groups, at, work, own=True)
+            settled = self.saving is not None and self.saving.settled(at, t)
+            return ask(fed.clients.sample(self.participants), at, work, shared=self.shared, soft=self.soft, own=settled)
 
-    def _start(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        work = Work(local=self.local, weights=self.weights)
-        if self.k == "auto":
-            return by_probes(fed, self.alone, work, start)
-        if self.init == "one-shot":
-            return by_local_models(fed, self.k, self.alone, start)
-        if self.init == "moment-descent":
-            return MomentDescent(k=self.k, then=None).run(fed, start)
-        return by_loss_vectors(fed, self.k, work, start)
+        def average(models: Params, replies: Answers, t: int) -> Params:  # lines 10 to 14
+            if self.averaging == "models":
+                return mean_models(models, replies.value, self.shared)
+            return step_along(models, replies.value, self._step(fed, t), self.shared)
 
-    def _rounds(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        if self.fresh and int(fed.sizes.min()) < 2 * self.rounds:
-            require(False, f"fresh wants {2 * self.rounds} examples a client (2 a round), one has {fed.sizes.min()}.")
-        at = start or Snapshot.fresh(fed, int(self.k))
-        at = tie(at, self.shared) if at.round == 0 else at
-        for t in range(at.round, self.rounds):
-            before, replies = at, self._ask(fed, at, t)
-            at = at.next(
-                models=average_shared(self._moved(fed, at.models, replies.value, t), replies.value, self.shared),
-                labels=(replies.clients, replies.value.label),
-                carry=sightings(at, replies) if self.saving else {},
-                notes={"train_loss": float(replies.value.note.amin(1).mean())},
-            )
-            if self.repair and at.k > 1 and not (self.fresh or self.soft):
-                at = repaired(before, at, replies, fed.key("collapse"))
-            yield at
+        def watch(before: Snapshot, at: Snapshot, replies: Answers) -> Snapshot:
+            carry = sightings(before, replies) if self.saving else {}
+            if self.averaging == "gradients":
+                carry |= warn_of_long_step(fed, before, self._step(fed, before.round), replies.value)
+            at = replace(at, carry=carry)
+            if not self.repair or at.k == 1 or self.soft is not None:
+                return at
+            return repair.watch(fed, before, at, replies, left=self.rounds - at.round)
 
-    def _ask(self, fed: Federation, at: Snapshot, t: int) -> Replies[Sums[Tensor]]:
-        fresh = (t, self.rounds) if self.fresh else None
-        work = Work(local=self.local.at(t), averaging=self.averaging, weights=self.weights, fresh=fresh)
-        if "regrouped" in at.carry:
-            return self._each_its_own(fed.clients[at.carry["regrouped"][fed.clients.ids]], at, work)
-        participants = fed.clients.sample(self.participants)
-        if self.saving and self.saving.settled(at, t):
-            return self._each_its_own(participants, at, work)
-        if self.soft is not None:
-            return participants.sum(work_softly, pack(at.models, self.shared), work=work, temperature=self.soft)
-        return participants.sum(choose_and_work, pack(at.models, self.shared), work=work)
+        at = begin(fed, self.k, start)
+        return alternate(tie(at, self.shared), self.rounds, choose, average, soft=self.soft, watch=watch)
 
-    def _each_its_own(self, participants: Cohort, at: Snapshot, work: Work) -> Replies[Sums[Tensor]]:
-        own = at.labels[participants.ids]
-        return participants.sum(work_on_own, each(at.models, of=own), each(own), k=at.k, work=work)
-
-    def _moved(self, fed: Federation, models: Params, sums: Sums[Tensor], t: int) -> Params:
-        """Option II: means; option I: a step along the sum of gradients over **all** clients, asked or not."""
-        if self.averaging == "models":
-            return sums.mean(empty=models)
+    def _step(self, fed: Federation, t: int) -> float:
+        """Option I: γ / n, where n is the number of **all** clients, asked or not (or of all their examples)."""
         everybody = len(fed.clients) if self.weights == "clients" else int(fed.clients.sizes.sum())
-        step = self.local.at(t).lr / everybody
-        if getattr(fed.objective, "squared", False) and (largest := step * float(sums.weight.max())) >= 1:
-            log.warning("lr × the largest cluster's share is %.2g: on squared loss steps of 1 or more diverge", largest)
-        return add(models, sums.total, alpha=-step)
+        return self.local.at(t).lr / everybody
 
-    def _training_loss(self, fed: Federation, at: Snapshot) -> float:
-        sums = fed.clients.sum(least_loss, pack(at.models, self.shared)).value
-        return float(sums.total["loss"] / sums.weight)
+    def score(self, fed: Federation, at: Snapshot) -> float:
+        """The mean loss of the model that fits each client best: what restarts are compared by."""
+        return least_loss(fed, at, self.shared)

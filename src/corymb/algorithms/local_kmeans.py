@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from corymb.algorithms.parts.starts import by_local_models, by_probes
+from corymb.algorithms.parts.starts import ByProbes, by_local_models
+from corymb.algorithms.parts.then import stages
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot, stages
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
 from corymb.settings import require
 
@@ -43,10 +44,7 @@ class LocalKMeans:
         """Train alone, group, average."""
         if self.k != "auto":
             return by_local_models(fed, self.k, self.alone, start)
-        return stages(fed, start, find=self._find, average=self._average)
-
-    def _find(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        return by_probes(fed, self.alone, None, start)
+        return stages(fed, start, find=ByProbes(alone=self.alone).run, average=self._average)
 
     def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         assert start is not None  # its number of models is the k that was found

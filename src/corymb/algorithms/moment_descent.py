@@ -35,9 +35,10 @@ from torch import Tensor
 
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.parts.moments import move, multiply
+from corymb.algorithms.parts.then import stages
 from corymb.clustering.grouping import complete_linkage, group_means, k_means
 from corymb.core.federation import Cohort, Federation, TooFewReplies, each
-from corymb.core.snapshot import Snapshot, stages
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold, normal
 from corymb.local import serve_assigned
 from corymb.objectives.regression import LinearRegression
@@ -106,7 +107,7 @@ class MomentDescent:
     @property
     def planned_rounds(self) -> int:
         """Every step of orthogonal iteration is a round, and so is every step of the anchors."""
-        return self.iterations * (self._looks + 1) + (self.then.planned_rounds if self.then else 0)
+        return self.iterations * (self._looks + 1) + (planned_rounds(self.then) if self.then else 0)
 
     @property
     def _looks(self) -> int:
@@ -135,27 +136,26 @@ class MomentDescent:
         start = at.models["weight"][:1]
         d, points = start.shape[-1], (self.points or 8 * self.k) * (self.iterations if self.fresh else 1)
         require(self.k <= d, f"k = {self.k} clusters do not fit into {d} features: k must be at most {d}.")
-        able, least = fed.clients[fed.sizes >= points], self.anchors or self.k
+        able, least = fed.clients.where(fed.sizes >= points), self.anchors or self.k
         lack = f"{len(able)} clients have the {points} points that an anchor needs, wanted {least} such clients"
         require(len(able) >= least, f"{lack}: lower points, anchors or k, or bring larger clients.")
         anchors = able.sample(self.anchors or max(self.k, math.ceil(6 * self.k * math.log(self.k))))
-        ids = anchors.ids[fed.name_hashes[anchors.ids].argsort()]  # groups are numbered by names, not by positions
-        used = torch.zeros(len(fed.clients), dtype=torch.bool).index_fill(0, ids, True)
-        carry = {"anchors": ids, "estimates": start.repeat(len(ids), 1), "used": used}
+        anchors = anchors[anchors.pick(fed.name_hashes).argsort()]  # groups are numbered by names, not by positions
+        carry = {"anchors": anchors.ids, "estimates": start.repeat(len(anchors), 1), "used": anchors.mask}
         return replace(at, carry=carry)
 
     def _choose_panel(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
         """Line 7: whom to ask in this iteration, and a random basis for every anchor."""
         estimates, used = at.carry["estimates"], at.carry["used"]
-        able = fed.clients[(fed.sizes >= 2) & ~(used & self.fresh)]  # one point makes no pair
+        able = fed.clients.where((fed.sizes >= 2) & ~(used & self.fresh))  # one point makes no pair
         part = max(1, len(able) // (self.iterations - t)) if self.fresh else None
         panel = able.sample(self.panel or part)
         d = estimates.shape[1]
         self._check_panel(panel, features=d, first=t == 0)
-        keys = fold(fed.key("bases"), fed.name_hashes[at.carry["anchors"]])
+        keys = fold(fed.key("bases"), Cohort(fed, at.carry["anchors"]).pick(fed.name_hashes))
         new = {
             "panel": panel.ids,
-            "used": used.index_fill(0, panel.ids, True),
+            "used": used | panel.mask,
             "bases": random_bases(keys, d, self.k).to(estimates),
             "noise": fed.key("noise"),
         }
@@ -187,9 +187,9 @@ class MomentDescent:
 
     def _product(self, fed: Federation, at: Snapshot, bases: Tensor, which: slice) -> Tensor:
         """Y_i times a basis for the anchors `which`, the mean over the panel: a d k."""
-        panel, sent = fed.clients[at.carry["panel"]], at.carry["estimates"][None]
+        panel, sent = Cohort(fed, at.carry["panel"]), at.carry["estimates"][None]
         if self.noise:  # the same two draws for a client in every step of one iteration
-            keys = fold(at.carry["noise"], fed.name_hashes[panel.ids])
+            keys = fold(at.carry["noise"], panel.pick(fed.name_hashes))
             sent = sent + self.noise * normal(keys, (2, *sent.shape[1:])).to(sent)  # n 2 a d
         sent = each(sent[:, :, which]) if self.noise else sent[:, which]
         own = (panel.ids[:, None] == at.carry["anchors"][which]).long()  # n a
@@ -201,7 +201,7 @@ class MomentDescent:
 
     def _move(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
         """Lines 10 to 16: every anchor takes a step; the groups that anchors form by now are the models."""
-        anchors, estimates = fed.clients[at.carry["anchors"]], at.carry["estimates"].clone()
+        anchors, estimates = Cohort(fed, at.carry["anchors"]), at.carry["estimates"].clone()
         low, high = self.spectrum
         replies = anchors.map(
             move,
@@ -213,7 +213,7 @@ class MomentDescent:
             step=low / (2 * high**2),
             stop=self.epsilon * (self.separation or 0),
         )
-        replied = torch.isin(anchors.ids, replies.clients.ids).to(estimates.device)
+        replied = anchors.pick(replies.clients.mask).to(estimates.device)
         estimates[replied] = replies.value.estimate
         groups = complete_linkage(
             estimates, self.separation and self.separation / 2, most=max(self.k, len(anchors) // 2)
@@ -221,7 +221,7 @@ class MomentDescent:
         labels = groups.labels if groups.number == self.k else k_means(estimates, self.k, fed.key("k-means"))
         if groups.number != self.k and t + 1 == self.iterations:
             log.warning("the anchors form %d groups, not k = %d: k-means makes them k", groups.number, self.k)
-        everybody = torch.full_like(at.labels, -1).index_copy(0, anchors.ids, labels)
+        everybody = anchors.put(torch.full_like(at.labels, -1), labels)
         notes = {
             "iteration": t + 1,
             "groups": groups.number,

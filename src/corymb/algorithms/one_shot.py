@@ -1,7 +1,8 @@
 """One-shot clustering: local models once, k-means on them, then a federated algorithm inside each cluster.
 
-Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in a Heterogeneous Environment (2019), as 000's Algorithm 1 and
-004's baseline have it. Every client sends the minimiser of its own loss.
+Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in a Heterogeneous Environment (2019); also Algorithm 1 of
+Ghosh, Chung, Yin, Ramchandran (IEEE Transactions on Information Theory 2022) and a baseline of Su, Xu, Yang (NeurIPS
+2022). Every client sends the minimiser of its own loss.
 
 Departures from the paper: for networks the minimiser is replaced by `alone`, descent from one common start; a linear
 model is solved exactly (the solution of least norm where a client has fewer examples than features).
@@ -15,12 +16,15 @@ from typing import Literal
 
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
-from corymb.algorithms.parts.starts import by_local_models, by_probes
+from corymb.algorithms.moment_descent import MomentDescent
+from corymb.algorithms.parts.starts import ByProbes, by_local_models
+from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
 from corymb.algorithms.parts.work import Work
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot, stages
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
 from corymb.settings import require
 
@@ -33,7 +37,7 @@ class OneShot:
     """Clusters; `auto` finds their number from clients' losses on a few local models."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
-    inner: FedAvg | FedProx | IFCA = FedAvg()
+    inner: FedAvg | FedProx | IFCA | FedX | MomentDescent = FedAvg()
     """What runs inside each cluster."""
 
     serve = serve_assigned
@@ -44,7 +48,7 @@ class OneShot:
     @property
     def planned_rounds(self) -> int:
         """One exchange (three to find k), then the inner algorithm's."""
-        return (3 if self.k == "auto" else 1) + self.inner.planned_rounds
+        return (3 if self.k == "auto" else 1) + planned_rounds(self.inner)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Cluster once, then train."""
@@ -52,7 +56,7 @@ class OneShot:
 
     def _cluster(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         if self.k == "auto":
-            return by_probes(fed, self.alone, Work(local=self.alone), start)
+            return ByProbes(alone=self.alone, work=Work(local=self.alone)).run(fed, start)
         return by_local_models(fed, self.k, self.alone, start)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:

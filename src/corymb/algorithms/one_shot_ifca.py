@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.parts.then import Then
 from corymb.algorithms.sr_fca import SRFCA
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot, stages
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
 
 
@@ -44,16 +45,18 @@ class OneShotIFCA:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
-        self._one_shot, self._ifca(1)  # their checks are ours
+        _ = self._stages  # their checks are ours
+
+    keeps_memory = True  # ONE_SHOT's local models
 
     @property
     def planned_rounds(self) -> int:
         """ONE_SHOT's and IFCA's."""
-        return self._one_shot.planned_rounds + self.rounds
+        return planned_rounds(self._stages)
 
     @property
-    def _one_shot(self) -> SRFCA:
-        return SRFCA(
+    def _stages(self) -> Then:
+        one_shot = SRFCA(
             threshold=self.threshold,
             least=self.least,
             alone=self.alone,
@@ -61,14 +64,9 @@ class OneShotIFCA:
             components=self.components,
             refinements=0,
         )
-
-    def _ifca(self, k: int) -> IFCA:
-        return IFCA(k=k, rounds=self.rounds, local=self.local, participants=self.participants, repair=self.repair)
+        ifca = IFCA(k=None, rounds=self.rounds, local=self.local, participants=self.participants, repair=self.repair)
+        return Then(first=one_shot, second=ifca, names=("one_shot", "ifca"))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Find clusters, then let clients choose."""
-        return stages(fed, start, one_shot=self._one_shot.run, ifca=self._choose)
-
-    def _choose(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        assert start is not None  # the clusters come from the stage before
-        return self._ifca(start.k).run(fed, start)
+        return self._stages.run(fed, start)

@@ -12,10 +12,12 @@ import torch
 
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts.within import within
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import serve_assigned
 from corymb.settings import require
 
@@ -26,7 +28,7 @@ class Oracle:
 
     groups: tuple[int, ...]
     """Each client's cluster, from 0 up."""
-    inner: FedAvg | FedProx | IFCA = FedAvg()
+    inner: FedAvg | FedProx | IFCA | FedX | MomentDescent = FedAvg()
     """What runs inside each cluster."""
 
     serve = serve_assigned
@@ -39,7 +41,7 @@ class Oracle:
     @property
     def planned_rounds(self) -> int:
         """The inner algorithm's."""
-        return self.inner.planned_rounds
+        return planned_rounds(self.inner)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """The inner algorithm in every cluster at once."""
@@ -47,4 +49,5 @@ class Oracle:
             len(self.groups) == len(fed.clients),
             f"groups names {len(self.groups)} clients, the federation has {len(fed.clients)}.",
         )
-        return within(fed, torch.tensor(self.groups), self.inner, start)
+        nobody = torch.full((len(fed.names),), -1)
+        return within(fed, fed.clients.put(nobody, torch.tensor(self.groups)), self.inner, start)

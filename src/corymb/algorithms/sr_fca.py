@@ -42,7 +42,7 @@ from corymb.clustering.distances import measure_named
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Cohort, Federation, each
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
 from corymb.local import Descent, loss
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
@@ -99,6 +99,7 @@ class SRFCA:
     """What trains the last clusters on."""
 
     serve = serve_refined
+    keeps_memory = True
 
     def __post_init__(self) -> None:
         given = self.threshold == "auto" or self.threshold > 0
@@ -113,7 +114,7 @@ class SRFCA:
     @property
     def planned_rounds(self) -> int:
         """Two for ONE_SHOT, `rounds` and one more for each REFINE, and those of `finish`."""
-        return sum(rounds for _, rounds, _ in self._plan) + (self.finish.planned_rounds if self.finish else 0)
+        return sum(rounds for _, rounds, _ in self._plan) + (planned_rounds(self.finish) if self.finish else 0)
 
     @property
     def _plan(self) -> list[tuple[str, int, Step]]:
@@ -149,19 +150,22 @@ class SRFCA:
         start, measure = take(at.models, 0), measure_named(self.distance)
         own = fed.clients.map(publish_own)  # whoever has none is turned down, and gets no cluster
         known = measure.known(own.clients, own.value)
-        ids, distances = known.clients.ids, measure.between_clients(known.value)
+        members, distances = known.clients, measure.between_clients(known.value)
         threshold, notes = settle_threshold(
             self.threshold, distances, fed.key("threshold"), least=self.least, squared=measure.squared
         )
-        labels = self._groups(distances, threshold, fed, fed.name_hashes[ids], min(self.least, len(ids)))
+        labels = self._groups(distances, threshold, fed, members.pick(fed.name_hashes), min(self.least, len(members)))
         k = int(labels.max()) + 1
         nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
         require(k > 0, f"threshold={threshold:.3g} puts no clients together: the nearest are {nearest:.3g} apart.")
-        models = group_mean(take(own.value, torch.isin(own.clients.ids, ids)), labels, _copies(start, k))
-        carry = {"members": ids, "known": known.value, "threshold": torch.tensor(threshold, dtype=torch.float64)}
+        models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
+        carry = {
+            "members": members.ids,
+            "known": known.value,
+            "threshold": torch.tensor(threshold, dtype=torch.float64),
+        }
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
-        labels = at.labels.index_copy(0, ids, labels)
-        return at.next(models=models, labels=labels, carry=carry | _named("w0", start), notes=notes)
+        return at.next(models=models, labels=(members, labels), carry=carry | _named("w0", start), notes=notes)
 
     def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
         """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""
@@ -169,8 +173,8 @@ class SRFCA:
         models = _part(at.carry, "omega") or (at.models if self.warm else _copies(start, at.k))
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
-        replies = cohort.map(work_in_cluster, each(models, of=at.labels[cohort.ids]), work=work)
-        labels, rows = at.labels[replies.clients.ids], replies.value.value
+        replies = cohort.map(work_in_cluster, each(models, of=cohort.pick(at.labels)), work=work)
+        labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)
             models = add(models, group_trimmed_mean(rows, labels, still, trim=self.trim), alpha=-local.lr)
@@ -184,10 +188,10 @@ class SRFCA:
     def _refine(self, fed: Federation, at: Snapshot) -> Snapshot:
         """RECLUSTER and MERGE, after one question to all clients."""
         measure, models = measure_named(self.distance), _part(at.carry, "omega")
-        ids, threshold = at.carry["members"], float(at.carry["threshold"])
-        fit = measure.fit(fed.clients[torch.isin(fed.clients.ids, ids)], models)
-        here = torch.isin(ids, fit.clients.ids)
-        known, before = at.carry["known"].cpu()[here][:, here], at.labels[ids[here]]
+        members, threshold = Cohort(fed, at.carry["members"]), float(at.carry["threshold"])
+        fit = measure.fit(members, models)
+        here = members.pick(fit.clients.mask)
+        known, before = at.carry["known"].cpu()[here][:, here], fit.clients.pick(at.labels)
         labels, apart = recluster(measure, known, fit.value, before)
         merged = merge(
             measure, models, fit.value, labels, apart, partial(self._groups, threshold=threshold, fed=fed), self.least
@@ -200,7 +204,7 @@ class SRFCA:
             "merged": len(labels.unique()) - count(merged.models) - merged.dissolved,
             "dissolved": merged.dissolved,
         }
-        labels = everybody.index_copy(0, ids[here], merged.labels)
+        labels = fit.clients.put(everybody, merged.labels)
         return at.next(models=merged.models, labels=labels, carry=carry, notes=notes)
 
     def _groups(
@@ -212,9 +216,8 @@ class SRFCA:
         return pivot_groups(distances, threshold, order=order, draws=fold(fed.key("pivots"), order), least=least)
 
     def _participants(self, fed: Federation, at: Snapshot) -> Cohort:
-        mine, everybody = at.labels[fed.clients.ids], fed.clients
-        chosen = [everybody[mine == c].sample(self.participants).ids for c in range(at.k)]
-        return everybody[torch.isin(everybody.ids, torch.cat(chosen))]
+        chosen = [fed.clients.where(at.labels == c).sample(self.participants).mask for c in range(at.k)]
+        return fed.clients.where(torch.stack(chosen).any(0))
 
 
 def _copies(model: Params, k: int) -> Params:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corymb.cli.data import describe
+from corymb.core.snapshot import planned_rounds
 from corymb.data import digits
 from corymb.report.html import write_report
 from corymb.runs.catalogue import configure
@@ -42,7 +43,7 @@ def main(rows: Sequence[DemoRun] = ROWS, *, parent: str | Path = "runs") -> None
     for row in rows:
         print(row.title, file=sys.stderr)
         algorithm = configure(row.algorithm, data, **row.settings)
-        with RoundLine(algorithm.planned_rounds) as line:
+        with RoundLine(planned_rounds(algorithm)) as line:
             show_line = line if sys.stderr.isatty() else None
             # The runs are too small to gain from a second thread.
             run = fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0)

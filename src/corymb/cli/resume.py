@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from corymb.cli.request import Request
 from corymb.cli.summary import print_result
+from corymb.core.snapshot import planned_rounds
 from corymb.runs.catalogue import ALGORITHMS
 from corymb.runs.fit import resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
@@ -38,7 +39,7 @@ def resume(
     started_in = Path(str(environment.get("working_folder", ".")))
     with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
         data, algorithm = request.load()
-        with RoundLine(algorithm.planned_rounds) as line:
+        with RoundLine(planned_rounds(algorithm)) as line:
             progress = None if quiet else line
             model = request.fit_options.model
             done = resume_run(folder, algorithm, data, model, max_seconds=max_seconds, progress=progress)

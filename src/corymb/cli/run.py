@@ -13,6 +13,7 @@ from corymb.cli.exits import Exit
 from corymb.cli.options import given, merged, options_of
 from corymb.cli.request import USAGE, FitOptions, Request, read_toml
 from corymb.cli.summary import print_result
+from corymb.core.snapshot import planned_rounds
 from corymb.runs.catalogue import ALGORITHMS, row_of
 from corymb.runs.fit import start_run
 from corymb.runs.folder.layout import check_free, new_folder
@@ -122,7 +123,7 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
         check_free(output.out)
     data, algorithm = request.load()
     folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{request.algorithm}")
-    line = RoundLine(algorithm.planned_rounds)
+    line = RoundLine(planned_rounds(algorithm))
     try:
         with line:
             run = start_run(

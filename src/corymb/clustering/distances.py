@@ -95,8 +95,7 @@ class CrossLosses:
     def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
         """Everybody's loss of everybody's model."""
         replies = cross_losses(clients, own)
-        answered = torch.isin(clients.ids, replies.clients.ids)
-        return replace(replies, value=replies.value[:, answered])
+        return replace(replies, value=replies.value[:, clients.pick(replies.clients.mask)])
 
     def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
         """Everybody's loss of every cluster's model."""
@@ -159,7 +158,7 @@ def cross_losses(clients: Cohort, models: Params, at_once: int = AT_ONCE) -> Rep
     for first in range(0, count(models), at_once):
         parts.append(clients.map(losses_of, take(models, slice(first, first + at_once))))
         clients = parts[-1].clients
-    rows = [part.value[torch.isin(part.clients.ids, clients.ids).to(part.value.device)] for part in parts]
+    rows = [part.value[part.clients.pick(clients.mask).to(part.value.device)] for part in parts]
     return Replies(clients, torch.cat(rows, dim=1).double().cpu(), [who for part in parts for who in part.rejected])
 
 

@@ -103,6 +103,14 @@ class Memory:
         if kept is not None:
             self._write(slot, Slot(map_tensors(torch.zeros_like, kept.value), torch.tensor(False), kept.along))
 
+    def names(self) -> list[str]:
+        """The slots that any client has, whether or not this one does."""
+        return sorted({**self._stored, **self.writes})
+
+    def copy(self, slot: str, to: str) -> None:
+        """Keep under `to` what is under `slot`; nothing, for a client that has nothing there."""
+        self._write(to, self.writes.get(slot) or self._stored[slot])
+
     def _write(self, slot: str, kept: Slot) -> None:
         if self._readonly:
             raise PermissionError(f"memory slot {slot!r}: evaluation is read-only and cannot write client memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.snapshot import Algorithm, Snapshot
@@ -52,7 +53,19 @@ def drive(
             at = at and replace(at, clock=clock)
 
 
+LAST_STAGES = ("then", "finish", "inner", "second")
+"""Settings that hold the algorithm which runs last: more rounds of it make a run longer, not another one."""
+
+
 def fingerprint_of(algorithm: Algorithm, about: str) -> str:
-    """What must agree for one run to continue another: settings without `rounds`, data and model."""
+    """What must agree for one run to continue another: settings without the number of rounds, data and model."""
+    return fingerprint(type(algorithm).__name__, _without_rounds(algorithm), about)
+
+
+def _without_rounds(algorithm: object) -> dict[str, Any]:
     settings = {name: value for name, value in to_dict(algorithm).items() if name != "rounds"}
-    return fingerprint(type(algorithm).__name__, settings, about)
+    for name in settings:
+        if hasattr(stage := getattr(algorithm, name), "run"):
+            inside = _without_rounds(stage) if name in LAST_STAGES else to_dict(stage)
+            settings[name] = {"algorithm": type(stage).__name__, **inside}
+    return settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -54,20 +54,22 @@ class Snapshot:
             cohort, rows = labels
             if rows is None:
                 raise ValueError("the replies carry no labels: return Share(..., label=...) from the client function")
-            new = self.labels.clone()
-            new[cohort.ids] = rows.to(new)
-            labels = new
+            labels = cohort.put(self.labels, rows)
         if labels is not None:
             changes["labels"] = labels
         return replace(self, round=self.round + 1, **changes)
 
     def handover(self) -> Snapshot:
-        """The start of another algorithm: models, labels, seed and clock stay, the rest begins anew."""
+        """The start of another algorithm: models, labels, seed and clock stay, the rest is reset."""
         return replace(self, fingerprint="", stage="", round=0, carry={}, notes={})
 
 
 class Algorithm(Protocol):
-    """Settings with a loop of their own: yields a snapshot after every communication round, in every stage."""
+    """Settings with a loop of their own: yields a snapshot after every communication round, in every stage.
+
+    An algorithm whose runs are not `rounds` snapshots long has a property `planned_rounds` besides; one whose client
+    functions write client memory says so with `keeps_memory = True`.
+    """
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Go on from `start`, or begin."""
@@ -81,74 +83,8 @@ class Algorithm(Protocol):
         """
         ...
 
-    @property
-    def planned_rounds(self) -> int:
-        """How many snapshots a whole run yields at most."""
-        ...
 
-
-Run = Callable[[Federation, Snapshot | None], Iterator[Snapshot]]
-
-
-def stages(fed: Federation, start: Snapshot | None, /, **runs: Run) -> Iterator[Snapshot]:
-    """One algorithm after another, each started from the last one's models; `stage` says which one is at work.
-
-    A snapshot's stage is a path: `name` or `name/stage within`.
-    """
-    names = list(runs)
-    current, _, within = start.stage.partition("/") if start else (names[0], "", "")
-    at = None if start is None else replace(start, stage=within)
-    for place in range(names.index(current) if current in names else 0, len(names)):
-        name = names[place]
-        last = at
-        for inner in runs[name](fed, at):
-            last = inner
-            yield replace(inner, stage=f"{name}/{inner.stage}" if inner.stage else name)
-        at = None if last is None else last.handover()
-
-
-def best_of(
-    restarts: int, once: Run, score: Callable[[Federation, Snapshot], float], fed: Federation, start: Snapshot | None
-) -> Iterator[Snapshot]:
-    """Independent runs one after another; after each a round that scores it, and the lowest score so far is kept.
-
-    The last snapshot holds the best run's models and labels; its notes name every run's score.
-    """
-    if restarts == 1:
-        yield from once(fed, start)
-        return
-    place, _, within = start.stage.partition("/") if start else ("", "", "")
-    kind, _, number = place.partition("-")
-    first = int(number or 0) + (kind == "scored")
-    kept = start.carry if start else {}
-    at = replace(start, stage=within, carry=_without(start.carry)) if start and kind == "restart" else None
-    if start is not None and not kind:  # handed over: the first run starts there, the others afresh
-        at = start
-    for run in range(first, restarts):
-        for inner in once(fed, at):
-            at = inner
-            stage = f"restart-{run}/{at.stage}" if at.stage else f"restart-{run}"
-            yield replace(at, stage=stage, carry={**at.carry, **_best(kept)})
-        if at is None:
-            raise ValueError("a run of no rounds cannot be scored")
-        before, loss = _losses(kept), score(fed, at)
-        losses = [*before, loss]
-        if not before or loss < min(before):
-            kept = {f"best/models/{name}": value for name, value in at.models.items()} | {"best/labels": at.labels}
-        kept = {**_best(kept), "best/losses": torch.tensor(losses, dtype=torch.float64)}
-        models = {name.removeprefix("best/models/"): kept[name] for name in kept if name.startswith("best/models/")}
-        notes = {**at.notes, "restart_losses": losses, "best_restart": losses.index(min(losses))}
-        yield replace(at, stage=f"scored-{run}", models=models, labels=kept["best/labels"], carry=kept, notes=notes)
-        at = None
-
-
-def _best(carry: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value for name, value in carry.items() if name.startswith("best/")}
-
-
-def _without(carry: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value for name, value in carry.items() if not name.startswith("best/")}
-
-
-def _losses(carry: Mapping[str, Tensor]) -> list[float]:
-    return carry["best/losses"].tolist() if "best/losses" in carry else []
+def planned_rounds(algorithm: Algorithm) -> int:
+    """How many snapshots a whole run yields at most: its `rounds`, unless the algorithm counts them itself."""
+    own: int | None = getattr(algorithm, "planned_rounds", None)
+    return algorithm.rounds if own is None else own  # type: ignore[attr-defined]

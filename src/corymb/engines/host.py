@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,7 +43,6 @@ class ClientHost:
             "train": ExampleTable(data.train, order, device, placement.dtype),
             "test": ExampleTable(data.test, order, device, placement.dtype),
         }
-        self.schema = data.schema
         self._data, self._refreshed = data, list[str]()
         self._hashes = torch.tensor([hash_name(name) for name in self.names], dtype=torch.int64)
         self._begin()
@@ -56,6 +55,11 @@ class ClientHost:
     def sizes(self) -> Tensor:
         """How many training examples each client has: n."""
         return self.examples["train"].sizes
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """What the examples are like; read when it is asked for: an algorithm run by hand needs none."""
+        return self._data.schema
 
     @property
     def fingerprint(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -30,13 +30,18 @@ class LoopEngine:
 
     def _use(self, host: ClientHost) -> None:
         self.host, self.objective = host, host.objective
-        self.names, self.hosts, self.schema = host.names, host.hosts, host.schema
+        self.names, self.hosts = host.names, host.hosts
         self.commit, self.refresh = host.commit, host.refresh
 
     @property
     def sizes(self) -> Tensor:
         """How many training examples each client has: n."""
         return self.host.sizes
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """What the clients' examples are like."""
+        return self.host.schema
 
     @property
     def fingerprint(self) -> str:

@@ -8,7 +8,8 @@ first choice with a probability that falls exponentially in its n' examples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +17,59 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.parts.alternate import Answers, alternate, begin, work_on_best
+from corymb.algorithms.parts.sharing import mean_models, step_along
+from corymb.algorithms.parts.work import Averaging, Work
+from corymb.core.client import Client, Share, on_client
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.built_in.synthetic import mixed_regression_ifca
 from corymb.data.dataset import FederatedDataset
 from corymb.engines import Placement, VectorisedEngine
 from corymb.keys import fold, normal, root
-from corymb.local import Descent
+from corymb.local import Descent, part, serve_assigned
 from corymb.objectives.regression import LinearRegression
+from corymb.settings import require
 from corymb.trees import Params
 
 D, K, SEPARATION = 20, 2, 1.0
 P = 1 / K
+
+
+@on_client
+def choose_and_work_on_new(client: Client, models: Params, *, work: Work, t: int, rounds: int) -> Share[Tensor]:
+    """As in IFCA, choosing on one part of the client's examples and working on another, both new in every round."""
+    choosing, working = (part(client.train, 2 * t + i, 2 * rounds) for i in range(2))
+    return work_on_best(client, models, work, choosing=choosing, working=working)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreshIFCA:
+    """IFCA as the theory has it: a client's examples are cut into 2T parts, and every round uses two new ones."""
+
+    k: int
+    rounds: int
+    local: Descent = Descent(lr=0.1)
+    averaging: Averaging = "models"
+
+    serve = serve_assigned
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """Algorithm 2 with new examples in every round."""
+        fewest, wanted = int(fed.clients.sizes.min()), 2 * self.rounds
+        require(fewest >= wanted, f"New examples: {wanted} a client are wanted (2 a round), one has {fewest}.")
+
+        def choose(at: Snapshot, t: int) -> Answers:
+            work = Work(local=self.local.at(t), averaging=self.averaging)
+            return fed.clients.sum(choose_and_work_on_new, at.models, work=work, t=t, rounds=self.rounds)
+
+        def average(models: Params, replies: Answers, t: int) -> Params:
+            if self.averaging == "models":
+                return mean_models(models, replies.value, ())
+            return step_along(models, replies.value, self.local.at(t).lr / len(fed.clients), ())
+
+        return alternate(begin(fed, self.k, start), self.rounds, choose, average)
 
 
 class Trace(NamedTuple):
@@ -45,7 +86,7 @@ def trace(n: int, fresh: int, rounds: int, sigma: float, *, alpha: float = 0.25,
     directions = normal(fold(root(seed), "directions"), (K, D), torch.float64)
     directions = directions / directions.norm(dim=1, keepdim=True)
     start = truth + (0.5 - alpha) * SEPARATION * directions
-    algorithm = IFCA(k=K, rounds=rounds, local=Descent(lr=1 / (4 * P)), averaging="gradients", fresh=True)
+    algorithm = FreshIFCA(k=K, rounds=rounds, local=Descent(lr=1 / (4 * P)), averaging="gradients")
     errors, mistakes = [(start - truth).norm(dim=1)], torch.nan
     for at in run(algorithm, data, start, seed=seed):
         errors.append((at.models["weight"] - truth).norm(dim=1))
@@ -54,7 +95,7 @@ def trace(n: int, fresh: int, rounds: int, sigma: float, *, alpha: float = 0.25,
     return Trace(torch.stack(errors), mistakes)
 
 
-def run(algorithm: IFCA, data: FederatedDataset, start: Tensor | None, *, seed: int) -> list[Snapshot]:
+def run(algorithm: Algorithm, data: FederatedDataset, start: Tensor | None, *, seed: int) -> list[Snapshot]:
     """The snapshots of a run on mixed regression in float64, from given parameters or a random start."""
     where = Placement(dtype=torch.float64)
     fed = Federation(VectorisedEngine(LinearRegression(data.train.x.shape[1], dtype=torch.float64), data, where))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from corymb.core.engine import Engine
-from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset, load
 from corymb.data.arrays import Values
 from corymb.data.features import as_array, is_image
@@ -179,5 +179,5 @@ def as_dataset(data: FederatedDataset | str | os.PathLike[str] | Arrays, seed: i
 
 def _shown(progress: bool | Progress | None, algorithm: Algorithm) -> AbstractContextManager[Progress]:
     if progress is True:
-        return RoundLine(algorithm.planned_rounds)
+        return RoundLine(planned_rounds(algorithm))
     return nullcontext(progress or (lambda row: None))

@@ -22,7 +22,9 @@ from corymb.algorithms import (
     OneShot,
     OneShotIFCA,
     Oracle,
+    Restarts,
     Saving,
+    Then,
 )
 from corymb.core.client import Objective
 from corymb.core.driver import drive
@@ -82,6 +84,7 @@ def _probed(learns: Learns, engine: AnyEngine) -> Engine:
     return engine_maker(engine)(case.objective(), case.data(), DOUBLE)
 
 
+MOMENTS = MomentDescent(k=1, anchors=2, iterations=2, subspace_steps=2, points=4, min_panel=2, then=FedX(rounds=2))
 CASES = {
     "FedAvg": Case(FedAvg(rounds=3, local=LINE)),
     "FedAvg, a few with Adam": Case(
@@ -105,9 +108,8 @@ CASES = {
     "IFCA, saving": Case(
         IFCA(k=2, rounds=5, local=LINE, saving=Saving(stable_rounds=2, recheck_every=2), participants=6)
     ),
-    "IFCA, fresh": Case(IFCA(k=2, rounds=3, local=LINE, fresh=True)),
     "IFCA, soft": Case(IFCA(k=2, rounds=3, local=LINE, soft=2.0)),
-    "IFCA, repaired": Case(IFCA(k=3, rounds=4, local=Descent(lr=0.01), weights="examples")),
+    "IFCA, three models": Case(IFCA(k=3, rounds=4, local=Descent(lr=0.01), weights="examples")),
     "IFCA, from losses": Case(IFCA(k=2, rounds=2, local=LINE, init="loss-vectors")),
     "IFCA, from one shot": Case(IFCA(k=2, rounds=2, local=LINE, init="one-shot", restarts=2)),
     "IFCA, any number": Case(IFCA(k="auto", rounds=2, local=BATCHES, alone=BATCHES), "classes"),
@@ -145,6 +147,19 @@ CASES = {
         publishes=True,
     ),
     "one shot, then IFCA": Case(OneShotIFCA(alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True),
+    "Oracle, moment descent inside": Case(Oracle(groups=TRUTH, inner=MOMENTS)),
+    "one-shot, moment descent inside": Case(OneShot(k=2, inner=MOMENTS)),
+    "Oracle, soft FedX inside": Case(Oracle(groups=TRUTH, inner=FedX(k=2, rounds=2, assignment="soft"))),
+    "IFCA, shared layer, gradients": Case(
+        IFCA(k=2, rounds=3, local=Descent(lr=0.3), averaging="gradients", shared=("1.*",)), "classes"
+    ),
+    "restarts of CFL": Case(
+        Restarts(inner=CFL(settled=5.0, apart=0.01, rounds=2, local=LINE), times=2), remembers=True, publishes=True
+    ),
+    "restarts of the keeper": Case(Restarts(inner=Keeper(rounds=2), times=3), remembers=True),
+    "one shot, then IFCA of as many": Case(
+        Then(first=LocalKMeans(k=2), second=IFCA(k=None, rounds=2, local=LINE)),
+    ),
     "keeper": Case(Keeper(), remembers=True),
     "keeper of networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
 }

@@ -53,11 +53,7 @@ class Keeper:
     lr: float = 0.03
 
     serve = serve_assigned
-
-    @property
-    def planned_rounds(self) -> int:
-        """How many snapshots a whole run yields."""
-        return self.rounds
+    keeps_memory = True
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, self.k)
@@ -96,11 +92,6 @@ class Fragile:
     bad: tuple[int, ...] = ()
 
     serve = serve_assigned
-
-    @property
-    def planned_rounds(self) -> int:
-        """How many snapshots a whole run yields."""
-        return self.rounds
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, 1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.algorithms.fedx import linear_features
+from corymb.algorithms.parts.linear import linear_features
 from corymb.core.client import Client, Share, on_client
 from corymb.keys import normal
 from corymb.orthogonal import pair_products, points_and_pairs, power_iteration

@@ -19,7 +19,7 @@ class Saving:
     stable_rounds: int = 3
     """Settled: every client was seen so many times in a row with the same label."""
     recheck_every: int = 10
-    """Every so many rounds all models are sent all the same."""
+    """Every so many rounds all models are sent nevertheless."""
 
     def __post_init__(self) -> None:
         require(self.stable_rounds >= 1, f"stable_rounds must be at least 1, got {self.stable_rounds}.")
@@ -36,8 +36,6 @@ def sightings(at: Snapshot, replies: Replies[Sums[Tensor]]) -> dict[str, Tensor]
     seen = at.carry.get("same_label", torch.zeros_like(at.labels))
     label = replies.value.label
     assert label is not None
-    ids = replies.clients.ids
-    same = at.labels[ids] == label.to(at.labels)
-    new = seen.clone()
-    new[ids] = torch.where(same, seen[ids] + 1, 1)
-    return {"same_label": new}
+    before = replies.clients.pick(seen)
+    same = replies.clients.pick(at.labels) == label.to(at.labels)
+    return {"same_label": replies.clients.put(seen, torch.where(same, before + 1, 1))}

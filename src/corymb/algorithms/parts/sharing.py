@@ -11,7 +11,7 @@ from torch import Tensor
 from corymb.core.snapshot import Snapshot
 from corymb.core.sums import Sums
 from corymb.settings import require
-from corymb.trees import Params, count
+from corymb.trees import Params, add, count
 
 
 class Sent(NamedTuple):
@@ -40,6 +40,8 @@ def pack(models: Params, shared: tuple[str, ...]) -> Sent:
 
 def tie(at: Snapshot, shared: tuple[str, ...]) -> Snapshot:
     """A start in which the shared parameters of all models are those of the first."""
+    if at.round or not shared:
+        return at
     for pattern in shared:
         hit = [name for name in at.models if fnmatchcase(name, pattern)]
         require(bool(hit), f"shared: no parameter is called {pattern!r}. The model has: {', '.join(at.models)}.")
@@ -55,9 +57,18 @@ def _first(value: Tensor) -> Tensor:
     return value[:1].expand_as(value).clone()
 
 
-def average_shared(models: Params, sums: Sums[Tensor], shared: tuple[str, ...]) -> Params:
-    """Models whose shared parameters are the mean over all participants, whatever their cluster."""
-    if not shared:
-        return models
-    mean = {name: total.sum(0) / sums.weight.sum() for name, total in sums.total.items() if is_shared(name, shared)}
-    return models | {name: value.expand_as(models[name]).clone() for name, value in mean.items()}
+def mean_models(models: Params, sums: Sums[Tensor], shared: tuple[str, ...]) -> Params:
+    """Means within clusters (an empty one keeps its model); shared parameters are the mean over all participants."""
+    means = sums.mean(empty=models)
+    mean = {name: total.sum(0) / sums.weight.sum() for name, total in _shared(sums, shared).items()}
+    return means | {name: value.expand_as(models[name]).clone() for name, value in mean.items()}
+
+
+def step_along(models: Params, sums: Sums[Tensor], step: float, shared: tuple[str, ...]) -> Params:
+    """Models after a step against the sum of each cluster's gradients; shared parameters against the sum of all."""
+    total = {name: value.sum(0).expand_as(models[name]) for name, value in _shared(sums, shared).items()}
+    return add(models, {**sums.total, **total}, alpha=-step)
+
+
+def _shared(sums: Sums[Tensor], shared: tuple[str, ...]) -> Params:
+    return {name: total for name, total in sums.total.items() if is_shared(name, shared)}

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from corymb.algorithms.fedx import linear_features
-from corymb.algorithms.parts.repair import DISTINCT, regroup, silhouette_of, vectors
+from corymb.algorithms.parts.linear import linear_features
+from corymb.algorithms.parts.loss_vectors import DISTINCT, regroup, silhouette_of, vectors
 from corymb.algorithms.parts.work import Work, work_on_own
 from corymb.clustering.grouping import group_means, k_means
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, Replies, each
 from corymb.core.snapshot import Snapshot
-from corymb.keys import fold
-from corymb.local import Descent, descend, losses_of
+from corymb.keys import Key, fold
+from corymb.local import Descent, descend, losses_of, serve_assigned
 from corymb.objectives.regression import LinearRegression
 from corymb.trees import Params, leaves, take
 
 log = logging.getLogger(__name__)
 PROBES, MOST_CLUSTERS = 10, 10
-LOSS_VECTOR_ROUNDS = 6  # three times grouping and training
 
 
 @on_client
@@ -64,48 +63,77 @@ def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | N
     yield at.next(models=models, labels=(replies.clients, labels))
 
 
-def by_loss_vectors(fed: Federation, k: int, work: Work, start: Snapshot | None) -> Iterator[Snapshot]:
-    """Group clients by their losses on k models, train each group's favourite, and again (CLoVE, 2026).
+@dataclass(frozen=True, kw_only=True)
+class ByLossVectors:
+    """Group clients by their losses on k models, train each group's favourite, and again (the idea of CLoVE, 2026).
 
     On random models groups are blurred; after two turns of training they are not.
     """
-    at = start or Snapshot.fresh(fed, k)
-    for turn in range(at.round, LOSS_VECTOR_ROUNDS):
-        if turn % 2 == 0:
+
+    k: int
+    work: Work
+    participants: int | float | None = None
+    """Clients that are grouped, and then trained, in a turn."""
+
+    serve = serve_assigned
+    planned_rounds = 6  # three turns of grouping and training
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """Group and train by turns."""
+        at = start or Snapshot.fresh(fed, self.k)
+        for turn in range(at.round, self.planned_rounds):
+            yield (at := self._group(fed, at) if turn % 2 == 0 else train_groups(fed, at, self.work))
+
+    def _group(self, fed: Federation, at: Snapshot) -> Snapshot:
+        replies = fed.clients.sample(self.participants).map(losses_of, at.models)
+        names = replies.clients.pick(fed.name_hashes)
+        labels, favourites = regroup(replies.value, self.k, fed.key("k-means"), names)
+        labels = replies.clients.put(torch.full_like(at.labels, -1), labels)  # others' numbers mean other models now
+        return at.next(models=take(at.models, favourites), labels=labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByProbes:
+    """Finds k: a few clients' own models as probes, everybody's losses on them, and `work` in the groups."""
+
+    alone: Descent
+    """How the few train by themselves."""
+    work: Work | None = None
+    """What the groups do in a last round; None: no such round."""
+
+    serve = serve_assigned
+
+    @property
+    def planned_rounds(self) -> int:
+        """Probes, losses, work."""
+        return 2 if self.work is None else 3
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        """One snapshot for each of the three steps."""
+        at = start or Snapshot.fresh(fed, 1)
+        if at.round == 0:
+            probes = local_models(fed, at, self.alone, PROBES)
+            order = probes.clients.pick(fed.name_hashes).argsort()  # whatever order the clients stand in
+            yield (at := at.next(models=take(probes.value, order)))
+        if at.round == 1:
             replies = fed.clients.map(losses_of, at.models)
-            labels, favourites = regroup(replies.value, k, fed.key("k-means"))
-            at = at.next(models=take(at.models, favourites), labels=(replies.clients, labels))
-        else:
-            at = train_groups(fed, at, work)
-        yield at
+            names = replies.clients.pick(fed.name_hashes)
+            k, evidence = number_of_groups(replies.value, fed.key("number of groups"), names)
+            labels, favourites = regroup(replies.value, k, fed.key("k-means"), names)
+            notes = {"k": k, "silhouette_by_k": evidence}
+            at = at.next(models=take(at.models, favourites[:k]), labels=(replies.clients, labels), notes=notes)
+            yield at
+        if at.round == 2 and self.work is not None:
+            yield train_groups(fed, at, self.work)
 
 
-def by_probes(fed: Federation, alone: Descent, work: Work | None, start: Snapshot | None) -> Iterator[Snapshot]:
-    """Rounds that find k: a few clients' own models as probes, everybody's losses on them, and `work` in the groups."""
-    at = start or Snapshot.fresh(fed, 1)
-    if at.round == 0:
-        probes = local_models(fed, at, alone, PROBES)
-        order = fed.name_hashes[probes.clients.ids].argsort()  # whatever order the clients stand in
-        at = at.next(models=take(probes.value, order))
-        yield at
-    if at.round == 1:
-        replies = fed.clients.map(losses_of, at.models)
-        k, evidence = number_of_groups(replies.value, fed)
-        labels, favourites = regroup(replies.value, k, fed.key("k-means"))
-        notes = {"k": k, "silhouette_by_k": evidence}
-        at = at.next(models=take(at.models, favourites[:k]), labels=(replies.clients, labels), notes=notes)
-        yield at
-    if at.round == 2 and work is not None:
-        yield train_groups(fed, at, work)
-
-
-def number_of_groups(fit: Tensor, fed: Federation) -> tuple[int, dict[str, float]]:
+def number_of_groups(fit: Tensor, key: Key, names: Tensor) -> tuple[int, dict[str, float]]:
     """The k with the best silhouette of clients' loss vectors, or 1 where none shows groups; with the evidence."""
     points = vectors(fit)
     evidence = {}
     for k in range(2, min(MOST_CLUSTERS, len(points) - 1) + 1):
-        key = fold(fed.key("number of groups"), k)
-        evidence[str(k)] = silhouette_of(points, k_means(points, k, key), key)
+        mine = fold(key, k)
+        evidence[str(k)] = silhouette_of(points, k_means(points, k, mine), mine, names)
     best = max(evidence, key=lambda k: evidence[k], default="1")
     if not evidence or evidence[best] < DISTINCT:
         log.warning("clients show no clusters (best silhouette %.2f): one model for all", evidence.get(best, 0.0))
@@ -115,8 +143,8 @@ def number_of_groups(fit: Tensor, fed: Federation) -> tuple[int, dict[str, float
 
 def train_groups(fed: Federation, at: Snapshot, work: Work) -> Snapshot:
     """One round in which every client with a group works on that group's model."""
-    cohort = fed.clients[at.labels[fed.clients.ids] >= 0]
-    own = at.labels[cohort.ids]
+    cohort = fed.clients.where(at.labels >= 0)
+    own = cohort.pick(at.labels)
     replies = cohort.sum(
         work_on_own, each(at.models, of=own), each(own), k=at.k, work=replace(work, averaging="models")
     )

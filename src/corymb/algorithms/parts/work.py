@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
-from torch.func import vmap
 
-from corymb.algorithms.parts.sharing import Sent
-from corymb.core.client import Client, Examples, Share, Shares, on_client
-from corymb.local import Descent, descend, gradient, losses, one_hot, part
+from corymb.algorithms.parts.linear import proximal_step
+from corymb.core.client import Client, Examples, Share, on_client
+from corymb.core.federation import Federation, Sums
+from corymb.core.snapshot import Snapshot
+from corymb.local import Descent, descend, gradient, losses, one_hot
 from corymb.trees import Params
 
+log = logging.getLogger(__name__)
 Averaging = Literal["models", "gradients"]
 Weights = Literal["clients", "examples"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A round's work: training or a gradient, on which examples, with what weight."""
+    """A round's work: training or a gradient, and with what weight it counts."""
 
     local: Descent
     averaging: Averaging = "models"
     weights: Weights = "clients"
-    fresh: tuple[int, int] | None = None
-    """(t, T): examples are cut into 2T parts; round t chooses on one and works on another."""
-
-    def parts(self, client: Client) -> tuple[Examples, Examples]:
-        """The examples to choose on, and those to work on."""
-        if self.fresh is None:
-            return client.train, client.train
-        t, rounds = self.fresh
-        return part(client.train, 2 * t, 2 * rounds), part(client.train, 2 * t + 1, 2 * rounds)
+    proximal: bool = False
+    """FedProx's local problem solved in closed form instead of descent: for linear models."""
 
     def on(self, client: Client, model: Params, examples: Examples) -> Params:
         """The model trained on these examples, or its gradient there."""
+        if self.proximal:
+            return proximal_step(client, model, self.local.lr)
         if self.averaging == "models":
             return descend(client, model, self.local, on=examples)
         return gradient(client, model, on=examples)
@@ -53,12 +52,11 @@ def work_on_own(client: Client, model: Params, label: Tensor, *, k: int, work: W
     return Share(value, weight=one_hot(label, k) * work.weight(client), label=label, note=fit)
 
 
-@on_client
-def work_softly(client: Client, sent: Sent, *, work: Work, temperature: float) -> Shares[Tensor]:
-    """Work on every model; each counts by λ_j ∝ exp(−m F(θ_j) / temperature). The note is every model's loss."""
-    models = sent.models()
-    choosing, working = work.parts(client)
-    fit = losses(client, models, on=choosing)
-    shares = (-choosing.weight.sum() * fit / temperature).softmax(0)
-    value = vmap(lambda model: work.on(client, model, working))(models)
-    return Shares(value, weight=shares * work.weight(client), label=shares.argmax(), note=fit)
+def warn_of_long_step(fed: Federation, at: Snapshot, step: float, sums: Sums[Tensor]) -> dict[str, Tensor]:
+    """Say once in a run that a step along the sum of gradients is too long; what to carry, so that it is only once."""
+    largest = step * float(sums.weight.max())
+    if fed.objective.squared is None or (largest < 1 and "long_step" not in at.carry):
+        return {}
+    if "long_step" not in at.carry:
+        log.warning("lr × the largest cluster's share is %.2g: on squared loss steps of 1 or more diverge", largest)
+    return {"long_step": torch.tensor(True)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -64,7 +64,7 @@ class VectorisedEngine:
 
     def _use(self, host: ClientHost, kernels: Kernels) -> None:
         self.host, self.objective = host, host.objective
-        self.names, self.hosts, self.schema = host.names, host.hosts, host.schema
+        self.names, self.hosts = host.names, host.hosts
         self.commit, self.refresh = host.commit, host.refresh
         self.kernels = kernels
         self.budget = self._memory or _budget(host.device)
@@ -76,6 +76,11 @@ class VectorisedEngine:
     def sizes(self) -> Tensor:
         """How many training examples each client has: n."""
         return self.host.sizes
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """What the clients' examples are like."""
+        return self.host.schema
 
     @property
     def fingerprint(self) -> str:

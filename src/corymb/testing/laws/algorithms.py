@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from corymb.core.federation import Federation, Ledger
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.evaluate import evaluate
 from corymb.testing.assertions import CLOSE, assert_same_bits, assert_same_run, farthest, same_bits
 from corymb.testing.cases import TRUTH, Case, run
@@ -48,7 +48,7 @@ def check_snapshots(case: Case, engine: AnyEngine) -> None:
     """Clocks rise by one, labels are one for each client and within k, models are finite."""
     snapshots = whole(case, engine)
     assert [at.clock for at in snapshots] == list(range(1, len(snapshots) + 1))
-    assert len(snapshots) <= case.algorithm.planned_rounds
+    assert len(snapshots) <= planned_rounds(case.algorithm)
     for at in snapshots:
         assert at.seed == SEED
         assert at.labels.shape == (len(TRUTH),)
@@ -60,7 +60,7 @@ def check_snapshots(case: Case, engine: AnyEngine) -> None:
 
 def check_plan(case: Case, engine: AnyEngine = "vectorised") -> None:
     """A run yields as many snapshots as it planned."""
-    assert len(whole(case, engine)) == case.algorithm.planned_rounds
+    assert len(whole(case, engine)) == planned_rounds(case.algorithm)
 
 
 def check_same_run(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
@@ -73,7 +73,7 @@ def check_same_bytes(case: Case, engine: AnyEngine, reference: AnyEngine = "loop
     got, want = (vars(whole_run(case, name)[1]) for name in (engine, reference))
     assert got == want
     assert got["bytes_up"] > 0
-    assert got["rounds"] == case.algorithm.planned_rounds
+    assert got["rounds"] == planned_rounds(case.algorithm)
     assert got["rejected"] == []
 
 

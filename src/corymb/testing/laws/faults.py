@@ -13,7 +13,7 @@ from corymb.algorithms import IFCA, FedAvg
 from corymb.core.client import ClientFn
 from corymb.core.driver import drive
 from corymb.core.federation import ClientsFailed, Federation, Replies, TooFewReplies
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.testing import bad_clients as clients
 from corymb.testing.assertions import CLOSE, collected_warnings, expect_error, farthest
 from corymb.testing.bad_clients import MODELS, NAN, N, bad_federation, good_ids
@@ -143,7 +143,7 @@ def check_bad_client_ends_no_run(case: Case, engine: AnyEngine, *, labelled: boo
     """No algorithm ends over a bad client; `labelled`: it has a label though its replies never count."""
     fed = spoilt_federation(case, engine, [0], clients.INF)
     snapshots: list[Snapshot] = list(drive(case.algorithm, fed, seed=3))
-    assert len(snapshots) == case.algorithm.planned_rounds
+    assert len(snapshots) == planned_rounds(case.algorithm)
     assert {entry["client"] for entry in fed.ledger.rejected} <= {"client-0"}
     assert all(torch.isfinite(value).all() for at in snapshots for value in leaves(at.models))
     if not labelled:

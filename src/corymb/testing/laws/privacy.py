@@ -26,6 +26,14 @@ def numbers(tree: Tree) -> set[float]:
     return found
 
 
+def watched_run(case: Case, engine: AnyEngine) -> tuple[Spy, Federation]:
+    """A whole run and its evaluation, written down."""
+    spy, fed = _watched(case, engine)
+    *_, at = drive(case.algorithm, fed)
+    evaluate(fed, case.algorithm, at, truth=torch.tensor(TRUTH))
+    return spy, fed
+
+
 def _watched(case: Case, engine: AnyEngine) -> tuple[Spy, Federation]:
     spy = Spy(case.engine(engine))
     return spy, Federation(spy)
@@ -33,9 +41,7 @@ def _watched(case: Case, engine: AnyEngine) -> tuple[Spy, Federation]:
 
 def check_nothing_else_crosses(case: Case, engine: AnyEngine) -> None:
     """Neither examples nor client memory cross the door in a whole run and its evaluation."""
-    spy, fed = _watched(case, engine)
-    *_, at = drive(case.algorithm, fed)
-    evaluate(fed, case.algorithm, at, truth=torch.tensor(TRUTH))
+    spy, _ = watched_run(case, engine)
     data = case.data()
     examples = numbers([data.train.x, data.train.y, data.test.x, data.test.y])
     assert len(examples) > 50

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from corymb.algorithms import IFCA, FedAvg
+from corymb.algorithms import IFCA, FedAvg, Restarts
+from corymb.algorithms.parts.then import stages
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot, best_of, stages
+from corymb.core.snapshot import Snapshot
 from corymb.local import Descent
 from corymb.settings import InvalidInput
 from corymb.testing.assertions import assert_same_bits, expect_error, farthest, same_bits
@@ -69,36 +70,34 @@ def _once(case: Case) -> Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equals:
-    """Restarts of no work at all, whose losses are those given."""
+class NoWork:
+    """A run of no work at all, with a score that depends on when it was asked."""
 
     losses: tuple[float, ...]
+    rounds: int = 1
     serve = IFCA.serve
 
-    @property
-    def planned_rounds(self) -> int:
-        """Each restart, and its score."""
-        return 2 * len(self.losses)
-
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        return best_of(len(self.losses), self._once, lambda fed, at: self.losses[(fed.clock - 1) // 2], fed, start)
-
-    def _once(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, 1)
         if at.round == 0:
             yield at.next()
 
+    def score(self, fed: Federation, at: Snapshot) -> float:
+        """The loss of the restart that the clock is at."""
+        return self.losses[(fed.clock - 1) // 2]
+
 
 def check_equal_restarts(engine: AnyEngine, losses: tuple[float, ...], best: int) -> None:
     """Of equal restarts the first is kept and named, and any snapshot can be gone on from."""
+    restarts = Restarts(inner=NoWork(losses=losses), times=len(losses))
     fed = CASES["IFCA"].federation(engine)
-    got = list(drive(Equals(losses=losses), fed))
+    got = list(drive(restarts, fed))
     assert len(got) == 2 * len(losses)
     assert got[-1].notes["restart_losses"] == list(losses)
     assert got[-1].notes["best_restart"] == best
     assert farthest(got[-1].models, got[2 * best].models) == 0
     for place in range(len(got)):
-        assert_same_bits(list(drive(Equals(losses=losses), fed, got[place])), got[place + 1 :])
+        assert_same_bits(list(drive(restarts, fed, got[place])), got[place + 1 :])
 
 
 # ---- start: resume, warm start, hand-over

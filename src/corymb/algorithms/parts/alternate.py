@@ -1,0 +1,108 @@
+"""The loop that IFCA and FedX share: clients choose the model that fits best and work on it, the server averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+from torch.func import vmap
+
+from corymb.algorithms.parts.sharing import Sent, pack
+from corymb.algorithms.parts.work import Work, work_on_own
+from corymb.core.client import Client, Examples, Share, Shares, on_client
+from corymb.core.federation import Cohort, Federation, Replies, Sums, each
+from corymb.core.snapshot import Snapshot
+from corymb.local import losses, one_hot
+from corymb.settings import InvalidInput, require
+from corymb.trees import Params, count, take
+
+Answers = Replies[Sums[Tensor]]
+"""A round's replies; the note of each client is the loss of every model it was sent, before it worked."""
+Ask = Callable[[Snapshot, int], Answers]
+Average = Callable[[Params, Answers, int], Params]
+Watch = Callable[[Snapshot, Snapshot, Answers], Snapshot]
+
+
+@on_client
+def choose_and_work(client: Client, sent: Sent, *, work: Work) -> Share[Tensor]:
+    """Work on the model that fits best; the note is every model's loss beforehand."""
+    return work_on_best(client, sent.models(), work, choosing=client.train, working=client.train)
+
+
+@on_client
+def work_softly(client: Client, sent: Sent, *, work: Work, temperature: float) -> Shares[Tensor]:
+    """Work on every model; each counts by how well it fits. The note is every model's loss beforehand."""
+    models = sent.models()
+    fit = losses(client, models)
+    shares = soft_shares(fit, client.train.weight.sum(), temperature)
+    value = vmap(lambda model: work.on(client, model, client.train))(models)
+    return Shares(value, weight=shares * work.weight(client), label=fit.argmin(), note=fit)
+
+
+def work_on_best(client: Client, models: Params, work: Work, *, choosing: Examples, working: Examples) -> Share[Tensor]:
+    """The model with the least loss on some examples (ties: the lowest index), after work on others."""
+    fit = losses(client, models, on=choosing)
+    label = fit.argmin()
+    value = work.on(client, take(models, label), working)
+    return Share(value, weight=one_hot(label, count(models)) * work.weight(client), label=label, note=fit)
+
+
+def soft_shares(fit: Tensor, examples: Tensor, temperature: float) -> Tensor:
+    """λ_j ∝ exp(−m F(θ_j) / temperature): how much of a client's weight each model gets, along the last axis."""
+    return (-examples * fit / temperature).softmax(-1)
+
+
+def begin(fed: Federation, k: int | None, start: Snapshot | None) -> Snapshot:
+    """k new models, or the start's, of which there must be k; without k, as many as there are."""
+    if start is None:
+        if k is None:
+            raise InvalidInput("There are no models to start from and no k: give k, or start from another's result.")
+        return Snapshot.fresh(fed, k)
+    require(k in (None, start.k), f"The start has {start.k} models, but k = {k}: give k={start.k}, or another start.")
+    return start
+
+
+def ask(
+    clients: Cohort,
+    at: Snapshot,
+    work: Work,
+    *,
+    shared: tuple[str, ...] = (),
+    soft: float | None = None,
+    own: bool = False,
+) -> Answers:
+    """One round's question: choose and work; or, with `own`, work on the model of the cluster that one is in."""
+    if own:
+        labels = clients.pick(at.labels)
+        return clients.sum(work_on_own, each(at.models, of=labels), each(labels), k=at.k, work=work)
+    sent = pack(at.models, shared)
+    if soft is not None:
+        return clients.sum(work_softly, sent, work=work, temperature=soft)
+    return clients.sum(choose_and_work, sent, work=work)
+
+
+def alternate(
+    at: Snapshot, rounds: int, ask: Ask, average: Average, *, soft: float | None = None, watch: Watch | None = None
+) -> Iterator[Snapshot]:
+    """Ask, average, and note the loss, round after round; `watch` may add to a snapshot before it is yielded."""
+    for t in range(at.round, rounds):
+        replies = ask(at, t)
+        fit = replies.value.note
+        before, at = (
+            at,
+            at.next(
+                models=average(at.models, replies, t),
+                labels=(replies.clients, replies.value.label),
+                shares=None if soft is None else _put_shares(at, replies, soft),
+                carry={},
+                notes={"train_loss": float(fit.amin(1).mean())},
+            ),
+        )
+        yield (at := at if watch is None else watch(before, at, replies))
+
+
+def _put_shares(at: Snapshot, replies: Answers, temperature: float) -> Tensor:
+    fit = replies.value.note
+    new = soft_shares(fit, replies.clients.sizes[:, None].to(fit), temperature)
+    before = new.new_zeros(len(at.labels), at.k) if at.shares is None or not at.round else at.shares
+    return replies.clients.put(before, new)

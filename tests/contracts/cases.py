@@ -1,0 +1,10 @@
+"""The table of `corymb.testing`, and what stands above it: variants in recipes are held to the same laws."""
+
+from corymb.recipes.ifca_theory import FreshIFCA
+from corymb.testing import cases
+from corymb.testing.assertions import same_bits as same_bits
+from corymb.testing.cases import LINE, Case
+from corymb.testing.cases import TRUTH as TRUTH
+from corymb.testing.cases import run as run
+
+CASES = {**cases.CASES, "IFCA, fresh": Case(FreshIFCA(k=2, rounds=3, local=LINE))}
