@@ -51,9 +51,9 @@ def check_lost_replies(case: Case) -> None:
 
 
 def check_lost_replies_after_resume(case: Case) -> None:
-    """A new server that goes on from a snapshot with the versions kept beside it gives the same as the old one."""
+    """A new server that goes on from the snapshot after the loss, with the versions kept beside it, gives the same."""
     for lost in losses_of_run(case):
-        uninterrupted = list(run(case, Federation(_losing(case, lost)), seed=SEED))
+        uninterrupted, never_asked = _with_and_without(case, lost)
         engine = _losing(case, lost)
         before = Federation(engine)
         for at in run(case, before, seed=SEED):
@@ -61,7 +61,9 @@ def check_lost_replies_after_resume(case: Case) -> None:
                 break
         after = Federation(engine)
         after.rewind(at.clock, versions=before.versions)
-        assert_same_bits(list(run(case, after, at)), uninterrupted[at.clock :])
+        rest = list(run(case, after, at))
+        assert_same_bits(rest, uninterrupted[at.clock :])
+        assert_same_run(rest, never_asked[at.clock :])
 
 
 def _with_and_without(case: Case, lost: tuple[Version, str]) -> tuple[list[Snapshot], list[Snapshot]]:

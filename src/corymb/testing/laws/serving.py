@@ -59,6 +59,9 @@ def check_mixture(learner: str, engine: AnyEngine) -> None:
             "weights": weights,
         }
         assert farthest(take(got, client), want) < CLOSE, f"client {client}"
+        said = objective.mix(torch.stack([objective.predict(take(models, j), test.x) for j in range(K)]), weights)
+        mean = _mean_prediction(objective, models, weights, test)
+        assert farthest(said.softmax(-1) if said.dim() > 1 else said, mean) < CLOSE, f"client {client}"
 
 
 def check_one_model(learner: str, engine: AnyEngine) -> None:
