@@ -64,6 +64,7 @@ def check_lost_replies_after_resume(case: Case) -> None:
         rest = list(run(case, after, at))
         assert_same_bits(rest, uninterrupted[at.clock :])
         assert_same_run(rest, never_asked[at.clock :])
+        assert [one.notes for one in rest] == [one.notes for one in never_asked[at.clock :]], lost
 
 
 def _with_and_without(case: Case, lost: tuple[Version, str]) -> tuple[list[Snapshot], list[Snapshot]]:
