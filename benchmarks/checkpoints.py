@@ -17,7 +17,7 @@ import corymb
 from corymb.data import digits
 from corymb.local import Descent
 from corymb.models import mlp
-from corymb.runs.catalogue import configure
+from corymb.runs.defaults import configure
 
 
 def pictures(clients: int = 1200, each: int = 200):

@@ -1,7 +1,13 @@
 """The recipes of CONTRIBUTING.md, followed to the letter in a throw-away copy of the package's folders."""
 
 import importlib
+import os
 import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,10 +21,32 @@ from tests.report.reported import runs
 ROOT = Path(__file__).parents[1]
 
 
-def recipe(heading):
-    """The Python block below a heading."""
+def recipe(heading, fence="python"):
+    """The block below a heading."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    return re.search(rf"(?ms)^## {heading}$.*?^```python\n(.*?)^```", text)[1]
+    return re.search(rf"(?ms)^## {heading}$.*?^```{fence}\n(.*?)^```", text)[1]
+
+
+class Copy:
+    """A throw-away copy of the package, and its command line."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.package = shutil.copytree(ROOT / "src", folder / "src") / "corymb"
+
+    def insert(self, path, mark, text, indent=""):
+        """Put text before the first occurrence of a mark in a file."""
+        file = self.package / path
+        head, found, tail = file.read_text().partition(mark)
+        assert found, mark
+        file.write_text(head + textwrap.indent(text, indent) + found + tail)
+
+    def corymb(self, *words):
+        environment = {**os.environ, "PYTHONPATH": str(self.folder / "src"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "corymb", *words]
+        done = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
 
 def added(package, name, source, folder, monkeypatch):
@@ -35,6 +63,29 @@ def test_a_report_section_is_one_file(tmp_path, monkeypatch):
     assert "Rounds of each run" not in before
     assert "<h3>Rounds of each run</h3>" in page
     assert page.index("<h2>Quality</h2>") < page.index("Rounds of each run") < page.index("<h2>Stability</h2>")
+
+
+def test_a_run_option_is_one_field(tmp_path):
+    copy = Copy(tmp_path)
+    copy.insert("runs/settings.py", "    def __post_init__", recipe("Add a run option") + "\n", "    ")
+    help_text = copy.corymb("run", "--help")
+    assert "--patience" in help_text
+    assert "Rounds without improvement" in help_text
+    copy.corymb("run", "digits-iid", "fedavg", "--rounds", "1", "--patience", "5", "--out", "first", "-q")
+    assert tomllib.loads((tmp_path / "first" / "config.toml").read_text())["patience"] == 5
+
+
+def test_an_algorithm_is_one_file_and_one_line(tmp_path):
+    copy = Copy(tmp_path)
+    (copy.package / "algorithms" / "slow_average.py").write_text(recipe("Add an algorithm"))
+    catalogue = "algorithms/catalogue.py"
+    imported = "from corymb.algorithms.slow_average import SlowAverage\n"
+    copy.insert(catalogue, "from corymb.algorithms.sr_fca", imported)
+    copy.insert(catalogue, '        "oracle": Entry(', recipe("Add an algorithm", fence="text"), "        ")
+    assert "slow-average" in copy.corymb("list", "algorithms")
+    copy.corymb("run", "digits-iid", "slow-average", "--rounds", "2", "--step", "0.9", "--out", "first", "-q")
+    copy.corymb("report", "first", "--format", "md")
+    assert (tmp_path / "first" / "report.md").read_text().startswith("# Slow average on digits-iid")
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])

@@ -240,7 +240,7 @@ def a_call(**changes) -> Call:
     call = Call(
         fn=evaluate.score_served,
         args=({"w": torch.ones(2, 3)}, Each(torch.arange(4)), Sent({"w": torch.ones(2)}, {})),
-        options={"serve": serve_assigned, "work": Work(local=Descent(lr=0.3, epochs=2), fresh=(1, 2)), "k": 3},
+        options={"serve": serve_assigned, "work": Work(local=Descent(lr=0.3, epochs=2), weights="examples"), "k": 3},
         key=root(5),
         verb="map",
         version=Version(3, 2),

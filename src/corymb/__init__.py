@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from corymb.data import FederatedDataset
     from corymb.local import Descent
     from corymb.models import cnn, mlp
-    from corymb.runs.catalogue import configure
+    from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
     from corymb.runs.run import Run
+    from corymb.runs.settings import RunSettings
     from corymb.settings import InvalidInput
 
 __version__ = "0.1.0"
@@ -64,9 +65,10 @@ _HOMES = {
     ],
     "corymb.core.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
     "corymb.data": ["FederatedDataset"],
-    "corymb.runs.catalogue": ["configure"],
+    "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
     "corymb.runs.run": ["Run"],
+    "corymb.runs.settings": ["RunSettings"],
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
     "corymb.local": ["Descent"],
     "corymb.models": ["cnn", "mlp"],
@@ -100,6 +102,7 @@ __all__ = [
     "Oracle",
     "Replies",
     "Run",
+    "RunSettings",
     "Saving",
     "Share",
     "Shares",

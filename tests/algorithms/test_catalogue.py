@@ -1,10 +1,10 @@
 """The list of algorithms says what their snapshots' notes mean, and what of them goes on from given models."""
 
 import pytest
-from corymb.algorithms.catalogue import CATALOGUE
 
 from corymb import algorithms
 from corymb.algorithms import IFCA, FedX, MomentDescent
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.algorithms.parts.then import keeps_memory
 from tests.contracts.cases import CASES, run
 

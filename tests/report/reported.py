@@ -37,7 +37,7 @@ def people() -> FederatedDataset:
 @cache
 def runs():
     """IFCA and its baselines."""
-    truth = people().truth.tolist()
+    truth = people().in_order().truth.tolist()  # as engines have the clients
     algorithms = (
         IFCA(k=2, rounds=8, restarts=2, local=STEP),
         FedAvg(rounds=4, local=STEP),

@@ -5,7 +5,7 @@ import torch
 
 from corymb.report.facts import Score, kept_rounds, moments, savings, score_of, shares_of
 from corymb.report.sections.communication.savings import saving_text
-from tests.report.reported import runs, saving_run, soft_run
+from tests.report.reported import noted, runs, saving_run, soft_run
 
 
 def test_where_less_is_better_a_smaller_error_is_a_gain():
@@ -21,6 +21,14 @@ def test_the_path_of_labels_ends_at_the_result():
     assert len(path) == len(kept_rounds(run)) == 8
     assert path[-1].labels.tolist() == run.snapshot.labels.tolist()
     assert moments(replace(run, history=[{"clock": 1, "stage": "", "churn": 1.0}])) == []
+
+
+def test_the_best_restart_is_found_wherever_it_stands_in_the_stage():
+    stages = ["start", "restart-0", "scored-0", "then/restart-1/ifca", "then/restart-1", "scored-1"]
+    run = runs()[0]
+    history = [{**run.history[0], "clock": clock, "stage": stage} for clock, stage in enumerate(stages)]
+    kept = kept_rounds(replace(noted(run, best_restart=1), history=history))
+    assert [row["clock"] for row in kept] == [0, 3, 4]
 
 
 def test_savings_are_against_all_models_in_every_round():

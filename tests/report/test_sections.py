@@ -4,10 +4,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.federation import Ledger
 from corymb.report import sections
 from corymb.report.html import as_json, write_report
-from corymb.report.sections import clusters, figures, tabs
+from corymb.report.sections import clusters, figures, fill, tabs
 from corymb.report.sections.clients.rejected import rejections
 from tests.report.reported import HARMFUL, Page, noted, runs, soft_run
 
@@ -49,6 +50,16 @@ def test_a_run_in_which_nobody_knows_all_losses_or_shares_has_a_page(tmp_path):
     write_report(unknown, tmp_path / "a.png")
 
 
+def test_notes_are_told_with_their_meaning():
+    (table,) = (
+        c for c in fill([noted(runs()[0], unused_models=1)]) for c in c.contents if c.title.startswith("What the")
+    )
+    rows = {row["note"]: row for row in table.rows}
+    assert rows["unused_models"]["value"] == "1"
+    assert rows["unused_models"]["meaning"] == CATALOGUE["ifca"].notes["unused_models"].meaning
+    assert "collapse" not in rows
+
+
 NEW_SECTION = """
 from corymb.report.content import Section, Table
 
@@ -73,9 +84,7 @@ def test_a_new_section_is_one_file(tmp_path, monkeypatch):
 
 
 def test_names_of_contents_are_unique():
-    found = [
-        content.name for filled in sections.fill(runs()) for content in filled.contents if hasattr(content, "name")
-    ]
+    found = [content.name for filled in fill(runs()) for content in filled.contents if hasattr(content, "name")]
     assert len(found) == len(set(found))
 
 

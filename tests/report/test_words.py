@@ -22,11 +22,14 @@ def test_warnings_name_what_went_wrong():
     assert warnings_of(run) == []
     rejected = [{"clock": clock, "client": HARMFUL[0], "reason": "not finite"} for clock in (1, 2)]
     bad = replace(run, ledger=Ledger(rejected=rejected), stopped="interrupted")
-    rows = [{**row, "notes": {"collapse": {}}} if place == 2 else row for place, row in enumerate(kept_rounds(run))]
+    rows = [
+        {**row, "notes": {"collapse": {"moved": 2}}} if place == 2 else row
+        for place, row in enumerate(kept_rounds(run))
+    ]
     warned = " ".join(warnings_of(replace(noted(bad, best_restart=None), history=rows)))
     assert "interrupted" in warned
     assert "2 replies from 1 client were" in warned
-    assert "regrouped in round 3" in warned
+    assert "regrouped in round 3 (2 moved)" in warned
 
 
 def test_runs_of_one_kind_are_told_apart():

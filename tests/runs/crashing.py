@@ -12,11 +12,12 @@ from pathlib import Path
 import torch
 
 import corymb
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.federation import each
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset, mixed_regression_ifca
 from corymb.local import Descent
-from corymb.runs.catalogue import ALGORITHMS, configure
+from corymb.runs.defaults import configure
 from corymb.runs.fit import as_dataset
 from corymb.runs.run import Run
 from corymb.trees import leaves
@@ -47,7 +48,7 @@ def algorithm(name: str, rounds: int = 2) -> Algorithm:
         "inner": short,
         "then": short,
     }
-    names = ALGORITHMS[name].algorithm.__dataclass_fields__
+    names = CATALOGUE[name].algorithm.__dataclass_fields__
     return configure(name, data(name), **{field: value for field, value in known.items() if field in names})
 
 

@@ -10,7 +10,7 @@ import torch
 import corymb
 from corymb.cli.app import main
 from corymb.runs.assign import SIZES, Calibration, _threshold
-from corymb.runs.catalogue import configure
+from corymb.runs.defaults import configure
 from corymb.settings import InvalidInput
 from tests.runs import small
 

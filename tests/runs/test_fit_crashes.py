@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import corymb
-from corymb.runs.catalogue import ALGORITHMS
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.runs.folder.files import read_lines
 from tests.runs import crashing
 
@@ -57,7 +57,7 @@ def test_a_crash_at_every_point_changes_nothing(name, whole, place):
     assert sum(1 for _ in points) > 40
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_a_crash_at_some_points_changes_nothing(name, whole, place):
     points = random.Random(name).sample(range(20, 40), SAMPLE)  # a run of two rounds has more
     for point, engine in zip(points, itertools.cycle(ENGINES), strict=False):
@@ -81,7 +81,7 @@ def test_a_kill_at_any_instant_changes_nothing(instant, whole, place):
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_every_point_and_fifty_kills(name, engine, whole, place):
     for point in itertools.count(1):
         if not check(name, point, place / f"crash-{point}", whole(name, engine=engine), engine=engine):

@@ -4,6 +4,7 @@ import inspect
 import re
 import tomllib
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,13 @@ def test_data_options_are_recorded_and_read_again(tmp_path, monkeypatch, capsys)
 def test_data_options_are_those_that_load_takes():
     assert names(DataOptions) == set(inspect.signature(from_folder).parameters) - {"path", "seed"}
     assert "seed" in inspect.signature(load).parameters
+
+
+def test_the_docs_name_every_option():
+    docs = Path(__file__).parents[2] / "docs"
+    started, line = ((docs / f"{page}.md").read_text() for page in ("getting-started", "command-line"))
+    assert all(f"| `{name}` |" in started for name in names(RunSettings))
+    assert all(f"--{name}" in line for name in names(RunSettings) | names(DataOptions) | names(FitOptions))
 
 
 def test_an_unknown_option_is_refused_with_a_suggestion():

@@ -66,7 +66,7 @@ class Alone:
             if len(going_on):
                 replies.append(going_on.map(go_on_at_home, local=local))
             if len(others):  # in the first round, and after one in which somebody's reply did not count
-                with suppress(TooFewReplies) if replies else nullcontext():  # the others go on without them
+                with suppress(TooFewReplies) if replies else nullcontext():  # the others continue without them
                     replies.append(others.map(begin_at_home, take(at.models, 0), local=local))
             begun = torch.stack([begun, *(some.clients.mask for some in replies)]).any(0)
             losses = torch.cat([some.value for some in replies])

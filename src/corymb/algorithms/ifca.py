@@ -15,16 +15,16 @@ clients when clusters have collapsed (`repair=False` is the paper's algorithm); 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from corymb.algorithms.parts import repair
 from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
-from corymb.algorithms.parts.saving import Saving, sightings
+from corymb.algorithms.parts.options import Init, after_round, asked, wrapped
+from corymb.algorithms.parts.saving import Saving
 from corymb.algorithms.parts.scoring import least_loss
 from corymb.algorithms.parts.sharing import mean_models, step_along, tie
-from corymb.algorithms.parts.work import Averaging, Weights, Work, warn_of_long_step
-from corymb.algorithms.parts.wrapped import Init, wrapped
+from corymb.algorithms.parts.work import Averaging, Weights, Work
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -88,31 +88,19 @@ class IFCA:
         assert self.k != "auto"
 
         def choose(at: Snapshot, t: int) -> Answers:  # lines 4 to 9
+            clients, own = asked(self, fed, at, t)
             work = Work(local=self.local.at(t), averaging=self.averaging, weights=self.weights)
-            groups = repair.regrouped(fed, at, self.participants)
-            if groups is not None:
-                return ask(groups, at, work, own=True)
-            settled = self.saving is not None and self.saving.settled(at, t)
-            return ask(fed.clients.sample(self.participants), at, work, shared=self.shared, soft=self.soft, own=settled)
+            return ask(clients, at, work, shared=self.shared, soft=self.soft, own=own)
 
         def average(models: Params, replies: Answers, t: int) -> Params:  # lines 10 to 14
             if self.averaging == "models":
                 return mean_models(models, replies.value, self.shared)
-            return step_along(models, replies.value, self._step(fed, t), self.shared)
+            return step_along(models, replies.value, self.step(fed, t), self.shared)
 
-        def watch(before: Snapshot, at: Snapshot, replies: Answers) -> Snapshot:
-            carry = sightings(before, replies) if self.saving else {}
-            if self.averaging == "gradients":
-                carry |= warn_of_long_step(fed, before, self._step(fed, before.round), replies.value)
-            at = replace(at, carry=carry)
-            if not self.repair or at.k == 1 or self.soft is not None:
-                return at
-            return repair.watch(fed, before, at, replies, left=self.rounds - at.round)
+        at = tie(begin(fed, self.k, start), self.shared)
+        return alternate(at, self.rounds, choose, average, soft=self.soft, watch=partial(after_round, self, fed))
 
-        at = begin(fed, self.k, start)
-        return alternate(tie(at, self.shared), self.rounds, choose, average, soft=self.soft, watch=watch)
-
-    def _step(self, fed: Federation, t: int) -> float:
+    def step(self, fed: Federation, t: int) -> float:
         """Option I: γ / n, where n is the number of **all** clients, asked or not (or of all their examples)."""
         everybody = len(fed.clients) if self.weights == "clients" else int(fed.clients.sizes.sum())
         return self.local.at(t).lr / everybody

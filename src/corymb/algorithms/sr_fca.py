@@ -148,7 +148,7 @@ class SRFCA:
     def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
         """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
         start, measure = take(at.models, 0), measure_named(self.distance)
-        own = fed.clients.map(publish_own)  # whoever has none is turned down, and gets no cluster
+        own = fed.clients.map(publish_own)  # clients without one are rejected and get no cluster
         known = measure.known(own.clients, own.value)
         members, distances = known.clients, measure.between_clients(known.value)
         threshold, notes = settle_threshold(
@@ -196,7 +196,9 @@ class SRFCA:
         merged = merge(
             measure, models, fit.value, labels, apart, partial(self._groups, threshold=threshold, fed=fed), self.least
         )
-        everybody = torch.where(at.labels < 0, -1, merged.became[at.labels])  # who did not answer stays where it was
+        everybody = torch.where(
+            at.labels < 0, -1, merged.became[at.labels]
+        )  # clients that did not answer keep their cluster
         carry = {name: value for name, value in at.carry.items() if not name.startswith("omega/")}
         notes = {
             "clusters": count(merged.models),

@@ -12,7 +12,7 @@ from corymb.cli.data import describe
 from corymb.core.snapshot import planned_rounds
 from corymb.data import digits
 from corymb.report.html import write_report
-from corymb.runs.catalogue import configure
+from corymb.runs.defaults import configure
 from corymb.runs.fit import fit
 from corymb.runs.folder.layout import new_folder
 from corymb.runs.progress import RoundLine, readable_bytes

@@ -20,9 +20,9 @@ def show_list(what: Literal["data", "algorithms", "models"]) -> None:
 
 def names_of(what: str) -> dict[str, str]:
     """Names with their descriptions."""
+    from corymb.algorithms.catalogue import CATALOGUE
     from corymb.data import NAMES
-    from corymb.runs.catalogue import ALGORITHMS
     from corymb.runs.learners import MODELS
 
-    tables: dict[str, Mapping[str, Any]] = {"data": NAMES, "algorithms": ALGORITHMS, "models": MODELS}
+    tables: dict[str, Mapping[str, Any]] = {"data": NAMES, "algorithms": CATALOGUE, "models": MODELS}
     return {name: row.description for name, row in tables[what].items()}

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset
-from corymb.runs.catalogue import configure
+from corymb.runs.defaults import configure
 from corymb.runs.settings import DataOptions, RunSettings, names
 from corymb.settings import InvalidInput, from_dict
 
@@ -31,6 +31,9 @@ class FitOptions:
 OPTIONS = (RunSettings, FitOptions, DataOptions)
 """All options of `corymb run` besides those of the algorithm and of the output."""
 
+RETIRED = {"fresh": False}
+"""Settings that earlier versions wrote into config.toml, and the value at which leaving them out changes nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -49,6 +52,7 @@ class Request:
         if values.get("data") is None or values.get("algorithm") is None:
             raise InvalidInput(USAGE)
         others = {name for kind in OPTIONS for name in names(kind)} | {"data", "algorithm", "record"}
+        others |= {name for name, value in RETIRED.items() if "record" in values and values.get(name) == value}
         return Request(
             data=str(values["data"]),
             algorithm=str(values["algorithm"]),

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.request import Request
 from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
-from corymb.runs.catalogue import ALGORITHMS
 from corymb.runs.fit import resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.progress import RoundLine
@@ -31,7 +31,7 @@ def resume(
         return print_result(Run.load(run), as_json=json)
     folder = run.resolve()
     config, environment = read_config(folder), read_environment(folder)
-    if config.get("algorithm") not in ALGORITHMS or "data" not in config:
+    if config.get("algorithm") not in CATALOGUE or "data" not in config:
         raise InvalidInput(
             f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...)."
         )

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.exits import Exit
 from corymb.cli.options import given, merged, options_of
 from corymb.cli.request import USAGE, FitOptions, Request, read_toml
 from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
-from corymb.runs.catalogue import ALGORITHMS, row_of
+from corymb.runs.defaults import entry_of, from_data
 from corymb.runs.fit import start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.progress import RoundLine
@@ -58,8 +59,8 @@ def command_for(tokens: Sequence[str]) -> Callable[..., int]:
     name = _named_algorithm(tokens)
     if name is None:
         return run_any
-    row = ALGORITHMS[name]
-    kind: Any = options_of(row.algorithm, leave_out=row.from_data)
+    algorithm_class = CATALOGUE[name].algorithm
+    kind: Any = options_of(algorithm_class, leave_out=from_data(algorithm_class))
     none_given = kind()
 
     def run(
@@ -95,16 +96,16 @@ def run_any(
 def _named_algorithm(tokens: Sequence[str]) -> str | None:
     """The algorithm that the command line names, or else the file it refers to; None if help is asked for."""
     for token in tokens:
-        if token in ALGORITHMS:
+        if token in CATALOGUE:
             return token
     if "--help" in tokens or "-h" in tokens:
         return None
     words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not _is_value(tokens, place)]
     if len(words) > 1:
-        row_of(words[1])  # raises, with a suggestion
+        entry_of(words[1])  # raises, with a suggestion
     if "--config" in tokens[:-1]:
         name = read_toml(Path(tokens[tokens.index("--config") + 1])).get("algorithm")
-        row_of(str(name))
+        entry_of(str(name))
         return str(name)
     raise InvalidInput(USAGE)
 

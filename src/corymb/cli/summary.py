@@ -7,6 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.exits import Exit
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
@@ -61,7 +62,7 @@ def members(run: Run, label: int) -> str:
 
 def advice(run: Run, folder: Path | None) -> list[str]:
     """What to do next."""
-    algorithm = run.config["algorithm"]
+    entry = CATALOGUE.get(run.config["algorithm"])
     data_options = DataOptions.recorded(run.config).given()
     own = "".join(f" --{name} {value}" for name, value in data_options.items())
     lines = []
@@ -70,8 +71,9 @@ def advice(run: Run, folder: Path | None) -> list[str]:
     else:
         lines.append(f"Saved in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
         lines.append(f"To run it again: corymb run --config {folder / 'config.toml'}")
-    if algorithm != "fedavg":
-        lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} fedavg{own}")
+    baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
+    if entry is None or entry.role != "global":
+        lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} {baseline}{own}")
     if run.config.get("restarts") == 1:
         lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

@@ -1,4 +1,4 @@
-"""Groups of those that are near each other, from pairwise distances, and how near that is found from the distances."""
+"""Groups of neighbours from pairwise distances, and the threshold that says who is a neighbour."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def single_linkage(distances: Tensor) -> list[Merge]:
 def threshold_groups(distances: Tensor, threshold: float, *, order: Tensor, least: int = 1) -> Tensor:
     """The connected components of the graph with an edge wherever two are at most `threshold` apart: n.
 
-    Components of fewer than `least` are no groups: -1. Groups are numbered by who comes first in `order`, n numbers.
+    Members of components smaller than `least` get -1. Groups are numbered by who comes first in `order`, n numbers.
     """
     component = list(range(len(distances)))
     for merge in single_linkage(distances):
@@ -106,13 +106,13 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
     """The middle of the widest relative gap in the heights of single linkage, if chance does not make such gaps.
 
     Only cuts count that leave two groups or more of at least `least` (and a twentieth of all) points, with half of all
-    points in them: outliers are no groups. What chance makes is seen in clouds without groups that are as wide in
-    every direction as the points are: normal draws with the spectrum of the distances (classical scaling). So one
-    rule serves any kind of distance. `squared`: distances are like squares of lengths above a floor, which stands on
-    the diagonal, as losses are; a loss is to second order the square of a distance.
+    points in them: outliers do not count as groups. Gaps that arise by chance are estimated from clouds without groups
+    that are as wide in every direction as the points are: normal draws with the spectrum of the distances (classical
+    scaling). So one rule serves any kind of distance. `squared`: distances are like squares of lengths above a floor,
+    which stands on the diagonal, as losses are; a loss is to second order the square of a distance.
 
-    Groups that are found are looked at in the same way, for groups within them are nearer to each other: the lowest
-    threshold of all counts. Groups cut too small can be joined later; those cut too large hide what is in them.
+    Each group found is searched in the same way, because groups within it are closer together: the lowest threshold of
+    all counts. Groups that are too small can be joined later; groups that are too large hide what is in them.
     """
     merges = single_linkage(distances)
     heights = [merge.height for merge in merges]
@@ -136,7 +136,7 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
 def settle_threshold(
     given: float | Literal["auto"], distances: Tensor, key: Key, *, least: int, squared: bool
 ) -> tuple[float, dict[str, object]]:
-    """The threshold, given or found, and all that a plot of it needs, as plain values; says so where there is none."""
+    """The threshold, given or found, with what a plot of it needs; logs a warning where none is found."""
     rows = distances.detach().cpu().double().numpy()
     counts, edges = np.histogram(rows[np.triu_indices(len(rows), k=1)], BINS)
     notes: dict[str, object] = {"distance_counts": counts.tolist(), "distance_edges": edges.tolist()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from corymb.engines.placement import Placement
 from corymb.keys import fold, hash_name
 from corymb.settings import fingerprint, require
 from corymb.trees import as_tensors, map_tensors
+
+T = TypeVar("T")
 
 
 class Outcome(NamedTuple):
@@ -49,7 +51,7 @@ class ClientHost:
 
     def _begin(self) -> None:
         self.memory = MemoryStore({split: table.sizes for split, table in self.examples.items()})
-        self._read_journal = False
+        self._known = START  # how far this process knows client memory; later than that, the journal does
 
     @property
     def sizes(self) -> Tensor:
@@ -100,14 +102,16 @@ class ClientHost:
     def deliver(self, call: Call) -> Call:
         """The call with its arguments where the clients are, whose memory is now as it was when it last counted."""
         self._forget_after(call.since.get("", START))
+        if not call.readonly:
+            self._known = call.version
         args, options = map_tensors(lambda leaf: leaf.to(self.device), (call.args, call.options))
         return call._replace(args=args, options=options)
 
     def _forget_after(self, version: Version) -> None:
         """Client memory as of a version; what this process never knew, or no longer, comes from the journal."""
-        if self.journal is not None and not (self._read_journal and self.memory.reaches(version)):
+        if self.journal is not None and (version > self._known or not self.memory.reaches(version)):
             self.memory.restore(version.clock, self.journal.read(version.clock), self.device)
-            self._read_journal = True
+            self._known = version
         else:
             self.memory.forget_after(version)
 
@@ -159,6 +163,22 @@ class ClientHost:
             intake.add_rows(torch.tensor([client]), rows, writes)
             answered += 1
         return answered, errors
+
+
+class OfHost(Generic[T]):
+    """An attribute of an engine that is its host's."""
+
+    def __init__(self, read: Callable[[ClientHost], T]) -> None:
+        self._read = read
+
+    def __get__(self, engine: HasHost, kind: type | None = None) -> T:
+        return self._read(engine.host)
+
+
+class HasHost(Protocol):
+    """An engine in this process."""
+
+    host: ClientHost
 
 
 def _row(slot: Slot) -> Slot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from corymb.core.engine import Call, ClientData, Journal, Part
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
-from corymb.engines.host import ClientHost, blame
+from corymb.engines.host import ClientHost, OfHost, blame
 from corymb.engines.placement import Placement
 
 
@@ -30,23 +30,13 @@ class LoopEngine:
 
     def _use(self, host: ClientHost) -> None:
         self.host, self.objective = host, host.objective
-        self.names, self.hosts = host.names, host.hosts
         self.commit, self.refresh = host.commit, host.refresh
 
-    @property
-    def sizes(self) -> Tensor:
-        """How many training examples each client has: n."""
-        return self.host.sizes
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        """What the clients' examples are like."""
-        return self.host.schema
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal exactly where the clients' data are."""
-        return self.host.fingerprint
+    names = OfHost(lambda host: host.names)
+    hosts = OfHost(lambda host: host.hosts)
+    sizes = OfHost(lambda host: host.sizes)
+    schema = OfHost(lambda host: host.schema)
+    fingerprint = OfHost(lambda host: host.fingerprint)
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""

@@ -78,12 +78,16 @@ def score_of(run: Run) -> Score | None:
     return Score(name, run.metrics[f"{prefix}{name}"] > run.metrics[f"test_{name}"])
 
 
+def restart_of(row: Round) -> str:
+    """The restart that a round belongs to, `restart-2`, or that it scored, `scored-2`; empty for any other round."""
+    stages = str(row["stage"]).split("/")
+    return next((stage for stage in stages if stage.startswith(("restart-", "scored-"))), "")
+
+
 def kept_rounds(run: Run) -> list[Round]:
-    """The rounds that led to the result: those of the best restart, where there were several."""
+    """The rounds that led to the result: of several restarts only those of the best."""
     best = run.snapshot.notes.get("best_restart")
-    if best is None:
-        return run.history
-    return [row for row in run.history if str(row["stage"]).partition("/")[0] == f"restart-{best}"]
+    return run.history if best is None else [row for row in run.history if restart_of(row) in ("", f"restart-{best}")]
 
 
 def moments(run: Run) -> list[Moment]:
@@ -126,9 +130,18 @@ def notes_of(run: Run) -> dict[str, Any]:
     return found | dict(run.snapshot.notes)
 
 
-def repairs(run: Run) -> list[int]:
-    """The rounds in which the algorithm noted that clusters had collapsed and were regrouped."""
-    return [t for t, row in enumerate(kept_rounds(run), 1) if "collapse" in (row.get("notes") or {})]
+class Repair(NamedTuple):
+    """A round in which clients that shared a model but needed different ones were regrouped."""
+
+    round: int
+    moved: int | None
+    """How many clients that was, where the algorithm noted it."""
+
+
+def repairs(run: Run) -> list[Repair]:
+    """The repairs that the algorithm noted, by round."""
+    notes = [row.get("notes") or {} for row in kept_rounds(run)]
+    return [Repair(t, note["collapse"].get("moved")) for t, note in enumerate(notes, 1) if "collapse" in note]
 
 
 def final_losses(run: Run) -> Numbers | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corymb.algorithms.catalogue import CATALOGUE, Entry
 from corymb.report.content import Dot
 from corymb.report.facts import (
     CLEAR_MARGIN,
@@ -24,36 +25,25 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 
-class AlgorithmName(NamedTuple):
-    """How an algorithm is written, and what it stands for beside another: a baseline's role, or nothing."""
-
-    title: str
-    role: str = ""
-
-
-ALGORITHMS = {
-    "ifca": AlgorithmName("IFCA"),
-    "sr-fca": AlgorithmName("SR-FCA"),
-    "cfl": AlgorithmName("CFL"),
-    "fedavg": AlgorithmName("FedAvg", "global"),
-    "fedprox": AlgorithmName("FedProx", "global"),
-    "fedsoft": AlgorithmName("FedSoft"),
-    "alone": AlgorithmName("Training alone", "local"),
-    "oracle": AlgorithmName("The oracle", "oracle"),
-    "one-shot": AlgorithmName("One-shot clustering"),
-}
 ROLES = {"global": "one model for all", "local": "every client alone", "oracle": "training in the known groups"}
 """Baselines as they are called in a comparison."""
 
 
-def _named(run: Run) -> AlgorithmName:
-    name = str(run.config["algorithm"])
-    return ALGORITHMS.get(name, AlgorithmName(name))
+def entry_of(run: Run) -> Entry | None:
+    """The catalogue's entry for the run's algorithm; None for an algorithm of the user's own."""
+    return CATALOGUE.get(str(run.config["algorithm"]))
 
 
 def title_of(run: Run) -> str:
     """The algorithm's name as it is written in a sentence."""
-    return _named(run).title
+    entry = entry_of(run)
+    return str(run.config["algorithm"]) if entry is None else entry.title
+
+
+def role_of(run: Run) -> str:
+    """What the algorithm is for beside others: a baseline of some kind, or a method."""
+    entry = entry_of(run)
+    return "method" if entry is None else entry.role
 
 
 def titles_of(runs: Sequence[Run]) -> list[str]:
@@ -64,8 +54,8 @@ def titles_of(runs: Sequence[Run]) -> list[str]:
 
 
 def _label(run: Run) -> str:
-    title, role = _named(run)
-    if not role:
+    title, role = title_of(run), role_of(run)
+    if role == "method":
         return title
     return f"{role} ({title})" if role == "global" else role
 
@@ -115,7 +105,7 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
         return "There were no test examples, so its quality on new data is unknown."
     ours, worst = run.metrics[f"test_{score.name}"], run.metrics[f"worst_decile_{score.name}"]
     text = f"Clients' test {score.words} is {score.text(ours)} on average and {score.text(worst)} in the worst tenth"
-    named = {ROLES.get(_named(other).role, title_of(other)): other for other in others}
+    named = {ROLES.get(role_of(other), title_of(other)): other for other in others}
     against = {who: other.metrics.get(f"test_{score.name}") for who, other in named.items()}
     known = [f"{score.gain(ours, theirs)} {who}" for who, theirs in against.items() if theirs is not None]
     if known:
@@ -129,7 +119,8 @@ def warnings_of(run: Run) -> list[str]:
     if run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
     if repaired := repairs(run):
-        found.append(f"Clusters had collapsed and were regrouped in round {joined([str(t) for t in repaired])}.")
+        when = joined([f"{one.round}" + (f" ({one.moved} moved)" if one.moved else "") for one in repaired])
+        found.append(f"Clients that shared a model but needed different ones were regrouped in round {when}.")
     if unused := run.snapshot.k - run.clusters if run.clusters > 1 else 0:
         what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
         found.append(f"{unused} {what} larger than the number of groups.")

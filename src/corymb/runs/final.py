@@ -14,7 +14,7 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.evaluate import comparable, evaluate, every_loss
 from corymb.runs.assign import Calibration, calibrate
-from corymb.runs.catalogue import row_of
+from corymb.runs.defaults import started
 from corymb.trees import Params, count, map_tensors
 
 MOST_LOSSES = 2_000_000
@@ -43,16 +43,16 @@ def oracle_error(
 
     `open_fed` gives the run's clients with empty memory: what this run does must not touch the other one.
     """
-    started = row_of(type(algorithm)).started(algorithm)
-    if started is None or truth is None or not comparable(last.models, truth) or last.k != count(truth):
+    continued = started(algorithm)
+    if continued is None or truth is None or not comparable(last.models, truth) or last.k != count(truth):
         return {}
     like = next(iter(last.models.values()))
     models = {name: rows.to(like.device, like.dtype) for name, rows in truth.items()}
     end = Snapshot(models=models, labels=torch.full_like(last.labels, -1), seed=last.seed)
     fed = open_fed()
-    for snapshot in drive(started, fed, end, about=about):
+    for snapshot in drive(continued, fed, end, about=about):
         end = snapshot
-    metrics = evaluate(fed, started, end, true_parameters=truth)
+    metrics = evaluate(fed, continued, end, true_parameters=truth)
     return {"oracle_error": metrics["parameter_error"]} if "parameter_error" in metrics else {}
 
 

@@ -17,10 +17,10 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.objectives.partial import PartialObjective
-from corymb.runs.catalogue import name_of
+from corymb.runs.defaults import name_of
 from corymb.runs.environment import versions
 from corymb.runs.learners import Model
-from corymb.runs.run import served_by
+from corymb.runs.serving import served_by
 from corymb.runs.settings import DataOptions, RunSettings, names
 from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput, require, to_dict

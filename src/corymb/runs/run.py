@@ -8,34 +8,28 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from corymb.core.client import ClientFn, Served
-from corymb.core.federation import Federation, Ledger, each
+from corymb.core.client import Served
+from corymb.core.federation import Ledger
 from corymb.core.objective import Examples, Objective
-from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import clusters_in_use
-from corymb.local import serve_assigned, serve_mixture
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
-from corymb.runs.history import Round
-from corymb.runs.history import plain as plain
+from corymb.runs.history import Round, plain
 from corymb.runs.learners import MODELS, Model, learner_for
+from corymb.runs.serving import ServedBy, Serving, ask_served, predictions, served_in
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
-from corymb.trees import Params, count, map_tensors, take
-
-Serving = tuple[Federation, ClientFn[..., Params | Served]]
-"""The clients of a run that keep models of their own, and the client function that returns the one to use."""
-ServedBy = Literal["assigned", "mixture", "own"]
-"""What a client uses: the model of its cluster, all models by its shares, or a model that it keeps itself."""
+from corymb.trees import Params, take
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -128,7 +122,7 @@ class Run:
         """
         served = self._served(self._position(client))
         with torch.no_grad():
-            out = _predictions(self._objective(), served, self._examples(x))
+            out = predictions(self._objective(), served, self._examples(x))
         if self.schema.task == "regression":
             return out.numpy()
         chosen = out.argmax(-1).numpy()
@@ -223,20 +217,13 @@ class Run:
         return client
 
     def _served(self, position: int) -> Params | Served:
-        label, shares = self.snapshot.labels[position], self.snapshot.shares
         if self.serving is not None:
-            fed, serve = self.serving
-            share = None if shares is None else each(shares[[position]])
-            replies = fed.clients[[position]].map(serve, self.models, each(label.reshape(1)), share)
-            return map_tensors(lambda leaf: leaf[0].cpu(), replies.value)
+            return ask_served(*self.serving, self.snapshot, position)
         require(
             self.served != "own",
             "The models of this run stayed with its clients and were not saved: only the run itself can predict.",
         )
-        if self.served == "mixture" and shares is not None and float(shares[position].sum()) > 0:
-            return Served(self.models, shares[position] / shares[position].sum())
-        require(int(label) >= 0, f"Client {self.names[position]!r} has no cluster: it never took part in a round.")
-        return take(self.models, label)
+        return served_in(self.snapshot, self.served, position, self.names[position])
 
     def _objective(self) -> Objective:
         if self.objective is None:
@@ -253,17 +240,3 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
-
-
-def _predictions(objective: Objective, served: Params | Served, x: torch.Tensor) -> torch.Tensor:
-    if not isinstance(served, Served):
-        return objective.predict(served, x)
-    of_each = [objective.predict(take(served.models, j), x) for j in range(count(served.models))]
-    return objective.mix(torch.stack(of_each), served.weights)
-
-
-def served_by(algorithm: Algorithm) -> ServedBy:
-    """What the clients of an algorithm use."""
-    if algorithm.serve is serve_assigned:
-        return "assigned"
-    return "mixture" if algorithm.serve is serve_mixture else "own"

@@ -24,7 +24,8 @@ from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import Mark, Round, record
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot
-from corymb.runs.run import Run, served_by
+from corymb.runs.run import Run
+from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, standard_of
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput

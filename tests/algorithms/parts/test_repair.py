@@ -226,9 +226,8 @@ def test_a_collapse_is_repaired_and_the_clients_that_moved_are_named(caplog):
 
 def test_looks_that_find_nothing_are_counted():
     fit, truth = losses_of_groups(0.1)
-    rounds, healthy = Rounds(), []
-    for _ in range(11):
-        healthy.append(int(Watched.from_carry(rounds.next(fit, truth).carry, 40, 4).healthy))
+    rounds = Rounds()
+    healthy = [int(Watched.from_carry(rounds.next(fit, truth).carry, 40, 4).healthy) for _ in range(11)]
     assert healthy == [0, 0, 1, 2, 3, 3, 3, 3, 3, 4, 4]  # three looks, then in the tenth round only
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from corymb.core.client import Slot
+from corymb.core.engine import Version
 from corymb.engines.memory import MemoryStore
 from corymb.runs.folder.checkpoints import Manifest, Refused, to_keep
 from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, write_file
@@ -115,7 +116,9 @@ def memory(n=4):
 
 def put(store, clock, ids, value, name="a", along=None):
     rows = torch.full((len(ids), 3 if along else 2), float(value))
-    store.write(clock, torch.tensor(ids), {name: Slot({"w": rows}, torch.ones(len(ids), dtype=torch.bool), along)})
+    store.write(
+        Version(clock, 1), torch.tensor(ids), {name: Slot({"w": rows}, torch.ones(len(ids), dtype=torch.bool), along)}
+    )
 
 
 def everything(store):
@@ -160,7 +163,7 @@ def test_memory_goes_on_after_it_came_back(tmp_path):
     other = again(journal, 1)
     put(other, 1, [1, 2], 2)
     assert everything(other) == everything(store)
-    other.rewind(1)
+    other.forget_after(Version(1, 0))
     assert everything(other) == everything(again(journal, 1))
     put(other, 1, [1, 2], 2)
     commit(other, journal, 2, keep={1})
@@ -173,7 +176,7 @@ def test_what_a_broken_round_wrote_is_not_exported_as_it_was(tmp_path):
     commit(store, journal, 1)
     put(store, 1, [0], 9)
     put(store, 1, [0], 9, "new")
-    store.rewind(1)
+    store.forget_after(Version(1, 0))
     commit(store, journal, 2)
     assert everything(again(journal, 2)) == everything(store)
     assert "new" not in everything(again(journal, 2))

@@ -1,4 +1,4 @@
-"""Clients by what they make of k models: groups of loss vectors, and how distinct those groups are."""
+"""Loss vectors: a client's losses under k models, groups of clients with similar ones, and how distinct those are."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def silhouette_of(points: Tensor, labels: Tensor, key: Key, names: Tensor) -> fl
 
 
 def _sample(key: Key, names: Tensor) -> Tensor:
-    """Places of at most `SAMPLE` clients: the same clients in whatever order they stand."""
+    """Positions of at most `SAMPLE` clients, the same clients whatever their order."""
     return fold(key, names).argsort()[:SAMPLE]

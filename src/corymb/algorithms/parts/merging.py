@@ -18,7 +18,7 @@ class Merged(NamedTuple):
 
     labels: Tensor  # n
     models: Params  # a row for each cluster
-    became: Tensor  # k: what each cluster of before is now part of; -1 for one that is no more
+    became: Tensor  # k: the new cluster that each old one is part of; -1 for one that was dissolved
     dissolved: int
 
 
@@ -47,7 +47,7 @@ def merge(
     mean = group_mean(take(models, used), joined, take(models, used[:number]))
     became = torch.full((count(models),), -1).index_copy(0, used, joined)
     sizes = became[labels].bincount(minlength=number)
-    stays = (sizes >= least) | (torch.arange(number) == sizes.argmax())  # somebody must be left to go to
+    stays = (sizes >= least) | (torch.arange(number) == sizes.argmax())  # one cluster must remain
     became = torch.where((became >= 0) & stays[became], (stays.cumsum(0) - 1)[became], -1)
     nearest = torch.where(became >= 0, apart, torch.inf).argmin(1)
     labels = torch.where(became[labels] >= 0, labels, nearest)

@@ -1,4 +1,4 @@
-"""Clients' own models: trained alone, kept, published, compared with others, and served until there is a better one."""
+"""Clients' own models: trained alone, kept in client memory, published, and served until there are cluster models."""
 
 from __future__ import annotations
 

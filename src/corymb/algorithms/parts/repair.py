@@ -1,9 +1,9 @@
-"""IFCA's known failure, found and repaired: two groups of clients share one model for ever, others go to waste.
+"""IFCA's known failure, detected and repaired: two groups of clients share a model for good, while others go unused.
 
 Clients that need different models have different vectors of losses over the k models, even while they choose the same
-one. So the clients' centred log-loss vectors are grouped by k-means; where labels have settled and yet those groups
-are far tighter than the labels, the clusters have collapsed. The repair gives every group the model it likes best,
-trains one round within the groups, and lets IFCA go on. CLoVE (2026) starts from such groups; here they mend a run.
+one. So the clients' centred log-loss vectors are grouped by k-means; if labels have settled and those groups are
+still far tighter than the labels, the clusters have collapsed. The repair gives every group the model it likes best,
+trains one round within the groups, and lets IFCA continue. CLoVE (2026) starts from such groups; here they mend a run.
 
 Replies carry the loss vectors anyway, so watching costs no message. Where only some clients take part in a round, the
 vectors of the rounds just before count as well.

@@ -1,4 +1,4 @@
-"""Where clustering starts from: groups by loss vectors, local models grouped once, and the number of groups itself."""
+"""Starts for clustering: groups of loss vectors, groups of local models, and how many groups there are."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | N
 class ByLossVectors:
     """Group clients by their losses on k models, train each group's favourite, and again (the idea of CLoVE, 2026).
 
-    On random models groups are blurred; after two turns of training they are not.
+    Groups are blurred on random models, and clear after two turns of training.
     """
 
     k: int
@@ -113,7 +113,7 @@ class ByProbes:
         at = start or Snapshot.fresh(fed, 1)
         if at.round == 0:
             probes = local_models(fed, at, self.alone, PROBES)
-            order = probes.clients.pick(fed.name_hashes).argsort()  # whatever order the clients stand in
+            order = probes.clients.pick(fed.name_hashes).argsort()  # independent of the order of clients
             yield (at := at.next(models=take(probes.value, order)))
         if at.round == 1:
             replies = fed.clients.map(losses_of, at.models)

@@ -15,7 +15,7 @@ from corymb.trees import concat, count, take
 
 
 def within(fed: Federation, groups: Tensor, inner: Algorithm, start: Snapshot | None) -> Iterator[Snapshot]:
-    """Run `inner` in every group of clients; models of all groups stand one after another.
+    """Run `inner` in every group of clients; their models are concatenated.
 
     `groups` names the group of each of the federation's n clients from 0 up; clients of group -1 take no part. Groups
     that end sooner wait.
@@ -69,7 +69,7 @@ def _join_shares(parts: list[Snapshot], members: list[Cohort]) -> Tensor | None:
 
 
 def _cut(at: Snapshot, members: list[Cohort]) -> list[Snapshot | None]:
-    """The groups' own snapshots back out of a joint one; one handed over has a model a group and nothing else."""
+    """The groups' own snapshots back out of a joint one; a start that was handed over has one model for each group."""
     parts: list[Snapshot | None] = []
     first, stages = 0, at.stage.split("|") if "|" in at.stage else [at.stage] * len(members)
     for group, (cohort, stage) in enumerate(zip(members, stages, strict=True)):
@@ -92,5 +92,7 @@ def _cut(at: Snapshot, members: list[Cohort]) -> list[Snapshot | None]:
         parts.append(part)
         first += k
     if first != count(at.models):
-        raise InvalidInput(f"The start has {count(at.models)} models for {len(members)} groups: give one a group.")
+        raise InvalidInput(
+            f"The start has {count(at.models)} models for {len(members)} groups: give one for each group."
+        )
     return parts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from corymb.core.client import Client, Memory, Slot, Split, TestExamplesWanted
 from corymb.core.engine import Call, ClientData, Each, Journal, Part
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
-from corymb.engines.host import ClientHost, Outcome, blame, one_line
+from corymb.engines.host import ClientHost, OfHost, Outcome, blame, one_line
 from corymb.engines.placement import Placement
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.probe import probe
@@ -64,7 +64,6 @@ class VectorisedEngine:
 
     def _use(self, host: ClientHost, kernels: Kernels) -> None:
         self.host, self.objective = host, host.objective
-        self.names, self.hosts = host.names, host.hosts
         self.commit, self.refresh = host.commit, host.refresh
         self.kernels = kernels
         self.budget = self._memory or _budget(host.device)
@@ -72,20 +71,11 @@ class VectorisedEngine:
         self._look_at_test: set[str] = set()
         self._needs: dict[str, Need] = {}
 
-    @property
-    def sizes(self) -> Tensor:
-        """How many training examples each client has: n."""
-        return self.host.sizes
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        """What the clients' examples are like."""
-        return self.host.schema
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal exactly where the clients' data are."""
-        return self.host.fingerprint
+    names = OfHost(lambda host: host.names)
+    hosts = OfHost(lambda host: host.hosts)
+    sizes = OfHost(lambda host: host.sizes)
+    schema = OfHost(lambda host: host.schema)
+    fingerprint = OfHost(lambda host: host.fingerprint)
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""

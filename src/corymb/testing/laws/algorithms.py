@@ -7,11 +7,11 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from corymb.core.federation import Federation, Ledger
+from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.evaluate import evaluate
 from corymb.testing.assertions import CLOSE, assert_same_bits, assert_same_run, farthest, same_bits
@@ -21,7 +21,14 @@ from corymb.testing.engines import DOUBLE, AnyEngine, Reordered, engine_maker, e
 SEED = 1
 
 
-def whole_run(case: Case, engine: AnyEngine) -> tuple[list[Snapshot], Ledger]:
+class WholeRun(NamedTuple):
+    """The snapshots of a run, and the federation at its end, with what its clients remember."""
+
+    snapshots: list[Snapshot]
+    fed: Federation
+
+
+def whole_run(case: Case, engine: AnyEngine) -> WholeRun:
     """The uninterrupted run of a case, made once for all laws; no snapshot is changed after it was yielded."""
     try:
         return _whole_run(case, repr(case), engine)
@@ -32,16 +39,16 @@ def whole_run(case: Case, engine: AnyEngine) -> tuple[list[Snapshot], Ledger]:
 
 
 @functools.cache
-def _whole_run(case: Case, exactly: str, engine: AnyEngine) -> tuple[list[Snapshot], Ledger]:
+def _whole_run(case: Case, exactly: str, engine: AnyEngine) -> WholeRun:
     fed = case.federation(engine)
     kept = [(at, copy.deepcopy(at)) for at in run(case, fed, seed=SEED)]
     assert all(same_bits(snapshot, then) for snapshot, then in kept), "a snapshot was changed after it was yielded"
-    return [snapshot for snapshot, _ in kept], fed.ledger
+    return WholeRun([snapshot for snapshot, _ in kept], fed)
 
 
 def whole(case: Case, engine: AnyEngine) -> list[Snapshot]:
     """The snapshots of the uninterrupted run."""
-    return whole_run(case, engine)[0]
+    return whole_run(case, engine).snapshots
 
 
 def check_snapshots(case: Case, engine: AnyEngine) -> None:
@@ -70,7 +77,7 @@ def check_same_run(case: Case, engine: AnyEngine, reference: AnyEngine = "loop")
 
 def check_same_bytes(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
     """The ledger is the same on every engine, and nobody is rejected."""
-    got, want = (vars(whole_run(case, name)[1]) for name in (engine, reference))
+    got, want = (vars(whole_run(case, name).fed.ledger) for name in (engine, reference))
     assert got == want
     assert got["bytes_up"] > 0
     assert got["rounds"] == planned_rounds(case.algorithm)
@@ -98,20 +105,13 @@ def check_evaluation(case: Case, engine: AnyEngine, reference: AnyEngine = "loop
     """Metrics of the last snapshot are those that the loop gives."""
     at = whole(case, reference)[-1]
     got, want = (
-        evaluate(_at_the_end(case, name), case.algorithm, at, truth=torch.tensor(TRUTH)) for name in (engine, reference)
+        evaluate(whole_run(case, name).fed, case.algorithm, at, truth=torch.tensor(TRUTH))
+        for name in (engine, reference)
     )
     assert got.keys() == want.keys()
     assert len(got) > 3
     for name, value in want.items():
         assert abs(got[name] - value) < CLOSE, name
-
-
-def _at_the_end(case: Case, engine: AnyEngine) -> Federation:
-    """A federation after a whole run, for what is served from client memory."""
-    fed = case.federation(engine)
-    if case.remembers:
-        list(run(case, fed, seed=SEED))
-    return fed
 
 
 def check_used_engine(case: Case, engine: AnyEngine) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import kept_rounds
+from corymb.report.facts import kept_rounds, restart_of
 from corymb.report.figures.drawing import NO_CLUSTER, line
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ def training(runs: Sequence[Run]) -> Figure | None:
     if len(rows) < 2:
         return None
     kept, traces = {row["clock"] for row in kept_rounds(run)}, []
-    for stage in dict.fromkeys(_restart(row) for row in rows):
-        mine = [row for row in rows if _restart(row) == stage and not str(row["stage"]).startswith("scored")]
+    for stage in dict.fromkeys(_run_of(row) for row in rows):
+        mine = [row for row in rows if _run_of(row) == stage and not restart_of(row).startswith("scored-")]
         tint = "$accent" if any(row["clock"] in kept for row in mine) else NO_CLUSTER
         traces.append(line(list(range(1, len(mine) + 1)), [row["train_loss"] for row in mine], tint))
     traces.sort(key=lambda trace: bool(trace["line"]["color"] == "$accent"))  # what was kept lies above
@@ -33,9 +33,8 @@ def training(runs: Sequence[Run]) -> Figure | None:
     return Figure("training", "Training loss", caption, traces, layout)
 
 
-def _restart(row: dict[str, Any]) -> str:
-    first = str(row["stage"]).partition("/")[0]
-    return first.replace("scored-", "restart-") if first.startswith(("restart-", "scored-")) else ""
+def _run_of(row: dict[str, Any]) -> str:
+    return restart_of(row).replace("scored-", "restart-")
 
 
 SECTION = Section(order=30, show=training)

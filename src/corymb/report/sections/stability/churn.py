@@ -26,13 +26,13 @@ def churn(runs: Sequence[Run]) -> Figure | None:
         agreed = [(t, round(value, 4)) for t, value in agreement(path)]
         traces.append(line([t for t, _ in agreed], [value for _, value in agreed], PALETTE[1]))
         annotations.append(label_at(len(rows), agreed[-1][1], "ARI to the round before", PALETTE[1]))
-    mended = repairs(run)
+    repaired = [repair.round for repair in repairs(run)]
     layout = {
         "height": 340,
         "xaxis": {"title": {"text": "round"}},
         "yaxis": {"range": [-0.04, 1.08], "tickformat": ".0%" if len(traces) == 1 else ""},
-        "shapes": [upright(t) for t in mended],
-        "annotations": [*annotations, *(flag(t, "regrouped") for t in mended[:1])],
+        "shapes": [upright(t) for t in repaired],
+        "annotations": [*annotations, *(flag(t, "regrouped") for t in repaired[:1])],
     }
     caption = "Churn is the share of clients that changed cluster in a round: a settled run has none, and an ARI of 1."
     return Figure("stability", "Churn and agreement by round", caption, traces, layout)

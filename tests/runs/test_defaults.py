@@ -3,14 +3,14 @@ from dataclasses import fields
 import pytest
 
 import corymb
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.request import OPTIONS
 from corymb.cli.run import Output
 from corymb.core.snapshot import planned_rounds
 from corymb.data import digits, mixed_regression_ifca
 from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
-from corymb.runs.catalogue import ALGORITHMS, configure, name_of
-from corymb.runs.defaults import Defaults, defaults_for, with_defaults
+from corymb.runs.defaults import Defaults, configure, defaults_for, name_of, with_defaults
 from corymb.runs.fit import as_dataset, fit
 from corymb.settings import InvalidInput, to_dict
 from tests.runs import small
@@ -23,10 +23,10 @@ def data():
     return digits(clients=4, train=6, test=2)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_every_algorithm_has_a_row_that_runs(name):
     data = mixed_regression_ifca(n=12, m=20, d=3, test=4)
-    kind = ALGORITHMS[name].algorithm
+    kind = CATALOGUE[name].algorithm
     names = {field.name for field in fields(kind)}
     short = {place: {"rounds": 2} for place in ("inner", "then") if place in names}
     needed = {name: value for name, value in NEEDED.items() if name in names}
@@ -38,10 +38,10 @@ def test_every_algorithm_has_a_row_that_runs(name):
     assert len(run.history) <= planned_rounds(algorithm)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_no_setting_is_called_like_an_option_of_the_run(name):
     options = {field.name for kind in (*OPTIONS, Output) for field in fields(kind)} | {"data", "algorithm", "record"}
-    assert options.isdisjoint(field.name for field in fields(ALGORITHMS[name].algorithm))
+    assert options.isdisjoint(field.name for field in fields(CATALOGUE[name].algorithm))
 
 
 def test_digits_get_their_defaults_and_what_is_given_wins(data):

@@ -1,0 +1,219 @@
+"""The algorithms that have a name: one list, which command line, report and docs read.
+
+A new algorithm is a file of its own and a line here. What its notes mean is said here too, so that nobody has to ask
+for an algorithm by name to read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from corymb.algorithms.alone import Alone
+from corymb.algorithms.cfl import CFL
+from corymb.algorithms.fedavg import FedAvg
+from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.fedsoft import FedSoft
+from corymb.algorithms.fedx import FedX
+from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.local_kmeans import LocalKMeans
+from corymb.algorithms.moment_descent import MomentDescent
+from corymb.algorithms.one_shot import OneShot
+from corymb.algorithms.one_shot_ifca import OneShotIFCA
+from corymb.algorithms.oracle import Oracle
+from corymb.algorithms.sr_fca import SRFCA
+from corymb.core.snapshot import Algorithm
+
+Role = Literal["method", "global", "local", "oracle"]
+"""What an algorithm is for beside others: a method of clustering, or the global, local or oracle baseline."""
+
+
+class Note(NamedTuple):
+    """What a note of a snapshot means."""
+
+    kind: Literal["number", "numbers", "text", "names", "event", "evidence"]
+    """Plain values by their form; an event is there only in the rounds in which it happened."""
+    meaning: str
+
+
+TRAIN_LOSS = {"train_loss": Note("number", "mean training loss of the models before the round's work")}
+RESTARTS = {
+    "restart_losses": Note("numbers", "training loss that each restart ended with; none for one that diverged"),
+    "best_restart": Note("number", "the restart that was kept, from 0"),
+}
+REPAIR = {
+    "unused_models": Note("number", "models that no client has chosen"),
+    "collapse": Note("event", "clients that shared a model were regrouped: how distinct the groups are, who moved"),
+    "repairs": Note("number", "how many repairs there have been, in the rounds of a repair"),
+}
+FOUND_K = {
+    "k": Note("number", "number of clusters that was found"),
+    "silhouette_by_k": Note("evidence", "silhouette of clients' loss vectors for every number of clusters tried"),
+}
+THRESHOLD = {
+    "threshold": Note("number", "distance up to which clients, and clusters, belong together"),
+    "distance_counts": Note("evidence", "histogram of the distances between clients: counts"),
+    "distance_edges": Note("evidence", "histogram of the distances between clients: edges"),
+    "merge_heights": Note("evidence", "distances at which groups join, rising"),
+    "gap": Note("number", "widest gap between merge heights, as a ratio"),
+    "chance": Note("number", "gap that one cloud without groups shows once in twenty times"),
+    "warning": Note("text", "what a reader should know before trusting the clusters"),
+    "without_cluster": Note("number", "clients that belong to no cluster yet"),
+}
+CLUSTERS = {"clusters": Note("number", "clusters there are")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An algorithm that has a name. Its settings are the fields of its class, and nothing else."""
+
+    algorithm: type[Algorithm]
+    title: str
+    """As it is written in a sentence."""
+    description: str
+    """One line."""
+    role: Role = "method"
+    notes: Mapping[str, Note]
+    """What its snapshots' notes mean, by name."""
+    chooses: bool = False
+    """Whether clients choose among all models, which are sent to them in every round."""
+    started: Callable[[Any], Algorithm | None] = lambda algorithm: algorithm
+    """The part of it that can start from given models: all, one stage, or nothing (None).
+
+    A run from the true parameters needs it."""
+
+
+def _one_run(algorithm: IFCA) -> IFCA:
+    """Neither restarts nor a start of its own: the start is given."""
+    k = None if algorithm.k == "auto" else algorithm.k
+    return replace(algorithm, k=k, restarts=1, init="random")
+
+
+def _second_phase(algorithm: MomentDescent) -> FedX | None:
+    """Its first phase finds the start that is given here."""
+    return algorithm.then
+
+
+def _nothing(algorithm: Algorithm) -> None:
+    return None
+
+
+CATALOGUE: Mapping[str, Entry] = MappingProxyType(
+    {
+        "ifca": Entry(
+            algorithm=IFCA,
+            title="IFCA",
+            description="clients choose the model that fits them, and train it, by turns",
+            notes={**TRAIN_LOSS, **RESTARTS, **REPAIR, **FOUND_K},
+            chooses=True,
+            started=_one_run,
+        ),
+        "sr-fca": Entry(
+            algorithm=SRFCA,
+            title="SR-FCA",
+            description="clusters from the distances of local models, refined; finds their number",
+            notes={
+                **TRAIN_LOSS,
+                **THRESHOLD,
+                **CLUSTERS,
+                "moved": Note("number", "clients that changed their cluster"),
+                "merged": Note("number", "clusters that were joined to others"),
+                "dissolved": Note("number", "clusters that were too small and were dissolved"),
+            },
+            started=_nothing,
+        ),
+        "moment-descent": Entry(
+            algorithm=MomentDescent,
+            title="Moment descent",
+            description="mixed regression from any start: moments of residuals, then fedx",
+            notes={
+                **TRAIN_LOSS,
+                "iteration": Note("number", "iterations of the first phase so far"),
+                "groups": Note("number", "groups that the anchors form"),
+                "joined_below": Note("number", "distance below which anchors were joined"),
+                "merge_heights": THRESHOLD["merge_heights"],
+                "sigma": Note("number", "mean estimated distance of the anchors from their own models"),
+            },
+            started=_second_phase,
+        ),
+        "fedx": Entry(
+            algorithm=FedX,
+            title="FedX",
+            description="moment descent's second phase alone: choose, then FedAvg or FedProx",
+            notes=TRAIN_LOSS,
+            chooses=True,
+        ),
+        "one-shot-ifca": Entry(
+            algorithm=OneShotIFCA,
+            title="One-shot IFCA",
+            description="ifca started from sr-fca's first clusters",
+            notes={**TRAIN_LOSS, **THRESHOLD, **CLUSTERS, **REPAIR},
+            started=_nothing,
+        ),
+        "cfl": Entry(
+            algorithm=CFL,
+            title="CFL",
+            description="one model, split in two where clients pull apart",
+            notes={
+                **TRAIN_LOSS,
+                **CLUSTERS,
+                "mean_update": Note("numbers", "length of each cluster's mean update"),
+                "longest_update": Note("numbers", "length of the longest update in each cluster"),
+                "split": Note("numbers", "clusters that were split in the round"),
+            },
+            started=_nothing,
+        ),
+        "fedsoft": Entry(
+            algorithm=FedSoft,
+            title="FedSoft",
+            description="every client a mixture of clusters, by the share of its examples",
+            notes=TRAIN_LOSS,
+            started=_nothing,
+        ),
+        "local-kmeans": Entry(
+            algorithm=LocalKMeans,
+            title="Local k-means",
+            description="k-means on local models, whose means are served",
+            notes=FOUND_K,
+            started=_nothing,
+        ),
+        "fedavg": Entry(
+            algorithm=FedAvg,
+            title="FedAvg",
+            description="one model for everybody, the global baseline",
+            role="global",
+            notes=TRAIN_LOSS,
+        ),
+        "fedprox": Entry(
+            algorithm=FedProx,
+            title="FedProx",
+            description="as fedavg, with clients held near the model they were sent",
+            role="global",
+            notes=TRAIN_LOSS,
+        ),
+        "alone": Entry(
+            algorithm=Alone,
+            title="Training alone",
+            description="every client by itself, the local baseline",
+            role="local",
+            notes=TRAIN_LOSS,
+            started=_nothing,
+        ),
+        "one-shot": Entry(
+            algorithm=OneShot,
+            title="One-shot clustering",
+            description="clusters from local models once, then training inside them",
+            notes={**TRAIN_LOSS, **FOUND_K},
+            started=_nothing,
+        ),
+        "oracle": Entry(
+            algorithm=Oracle,
+            title="The oracle",
+            description="training inside the true clusters, where they are known",
+            role="oracle",
+            notes=TRAIN_LOSS,
+        ),
+    }
+)

@@ -1,0 +1,70 @@
+"""IFCA's options beyond Algorithm 2, each in its own part, put together here and nowhere else.
+
+`restarts`, `init` and k = "auto" are wrappers around it; `saving` and `repair` say who is asked for what, and look at a
+round when it is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from corymb.algorithms.local_kmeans import LocalKMeans
+from corymb.algorithms.moment_descent import MomentDescent
+from corymb.algorithms.parts import repair
+from corymb.algorithms.parts.alternate import Answers
+from corymb.algorithms.parts.restarts import Restarts
+from corymb.algorithms.parts.saving import sightings
+from corymb.algorithms.parts.starts import ByLossVectors, ByProbes
+from corymb.algorithms.parts.then import Then
+from corymb.algorithms.parts.work import Work, warn_of_long_step
+from corymb.core.federation import Cohort, Federation
+from corymb.core.snapshot import Algorithm, Snapshot
+
+if TYPE_CHECKING:
+    from corymb.algorithms.ifca import IFCA
+
+Init = Literal["random", "loss-vectors", "one-shot", "moment-descent"]
+
+
+def wrapped(ifca: IFCA) -> Restarts | Then | None:
+    """The algorithm inside the wrapper that one of its settings asks for; None where no setting does."""
+    if ifca.restarts > 1:
+        return Restarts(inner=replace(ifca, restarts=1), times=ifca.restarts)
+    first = start_of(ifca)
+    if first is None:
+        return None
+    return Then(first=first, second=replace(ifca, k=None, init="random"), names=("start", "rounds"))
+
+
+def start_of(ifca: IFCA) -> Algorithm | None:
+    """What finds the models that IFCA starts from; None for random ones."""
+    work = Work(local=ifca.local, weights=ifca.weights)
+    if ifca.k == "auto":
+        return ByProbes(alone=ifca.alone, work=work)
+    if ifca.init == "random" or ifca.k is None:
+        return None
+    if ifca.init == "one-shot":
+        return LocalKMeans(k=ifca.k, alone=ifca.alone)
+    if ifca.init == "moment-descent":
+        return MomentDescent(k=ifca.k, then=None)
+    return ByLossVectors(k=ifca.k, work=work, participants=ifca.participants)
+
+
+def asked(ifca: IFCA, fed: Federation, at: Snapshot, t: int) -> tuple[Cohort, bool]:
+    """Who takes part in round t, and whether each is sent the model of its own cluster only."""
+    if (groups := repair.regrouped(fed, at, ifca.participants)) is not None:
+        return groups, True
+    settled = ifca.saving is not None and ifca.saving.settled(at, t)
+    return fed.clients.sample(ifca.participants), settled
+
+
+def after_round(ifca: IFCA, fed: Federation, before: Snapshot, at: Snapshot, replies: Answers) -> Snapshot:
+    """The snapshot of a round, with what `saving` and `repair` remember of it, repaired if need be."""
+    carry = sightings(before, replies) if ifca.saving else {}
+    if ifca.averaging == "gradients":
+        carry |= warn_of_long_step(fed, before, ifca.step(fed, before.round), replies.value)
+    at = replace(at, carry=carry)
+    if not ifca.repair or at.k == 1 or ifca.soft is not None:
+        return at
+    return repair.watch(fed, before, at, replies, left=ifca.rounds - at.round)

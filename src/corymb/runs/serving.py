@@ -1,0 +1,53 @@
+"""What the clients of a run use to predict: the model of their cluster, a mixture of models, or one of their own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import ClientFn, Served
+from corymb.core.engine import each
+from corymb.core.federation import Federation
+from corymb.core.objective import Objective
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.local import serve_assigned, serve_mixture
+from corymb.settings import require
+from corymb.trees import Params, count, map_tensors, take
+
+ServedBy = Literal["assigned", "mixture", "own"]
+"""The model of a client's cluster, all models by its shares, or a model that the client keeps itself."""
+Serving = tuple[Federation, ClientFn[..., Params | Served]]
+"""The clients of a run that keep models of their own, and the client function that returns the one to use."""
+
+
+def served_by(algorithm: Algorithm) -> ServedBy:
+    """What the clients of an algorithm use."""
+    if algorithm.serve is serve_assigned:
+        return "assigned"
+    return "mixture" if algorithm.serve is serve_mixture else "own"
+
+
+def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Params | Served:
+    """What a client uses, from a snapshot that holds the models of all clients."""
+    label, shares = int(snapshot.labels[position]), snapshot.shares
+    if by == "mixture" and shares is not None and float(shares[position].sum()) > 0:
+        return Served(snapshot.models, shares[position] / shares[position].sum())
+    require(label >= 0, f"Client {name!r} has no cluster: it never took part in a round.")
+    return take(snapshot.models, label)
+
+
+def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snapshot, position: int) -> Params | Served:
+    """What a client uses, asked of the client itself."""
+    share = None if at.shares is None else each(at.shares[[position]])
+    replies = fed.clients[[position]].map(serve, at.models, each(at.labels[[position]]), share)
+    return map_tensors(lambda leaf: leaf[0].cpu(), replies.value)
+
+
+def predictions(objective: Objective, served: Params | Served, x: Tensor) -> Tensor:
+    """The prediction for each example, of one model or of a mixture of several."""
+    if not isinstance(served, Served):
+        return objective.predict(served, x)
+    of_each = [objective.predict(take(served.models, j), x) for j in range(count(served.models))]
+    return objective.mix(torch.stack(of_each), served.weights)

@@ -1,0 +1,108 @@
+"""A session works on an engine: it needs no data in its own process, and asks clients no more than it has to."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+import corymb
+from corymb.core.federation import Federation
+from corymb.data import FederatedDataset
+from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.engines.examples import ExampleTable
+from corymb.local import Descent
+from corymb.runs.fit import as_dataset, fit
+from corymb.runs.standardise import NullObjective
+from corymb.settings import InvalidInput
+from corymb.testing.wired import Wired
+from tests.runs import small
+
+FAST = corymb.IFCA(k=2, rounds=3, local=Descent(lr=0.3, steps=5))
+
+
+def table():
+    return as_dataset(small.arrays(), seed=0)
+
+
+def same(one, other) -> bool:
+    return one.labels == other.labels and all(torch.equal(one.models[name], other.models[name]) for name in one.models)
+
+
+@pytest.mark.parametrize("kind", [LoopEngine, VectorisedEngine])
+def test_fit_takes_an_engine_in_place_of_data(kind, tmp_path):
+    name = "loop" if kind is LoopEngine else "vectorised"
+    want = fit(FAST, table(), engine=name, precision="float64", out=tmp_path / "data")
+    got = fit(FAST, kind(NullObjective(), table(), Placement(dtype=torch.float64)), out=tmp_path / "engine")
+    assert same(got, want)
+    assert got.config["record"]["data"] == want.config["record"]["data"]
+    assert (got.config["data"], got.config["precision"]) == ("federation", "float64")
+    assert "ari" not in got.metrics  # an engine does not know the truth
+    assert torch.equal(
+        torch.as_tensor(got.predict(small.arrays()[0], client=0)),
+        torch.as_tensor(want.predict(small.arrays()[0], client=0)),
+    )
+
+
+def test_a_run_needs_nothing_but_messages():
+    """Every client is a host of its own, and only bytes go between them and the session."""
+    want = fit(FAST, table(), engine="loop", precision="float64")
+    got = fit(FAST, Wired(NullObjective(dtype=torch.float64), table(), Placement(dtype=torch.float64)))
+    assert got.labels == want.labels
+    for name, value in want.models.items():
+        assert torch.allclose(got.models[name], value, rtol=0, atol=1e-9)
+    assert got.metrics == pytest.approx(want.metrics, abs=1e-9)
+    assert torch.allclose(got.losses, want.losses)
+
+
+def test_a_run_on_an_engine_is_resumed_on_an_engine(tmp_path):
+    def engine():
+        return LoopEngine(NullObjective(), table())
+
+    with pytest.raises(ZeroDivisionError):
+        fit(corymb.Alone(rounds=3), engine(), out=tmp_path / "run", progress=lambda row: 1 // (2 - row["clock"]))
+    resumed = fit(corymb.Alone(rounds=3), engine(), resume=tmp_path / "run")
+    assert resumed.metrics == fit(corymb.Alone(rounds=3), engine()).metrics
+
+
+def test_data_that_are_neither_are_refused():
+    with pytest.raises(InvalidInput, match="The data are a int: wanted a data set"):
+        fit(FAST, 3)
+
+
+def test_examples_are_placed_once(monkeypatch):
+    """Standardising, the run and the run from the true parameters share them."""
+    made, original = [], ExampleTable.__init__
+    monkeypatch.setattr(ExampleTable, "__init__", lambda self, *args: made.append(1) or original(self, *args))
+    fit(FAST, table())
+    assert len(made) == 2  # to train, to test
+    made.clear()
+    run = fit(FAST, corymb.datasets.mixed_regression_ifca(n=6, m=10, d=3, test=4))
+    assert "oracle_error" in run.metrics
+    assert len(made) == 2
+
+
+def test_the_end_of_a_run_asks_each_question_once(monkeypatch):
+    asked, original = Counter(), Federation.ask
+
+    def ask(self, ids, verb, fn, args, options):
+        asked[fn.name.partition(":")[2]] += 1
+        return original(self, ids, verb, fn, args, options)
+
+    monkeypatch.setattr(Federation, "ask", ask)
+    fit(FAST, table(), evaluate_every=0)
+    once = {"send_moments", "try_model", "score_served", "losses_of", "draw_test_losses"}
+    assert {name: asked.pop(name) for name in once} == dict.fromkeys(once, 1)
+    assert sum(asked.values()) == FAST.rounds  # and one question a round
+    asked.clear()
+    fit(FAST, table(), evaluate_every=1)
+    assert asked["score_served"] == 3  # the last round's is the end's
+
+
+def test_truth_goes_with_the_names_whatever_the_order():
+    x, y, client = small.arrays()
+    names = ["b", "a", "site-10", "site-9", "d", "c"]
+    data = FederatedDataset.from_arrays(x, y, client, names=names, truth=[0, 1, 0, 1, 0, 1], standardise=True)
+    run = fit(corymb.configure("oracle", data, inner={"rounds": 1}), data)
+    assert list(run.labels) == ["a", "b", "c", "d", "site-9", "site-10"]
+    assert run.metrics["ari"] == 1.0
+    assert run.labels["a"] == run.labels["site-9"] == run.labels["c"] != run.labels["b"]
