@@ -7,14 +7,14 @@ import os
 
 import pytest
 
+from corymb.testing.engines import IN_PROCESS
 from tests.golden import GOLDEN, lines_of, path_of
-from tests.tiny import ENGINES
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_algorithm_gives_its_golden_rounds(name):
     want = path_of(name).read_text().splitlines()
-    got = [line for engine in ENGINES for line in lines_of(name, engine)]
+    got = [line for engine in IN_PROCESS for line in lines_of(name, engine)]
     assert len(got) == len(want)
     for one, other in zip(got, want, strict=True):
         if os.environ.get("CORYMB_GOLDEN") == "bits":

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from corymb.core.snapshot import Snapshot
+from corymb.testing.engines import IN_PROCESS
 from corymb.trees import leaves
 from tests.contracts.cases import CASES, run
-from tests.tiny import ENGINES
 
 FOLDER = Path(__file__).parent
 NO_REPAIR = {
@@ -55,4 +55,4 @@ def _bits(at: Snapshot) -> str:
 
 def write() -> None:
     for name in GOLDEN:
-        path_of(name).write_text("".join(f"{line}\n" for engine in ENGINES for line in lines_of(name, engine)))
+        path_of(name).write_text("".join(f"{line}\n" for engine in IN_PROCESS for line in lines_of(name, engine)))

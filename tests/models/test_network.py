@@ -16,8 +16,8 @@ from corymb.local import Descent, descend, gradient, losses
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.settings import InvalidInput
+from corymb.testing.learners import LEARNERS
 from corymb.trees import stack, take
-from tests.contracts.learners import LEARNERS
 from tests.tiny import DOUBLE, ENGINES, classification, farthest, federation
 
 

@@ -164,7 +164,7 @@ class _Moment:
     clock: int = 0
     calls: int = 0
     begun: bool = False
-    """Whether anybody has been asked."""
+    """Whether anybody has been asked, or a run's versions were taken over."""
 
     def key(self) -> Key:
         return fold(root(self.seed), self.stream, self.clock)
@@ -220,6 +220,7 @@ class Federation:
         for host, at in self._accepted.items():
             known = at if self._moment.begun else (versions or {}).get(host, then)
             self._accepted[host] = min(known, then)
+        self._moment.begun |= versions is not None  # what was taken over stays when the driver goes back to its clock
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
         """Make client memory durable; see `Engine.commit`."""

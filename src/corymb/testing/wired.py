@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from corymb.core.objective import Objective
 from corymb.engines import LoopEngine, Placement
 from corymb.engines.host import one_line
 from corymb.keys import fold, permutation
+from corymb.settings import fingerprint, require
 from corymb.wire import OURS, call_from_bytes, call_to_bytes, part_from_bytes, part_to_bytes
 
 
@@ -71,33 +73,45 @@ class Wired:
         journal: Journal | None = None,
     ) -> None:
         order = in_order(data.names)
-        self.objective, self.schema, self.fingerprint = objective, data.schema, data.fingerprint()
+        self.objective, self.schema = objective, data.schema
         self.names = [data.names[i] for i in order.tolist()]
         self.hosts = self.names
         self.lost = set(lost)
         self._allow = tuple(allow)
-        self._nodes = [LoopEngine(objective, _OneClient(data, i), placement) for i in order.tolist()]
+        self.nodes: list[Any] = [LoopEngine(objective, _OneClient(data, i), placement) for i in order.tolist()]
 
     @property
     def sizes(self) -> Tensor:
         """How many training examples each client says it has: n."""
-        return torch.cat([node.sizes for node in self._nodes])
+        return torch.cat([node.sizes for node in self.nodes])
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal exactly where the clients' data are."""
+        return fingerprint([node.fingerprint for node in self.nodes])
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""
-        return {**self._nodes[0].describe(), "engine": "wired"}
+        return {**self.nodes[0].describe(), "engine": "wired"}
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> Wired:
+    def open(self, objective: Objective, journal: Journal | None = None) -> Self:
         """The same clients with another objective and nothing in their memory."""
-        engine = object.__new__(Wired)
-        engine.__dict__.update(self.__dict__, objective=objective)
-        engine._nodes = [node.open(objective) for node in self._nodes]
+        engine = self.with_nodes(lambda node: node.open(objective))
+        engine.objective = objective
+        return engine
+
+    def with_nodes(self, change: Callable[[Any], Any]) -> Self:
+        """The same federation with each client's own engine replaced."""
+        engine = copy.copy(self)
+        engine.nodes = [change(node) for node in self.nodes]
         return engine
 
     def refresh(self, data: ClientData) -> list[str]:
         """New examples for the clients that `data` names."""
         position = {name: i for i, name in enumerate(self.names)}
-        cleared = [self._nodes[position[name]].refresh(_OneClient(data, i)) for i, name in enumerate(data.names)]
+        unknown = next((name for name in data.names if name not in position), None)
+        require(unknown is None, f"There is no client {unknown!r} to give new examples to.")
+        cleared = [self.nodes[position[name]].refresh(_OneClient(data, i)) for i, name in enumerate(data.names)]
         return sorted({slot for some in cleared for slot in some})
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
@@ -117,7 +131,7 @@ class Wired:
         """A host's side: reads the call, runs it, and replies in the names of the server."""
         call = call_from_bytes(message, self._allow)
         try:
-            (part,) = self._nodes[client].run(call, torch.tensor([0]))
+            (part,) = self.nodes[client].run(call, torch.tensor([0]))
         except Exception as error:  # the only client raised: the server decides whether everybody did
             line = one_line(error)
             part = Part(torch.empty(0, dtype=torch.int64), None, [(0, f"raised {line}")], error=line)

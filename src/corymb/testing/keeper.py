@@ -1,25 +1,28 @@
-"""Algorithms of the tests' own: one that keeps much at its clients, and one whose rounds can be made to fail."""
+"""Algorithms for tests: one that keeps much at its clients, and one whose rounds can be made to fail."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.keys import integers, uniform
 from corymb.local import Descent, descend, gradient, losses, one_hot, serve_assigned
-from corymb.trees import add, count, map_tensors, take
+from corymb.trees import Params, add, count, map_tensors, take
 
 
 @on_client
-def train_with_momentum(client: Client, models, *, lr: float):
+def train_with_momentum(client: Client, models: Params, *, lr: float) -> Share[Tensor]:
     """Momentum, how often each example was looked at, and how often the client was asked: all kept at home."""
     memory, weight = client.memory, client.train.weight
     label = losses(client, models).argmin()
     model = take(models, label)
-    seen = memory.get("seen", torch.zeros_like(weight))
+    seen: Tensor = memory.get("seen", torch.zeros_like(weight))
     velocity = memory.get("velocity", map_tensors(torch.zeros_like, model))
     asked = memory.get("asked", torch.tensor(0)) + 1
     on = client.train._replace(weight=weight / (1 + seen))
@@ -33,7 +36,7 @@ def train_with_momentum(client: Client, models, *, lr: float):
 
 
 @on_client
-def forget_sometimes(client: Client):
+def forget_sometimes(client: Client) -> Tensor:
     """Half of the clients, by a draw of their own, begin anew."""
     stay = integers(client.key("forget"), 2)
     velocity = client.memory.get("velocity")
@@ -68,15 +71,16 @@ class Keeper:
 
 
 @on_client
-def count_visits(client: Client, models):
-    """Counts its calls."""
+def count_visits(client: Client, models: Params) -> Share[Tensor]:
+    """How often the client has been asked, by its own count."""
     visits = client.memory.get("visits", torch.zeros((), dtype=torch.float64)) + 1
     client.memory.set("visits", visits)
     return Share(take(models, 0), torch.ones(1), torch.tensor(0), visits)
 
 
 @on_client
-def pass_on(client: Client, number):
+def pass_on(client: Client, number: float) -> Tensor:
+    """What it was sent."""
     return client.train.weight.sum() * 0 + number
 
 

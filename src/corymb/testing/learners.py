@@ -1,8 +1,11 @@
-"""What is learned in the engine laws: a table of objectives with tiny ragged data, all in float64.
+"""What is learned in the engine laws: a table of objectives with small data, all in float64.
 
 `kernels` says which kernels must really do the work when asked for; the others fall back, which is a law too.
 """
 
+from __future__ import annotations
+
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,22 +16,26 @@ from torch.nn.functional import linear
 from corymb.core.client import Objective
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
-from tests import tiny
+from corymb.testing.small_data import SmallData, classification, regression, tokens
 
 DOUBLE = torch.float64
 
 
 class Learner(NamedTuple):
+    """An objective, data for it, and the kernels that can do its work."""
+
     objective: Callable[[], Objective]
-    data: Callable[..., tiny.Data]
+    data: Callable[..., SmallData]
     kernels: tuple[str, ...] = ("foreach", "serial")
 
 
 def network(make: Callable[[], nn.Module]) -> Callable[[], Objective]:
+    """Classification in three classes by a network."""
     return lambda: Classification(Network(make, dtype=DOUBLE), 3)
 
 
 def cnn() -> nn.Module:
+    """A small convolutional network with normalisation and pooling."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4, 3)
     )
@@ -42,7 +49,8 @@ class Reader(nn.Module):
         self.embed, self.lstm, self.out = nn.Embedding(7, 3), nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.lstm(self.embed(x))[0][:, -1])
+        out: Tensor = self.out(self.lstm(self.embed(x))[0][:, -1])
+        return out
 
 
 class Twice(nn.Module):
@@ -53,7 +61,8 @@ class Twice(nn.Module):
         self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.inner(self.inner(x).tanh()).tanh())
+        out: Tensor = self.out(self.inner(self.inner(x).tanh()).tanh())
+        return out
 
 
 class Shared(nn.Module):
@@ -65,7 +74,8 @@ class Shared(nn.Module):
         self.second.weight = self.first.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.second(self.first(x).tanh()).tanh())
+        out: Tensor = self.out(self.second(self.first(x).tanh()).tanh())
+        return out
 
 
 class Turning(nn.Module):
@@ -76,7 +86,8 @@ class Turning(nn.Module):
         self.inner, self.out = nn.Linear(4, 2), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(linear(self.inner(x).tanh(), self.inner.weight.T))
+        out: Tensor = self.out(linear(self.inner(x).tanh(), self.inner.weight.T))
+        return out
 
 
 class Unused(nn.Module):
@@ -88,7 +99,8 @@ class Unused(nn.Module):
         self.scale = nn.Parameter(torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) * self.scale
+        out: Tensor = self.inner(x) * self.scale
+        return out
 
 
 class Turned(nn.Module):
@@ -110,25 +122,27 @@ class Steps(nn.Module):
         self.inner, self.out = nn.Linear(2, 3, bias=False), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.inner(x).relu().flatten(1))
+        out: Tensor = self.out(self.inner(x).relu().flatten(1))
+        return out
 
 
 def squares(x: Tensor) -> Tensor:
+    """The features and their squares."""
     return torch.cat([x, x**2], -1)
 
 
 FUSED = ("fused", "foreach", "serial")
 LEARNERS = {
-    "linear": Learner(lambda: LinearRegression(3, dtype=DOUBLE), tiny.regression, FUSED),
-    "features": Learner(lambda: LinearRegression(3, features=squares, half=True, dtype=DOUBLE), tiny.regression, FUSED),
-    "regression": Learner(lambda: Regression(Network(mlp(3, [4], 1), dtype=DOUBLE)), tiny.regression, FUSED),
-    "mlp": Learner(network(mlp(4, [5, 4], 3)), tiny.classification, FUSED),
-    "steps": Learner(network(Steps), lambda *a, **b: tiny.classification(*a, shape=(2, 2), **b), FUSED),
-    "cnn": Learner(network(cnn), lambda *a, **b: tiny.classification(*a, shape=(1, 4, 4), **b)),
-    "lstm": Learner(network(Reader), tiny.tokens, ("serial",)),
-    "layer used twice": Learner(network(Twice), tiny.classification),
-    "shared weight": Learner(network(Shared), tiny.classification),
-    "transposed weight": Learner(network(Turning), tiny.classification),
-    "unused parameter": Learner(network(Unused), tiny.classification),
-    "turned linear": Learner(network(Turned), tiny.classification),
+    "linear": Learner(lambda: LinearRegression(3, dtype=DOUBLE), regression, FUSED),
+    "features": Learner(lambda: LinearRegression(3, features=squares, half=True, dtype=DOUBLE), regression, FUSED),
+    "regression": Learner(lambda: Regression(Network(mlp(3, [4], 1), dtype=DOUBLE)), regression, FUSED),
+    "mlp": Learner(network(mlp(4, [5, 4], 3)), classification, FUSED),
+    "steps": Learner(network(Steps), functools.partial(classification, shape=(2, 2)), FUSED),
+    "cnn": Learner(network(cnn), functools.partial(classification, shape=(1, 4, 4))),
+    "lstm": Learner(network(Reader), tokens, ("serial",)),
+    "layer used twice": Learner(network(Twice), classification),
+    "shared weight": Learner(network(Shared), classification),
+    "transposed weight": Learner(network(Turning), classification),
+    "unused parameter": Learner(network(Unused), classification),
+    "turned linear": Learner(network(Turned), classification),
 }

@@ -1,0 +1,1 @@
+"""The laws, one function each: plain asserts, without a test runner."""

@@ -1,0 +1,174 @@
+"""Laws that every algorithm keeps on every engine."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot, planned_rounds
+from corymb.evaluate import evaluate
+from corymb.testing.assertions import CLOSE, assert_same_bits, assert_same_run, farthest, same_bits
+from corymb.testing.cases import TRUTH, Case, run
+from corymb.testing.engines import DOUBLE, AnyEngine, Reordered, engine_maker, engine_of
+
+SEED = 1
+
+
+class WholeRun(NamedTuple):
+    """The snapshots of a run, and the federation at its end, with what its clients remember."""
+
+    snapshots: list[Snapshot]
+    fed: Federation
+
+
+def whole_run(case: Case, engine: AnyEngine) -> WholeRun:
+    """The uninterrupted run of a case, made once for all laws; no snapshot is changed after it was yielded."""
+    try:
+        return _whole_run(case, repr(case), engine)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _whole_run.__wrapped__(case, "", engine)  # settings that hold a list or a dict
+
+
+@functools.cache
+def _whole_run(case: Case, exactly: str, engine: AnyEngine) -> WholeRun:
+    fed = case.federation(engine)
+    kept = [(at, copy.deepcopy(at)) for at in run(case, fed, seed=SEED)]
+    assert all(same_bits(snapshot, then) for snapshot, then in kept), "a snapshot was changed after it was yielded"
+    return WholeRun([snapshot for snapshot, _ in kept], fed)
+
+
+def whole(case: Case, engine: AnyEngine) -> list[Snapshot]:
+    """The snapshots of the uninterrupted run."""
+    return whole_run(case, engine).snapshots
+
+
+def check_snapshots(case: Case, engine: AnyEngine) -> None:
+    """Clocks rise by one, labels are one for each client and within k, models are finite."""
+    snapshots = whole(case, engine)
+    assert [at.clock for at in snapshots] == list(range(1, len(snapshots) + 1))
+    assert len(snapshots) <= planned_rounds(case.algorithm)
+    for at in snapshots:
+        assert at.seed == SEED
+        assert at.labels.shape == (len(TRUTH),)
+        assert at.labels.dtype == torch.int64
+        assert int(at.labels.min()) >= -1
+        assert int(at.labels.max()) < at.k
+        assert all(torch.isfinite(value).all() for value in at.models.values())
+
+
+def check_plan(case: Case, engine: AnyEngine = "vectorised") -> None:
+    """A run yields as many snapshots as it planned."""
+    assert len(whole(case, engine)) == planned_rounds(case.algorithm)
+
+
+def check_same_run(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
+    """An engine gives the run that the loop gives: labels to the letter, numbers within 1e-9."""
+    assert_same_run(whole(case, engine), whole(case, reference))
+
+
+def check_same_bytes(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
+    """The ledger is the same on every engine, and nobody is rejected."""
+    got, want = (vars(whole_run(case, name).fed.ledger) for name in (engine, reference))
+    assert got == want
+    assert got["bytes_up"] > 0
+    assert got["rounds"] == planned_rounds(case.algorithm)
+    assert got["rejected"] == []
+
+
+def check_looking_changes_nothing(case: Case, engine: AnyEngine) -> None:
+    """The same seed gives the same bits on another engine, however often one evaluates between the rounds."""
+    fed = case.federation(engine)
+    got = []
+    for at in run(case, fed, seed=SEED):
+        got.append(at)
+        before = copy.deepcopy(vars(fed.ledger))
+        for _ in range(at.clock % 3):
+            metrics = evaluate(fed, case.algorithm, at, truth=torch.tensor(TRUTH))
+            assert all(math.isfinite(value) for value in metrics.values()), metrics
+        view = fed.evaluation()
+        view.clients.sample(3)
+        view.draw("something")
+        assert vars(fed.ledger) == before
+    assert_same_bits(got, whole(case, engine))
+
+
+def check_evaluation(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
+    """Metrics of the last snapshot are those that the loop gives."""
+    at = whole(case, reference)[-1]
+    got, want = (
+        evaluate(whole_run(case, name).fed, case.algorithm, at, truth=torch.tensor(TRUTH))
+        for name in (engine, reference)
+    )
+    assert got.keys() == want.keys()
+    assert len(got) > 3
+    for name, value in want.items():
+        assert abs(got[name] - value) < CLOSE, name
+
+
+def check_used_engine(case: Case, engine: AnyEngine) -> None:
+    """An engine that has run before gives the same bits."""
+    fed = case.federation(engine)
+    for _ in range(2):
+        assert_same_bits(list(run(case, fed, seed=SEED)), whole(case, engine))
+
+
+def check_other_seed(case: Case, engine: AnyEngine) -> None:
+    """Another seed is another run: for an algorithm that draws anything, its first models at least."""
+    got = list(run(case, case.federation(engine), seed=SEED + 1))
+    for one, other in zip(got, whole(case, engine), strict=True):
+        assert not same_bits(replace(one, seed=SEED), other)
+
+
+def check_resume(case: Case, engine: AnyEngine, places: Sequence[int] | None = None) -> None:
+    """Continuing from any snapshot (or those at `places`) is the uninterrupted run, client memory included."""
+    snapshots = whole(case, engine)
+    fed = case.federation(engine)
+    if case.remembers:
+        list(run(case, fed, seed=SEED))  # memory of the whole run, to be rewound
+    for place in reversed(range(len(snapshots)) if places is None else places):
+        fed = fed if case.remembers else case.federation(engine)
+        rest = list(run(case, fed, snapshots[place], seed=99))  # the seed is the snapshot's
+        assert_same_bits(rest, snapshots[place + 1 :])
+
+
+def check_stop_in_a_round(case: Case, engine: AnyEngine) -> None:
+    """A run is left after a snapshot, and the same engine goes on from the one before it."""
+    fed = case.federation(engine)
+    started: Any = run(case, fed, seed=SEED)
+    first = [next(started) for _ in range(2)]
+    started.close()
+    assert_same_bits(list(run(case, fed, first[0])), whole(case, engine)[1:])
+
+
+def check_order_of_clients(case: Case, engine: AnyEngine, order: Sequence[int] = (4, 2, 6, 0, 5, 1, 3)) -> None:
+    """The order in which the data has its clients changes nothing: they stand in the order of their names."""
+    fed = Federation(engine_maker(engine)(case.objective(), case.data().at(order), DOUBLE))
+    assert fed.names == sorted(fed.names)
+    for got, want in zip(run(case, fed, seed=SEED), whole(case, engine), strict=True):
+        assert torch.equal(got.labels, want.labels)
+        assert farthest(got.models, want.models) == 0
+
+
+def check_order_of_arrival(case: Case, engine: AnyEngine, orders: Sequence[str] = ("falling", "by chance")) -> None:
+    """Parts that arrive in another order give the same run."""
+    for order in orders:
+        fed = Federation(Reordered(case.engine(engine), order))
+        assert_same_run(list(run(case, fed, seed=SEED)), whole(case, engine))
+
+
+def check_size_of_chunks(case: Case) -> None:
+    """The size of a vectorised engine's chunks changes nothing beyond rounding."""
+    fed = case.federation("vectorised")
+    engine_of(fed).budget = 1
+    for got, want in zip(run(case, fed, seed=SEED), whole(case, "vectorised"), strict=True):
+        assert torch.equal(got.labels, want.labels)
+        assert farthest(got.models, want.models) < CLOSE

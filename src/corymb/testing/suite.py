@@ -1,0 +1,141 @@
+"""The laws at one call: for an algorithm of anybody's, or for an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from corymb.core.snapshot import Algorithm
+from corymb.testing.bad_clients import NAN, ODD, ODD_ROWS, WORTHLESS, always_raises, raises_late
+from corymb.testing.cases import CASES, Case, Learns
+from corymb.testing.engines import ENGINES, AnyEngine, MakeEngine, wired
+from corymb.testing.laws import algorithms, calls, engines, faults, memory, privacy, rounds, serving, stages
+from corymb.testing.laws.engines import HOWS
+
+EACH_ENGINE: tuple[Callable[[Case, AnyEngine], None], ...] = (
+    algorithms.check_snapshots,
+    algorithms.check_plan,
+    algorithms.check_same_run,
+    algorithms.check_same_bytes,
+    algorithms.check_evaluation,
+    algorithms.check_looking_changes_nothing,
+    algorithms.check_resume,
+    algorithms.check_used_engine,
+    algorithms.check_order_of_clients,
+)
+"""What holds for any algorithm on any engine."""
+CALLS: tuple[Callable[[AnyEngine], None], ...] = (
+    calls.check_rows_of_each,
+    calls.check_rows_by_label,
+    calls.check_wrong_number_of_rows,
+    calls.check_missing_row,
+    calls.check_plain_values,
+    calls.check_draws,
+    calls.check_order_of_names,
+    calls.check_places_within_a_part,
+    memory.check_open,
+    memory.check_refresh,
+    memory.check_repeated_calls,
+    engines.check_further_client,
+    engines.check_no_examples,
+    faults.check_bytes_of_good_replies,
+    faults.check_too_few_good_replies,
+    faults.check_nobody_is_asked_twice,
+    faults.check_common_error_ends_a_run,
+    rounds.check_abandoned_round,
+    rounds.check_min_replies,
+    stages.check_handover,
+)
+"""What holds for any engine, whatever is asked."""
+ALGORITHMS = ("IFCA, soft", "CFL", "keeper")
+"""The algorithms that an engine is tried with."""
+
+
+def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers: bool = False) -> None:
+    """Hold an algorithm to the laws on every engine: loop, vectorised and over the wire.
+
+    It runs with seven clients in two clusters, in float64: `learns="line"` is linear regression on three features,
+    `"classes"` a small network on four features and three classes. Keep its rounds few. An algorithm whose client
+    functions write client memory is one that `remembers`. The first law that is broken raises an `AssertionError`
+    that names the law and the engine.
+
+    >>> from corymb.algorithms import FedAvg
+    >>> check_algorithm(FedAvg(rounds=2))
+    """
+    case = Case(algorithm, learns, remembers)
+    table = {**ENGINES, "wired": wired(type(algorithm).__module__.partition(".")[0])}
+    with _named(check_memory, "loop"):
+        check_memory(case, "loop")
+    for name, engine in table.items():
+        for law in EACH_ENGINE:
+            with _named(law, name):
+                law(case, engine)
+    with _named(algorithms.check_order_of_arrival, "wired"):
+        algorithms.check_order_of_arrival(case, table["wired"])
+
+
+def check_memory(case: Case, engine: AnyEngine) -> None:
+    """What is said of client memory is so."""
+    spy, _ = privacy.watched_run(case, engine)
+    wrote = any(spy.kept)
+    assert wrote == case.remembers, f"clients {'wrote' if wrote else 'did not write'} into their memory"
+
+
+def check_engine(make_engine: MakeEngine) -> None:
+    """Hold an engine to the laws; `make_engine(objective, data, placement)` makes one that has never run.
+
+    `data` is a `corymb.testing.small_data.SmallData` and `placement` says the precision, float64. The loop is what the
+    engine is compared with. The first law that is broken raises an `AssertionError` that names it.
+
+    >>> from corymb.engines import LoopEngine
+    >>> check_engine(LoopEngine)  # doctest: +SKIP
+    """
+    for learner in ("linear", "mlp"):
+        with _named(engines.check_measures, learner):
+            engines.check_measures(learner, make_engine)
+        for how in HOWS if learner == "linear" else ("epochs", "momentum"):
+            with _named(engines.check_descends, f"{learner}, {how}"):
+                engines.check_descends(learner, make_engine, how)
+        for law in (engines.check_order_and_company, engines.check_weights_of_examples, calls.check_own_vmap):
+            with _named(law, learner):
+                law(learner, make_engine)
+        for law in (serving.check_mixture, serving.check_one_model):
+            with _named(law, learner):
+                law(learner, make_engine)
+    for check in CALLS:
+        with _named(check, "this engine"):
+            check(make_engine)
+    _check_faults(make_engine)
+    for name in ALGORITHMS:
+        for rule in EACH_ENGINE:
+            with _named(rule, name):
+                rule(CASES[name], make_engine)
+
+
+def _check_faults(engine: MakeEngine) -> None:
+    who = (0, 3)
+    for fault in WORTHLESS:
+        with _named(faults.check_worthless_reply, fault):
+            faults.check_worthless_reply(engine, who, fault)
+    for fault in ODD:
+        with _named(faults.check_odd_reply, fault):
+            faults.check_odd_reply(engine, who, fault)
+    for fault in ODD_ROWS:
+        with _named(faults.check_odd_row, fault):
+            faults.check_odd_row(engine, who, fault)
+    with _named(faults.check_worthless_row, "NaN"):
+        faults.check_worthless_row(engine, who, NAN)
+    for fn, kind in ((always_raises, ArithmeticError), (raises_late, RuntimeError)):
+        with _named(faults.check_common_error, fn.name):
+            faults.check_common_error(engine, fn, kind, "map")
+
+
+@contextmanager
+def _named(law: Callable[..., Any], where: str) -> Iterator[None]:
+    """An assertion that fails says which law it belongs to, and where."""
+    try:
+        yield
+    except AssertionError as error:
+        title = (law.__doc__ or "").strip().splitlines()[0]
+        raise AssertionError(f"{law.__name__} ({where}): {title} {error}".rstrip()) from error

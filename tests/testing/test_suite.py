@@ -1,0 +1,127 @@
+"""The suite for anybody's algorithm and engine: it passes what is right and names the law that is broken."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import corymb
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
+from corymb.engines import LoopEngine
+from corymb.local import Descent, descend, losses, one_hot, serve_assigned
+from corymb.testing import check_algorithm, check_engine
+from corymb.testing.engines import wired
+from corymb.trees import Params, count, take
+
+
+@on_client
+def choose_and_train(client: Client, models: Params, *, how: Descent) -> Share[tuple[()]]:
+    label = losses(client, models).argmin()
+    return Share(descend(client, take(models, label), how), one_hot(label, count(models)), label)
+
+
+@on_client
+def count_calls(client: Client) -> torch.Tensor:
+    calls = client.memory.get("calls", torch.tensor(0.0)) + 1.5
+    client.memory.set("calls", calls)
+    return calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """An algorithm from outside the package, with something wrong in it where asked for."""
+
+    k: int = 2
+    rounds: int = 3
+    wrong: str = ""
+    serve = serve_assigned
+
+    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
+        at = start or Snapshot.fresh(fed, self.k)
+        for _ in range(at.round, self.rounds - (self.wrong == "shorter")):
+            replies = fed.clients.sum(choose_and_train, at.models, how=Descent(lr=0.05))
+            models = replies.value.mean(empty=at.models)
+            if self.wrong == "global state":
+                CALLS.append(None)
+                models = {name: value + 1e-6 * len(CALLS) for name, value in models.items()}
+            if self.wrong == "memory":
+                fed.clients.map(count_calls)
+            if self.wrong == "in place":
+                at.labels.fill_(0)
+            yield (at := at.next(models=models, labels=(replies.clients, replies.value.label)))
+
+
+CALLS: list[None] = []
+
+
+def test_an_algorithm_of_anybodys_passes():
+    check_algorithm(Own())
+    check_algorithm(Own(rounds=2, wrong="memory"), learns="classes", remembers=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "law"),
+    [
+        ("shorter", "check_plan"),
+        ("global state", "check_same_run|check_looking|check_resume"),
+        ("in place", "changed after it was yielded"),
+        ("memory", "clients wrote into their memory"),
+    ],
+)
+def test_the_law_that_is_broken_is_named(wrong, law):
+    with pytest.raises(AssertionError, match=law):
+        check_algorithm(Own(wrong=wrong))
+
+
+def test_our_engines_pass():
+    check_engine(LoopEngine)
+
+
+class Forgetful(LoopEngine):
+    """Clients that begin anew with every call."""
+
+    def run(self, call, ids):
+        self.host._begin()
+        yield from super().run(call, ids)
+
+
+class Backwards(LoopEngine):
+    """Clients in another order."""
+
+    def run(self, call, ids):
+        for part in super().run(call, ids):
+            yield part._replace(ids=part.ids.flip(0))
+
+
+@pytest.mark.parametrize(("engine", "law"), [(Forgetful, "check_open"), (Backwards, "check_measures")])
+def test_an_engine_that_breaks_a_law_is_told_which(engine, law):
+    with pytest.raises(AssertionError, match=law):
+        check_engine(engine)
+
+
+def test_client_functions_of_other_packages_travel_only_where_they_are_allowed():
+    from corymb.testing.cases import Case, run
+    from corymb.wire import WireError
+
+    case = Case(Own(rounds=1))
+    with pytest.raises(WireError, match="not in a package that may be named"):
+        list(run(case, case.federation("wired")))
+    assert len(list(run(case, case.federation(wired("tests"))))) == 1
+
+
+def test_the_suite_needs_no_test_runner():
+    blocked = "import sys\nfor name in ('pytest', 'hypothesis', '_pytest'):\n    sys.modules[name] = None\n"
+    code = blocked + "import corymb\nassert 'corymb.testing' not in sys.modules\nimport corymb.testing\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(Path(corymb.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
