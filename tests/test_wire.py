@@ -19,18 +19,16 @@ from corymb.core.snapshot import Snapshot
 from corymb.core.sums import Sums
 from corymb.keys import root
 from corymb.local import Descent, serve_assigned
-from corymb.trees import flatten
-from corymb.wire import (
-    WireError,
+from corymb.messages import (
     call_from_bytes,
     call_to_bytes,
-    pack,
     part_from_bytes,
     part_to_bytes,
     snapshot_from_bytes,
     snapshot_to_bytes,
-    unpack,
 )
+from corymb.trees import flatten
+from corymb.wire import WireError, pack, unpack
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 shapes = st.lists(st.integers(0, 3), max_size=3)

@@ -12,7 +12,7 @@ import dataclasses
 import importlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,17 +20,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from corymb.core.client import ClientFn, Share, Shares
-from corymb.core.engine import Call, Part, Version
 from corymb.core.objective import Examples
-from corymb.core.snapshot import Snapshot
 from corymb.core.sums import Sums
 from corymb.settings import InvalidInput, from_dict, to_dict
 from corymb.trees import Tree, leaves
 
 NAMED: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Examples, Share, Shares, Sums)}
 """The named tuples that may travel whoever reads them, by name."""
-OURS = ("corymb",)
-"""The packages that a call may name things of, unless its reader allows more."""
 
 HEADER_LIMIT = 16 * 2**20
 """Bytes of header. JSON grows in memory as it is read, tensors do not, so this bounds what a message can cost."""
@@ -226,125 +222,3 @@ class _Reader:
 def _line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return text[0][:200] if text else type(error).__name__
-
-
-# ---- calls and parts
-
-
-def call_to_bytes(call: Call) -> bytes:
-    """A call on its way to a host."""
-    fields = call._asdict() | {
-        "version": tuple(call.version),
-        "since": {host: tuple(version) for host, version in call.since.items()},
-    }
-    return pack(fields)
-
-
-def call_from_bytes(data: bytes, allow: Sequence[str] = OURS) -> Call:
-    """The call that `call_to_bytes` wrote; its function, and what it names, must belong to the packages in `allow`."""
-    tree = _checked(unpack(data, allow), _CALL, "call")
-    since = {host: Version(*version) for host, version in tree["since"].items()}
-    return Call(**{**tree, "version": Version(*tree["version"]), "since": since})
-
-
-def part_to_bytes(part: Part) -> bytes:
-    """A host's reply. Who sent it is for the receiver to know."""
-    rejected = [[client, reason] for client, reason in part.rejected]
-    return pack(
-        {"ids": part.ids, "value": part.value, "rejected": rejected, "spread": part.spread, "error": part.error}
-    )
-
-
-def part_from_bytes(data: bytes, host: str, allow: Sequence[str] = OURS) -> Part:
-    """The part that `part_to_bytes` wrote, from this host."""
-    tree = _checked(unpack(data, allow), _PART, "reply")
-    rejected = [(client, reason) for client, reason in tree["rejected"]]
-    return Part(tree["ids"], tree["value"], rejected, host, tree["spread"], tree["error"])
-
-
-def _checked(tree: Tree, fields: Mapping[str, Callable[[Any], bool]], what: str) -> dict[str, Any]:
-    if not isinstance(tree, dict) or set(tree) != set(fields):
-        raise WireError(f"The message is not a {what}.")
-    for name, right in fields.items():
-        if not right(tree[name]):
-            raise WireError(f"The {what}'s {name} is a {type(tree[name]).__name__} of the wrong kind.")
-    return tree
-
-
-def _is_version(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and all(type(number) is int for number in value)
-
-
-def _is_rejection(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and type(value[0]) is int and isinstance(value[1], str)
-
-
-_CALL: Mapping[str, Callable[[Any], bool]] = {
-    "fn": lambda value: isinstance(value, ClientFn),
-    "args": lambda value: isinstance(value, tuple),
-    "options": lambda value: isinstance(value, dict),
-    "key": lambda value: isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 0,
-    "verb": lambda value: value in ("map", "sum"),
-    "version": _is_version,
-    "since": lambda value: isinstance(value, dict) and all(map(_is_version, value.values())),
-    "readonly": lambda value: type(value) is bool,
-}
-_PART: Mapping[str, Callable[[Any], bool]] = {
-    "ids": lambda value: isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1,
-    "value": lambda value: True,
-    "rejected": lambda value: isinstance(value, list) and all(map(_is_rejection, value)),
-    "spread": lambda value: type(value) is bool,
-    "error": lambda value: isinstance(value, str),
-}
-
-
-# ---- snapshots
-
-
-def snapshot_to_bytes(snapshot: Snapshot) -> bytes:
-    """All of a snapshot, to be kept or sent."""
-    return pack(snapshot_to_tree(snapshot))
-
-
-def snapshot_to_tree(snapshot: Snapshot) -> dict[str, Any]:
-    """All of a snapshot as a tree that can travel."""
-    return {name: _plain(getattr(snapshot, name)) for name in _SNAPSHOT}
-
-
-def snapshot_from_bytes(data: bytes) -> Snapshot:
-    """The snapshot that `snapshot_to_bytes` wrote, its tensors on the CPU."""
-    return snapshot_from_tree(unpack(data))
-
-
-def snapshot_from_tree(tree: Tree) -> Snapshot:
-    """The snapshot that `snapshot_to_tree` took apart; a tree from anywhere gives one or a `WireError`."""
-    tree = _checked(tree, _SNAPSHOT, "snapshot")
-    if len({len(rows) for rows in tree["models"].values()}) != 1:
-        raise WireError("The snapshot's models differ in number from one parameter to another.")
-    return Snapshot(**tree)
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _is_params(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(leaf, Tensor) for leaf in value.values())
-
-
-def _is_labels(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1
-
-
-_SNAPSHOT: Mapping[str, Callable[[Any], bool]] = {
-    "models": lambda value: _is_params(value) and all(leaf.dim() > 0 for leaf in value.values()),
-    "labels": _is_labels,
-    "round": lambda value: type(value) is int,
-    "stage": lambda value: isinstance(value, str),
-    "shares": lambda value: value is None or isinstance(value, Tensor),
-    "carry": _is_params,
-    "notes": lambda value: isinstance(value, dict),
-    "fingerprint": lambda value: isinstance(value, str),
-    "seed": lambda value: type(value) is int,
-    "clock": lambda value: type(value) is int,
-}

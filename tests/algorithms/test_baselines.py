@@ -14,7 +14,8 @@ from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 from corymb.settings import InvalidInput
-from tests.contracts.cases import CASES, LINE, MOMENTS, TRUTH
+from corymb.testing.cases import LINE, MOMENTS, TRUTH
+from tests.contracts.cases import CASES
 
 LOCAL = Descent(lr=0.3, steps=10)
 

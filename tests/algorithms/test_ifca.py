@@ -117,8 +117,9 @@ class Recorder:
 
     def __init__(self, engine) -> None:
         self.engine, self.asked = engine, []
-        self.objective, self.names, self.sizes = engine.objective, engine.names, engine.sizes
-        self.commit, self.rewind = engine.commit, engine.rewind
+
+    def __getattr__(self, name: str):
+        return getattr(self.engine, name)
 
     def run(self, call, ids):
         self.asked.append(ids.tolist())

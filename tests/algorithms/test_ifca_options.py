@@ -101,8 +101,9 @@ class Asked:
 
     def __init__(self, engine) -> None:
         self.engine, self.calls = engine, []
-        self.objective, self.names, self.sizes = engine.objective, engine.names, engine.sizes
-        self.commit, self.rewind = engine.commit, engine.rewind
+
+    def __getattr__(self, name: str):
+        return getattr(self.engine, name)
 
     def run(self, call, ids):
         self.calls.append(len(ids))

@@ -158,7 +158,7 @@ def test_what_is_served_is_the_clients_own_model_until_the_first_refinement_is_d
     fed = lines(engine)
     for at in drive(replace(QUICK, distance=distance), fed):
         view = fed.evaluation()
-        served = view.clients.map(serve_refined, at.models, each(at.labels)).value["weight"]
+        served = view.clients.map(serve_refined, at.models, each(at.labels), None).value["weight"]
         if at.stage in ("alone", "one-shot", "train-1"):
             assert torch.equal(served, view.clients.map(publish_own).value["weight"])
         else:

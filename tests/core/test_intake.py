@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Part
-from corymb.core.intake import LARGEST, REASON, Intake, row_faults
+from corymb.core.intake import REASON, Intake
+from corymb.core.rules import LARGEST, row_faults
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
 from corymb.trees import take
 from tests.tiny import farthest

@@ -111,5 +111,5 @@ def test_what_cannot_be_reproduced_is_refused(tmp_path):
         reproduce.run_recipe("moment-decent", tmp_path)
     with pytest.raises(InvalidInput, match="seeds must be at least 1"):
         reproduce.run_recipe("moment-descent", tmp_path, seeds=0)
-    with pytest.raises(InvalidInput, match="runs from a checkout"):
+    with pytest.raises(InvalidInput, match="from a checkout"):
         reproduce.expected("no-such-paper")

@@ -7,157 +7,22 @@ who is rejected and which signature wins do not depend on the order of arrival. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from corymb.core.client import Share, Shares, Slot
+from corymb.core.client import Shares, Slot
 from corymb.core.engine import Part, Rejection, Verb
+from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
-from corymb.trees import Signature, Tree, flatten, leaves, map_tensors, nbytes, signature, unflatten
+from corymb.trees import Signature, Tree, leaves, map_tensors, signature
 
-LARGEST = 1e15
-"""What is added up may be so large for every unit of weight: no model is, and sums of more would drown the others."""
-ROUNDING = 1 + 1e-6
 REASON = 200
 """Characters of a reason that a host gives."""
 Writes = tuple[Tensor, dict[str, Slot]]
 """Whose memory, and what they want to keep there."""
-
-
-# ---- the rules
-
-
-def row_faults(rows: Tree, sizes: Tensor) -> dict[int, str]:
-    """Which rows of stacked replies cannot count, and why; `sizes` are the clients' numbers of examples."""
-    found: dict[int, str] = {}
-    for bad, reason in _share_faults(rows, sizes) if isinstance(rows, (Share, Shares)) else _not_finite(rows):
-        for row in bad.nonzero().flatten().tolist():
-            found.setdefault(row, reason)
-    return found
-
-
-def _share_faults(rows: Share[Tree] | Shares[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:
-    most = sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING
-    yield from _not_finite(rows[1:])
-    yield from _not_finite(rows.value)
-    for leaf in leaves(rows.value):
-        if leaf.is_floating_point() and leaf.numel():
-            yield ~(_largest(leaf) <= _bound(leaf)) & (rows.weight.amax(1) > 0), "value is too large to be added up"
-    yield (rows.weight < 0).any(1), "weight is negative"
-    yield (rows.weight > most).any(1), "weight is more than the client's size allows"
-    if rows.label is not None:
-        yield _outside(rows.label, rows.weight.shape[1]), f"label is out of range for {rows.weight.shape[1]} clusters"
-
-
-def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
-    """Why a partial sum over clients of these sizes cannot count: whatever would be refused from a row, and None."""
-    if problem := next((reason for bad, reason in _not_finite((sums.label, sums.note)) if bad.any()), None):
-        return problem
-    k, weight = len(sums.weight), sums.weight.double()
-    if not bool(torch.isfinite(weight).all()):
-        return "value is not finite"
-    if bool((weight < 0).any()):
-        return "weight is negative"
-    if bool((weight > float(sizes.clamp_min(1).sum()) * ROUNDING).any()):
-        return "weight is more than its clients' sizes allow"
-    for leaf in leaves(sums.total):
-        if leaf.is_floating_point() and leaf.numel():
-            largest = _largest(leaf).double()
-            if not bool(torch.isfinite(largest).all()):
-                return "value is not finite"
-            if bool((largest > weight.to(largest.device) * LARGEST * ROUNDING).any()):
-                return "total is larger than its weight allows"
-    if sums.label is not None and bool(_outside(sums.label, k).any()):
-        return f"label is out of range for {k} clusters"
-    return None
-
-
-def _not_finite(rows: Tree) -> Iterator[tuple[Tensor, str]]:
-    for leaf in leaves(rows):
-        if leaf.is_floating_point() and leaf.numel():
-            yield ~torch.isfinite(_largest(leaf)), "value is not finite"
-
-
-def _largest(rows: Tensor) -> Tensor:
-    """The largest magnitude in every row; NaN goes through. `isfinite` of all entries takes far longer."""
-    flat = rows.reshape(len(rows), -1)
-    return torch.maximum(flat.amax(1), -flat.amin(1))
-
-
-def _bound(leaf: Tensor) -> float:
-    return min(LARGEST, torch.finfo(leaf.dtype).max)
-
-
-def _outside(label: Tensor, k: int) -> Tensor:
-    flat = label.flatten(1) if label.dim() > 1 else label[:, None]
-    return ((flat < 0) | (flat >= k)).any(1)
-
-
-# ---- form: what a reply must look like before numbers in it can be looked at
-
-
-def _rows_problem(rows: Tree, verb: Verb) -> str | None:
-    if not isinstance(rows, (Share, Shares)):
-        return f"reply is a {type(rows).__name__}, `sum` wants a Share or Shares" if verb == "sum" else None
-    weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
-    if not isinstance(weight, Tensor) or weight.dim() != 2:
-        return f"weight is {signature(weight, rows=True)}, wanted [k]"
-    if not isinstance(label, Tensor | None):
-        return f"label is a {type(label).__name__}, wanted a tensor"
-    k = weight.shape[1]
-    if isinstance(rows, Shares) and any(leaf.dim() < 2 or leaf.shape[1] != k for leaf in leaves(rows.value)):
-        return "value does not have one row for each weight"
-    return None
-
-
-def _part_problem(part: Part, verb: Verb) -> str | None:
-    """What is wrong with the form of a part, whatever the others are like."""
-    n = len(part.ids)
-    if verb == "sum":
-        sums = part.value
-        if not isinstance(sums, Sums) or not isinstance(cast(Tree, sums.weight), Tensor):
-            return f"part is a {type(sums).__name__}, wanted Sums"
-        if not isinstance(cast(Tree, sums.label), Tensor | None):
-            return f"label is a {type(sums.label).__name__}, wanted a tensor"
-        if sums.weight.dim() != 1 or any(leaf.shape[:1] != sums.weight.shape for leaf in leaves(sums.total)):
-            return "part has another number of sums than of weights"
-    if any(rows.shape[:1] != (n,) for rows in _rows_of(part, verb)):
-        return "part has another number of rows than of clients"
-    return None
-
-
-def _rows_of(part: Part, verb: Verb) -> list[Tensor]:
-    return leaves((part.value.label, part.value.note) if verb == "sum" else part.value)
-
-
-def _part_signature(part: Part, verb: Verb) -> Signature:
-    if verb == "map":
-        return signature(part.value, rows=True)
-    flat, structure = flatten(part.value)
-    rows = {id(leaf) for leaf in _rows_of(part, verb)}
-    return signature(unflatten(structure, [leaf[:0] if id(leaf) in rows else leaf for leaf in flat]))
-
-
-def _slot_form(slot: Slot) -> Tree:
-    """What must agree between the clients that write a slot; along examples, their number may differ."""
-    skip = 1 if slot.along is None else 2
-    return {f"along {slot.along}": map_tensors(lambda leaf: leaf.new_empty(leaf.shape[skip:]), slot.value)}
-
-
-def part_bytes(part: Part, verb: Verb) -> int:
-    """What the clients of a part sent: the sizes of their own messages, whoever added them up on the way."""
-    if verb == "map":
-        return nbytes(part.value)
-    sums, n = part.value, len(part.ids)
-    k = len(sums.weight)
-    value = nbytes(sums.total) if part.spread else nbytes(sums.total) // max(k, 1)
-    return n * (value + nbytes(sums.weight)) + nbytes((sums.label, sums.note))
-
-
-# ---- keeping
 
 
 class _Pile:
@@ -219,9 +84,9 @@ class Intake:
 
     def add_rows(self, ids: Tensor, rows: Tree, writes: dict[str, Slot]) -> None:
         """Take in stacked replies and memory writes of some clients of this host."""
-        if problem := _rows_problem(rows, self.verb):
+        if problem := rows_problem(rows, self.verb):
             return self._reject_all(ids, problem)
-        sign = signature(rows, rows=True), signature({name: _slot_form(slot) for name, slot in writes.items()})
+        sign = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
         if found := row_faults(rows, self._sizes[self._places(ids)].to(_device(rows, ids))):
             for row, reason in found.items():
                 self.reject(int(ids[row]), reason)
@@ -239,10 +104,10 @@ class Intake:
     def add_part(self, part: Part) -> None:
         """Take in what a host hands over for some of its clients: all of it, or nothing."""
         if len(part.ids):
-            if problem := self._unasked(part) or _part_problem(part, self.verb) or self._fault(part):
+            if problem := self._unasked(part) or part_problem(part, self.verb) or self._fault(part):
                 self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
             else:
-                pile = self._piles.setdefault((_part_signature(part, self.verb), None), _Pile())
+                pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
                 pile.add(part.ids, part.value)
                 pile.hosts.append(part.host)
                 pile.spread = part.spread

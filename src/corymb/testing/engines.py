@@ -15,10 +15,10 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Objective
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.keys import fold, permutation
+from corymb.messages import OURS
 from corymb.testing.small_data import SmallData
 from corymb.testing.wired import Wired
 from corymb.trees import as_tensors, leaves, map_tensors
-from corymb.wire import OURS
 
 MakeEngine = Callable[[Objective, SmallData, Placement], Engine]
 """An engine over small data; called as `make(objective, data, placement)`."""

@@ -14,8 +14,8 @@ from corymb.core.objective import Objective
 from corymb.engines import LoopEngine, Placement
 from corymb.engines.host import one_line
 from corymb.keys import fold, permutation
+from corymb.messages import OURS, call_from_bytes, call_to_bytes, part_from_bytes, part_to_bytes
 from corymb.settings import fingerprint, require
-from corymb.wire import OURS, call_from_bytes, call_to_bytes, part_from_bytes, part_to_bytes
 
 
 class _OneClient(NamedTuple):

@@ -323,7 +323,7 @@ def test_a_repaired_run_is_the_same_on_every_engine_goes_on_from_anywhere_and_kn
     order = torch.arange(24).roll(7).flip(0).tolist()
     fed, start, _ = collapsing(order=order)
     for got, want in zip(drive(algorithm, fed, start), runs["vectorised"], strict=True):
-        assert torch.equal(got.labels, want.labels[order])
+        assert torch.equal(got.labels, want.labels)  # whatever the order in which clients are given
         assert tiny.farthest(got.models, want.models) < 1e-9
 
 

@@ -15,8 +15,8 @@ from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.evaluate import evaluate
 from corymb.local import Descent, serve_assigned
 from corymb.settings import InvalidInput
+from corymb.testing.keeper import Keeper, count_visits
 from tests.contracts.cases import CASES, LINE, same_bits
-from tests.contracts.keeper import Keeper, count_visits
 from tests.tiny import ENGINES, farthest
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)

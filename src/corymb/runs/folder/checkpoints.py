@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from corymb.core.snapshot import Snapshot
+from corymb.messages import snapshot_from_tree, snapshot_to_tree
 from corymb.trees import nbytes
-from corymb.wire import WireError, pack, snapshot_from_tree, snapshot_to_tree, unpack
+from corymb.wire import WireError, pack, unpack
 
 FORMAT = 1
 LARGE = 64 * 2**10

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corymb.data.schema import DataSchema
+from corymb.messages import snapshot_to_bytes
 from corymb.runs.assign import to_tree
 from corymb.runs.folder.files import json_line
 from corymb.runs.folder.layout import (
@@ -24,7 +25,7 @@ from corymb.runs.folder.layout import (
 )
 from corymb.runs.history import plain
 from corymb.runs.standardise import Standard
-from corymb.wire import pack, snapshot_to_bytes
+from corymb.wire import pack
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run

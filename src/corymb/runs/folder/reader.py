@@ -10,6 +10,7 @@ from typing import Any
 
 from corymb.core.federation import Ledger
 from corymb.data.schema import DataSchema
+from corymb.messages import snapshot_from_bytes
 from corymb.runs.assign import from_tree
 from corymb.runs.folder.checkpoints import Refused, clocks_in, read_checkpoint
 from corymb.runs.folder.files import read_lines
@@ -29,7 +30,7 @@ from corymb.runs.folder.layout import (
 from corymb.runs.history import Round
 from corymb.runs.standardise import Standard
 from corymb.settings import InvalidInput, require
-from corymb.wire import WireError, snapshot_from_bytes, unpack
+from corymb.wire import WireError, unpack
 
 KILLED = "killed"
 """Why a run stopped that had no chance to record a reason."""

@@ -1,0 +1,144 @@
+"""What a reply must be like to count, from a client or from a host: its form, and then its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import Share, Shares, Slot
+from corymb.core.engine import Part, Verb
+from corymb.core.sums import Sums
+from corymb.trees import Signature, Tree, flatten, leaves, map_tensors, nbytes, signature, unflatten
+
+LARGEST = 1e15
+"""What is added up may be so large for every unit of weight: no model is, and sums of more would drown the others."""
+ROUNDING = 1 + 1e-6
+
+
+def row_faults(rows: Tree, sizes: Tensor) -> dict[int, str]:
+    """Which rows of stacked replies cannot count, and why; `sizes` are the clients' numbers of examples."""
+    found: dict[int, str] = {}
+    for bad, reason in _share_faults(rows, sizes) if isinstance(rows, (Share, Shares)) else _not_finite(rows):
+        for row in bad.nonzero().flatten().tolist():
+            found.setdefault(row, reason)
+    return found
+
+
+def _share_faults(rows: Share[Tree] | Shares[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:
+    most = sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING
+    yield from _not_finite(rows[1:])
+    yield from _not_finite(rows.value)
+    for leaf in leaves(rows.value):
+        if leaf.is_floating_point() and leaf.numel():
+            yield ~(_largest(leaf) <= _bound(leaf)) & (rows.weight.amax(1) > 0), "value is too large to be added up"
+    yield (rows.weight < 0).any(1), "weight is negative"
+    yield (rows.weight > most).any(1), "weight is more than the client's size allows"
+    if rows.label is not None:
+        yield _outside(rows.label, rows.weight.shape[1]), f"label is out of range for {rows.weight.shape[1]} clusters"
+
+
+def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
+    """Why a partial sum over clients of these sizes cannot count: whatever would be refused from a row, and None."""
+    if problem := next((reason for bad, reason in _not_finite((sums.label, sums.note)) if bad.any()), None):
+        return problem
+    k, weight = len(sums.weight), sums.weight.double()
+    if not bool(torch.isfinite(weight).all()):
+        return "value is not finite"
+    if bool((weight < 0).any()):
+        return "weight is negative"
+    if bool((weight > float(sizes.clamp_min(1).sum()) * ROUNDING).any()):
+        return "weight is more than its clients' sizes allow"
+    for leaf in leaves(sums.total):
+        if leaf.is_floating_point() and leaf.numel():
+            largest = _largest(leaf).double()
+            if not bool(torch.isfinite(largest).all()):
+                return "value is not finite"
+            if bool((largest > weight.to(largest.device) * LARGEST * ROUNDING).any()):
+                return "total is larger than its weight allows"
+    if sums.label is not None and bool(_outside(sums.label, k).any()):
+        return f"label is out of range for {k} clusters"
+    return None
+
+
+def _not_finite(rows: Tree) -> Iterator[tuple[Tensor, str]]:
+    for leaf in leaves(rows):
+        if leaf.is_floating_point() and leaf.numel():
+            yield ~torch.isfinite(_largest(leaf)), "value is not finite"
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """The largest magnitude in every row; NaN goes through. `isfinite` of all entries takes far longer."""
+    flat = rows.reshape(len(rows), -1)
+    return torch.maximum(flat.amax(1), -flat.amin(1))
+
+
+def _bound(leaf: Tensor) -> float:
+    return min(LARGEST, torch.finfo(leaf.dtype).max)
+
+
+def _outside(label: Tensor, k: int) -> Tensor:
+    flat = label.flatten(1) if label.dim() > 1 else label[:, None]
+    return ((flat < 0) | (flat >= k)).any(1)
+
+
+def rows_problem(rows: Tree, verb: Verb) -> str | None:
+    """What is wrong with the form of stacked replies, whatever the others are like."""
+    if not isinstance(rows, (Share, Shares)):
+        return f"reply is a {type(rows).__name__}, `sum` wants a Share or Shares" if verb == "sum" else None
+    weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        return f"weight is {signature(weight, rows=True)}, wanted [k]"
+    if not isinstance(label, Tensor | None):
+        return f"label is a {type(label).__name__}, wanted a tensor"
+    k = weight.shape[1]
+    if isinstance(rows, Shares) and any(leaf.dim() < 2 or leaf.shape[1] != k for leaf in leaves(rows.value)):
+        return "value does not have one row for each weight"
+    return None
+
+
+def part_problem(part: Part, verb: Verb) -> str | None:
+    """What is wrong with the form of a part, whatever the others are like."""
+    n = len(part.ids)
+    if verb == "sum":
+        sums = part.value
+        if not isinstance(sums, Sums) or not isinstance(cast(Tree, sums.weight), Tensor):
+            return f"part is a {type(sums).__name__}, wanted Sums"
+        if not isinstance(cast(Tree, sums.label), Tensor | None):
+            return f"label is a {type(sums.label).__name__}, wanted a tensor"
+        if sums.weight.dim() != 1 or any(leaf.shape[:1] != sums.weight.shape for leaf in leaves(sums.total)):
+            return "part has another number of sums than of weights"
+    if any(rows.shape[:1] != (n,) for rows in _rows_of(part, verb)):
+        return "part has another number of rows than of clients"
+    return None
+
+
+def _rows_of(part: Part, verb: Verb) -> list[Tensor]:
+    return leaves((part.value.label, part.value.note) if verb == "sum" else part.value)
+
+
+def part_signature(part: Part, verb: Verb) -> Signature:
+    """What must agree between parts that are put together."""
+    if verb == "map":
+        return signature(part.value, rows=True)
+    flat, structure = flatten(part.value)
+    rows = {id(leaf) for leaf in _rows_of(part, verb)}
+    return signature(unflatten(structure, [leaf[:0] if id(leaf) in rows else leaf for leaf in flat]))
+
+
+def slot_form(slot: Slot) -> Tree:
+    """What must agree between the clients that write a slot; along examples, their number may differ."""
+    skip = 1 if slot.along is None else 2
+    return {f"along {slot.along}": map_tensors(lambda leaf: leaf.new_empty(leaf.shape[skip:]), slot.value)}
+
+
+def part_bytes(part: Part, verb: Verb) -> int:
+    """What the clients of a part sent: the sizes of their own messages, whoever added them up on the way."""
+    if verb == "map":
+        return nbytes(part.value)
+    sums, n = part.value, len(part.ids)
+    k = len(sums.weight)
+    value = nbytes(sums.total) if part.spread else nbytes(sums.total) // max(k, 1)
+    return n * (value + nbytes(sums.weight)) + nbytes((sums.label, sums.note))
