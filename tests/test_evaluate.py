@@ -20,7 +20,7 @@ from corymb.evaluate import (
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
-from corymb.objectives.completed import completed
+from corymb.objectives.partial import completed
 from tests.tiny import ENGINES, classification, federation, regression
 
 groupings = st.integers(1, 12).flatmap(

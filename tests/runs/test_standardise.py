@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,15 @@ from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 from corymb.runs.fit import as_dataset, fit
-from corymb.runs.standardise import NullObjective, Standard, Standardised, send_moments, standard_of
+from corymb.runs.standardise import (
+    Moments,
+    NullObjective,
+    Standard,
+    Standardised,
+    send_deviations,
+    send_means,
+    standard_of,
+)
 from tests.runs import small
 
 ENGINES = [LoopEngine, VectorisedEngine]
@@ -57,17 +67,40 @@ def test_what_never_varies_is_divided_by_one():
 
 def test_only_sums_cross_the_door():
     data = as_dataset(small.arrays(), seed=0)
-    replies = Federation(VectorisedEngine(NullObjective(), data)).clients.sum(send_moments)
-    total, weight, label, note = replies.value
+    fed = Federation(VectorisedEngine(NullObjective(), data))
+    total, weight, label, note = fed.clients.sum(send_means).value
     assert {name: list(value.shape) for name, value in total.items()} == {
         "x": [1, 2],
-        "xx": [1, 2],
         "y": [1],
-        "yy": [1],
+        "size of x": [1, 2],
+        "size of y": [1],
     }
     assert weight.tolist() == [len(data.train.y)]
-    assert label is None
-    assert note == ()
+    assert (label, note) == (None, ())
+    moments = Moments(torch.ones(2), torch.ones(()))
+    total, weight, label, note = fed.clients.sum(send_deviations, moments, moments).value
+    assert {name: list(value.shape) for name, value in total.items()} == {"x": [1, 2], "y": [1]}
+    assert (label, note) == (None, ())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_features_may_be_as_large_as_milliseconds_since_1970(engine):
+    """Their squares are larger than what may be added up."""
+    values = 1.7e12 + 3e10 * np.arange(10)
+    standard = standard_of(Federation(engine(NullObjective(), ragged(values))), (1,), targets=True)
+    assert float(standard.mean) == pytest.approx(values.mean(), rel=1e-6)
+    assert float(standard.scale) == pytest.approx(values.std(), rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_without_examples_changes_nothing(engine):
+    data = ragged(np.arange(10))
+    rows = data.train._replace(offsets=torch.tensor([0, 3, 3, 10]))
+    data = SimpleNamespace(names=data.names, train=rows, test=data.test)
+    fed = Federation(engine(NullObjective(), data))
+    standard = standard_of(fed, (1,), targets=False)
+    assert fed.ledger.rejected == []
+    assert float(standard.mean) == pytest.approx(4.5)
 
 
 STANDARD = Standard(torch.tensor([50.0, 100.0]), torch.tensor([10.0, 20.0]), torch.tensor(5.0), torch.tensor(2.0))
@@ -104,15 +137,15 @@ def test_raw_units_are_learned_and_predicted():
     assert run.metrics["test_squared_error"] == pytest.approx(1000**2, rel=1)
 
 
-def test_the_ledger_has_the_round_that_asks_for_the_moments(tmp_path):
+def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     data = as_dataset(small.arrays(), seed=0)
     algorithm = corymb.FedAvg(rounds=2)
     raw = fit(algorithm, corymb.FederatedDataset.from_arrays(*small.arrays()))
     standardised = fit(algorithm, data)
-    assert standardised.ledger.rounds == raw.ledger.rounds + 1
-    numbers = 2 + 2 + 1 + 1  # means and mean squares of two features and of the labels, in float64
-    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * numbers + 4)
-    assert standardised.ledger.bytes_down == raw.ledger.bytes_down
+    assert standardised.ledger.rounds == raw.ledger.rounds + 2
+    numbers = (2 + 1) * 2, 2 + 1  # means and sizes, then squares, of two features and of the labels, in float64
+    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * sum(numbers) + 2 * 4)
+    assert standardised.ledger.bytes_down - raw.ledger.bytes_down == len(data) * 8 * 2 * (2 + 1)
 
 
 def test_targets_of_an_objective_of_ones_own_are_left_alone():

@@ -13,7 +13,7 @@ Departures from the paper:
   Σ_j u_ij, which `floor` makes larger than 1 by at most k − 1 times itself. Local work begins at that mean.
 * Clients are drawn without replacement and in proportion to u_ij; the paper's also to their examples
   (`weights="examples"`).
-* A client is served the model of its largest importance.
+* A client is served all models, mixed by its importance; its label is the cluster of its largest importance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
 from corymb.keys import fold, uniform
-from corymb.local import Descent, descend, loss, serve_assigned
+from corymb.local import Descent, descend, loss, serve_mixture
 from corymb.settings import require
 from corymb.trees import Params, count, take
 
@@ -73,7 +73,7 @@ class FedSoft:
     floor: float = 1e-4
     """The least importance."""
 
-    serve = serve_assigned
+    serve = serve_mixture
 
     def __post_init__(self) -> None:
         for name in ("k", "rounds", "every", "draws"):

@@ -70,7 +70,7 @@ class Session:
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         standard = standard_of(fed, self.schema.features, targets=ours and self.schema.task == "regression")
-        fed.ledger.rounds += 1
+        fed.ledger.rounds += 2  # means, then deviations
         return standard, fed.ledger
 
     def create_folder(self, start: Snapshot | None) -> None:

@@ -1,9 +1,10 @@
 """Standardise features in raw units without pooling the data: only sums of moments leave the clients.
 
 Descent diverges on raw units, and if each client standardised by itself, the differences that make clusters would
-disappear. So before round 1 every client sends the means of its features and of their squares (for regression, of its
-targets too), weighted by its number of examples, and only their sums over all clients come back. Means and scales are
-applied inside the objective, at the clients; the examples themselves stay as they are.
+disappear. So before round 1 every client is asked twice: for the means of its features and of their magnitudes, and
+then for the mean squares of their deviations from everybody's mean, in units of everybody's magnitude (for regression,
+of its targets too). Replies are weighted by the number of examples, and only their sums over all clients come back.
+Means and scales are applied inside the objective, at the clients; the examples themselves stay as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples, Objective
+from corymb.core.sums import Sums
 from corymb.keys import Key
 from corymb.trees import Params, map_tensors
 
@@ -29,36 +31,65 @@ class Standard(NamedTuple):
     target_scale: Tensor
 
 
+class Moments(NamedTuple):
+    """One number for each feature, and one for the targets."""
+
+    x: Tensor
+    y: Tensor
+
+
 @on_client
-def send_moments(client: Client) -> Share[tuple[()]]:
-    """The means of the client's features and targets and of their squares, weighted by its number of examples."""
-    x, y, weight = client.train
-    dtype = x.dtype if x.device.type == "mps" else torch.float64  # E[x²] − E[x]² cancels: float32 has too few digits
-    mean = weight.to(dtype) / weight.sum()
-    x, y = x.to(dtype).flatten(1), y.to(dtype)
-    value = {"x": mean @ x, "xx": mean @ x.square(), "y": mean @ y, "yy": mean @ y.square()}
-    return Share(value, weight=weight.sum().reshape(1))
+def send_means(client: Client) -> Share[tuple[()]]:
+    """The means of the client's features and targets, and of their magnitudes, weighted by its number of examples."""
+    x, y = _wide(client)
+    return _mean(client, {"x": x, "y": y, "size of x": x.abs(), "size of y": y.abs()})
+
+
+@on_client
+def send_deviations(client: Client, centre: Moments, unit: Moments) -> Share[tuple[()]]:
+    """The mean squares of the client's deviations from `centre`, in units that keep them near 1."""
+    x, y = _wide(client)
+    return _mean(client, {"x": ((x - centre.x) / unit.x).square(), "y": ((y - centre.y) / unit.y).square()})
+
+
+def _wide(client: Client) -> Moments:
+    x, y, _ = client.train
+    dtype = x.dtype if x.device.type == "mps" else torch.float64  # deviations of large numbers need the digits
+    return Moments(x.to(dtype).flatten(1), y.to(dtype))
+
+
+def _mean(client: Client, values: Params) -> Share[tuple[()]]:
+    weight = client.train.weight
+    portion = weight.to(values["x"]) / weight.sum().clamp_min(1)
+    return Share({name: portion @ value for name, value in values.items()}, weight=weight.sum().reshape(1))
 
 
 def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) -> Standard:
     """Means and standard deviations over the training examples of all clients; with `targets`, of the targets too."""
-    sums = fed.clients.sum(send_moments).value
-    mean = {
-        name: (total / sums.weight.to(total.dtype).reshape(1, *[1] * (total.dim() - 1)))[0].cpu()
-        for name, total in sums.total.items()
-    }
-    scale, target_scale = (_deviation(mean[name], mean[name * 2]) for name in "xy")
+    means = _first(fed.clients.sum(send_means).value)
+    centre = Moments(means["x"], means["y"])
+    unit = Moments(*(torch.where(size > 0, size, 1) for size in (means["size of x"], means["size of y"])))
+    squares = _first(fed.clients.sum(send_deviations, centre, unit).value)
+    scale, target_scale = (_deviation(squares[name], getattr(unit, name)).cpu() for name in ("x", "y"))
+    target_mean = centre.y.cpu()
     if not targets:
-        mean["y"], target_scale = torch.zeros(()), torch.ones(())
-    rows = Standard(mean["x"].reshape(features), scale.reshape(features), mean["y"], target_scale)
+        target_mean, target_scale = torch.zeros(()), torch.ones(())
+    rows = Standard(centre.x.cpu().reshape(features), scale.reshape(features), target_mean, target_scale)
     return Standard(*(row.float() for row in rows))
 
 
-def _deviation(mean: Tensor, mean_square: Tensor) -> Tensor:
+def _first(sums: Sums[tuple[()]]) -> Params:
+    """The means of the only sum."""
+    return {
+        name: (total / sums.weight.to(total).reshape(1, *[1] * (total.dim() - 1)))[0]
+        for name, total in sums.total.items()
+    }
+
+
+def _deviation(square: Tensor, unit: Tensor) -> Tensor:
     """The standard deviation; 1 for a feature that never varies, which standardising then makes 0."""
-    variance, digits = mean_square - mean.square(), torch.finfo(mean.dtype)
-    constant = variance <= 64 * digits.eps * mean_square.clamp_min(digits.tiny)
-    return torch.where(constant, 1, variance.clamp_min(0)).sqrt()
+    rounding = (64 * torch.finfo(square.dtype).eps) ** 2
+    return torch.where(square <= rounding, 1, square.sqrt() * unit)
 
 
 class Standardised:

@@ -33,7 +33,9 @@ def _in_full(run: Run) -> str:
     """The command line of a run that was not saved: its settings one by one."""
     left_out = ("record", "data", "algorithm", "groups")
     settings = flat({name: value for name, value in run.config.items() if name not in left_out})
-    options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in settings.items() if value not in ("", "()"))
+    options = " ".join(
+        f"--{name} {shlex.quote(value)}" for name, value in settings.items() if value not in ("", "()", "[]")
+    )
     return f"corymb run {shlex.quote(str(run.config['data']))} {run.config['algorithm']} {options}"
 
 
