@@ -96,10 +96,11 @@ def test_bare_torch_is_enough_for_a_run():
 
 def test_importing_the_library_imports_nothing_heavy():
     (result,) = run(
-        f"import json, sys\nimport corymb\ncorymb.IFCA\nheavy = set(sys.modules) & set({HEAVY!r})\n"
-        "print(json.dumps({'heavy': sorted(heavy)}))"
+        f"import json, sys\nimport corymb\ncorymb.IFCA, corymb.fit\nheavy = set(sys.modules) & set({HEAVY!r})\n"
+        "print(json.dumps({'heavy': sorted(heavy), 'suite': 'corymb.testing' in sys.modules}))"
     )
     assert result["heavy"] == []
+    assert not result["suite"]  # the contract suite is for tests
 
 
 def test_a_hundred_thousand_clients_fit_in_two_gibibytes():
