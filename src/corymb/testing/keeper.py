@@ -64,7 +64,7 @@ class Keeper:
                 at := at.next(
                     models=replies.value.mean(empty=at.models),
                     labels=(replies.clients, replies.value.label),
-                    carry={"note": at.carry.get("note", torch.zeros(1).double()) + replies.value.note.sum()},
+                    carry={"note": at.carry.get("note", torch.zeros(1).double()) + replies.value.note.sum().cpu()},
                     notes={"stay": int(stay.sum())},
                 )
             )
