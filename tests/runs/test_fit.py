@@ -32,6 +32,24 @@ def same_models(one, other) -> bool:
     return all(torch.equal(one.models[name], other.models[name]) for name in one.models)
 
 
+def test_a_client_that_cannot_be_scored_is_named_wherever_the_metric_is(tmp_path):
+    algorithm = corymb.FedAvg(rounds=4, local=Descent(lr=0.1, steps=2))
+    run = fit(algorithm, small.out_of_range(), out=tmp_path / "run", evaluate_every=2)
+    assert run.not_scored == ("client-3",)
+    assert run.metrics["test_squared_error"] == float("inf")
+    assert [row.get("not_scored") for row in run.history] == [None, ["client-3"], None, ["client-3"]]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["not_scored"] == ["client-3"]
+    assert result["metrics"]["test_squared_error"] is None
+    assert corymb.Run.load(tmp_path / "run").not_scored == ("client-3",)
+    manifests = [json.loads(path.read_text()) for path in (tmp_path / "run" / "checkpoints").glob("*.json")]
+    assert manifests
+    assert all(manifest["score"] is None for manifest in manifests)  # no checkpoint is the best by such a metric
+    (tmp_path / "run" / "result.json").unlink()
+    assert corymb.Run.load(tmp_path / "run").not_scored == ("client-3",)  # of a run that was killed
+    assert fit(algorithm, small.prices()).not_scored == ()
+
+
 def test_data_may_be_a_data_set_arrays_a_folder_or_a_name(table, tmp_path):
     runs = [fit(FAST, table), fit(FAST, small.arrays())]
     assert runs[0].labels == runs[1].labels

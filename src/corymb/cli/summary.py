@@ -9,6 +9,7 @@ from pathlib import Path
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.exits import Exit
+from corymb.report.words import not_scored
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -50,6 +51,8 @@ def show_run(run: Run, folder: Path | None) -> None:
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
     console.print(f"{ledger.rounds} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
+    if run.not_scored:
+        console.print(escape(not_scored(run)), style="bold", highlight=False)
     for line in advice(run, folder):
         console.print(escape(line), style="dim", highlight=False)
 

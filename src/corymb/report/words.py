@@ -107,8 +107,12 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
     text = f"Clients' test {score.words} is {score.text(ours)} on average and {score.text(worst)} in the worst tenth"
     named = {ROLES.get(role_of(other), title_of(other)): other for other in others}
     against = {who: other.metrics.get(f"test_{score.name}") for who, other in named.items()}
-    known = [f"{score.gain(ours, theirs)} {who}" for who, theirs in against.items() if theirs is not None]
-    if known:
+    known = [
+        f"{score.gain(ours, theirs)} {who}"
+        for who, theirs in against.items()
+        if theirs is not None and np.isfinite(theirs)
+    ]
+    if known and np.isfinite(ours):
         return f"{text}: {joined(known)}."
     return f"{text}; add a run of fedavg to the report to see what the clusters gained."
 
@@ -130,9 +134,18 @@ def warnings_of(run: Run) -> list[str]:
         replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
         what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"
         found.append(f"{what} rejected.")
+    if run.not_scored:
+        found.append(not_scored(run))
     if text := notes.get("warning"):
         found.append(f"The algorithm says: {text}.")
     return found
+
+
+def not_scored(run: Run, shown: int = 10) -> str:
+    """Who could not be scored: a mean over the other clients would hide them."""
+    names, clients = list(run.not_scored), f"{len(run.names)} client{'s' * (len(run.names) != 1)}"
+    more = [f"{len(names) - shown} more"] if len(names) > shown else []
+    return f"{len(names)} of {clients} not scored: {', '.join([*names[:shown], *more])}"
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -14,7 +14,8 @@ from corymb.evaluate import clusters_in_use
 
 Round = dict[str, Any]
 """clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, notes,
-seconds, and `metrics` if the round was evaluated. `moves` maps the position of each client whose label changed, as
+seconds, and, if the round was evaluated, `metrics` and `not_scored`, the names of clients that could not be scored.
+`moves` maps the position of each client whose label changed, as
 text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes` come from the
 algorithm: a repair, say, or the evidence for k or for a threshold."""
 

@@ -61,6 +61,8 @@ class Run:
     their own or there are too many losses."""
     scores: torch.Tensor | None = None
     """n: the test score of each client's model; NaN for a client without test examples."""
+    not_scored: tuple[str, ...] = ()
+    """Clients that could not be scored in the last round: with one, means over clients are infinite."""
     calibration: Calibration | None = None
     """How large the losses of the run's clients are: `assign` needs it to tell that no cluster fits."""
     folder: Path | None = None
@@ -155,6 +157,7 @@ class Run:
         result = {
             "labels": self.labels,
             "metrics": self.metrics,
+            "not_scored": list(self.not_scored),
             "clusters": self.clusters,
             "ledger": ledger,
             "rejected": self.rejected,

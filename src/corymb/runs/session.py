@@ -125,7 +125,7 @@ class Session:
             self.history.append(row)
             self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
-                row["metrics"] = self._evaluate(snapshot).metrics
+                self._evaluate_into(row, snapshot)
             with self._stopper.shielded():
                 self._end_round(row)
             before, last = after, time.perf_counter()
@@ -138,6 +138,10 @@ class Session:
             truth, parameters = plan.truth, plan.true_parameters
             self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
         return self._evaluation
+
+    def _evaluate_into(self, row: Round, at: Snapshot) -> None:
+        found = self._evaluate(at)
+        row["metrics"], row["not_scored"] = found.metrics, found.not_scored
 
     # ---- saving
 
@@ -175,11 +179,10 @@ class Session:
         plan, at = self.plan, self.at
         if at is None:
             raise InvalidInput("The snapshot to start from is at the end of the run: there are no rounds left.")
-        metrics, scores = self._evaluate(at)
+        found = self._evaluate(at)
         if self.history:
-            self.history[-1]["metrics"] = metrics
-        if not self.stopped:
-            metrics = {**metrics, **self._oracle_error(at)}
+            self._evaluate_into(self.history[-1], at)
+        metrics = {**found.metrics, **({} if self.stopped else self._oracle_error(at))}
         own = served_by(plan.algorithm) == "own"
         fits = Fits() if own else model_fits(self.fed, at)
         return Run(
@@ -196,7 +199,8 @@ class Session:
             stopped=self.stopped,
             serving=(self.fed.evaluation(), plan.algorithm.serve) if own else None,
             losses=fits.losses,
-            scores=scores,
+            scores=found.scores,
+            not_scored=tuple(found.not_scored),
             calibration=fits.calibration,
             environment=self.environment,
             folder=None if self.store is None else self.store.folder,
