@@ -5,6 +5,7 @@ import pytest
 
 from corymb.algorithms import FedAvg
 from corymb.core.federation import Ledger
+from corymb.local import Descent
 from corymb.report.facts import kept_rounds
 from corymb.report.html import write_report
 from corymb.report.words import not_scored, titles_of, verdict, warnings_of
@@ -45,6 +46,14 @@ def test_clients_that_were_not_scored_are_named(format, tmp_path):
     assert "is – on average" in verdict([run])[2]
     page = write_report([run, run], tmp_path / f"report.{format}").read_bytes()
     assert format == "png" or b"1 of 6 clients not scored: client-3" in page
+
+
+def test_a_run_that_diverges_is_said_to():
+    run = fit(FedAvg(rounds=9, local=Descent(lr=1.0, steps=5)), small.prices(), evaluate_every=1)
+    stopped, grew = warnings_of(run)
+    assert stopped == "The run was stopped early (diverged) after 4 rounds."
+    assert grew.startswith("The run diverges: training loss grew from 1.13 to ")
+    assert grew.endswith("lower --local.lr (now 1).")
 
 
 def test_only_the_first_of_many_that_were_not_scored_are_named():

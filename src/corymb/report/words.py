@@ -20,6 +20,7 @@ from corymb.report.facts import (
     score_of,
     scores_of,
 )
+from corymb.runs.history import divergence
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -122,6 +123,8 @@ def warnings_of(run: Run) -> list[str]:
     notes, found = notes_of(run), []
     if run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
+    if grew := divergence(run.history, run.config):
+        found.append(f"The run diverges: {grew}.")
     if repaired := repairs(run):
         when = joined([f"{one.round}" + (f" ({one.moved} moved)" if one.moved else "") for one in repaired])
         found.append(f"Clients that shared a model but needed different ones were regrouped in round {when}.")

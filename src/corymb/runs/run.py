@@ -54,7 +54,7 @@ class Run:
     standard: Standard | None = None
     """Means and scales of the features, if they were standardised."""
     stopped: str = ""
-    """Why the run ended early: `interrupted`, `max_seconds` or `killed`; empty if it did not."""
+    """Why the run ended early: `interrupted`, `max_seconds`, `diverged` or `killed`; empty if it did not."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
     """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of
