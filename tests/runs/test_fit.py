@@ -88,6 +88,32 @@ def test_a_model_may_be_a_function_a_module_a_name_or_a_place(model, table):
     assert set(run.labels.values()) <= {0, 1}
 
 
+def head_on(scale):
+    """A head on a frozen layer."""
+
+    def make():
+        body = nn.Linear(2, 3)
+        nn.init.constant_(body.weight, scale)
+        return nn.Sequential(body.requires_grad_(False), nn.Tanh(), nn.Linear(3, 2))
+
+    return make
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_frozen_layers_do_not_travel_and_are_part_of_the_model(engine, table, tmp_path):
+    stop = {"progress": lambda row: 1 // (2 - row["clock"])}
+    with pytest.raises(ZeroDivisionError):
+        fit(FAST, table, head_on(0.5), engine=engine, out=tmp_path / "run", **stop)
+    with pytest.raises(InvalidInput, match="another run"):
+        fit(FAST, table, head_on(0.6), resume=tmp_path / "run")
+    run = fit(FAST, table, head_on(0.5), resume=tmp_path / "run")
+    assert set(run.models) == {"2.weight", "2.bias"}
+    x = small.arrays()[0]
+    loaded = corymb.Run.load(tmp_path / "run", model=head_on(0.5))
+    assert loaded.predict(x, client=0).tolist() == run.predict(x, client=0).tolist()
+    assert same_models(run, fit(FAST, table, head_on(0.5), engine=engine))
+
+
 def test_a_model_may_be_an_objective(mixture):
     run = fit(FAST, mixture, LinearRegression(3, half=True))
     assert "half=True" in run.config["record"]["learns"]
