@@ -1,6 +1,7 @@
 import builtins
 import itertools
 import logging
+import math
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from corymb.evaluate import (
     clusters_in_use,
     evaluate,
     parameter_metrics,
+    score,
 )
 from corymb.local import Descent
 from corymb.models import Network, mlp
@@ -167,9 +169,39 @@ def test_clients_without_test_examples_count_in_no_mean(engine, tested):
     some = data._replace(test=type(data.test)(data.test.x[rows], data.test.y[rows], offsets))
     fed = federation(engine, Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3), some)
     algorithm = IFCA(k=2, rounds=1)
-    metrics = evaluate(fed, algorithm, last(drive(algorithm, fed)))
+    metrics, _, not_scored, *_ = score(fed, algorithm, last(drive(algorithm, fed)))
     assert ("test_accuracy" in metrics) == (sum(tested) > 0)
     assert "train_loss" in metrics
+    assert all(map(math.isfinite, metrics.values()))
+    assert not_scored == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_that_cannot_be_scored_is_named_and_makes_means_infinite(engine):
+    data = regression(sizes=(3, 5, 4, 6))
+    test = data.test._replace(x=data.test.x.clone())
+    test.x[2:4] = 1e200  # both of client-1's test examples: their squared errors are infinite
+    fed = federation(engine, LinearRegression(3, dtype=torch.float64), data._replace(test=test))
+    algorithm = IFCA(k=1, rounds=1)
+    found = score(fed, algorithm, last(drive(algorithm, fed)), truth=torch.zeros(4, dtype=torch.int64))
+    assert found.not_scored == found.exploded == ["client-1"]
+    assert found.scores.isfinite().tolist() == [True, False, True, True]
+    infinite = {"test_squared_error", "test_squared_error_examples", "worst_decile_squared_error", "train_loss"}
+    assert {name for name, value in found.metrics.items() if value == math.inf} == infinite
+    assert found.metrics["ari"] == 1.0  # labels are known of everybody
+    assert math.isfinite(found.answered_loss)
+
+
+def test_an_accuracy_that_cannot_be_had_is_the_worst():
+    data = classification(sizes=(3, 5, 4, 6))
+    train = data.train._replace(x=data.train.x.clone())
+    train.x[0] = torch.nan
+    fed = federation("loop", Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3), data._replace(train=train))
+    algorithm = IFCA(k=2, rounds=1)
+    found = score(fed, algorithm, last(drive(algorithm, fed)))
+    assert found.not_scored == ["client-0"]
+    assert found.metrics["test_accuracy"] == -math.inf
+    assert found.metrics["train_loss"] == math.inf
 
 
 def test_looking_changes_nothing():

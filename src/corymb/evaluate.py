@@ -7,6 +7,7 @@ that starts with `test_` is of the model that a client is served, on that client
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
@@ -50,6 +51,13 @@ class Evaluation(NamedTuple):
     metrics: dict[str, float]
     scores: Tensor
     """Each client's test score of what it is served: n, NaN where it has no test examples or gave no answer."""
+    not_scored: list[str]
+    """The clients whose answer could not be used, a prediction that is not finite, say. One is enough to make every
+    mean over clients infinite, on the worse side: no client is left out of a mean unsaid."""
+    exploded: list[str]
+    """Those of them whose loss or score was not finite."""
+    answered_loss: float
+    """The mean training loss of those that answered."""
 
 
 def evaluate(
@@ -76,13 +84,22 @@ def score(
     replies = _ask_served(fed, score_served, algorithm, snapshot)
     rows = Scored(*(row.double().cpu() for row in replies.value))
     metrics = _test_metrics(fed.objective, rows.score[rows.tested > 0], rows.tested[rows.tested > 0])
-    metrics["train_loss"] = float(rows.loss.mean())
+    metrics["train_loss"] = answered_loss = float(rows.loss.mean())
+    not_scored = [fed.names[place] for place in (~replies.clients.mask).nonzero().flatten().tolist()]
+    if not_scored:
+        metrics = {name: _worst(fed.objective, name) for name in metrics}
     if truth is not None:
         metrics |= cluster_metrics(snapshot.labels, truth)
     if true_parameters is not None:
         metrics |= parameter_metrics(snapshot.models, true_parameters)
     nothing = torch.full((len(fed.names),), torch.nan, dtype=torch.float64)
-    return Evaluation(metrics, replies.clients.put(nothing, torch.where(rows.tested > 0, rows.score, torch.nan)))
+    return Evaluation(
+        metrics,
+        scores=replies.clients.put(nothing, torch.where(rows.tested > 0, rows.score, torch.nan)),
+        not_scored=not_scored,
+        exploded=[name for name, reason in replies.rejected if "not finite" in reason],
+        answered_loss=answered_loss,
+    )
 
 
 def clusters_in_use(labels: Tensor) -> int:
@@ -114,6 +131,11 @@ def _test_metrics(objective: Objective, scores: Tensor, tested: Tensor) -> dict[
         f"test_{name}_examples": float((scores * tested).sum() / tested.sum()),
         f"worst_decile_{name}": float(worst.mean()),
     }
+
+
+def _worst(objective: Objective, name: str) -> float:
+    """The worst value that a metric can have."""
+    return -math.inf if objective.higher_is_better and name != "train_loss" else math.inf
 
 
 def every_loss(fed: Federation, models: Params) -> Tensor:

@@ -47,8 +47,9 @@ OWN = "run clinic ifca --k 2 --label outcome --rounds 3"
 
 def test_json_is_one_object_on_stdout(here, capsys):
     result = run_json(OWN, capsys)
-    wanted = ["labels", "metrics", "clusters", "ledger", "rejected", "seconds", "config", "seed", "folder"]
-    assert list(result) == wanted
+    wanted = ["labels", "metrics", "not_scored", "clusters", "ledger", "rejected", "seconds", "config", "seed"]
+    assert list(result) == [*wanted, "folder"]
+    assert result["not_scored"] == []
     assert list(result["labels"]) == [f"hospital-{i}" for i in range(6)]
     assert 0 < result["metrics"]["test_accuracy"] <= 1
     assert result["ledger"]["rounds"] == 5  # three, and the two that standardise

@@ -8,9 +8,13 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional
 
+from corymb.algorithms import FedAvg
 from corymb.core.client import Client, Examples, on_client
+from corymb.core.driver import drive
 from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.engines import LoopEngine, VectorisedEngine
+from corymb.evaluate import evaluate
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, gradient, losses
 from corymb.models import Network, mlp
@@ -332,3 +336,131 @@ def test_recurrent_layers_stay_in_training_mode_with_their_dropout_off():
     assert network.module.lstm.training
     assert not network.module.training
     assert torch.equal(network(params, x), network(params, x))
+
+
+# ---- frozen parameters
+
+
+def backbone(seed: int = 0) -> nn.Module:
+    """Layers as if trained before: a frozen one with a batch normalisation, then a head."""
+    generator = torch.Generator().manual_seed(seed)
+    body = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh())
+    with torch.no_grad():
+        for value in (*body.parameters(), body[1].running_mean):
+            value.copy_(torch.randn(value.shape, generator=generator))
+    return nn.Sequential(body.requires_grad_(False), nn.Linear(5, 3))
+
+
+def in_part() -> nn.Module:
+    """Layers of which one is frozen in the middle, one in its weight and one in its bias."""
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 4), nn.Linear(4, 3))
+    for frozen in (module[2].weight, module[2].bias, module[4].weight, module[5].bias):
+        frozen.requires_grad_(False)
+    return module
+
+
+GIVEN = backbone()
+FROZEN = {
+    "a module": GIVEN,
+    "a function": backbone,
+    "a function that gives the same module": lambda: GIVEN,
+    "a module in part": in_part(),
+    "a function in part": in_part,
+}
+"""Of a function, what is frozen comes from its first module."""
+
+
+@pytest.mark.parametrize("model", FROZEN.values(), ids=FROZEN)
+def test_frozen_parameters_are_no_parameters_and_come_from_the_module(model):
+    network, x = Network(model), torch.ones(2, 4)
+    params = network.init(root(0))
+    frozen = {name: p for name, p in network.module.named_parameters() if name not in params}
+    assert set(params) == {name for name, p in network.module.named_parameters() if p.requires_grad}
+    assert frozen
+    if isinstance(model, nn.Module):
+        assert all(torch.equal(p, dict(model.named_parameters())[name]) for name, p in frozen.items())
+    without = {**params, **{name: torch.zeros_like(p) for name, p in frozen.items()}}
+    assert not torch.equal(network(params, x), network(without, x))
+    double = network.to("cpu", torch.float64)
+    assert double.describe() == network.describe()
+    out = double({name: p.double() for name, p in params.items()}, x.double())
+    assert torch.allclose(out.float(), network(params, x), atol=1e-5)
+
+
+@pytest.mark.parametrize("model", [backbone, GIVEN, in_part], ids=["a function", "a module", "in part"])
+def test_clusters_start_apart_in_what_is_trained(model):
+    one, other = (Network(model).init(root(seed)) for seed in (0, 1))
+    assert not any(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("kernel", ["loop", None, "fused", "foreach", "serial"])
+@pytest.mark.parametrize("model", FROZEN.values(), ids=FROZEN)
+def test_every_kernel_trains_the_rest_and_leaves_what_is_frozen(model, kernel):
+    objective = Classification(Network(model, dtype=torch.float64), 3)
+    data, make = classification(), VectorisedEngine if kernel != "loop" else LoopEngine
+    engine = make(objective, data, DOUBLE, **({} if kernel == "loop" else {"kernel": kernel}))
+    frozen = {name: p.clone() for name, p in objective.network.module.named_parameters()}
+    models = stack([objective.init(fold(root(0), j)) for j in range(2)])
+    got = Federation(engine).clients.map(work, models)
+    want = Federation(LoopEngine(objective, data, DOUBLE)).clients.map(work, models)
+    assert farthest(got.value, want.value) < 1e-9
+    assert set(got.value[1]) == set(models)
+    moved = [(got.value[2][name] - take(models, 1)[name]).abs().max() for name in models]
+    assert min(moved) > 0
+    for name, p in objective.network.module.named_parameters():
+        assert torch.equal(p, frozen[name])
+
+
+def test_a_frozen_layer_does_not_stand_in_the_way_of_the_fused_kernel(caplog):
+    objective = Classification(Network(backbone, dtype=torch.float64), 3)
+    engine = VectorisedEngine(objective, classification(), DOUBLE)
+    assert engine.describe()["kernel"] == "fused"
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_what_is_trained_travels(engine):
+    objective = Classification(Network(backbone, dtype=torch.float64), 3)
+    fed = federation(engine, objective, classification())
+    algorithm = FedAvg(rounds=20, local=Descent(lr=0.5, steps=5))
+    *_, end = drive(algorithm, fed)
+    head = (5 * 3 + 3) * 8
+    clients, rounds = len(fed.names), algorithm.rounds
+    assert head <= fed.ledger.bytes_down / clients / rounds < head + 100  # and its settings
+    assert head <= fed.ledger.bytes_up / clients / rounds < head + 100
+    assert set(end.models) == {"1.weight", "1.bias"}
+    losses = [evaluate(fed, algorithm, at)["train_loss"] for at in (Snapshot.fresh(fed, 1), end)]
+    assert losses[1] < 0.9 * losses[0]
+
+
+def test_another_backbone_is_another_model():
+    one, same, other = (Network(lambda seed=seed: backbone(seed)).describe() for seed in (0, 0, 1))
+    assert one == same != other
+    assert "frozen" in one
+    assert "frozen" not in Network(mlp(4, [5], 3)).describe()
+
+
+def test_batch_normalisation_is_welcome_where_it_is_frozen():
+    Network(backbone)
+    with pytest.raises(InvalidInput, match="or freeze it"):
+        Network(lambda: backbone().requires_grad_(True))
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    for model in (nn.Linear(2, 2).requires_grad_(False), lambda: nn.Linear(2, 2).requires_grad_(False)):
+        with pytest.raises(InvalidInput, match=r"^The model Linear has only frozen parameters: there is nothing"):
+            Network(model)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_pretrained_start_is_every_clusters_start(engine):
+    """A function that gives the same module, all of it to be trained: the module itself stays as it is."""
+    pretrained = nn.Linear(4, 3)
+    before = {name: p.clone() for name, p in pretrained.named_parameters()}
+    fed = federation(engine, Classification(Network(lambda: pretrained, dtype=torch.float64), 3), classification())
+    fresh = Snapshot.fresh(fed, 2)
+    for name, value in before.items():
+        assert torch.allclose(fresh.models[name].float(), torch.stack([value, value]).float())
+    *_, end = drive(FedAvg(rounds=2), fed)
+    assert farthest(take(end.models, 0), take(fresh.models, 0)) > 1e-3
+    assert all(torch.equal(p.float(), before[name].float()) for name, p in pretrained.named_parameters())

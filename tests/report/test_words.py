@@ -1,10 +1,17 @@
 import re
 from dataclasses import replace
 
+import pytest
+
+from corymb.algorithms import FedAvg
 from corymb.core.federation import Ledger
+from corymb.local import Descent
 from corymb.report.facts import kept_rounds
-from corymb.report.words import titles_of, verdict, warnings_of
+from corymb.report.html import write_report
+from corymb.report.words import not_scored, titles_of, verdict, warnings_of
+from corymb.runs.fit import fit
 from tests.report.reported import HARMFUL, noted, runs
+from tests.runs import small
 
 
 def test_the_verdict_is_three_sentences():
@@ -30,6 +37,28 @@ def test_warnings_name_what_went_wrong():
     assert "interrupted" in warned
     assert "2 replies from 1 client were" in warned
     assert "regrouped in round 3 (2 moved)" in warned
+
+
+@pytest.mark.parametrize("format", ["html", "md", "png"])
+def test_clients_that_were_not_scored_are_named(format, tmp_path):
+    run = fit(FedAvg(rounds=3), small.out_of_range(), evaluate_every=1)
+    assert warnings_of(run)[-1] == "1 of 6 clients not scored: client-3"
+    assert "is – on average" in verdict([run])[2]
+    page = write_report([run, run], tmp_path / f"report.{format}").read_bytes()
+    assert format == "png" or b"1 of 6 clients not scored: client-3" in page
+
+
+def test_a_run_that_diverges_is_said_to():
+    run = fit(FedAvg(rounds=9, local=Descent(lr=1.0, steps=5)), small.prices(), evaluate_every=1)
+    stopped, grew = warnings_of(run)
+    assert stopped == "The run was stopped early (diverged) after 4 rounds."
+    assert grew.startswith("The run diverges: training loss grew from 1.13 to ")
+    assert grew.endswith("lower --local.lr (now 1).")
+
+
+def test_only_the_first_of_many_that_were_not_scored_are_named():
+    many = replace(runs()[0], not_scored=tuple(f"site-{i}" for i in range(12)))
+    assert not_scored(many, shown=2) == "12 of 12 clients not scored: site-0, site-1, 10 more"
 
 
 def test_runs_of_one_kind_are_told_apart():

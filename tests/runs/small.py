@@ -1,8 +1,11 @@
 """Small data of a user's kind: tables in raw units, two hidden groups of clients."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+
+from corymb.runs.fit import as_dataset
 
 HEADER = "age,dose,outcome"
 
@@ -34,3 +37,11 @@ def folder(place: Path, clients: int = 6, rows: int = 20) -> Path:
         lines = [f"{a:.2f},{d:.1f},{'well' if c else 'ill'}" for (a, d), c in zip(x[mine], y[mine], strict=True)]
         (place / f"hospital-{number}.csv").write_text("\n".join([HEADER, *lines, ""]))
     return place
+
+
+def out_of_range(client: int = 3):
+    """Prices with a client that cannot be scored: its test examples are so large that their errors are infinite."""
+    data = as_dataset(prices(), seed=0)
+    x = data.test.x.clone()
+    x[int(data.test.offsets[client]) : int(data.test.offsets[client + 1])] = 1e30
+    return replace(data, test=data.test._replace(x=x), names=tuple(f"client-{name}" for name in data.names))

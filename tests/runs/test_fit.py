@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from corymb.local import Descent
 from corymb.objectives import LinearRegression
 from corymb.runs import session as session_module
 from corymb.runs.fit import as_dataset, fit
+from corymb.runs.folder.checkpoints import clocks_in
+from corymb.runs.history import divergence
 from corymb.settings import InvalidInput
 from tests.runs import small
 
@@ -30,6 +33,24 @@ def mixture():
 
 def same_models(one, other) -> bool:
     return all(torch.equal(one.models[name], other.models[name]) for name in one.models)
+
+
+def test_a_client_that_cannot_be_scored_is_named_wherever_the_metric_is(tmp_path):
+    algorithm = corymb.FedAvg(rounds=4, local=Descent(lr=0.1, steps=2))
+    run = fit(algorithm, small.out_of_range(), out=tmp_path / "run", evaluate_every=2)
+    assert run.not_scored == ("client-3",)
+    assert run.metrics["test_squared_error"] == float("inf")
+    assert [row.get("not_scored") for row in run.history] == [None, ["client-3"], None, ["client-3"]]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["not_scored"] == ["client-3"]
+    assert result["metrics"]["test_squared_error"] is None
+    assert corymb.Run.load(tmp_path / "run").not_scored == ("client-3",)
+    manifests = [json.loads(path.read_text()) for path in (tmp_path / "run" / "checkpoints").glob("*.json")]
+    assert manifests
+    assert all(manifest["score"] is None for manifest in manifests)  # no checkpoint is the best by such a metric
+    (tmp_path / "run" / "result.json").unlink()
+    assert corymb.Run.load(tmp_path / "run").not_scored == ("client-3",)  # of a run that was killed
+    assert fit(algorithm, small.prices()).not_scored == ()
 
 
 def test_data_may_be_a_data_set_arrays_a_folder_or_a_name(table, tmp_path):
@@ -65,6 +86,32 @@ def test_a_model_may_be_a_function_a_module_a_name_or_a_place(model, table):
     run = fit(FAST, table, model)
     assert run.snapshot.k == 2
     assert set(run.labels.values()) <= {0, 1}
+
+
+def head_on(scale):
+    """A head on a frozen layer."""
+
+    def make():
+        body = nn.Linear(2, 3)
+        nn.init.constant_(body.weight, scale)
+        return nn.Sequential(body.requires_grad_(False), nn.Tanh(), nn.Linear(3, 2))
+
+    return make
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_frozen_layers_do_not_travel_and_are_part_of_the_model(engine, table, tmp_path):
+    stop = {"progress": lambda row: 1 // (2 - row["clock"])}
+    with pytest.raises(ZeroDivisionError):
+        fit(FAST, table, head_on(0.5), engine=engine, out=tmp_path / "run", **stop)
+    with pytest.raises(InvalidInput, match="another run"):
+        fit(FAST, table, head_on(0.6), resume=tmp_path / "run")
+    run = fit(FAST, table, head_on(0.5), resume=tmp_path / "run")
+    assert set(run.models) == {"2.weight", "2.bias"}
+    x = small.arrays()[0]
+    loaded = corymb.Run.load(tmp_path / "run", model=head_on(0.5))
+    assert loaded.predict(x, client=0).tolist() == run.predict(x, client=0).tolist()
+    assert same_models(run, fit(FAST, table, head_on(0.5), engine=engine))
 
 
 def test_a_model_may_be_an_objective(mixture):
@@ -208,6 +255,51 @@ def test_the_oracle_starts_from_the_true_parameters():
 def test_replies_that_are_too_few_end_a_run(mixture):
     with pytest.raises(TooFewReplies):
         fit(corymb.IFCA(k=2, rounds=3, local=Descent(lr=1e30, steps=5)), mixture)
+
+
+DIVERGING = corymb.FedAvg(rounds=9, local=Descent(lr=1.0, steps=5))
+GREW = r"training loss grew from 1\.13 to .*: lower --local\.lr \(now 1\)"
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds"), [(dict(evaluate_every=1), 4), (dict(evaluate_every=2), 6), (dict(evaluate_every=0), 5)]
+)
+def test_a_run_that_diverges_says_so_and_is_stopped(options, rounds, tmp_path, caplog):
+    run = fit(DIVERGING, small.prices(), out=tmp_path / "run", **options)
+    assert (run.stopped, len(run.history)) == ("diverged", rounds)
+    assert re.fullmatch(GREW, divergence(run.history, run.config))
+    assert rounds in clocks_in(tmp_path / "run" / "checkpoints")
+    looked = options["evaluate_every"] > 0
+    assert [bool(row.get("diverging")) for row in run.history[:3]] == [False, looked, True]
+    assert len(re.findall(f"the run diverges: {GREW}", caplog.text)) == 1
+    assert corymb.Run.load(tmp_path / "run").stopped == "diverged"
+
+
+def test_a_run_that_diverges_goes_on_if_asked(caplog):
+    run = fit(DIVERGING, small.prices(), evaluate_every=1, keep_going=True)
+    assert (run.stopped, len(run.history)) == ("", 9)
+    assert sum("warning" in row for row in run.history) == 1
+    assert caplog.text.count("the run diverges") == 1
+
+
+def test_a_resumed_run_keeps_the_count_and_warns_once(tmp_path, caplog):
+    def cut(row):
+        if row["clock"] == 4:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fit(DIVERGING, small.prices(), evaluate_every=2, out=tmp_path / "run", progress=cut)
+    run = fit(DIVERGING, small.prices(), resume=tmp_path / "run")
+    whole = fit(DIVERGING, small.prices(), evaluate_every=2)
+    assert (run.stopped, len(run.history)) == (whole.stopped, len(whole.history)) == ("diverged", 6)
+    assert [row.get("diverging") for row in run.history] == [row.get("diverging") for row in whole.history]
+    assert caplog.text.count("the run diverges") == 2  # once in the run that was cut, once in the whole one
+
+
+def test_a_client_that_never_could_be_scored_stops_nothing():
+    run = fit(corymb.FedAvg(rounds=5, local=Descent(lr=0.1, steps=2)), small.out_of_range(), evaluate_every=1)
+    assert (run.stopped, run.not_scored) == ("", ("client-3",))
+    assert all(np.isfinite(row["evaluated_loss"]) and "diverging" not in row for row in run.history)
 
 
 WRONG = {

@@ -73,6 +73,12 @@ def test_bytes_are_readable(count, text):
     assert readable_bytes(count) == text
 
 
+def test_a_loss_that_grows_is_said_in_the_line():
+    line = RoundLine(1)
+    assert "diverging" in line._facts({**ROW, "diverging": True})
+    assert "diverging" not in line._facts(ROW)
+
+
 def test_a_repair_is_said_in_the_line():
     line = RoundLine(1)
     assert "regrouped" in line._facts({**ROW, "notes": {"collapse": {}}})

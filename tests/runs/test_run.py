@@ -90,7 +90,8 @@ def test_a_client_that_never_took_part_has_no_model():
 
 def test_the_result_is_plain_json(run):
     result = json.loads(json.dumps(run.to_dict(), allow_nan=False))
-    assert list(result) == ["labels", "metrics", "clusters", "ledger", "rejected", "seconds", "config", "seed"]
+    keys = ["labels", "metrics", "not_scored", "clusters", "ledger", "rejected", "seconds", "config", "seed"]
+    assert list(result) == keys
     assert set(result["ledger"]) == {"bytes_down", "bytes_up", "rounds"}
     assert result["labels"] == run.labels
     assert result["clusters"] == run.clusters

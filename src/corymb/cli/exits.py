@@ -13,4 +13,5 @@ class Exit(IntEnum):
     BAD_INPUT = 2
     TOO_FEW_REPLIES = 3
     FILES = 4
+    DIVERGED = 5
     INTERRUPTED = 130

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.exits import Exit
+from corymb.report.words import not_scored
+from corymb.runs.history import divergence
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -19,16 +21,18 @@ NAMES_SHOWN = 3
 def print_result(run: Run, *, as_json: bool) -> int:
     """Print a run that has ended or was stopped; returns the exit code."""
     if run.stopped:
-        print(
-            f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds; "
-            f"to continue: corymb resume {shlex.quote(str(run.folder))}",
-            file=sys.stderr,
-        )
+        print(f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds{_what_now(run)}", file=sys.stderr)
     if as_json:
         print(json.dumps({**run.to_dict(), "folder": str(run.folder)}, allow_nan=False))
     else:
         show_run(run, run.folder)
-    return Exit.INTERRUPTED if run.stopped == "interrupted" else Exit.OK
+    return {"interrupted": Exit.INTERRUPTED, "diverged": Exit.DIVERGED}.get(run.stopped, Exit.OK)
+
+
+def _what_now(run: Run) -> str:
+    if run.stopped == "diverged":
+        return f": {divergence(run.history, run.config)}. --keep-going goes on whatever the loss."
+    return f"; to continue: corymb resume {shlex.quote(str(run.folder))}"
 
 
 def show_run(run: Run, folder: Path | None) -> None:
@@ -50,6 +54,10 @@ def show_run(run: Run, folder: Path | None) -> None:
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
     console.print(f"{ledger.rounds} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
+    if grew := divergence(run.history, run.config):
+        console.print(f"Diverging: {escape(grew)}.", style="bold", highlight=False)
+    if run.not_scored:
+        console.print(escape(not_scored(run)), style="bold", highlight=False)
     for line in advice(run, folder):
         console.print(escape(line), style="dim", highlight=False)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -26,6 +28,10 @@ class Network:
 
     `model` is a function that makes a module, or a module whose layers have `reset_parameters`. Layers that couple
     examples (batch normalisation) are refused; dropout is refused too unless `dropout="off"`.
+
+    Frozen parameters (`requires_grad=False`) are part of the module, not of its parameters: they keep the values that
+    the module came with (of a function: of its first module), the same for every cluster, are not trained and do not
+    travel. A frozen batch normalisation only scales by what it has kept, and is welcome.
     """
 
     def __init__(
@@ -39,18 +45,23 @@ class Network:
         self.model, self.dropout, self.device, self.dtype = model, dropout, torch.device(device), dtype
         module = self._make(0)
         refuse_coupled(module, dropout)
-        self.module = _deterministic(module).to(device=device, dtype=dtype).requires_grad_(False)
-        if not dict(module.named_parameters()):
-            raise InvalidInput(f"The model {type(module).__name__} has no parameters: there is nothing to learn.")
+        names = [name for name, _ in module.named_parameters()]
+        self.trainable = {name for name, p in module.named_parameters() if p.requires_grad}
+        if not self.trainable:
+            what = "only frozen parameters" if names else "no parameters"
+            raise InvalidInput(f"The model {type(module).__name__} has {what}: there is nothing to learn.")
+        if len(self.trainable) < len(names):
+            module = copy.deepcopy(module)  # its frozen values are used: a function may give the same module again
+        self.module = _deterministic(module).to(device=device, dtype=dtype)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
         """The same network elsewhere, or in another precision."""
         return Network(self.model, dropout=self.dropout, device=device, dtype=dtype)
 
     def init(self, key: Key) -> Params:
-        """Fresh parameters; tied ones appear once."""
+        """Fresh parameters, without frozen ones; tied ones appear once."""
         params = self._make(int(key)).named_parameters()
-        return {name: p.detach().to(self.device, self.dtype) for name, p in params}
+        return {name: p.detach().to(self.device, self.dtype) for name, p in params if name in self.trainable}
 
     def _make(self, seed: int) -> nn.Module:
         with _KeyedDraws(seed):
@@ -63,7 +74,7 @@ class Network:
                 return module
             module = copy.deepcopy(self.model)
             for layer in module.modules():
-                own = [name for name, _ in layer.named_parameters(recurse=False)]
+                own = [name for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
                 if own and not hasattr(layer, "reset_parameters"):
                     raise InvalidInput(
                         f"Layer {type(layer).__name__} has parameters {own} but no reset_parameters(): "
@@ -71,7 +82,11 @@ class Network:
                     )
                 if own:
                     layer.reset_parameters()  # type: ignore[operator]
-            return module
+        given = dict(self.model.named_parameters())
+        for name, p in module.named_parameters():
+            if not p.requires_grad:  # a layer may be frozen in part
+                p.data.copy_(given[name].data)
+        return module
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         """The module's output with these parameters."""
@@ -81,7 +96,19 @@ class Network:
     def describe(self) -> str:
         """What the model is, for fingerprints and run records."""
         shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
-        return f"{self.module} {shapes}"
+        return f"{self.module} {shapes}{self._frozen}"
+
+    @cached_property
+    def _frozen(self) -> str:
+        """The frozen parameters by a hash of their values: with another backbone it is another model."""
+        frozen = {name: p for name, p in self.module.named_parameters() if name not in self.trainable}
+        if not frozen:
+            return ""
+        digest = hashlib.sha256()
+        for name, value in sorted((frozen | dict(self.module.named_buffers())).items()):
+            digest.update(f"{name} {list(value.shape)};".encode())
+            digest.update(value.double().cpu().contiguous().flatten().numpy().data)
+        return f", {len(frozen)} frozen {digest.hexdigest()[:16]}"
 
 
 def _deterministic(module: nn.Module) -> nn.Module:
@@ -101,10 +128,11 @@ def refuse_coupled(module: nn.Module, dropout: str) -> None:
     """Refuse layers under which an example's loss depends on other examples or on a global generator."""
     for name, layer in module.named_modules():
         kind = type(layer).__name__
-        if isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats):
+        keeps = isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
+        if keeps and not _constant(layer):
             raise InvalidInput(
                 f"Layer {name!r} ({kind}) makes an example's loss depend on the other examples and keeps running "
-                "statistics: use GroupNorm (or LayerNorm) instead."
+                "statistics: use GroupNorm (or LayerNorm) instead, or freeze it."
             )
         rate = getattr(layer, "p", 0) if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
         if dropout != "off" and isinstance(rate, (int, float)) and rate > 0:
@@ -112,6 +140,12 @@ def refuse_coupled(module: nn.Module, dropout: str) -> None:
                 f"Layer {name!r} ({kind}) has dropout {rate}, which would draw from a global generator: remove it, or "
                 "switch all dropout off with dropout='off'."
             )
+
+
+def _constant(layer: nn.Module) -> bool:
+    """Whether a normalisation is frozen: it then scales by the statistics that it came with."""
+    own = list(layer.parameters())
+    return bool(own and layer.track_running_stats) and not any(p.requires_grad for p in own)
 
 
 _RANDOM = {"rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "multinomial"}

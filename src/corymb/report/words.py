@@ -20,6 +20,7 @@ from corymb.report.facts import (
     score_of,
     scores_of,
 )
+from corymb.runs.history import divergence
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -107,8 +108,12 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
     text = f"Clients' test {score.words} is {score.text(ours)} on average and {score.text(worst)} in the worst tenth"
     named = {ROLES.get(role_of(other), title_of(other)): other for other in others}
     against = {who: other.metrics.get(f"test_{score.name}") for who, other in named.items()}
-    known = [f"{score.gain(ours, theirs)} {who}" for who, theirs in against.items() if theirs is not None]
-    if known:
+    known = [
+        f"{score.gain(ours, theirs)} {who}"
+        for who, theirs in against.items()
+        if theirs is not None and np.isfinite(theirs)
+    ]
+    if known and np.isfinite(ours):
         return f"{text}: {joined(known)}."
     return f"{text}; add a run of fedavg to the report to see what the clusters gained."
 
@@ -118,6 +123,8 @@ def warnings_of(run: Run) -> list[str]:
     notes, found = notes_of(run), []
     if run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
+    if grew := divergence(run.history, run.config):
+        found.append(f"The run diverges: {grew}.")
     if repaired := repairs(run):
         when = joined([f"{one.round}" + (f" ({one.moved} moved)" if one.moved else "") for one in repaired])
         found.append(f"Clients that shared a model but needed different ones were regrouped in round {when}.")
@@ -130,9 +137,18 @@ def warnings_of(run: Run) -> list[str]:
         replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
         what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"
         found.append(f"{what} rejected.")
+    if run.not_scored:
+        found.append(not_scored(run))
     if text := notes.get("warning"):
         found.append(f"The algorithm says: {text}.")
     return found
+
+
+def not_scored(run: Run, shown: int = 10) -> str:
+    """Who could not be scored: a mean over the other clients would hide them."""
+    names, clients = list(run.not_scored), f"{len(run.names)} client{'s' * (len(run.names) != 1)}"
+    more = [f"{len(names) - shown} more"] if len(names) > shown else []
+    return f"{len(names)} of {clients} not scored: {', '.join([*names[:shown], *more])}"
 
 
 def joined(parts: Sequence[str]) -> str:

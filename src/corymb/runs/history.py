@@ -1,9 +1,9 @@
-"""The record of a round: what happened in it, as plain values for a line of JSON."""
+"""The record of a round: what happened in it, as plain values for a line of JSON; and whether the losses in it grow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -14,9 +14,19 @@ from corymb.evaluate import clusters_in_use
 
 Round = dict[str, Any]
 """clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, notes,
-seconds, and `metrics` if the round was evaluated. `moves` maps the position of each client whose label changed, as
-text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes` come from the
-algorithm: a repair, say, or the evidence for k or for a threshold."""
+seconds; if the round was evaluated, `metrics`, `not_scored`, the names of clients that could not be scored, and
+`evaluated_loss`, the training loss of the others, infinite once a client's is; `diverging` in rounds whose loss has
+grown (see `GROWN`), and `warning`, in one round, where that was said. `moves` maps the position of each client whose
+label changed, as text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes`
+come from the algorithm: a repair, say, or the evidence for k or for a threshold."""
+
+
+GROWN = 10.0
+"""A loss has grown when it is more than this many times that of the run's, and of its stage's, first round."""
+IN_A_ROW = 3
+"""A run diverges when that is so for this many evaluations, or rounds, running."""
+LEAST = 0.01
+"""A first loss less than this counts as this much: a start at the optimum is no yardstick."""
 
 
 class Mark(NamedTuple):
@@ -72,6 +82,79 @@ def labels_after(history: Sequence[Round], rounds: int, n: int) -> list[int]:
         for place, label in row["moves"].items():
             labels[int(place)] = label
     return labels
+
+
+# ---- losses that grow
+
+
+class Growth(NamedTuple):
+    """The training loss at first, and now."""
+
+    first: float
+    last: float
+
+
+def noted_loss(row: Round) -> float | None:
+    """The training loss that the algorithm noted; None where it notes none."""
+    loss: float | None = row["train_loss"]
+    return loss
+
+
+def evaluated_loss(row: Round) -> float | None:
+    """The training loss at the round's evaluation; None where it was not evaluated."""
+    if "evaluated_loss" not in row:
+        return None
+    return math.inf if row["evaluated_loss"] is None else float(row["evaluated_loss"])  # JSON has null for infinity
+
+
+def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], times: int = IN_A_ROW) -> Growth | None:
+    """How the loss grew, if it has for that many of the rounds in which it is known, up to the last; else None."""
+    last = [(row, loss) for row in history[-1:] if (loss := loss_of(row)) is not None]
+    for row in reversed(history[:-1] if last else ()):
+        if len(last) == times:
+            break
+        if (loss := loss_of(row)) is not None:
+            last.append((row, loss))
+    firsts = [_first_loss(history, row["stage"]) for row, _ in last]
+    grown = [not loss <= GROWN * max(first, LEAST) for first, (_, loss) in zip(firsts, last, strict=True)]
+    return Growth(firsts[0], last[0][1]) if len(last) == times and all(grown) else None
+
+
+def _first_loss(history: Sequence[Round], stage: str) -> float:
+    """The larger of the run's first loss and the stage's: models trained alone are no yardstick for shared ones.
+
+    A round's note is of the models before its work, and so the better yardstick than its evaluation.
+    """
+    found = (
+        next((loss for row in rows for loss in (noted_loss(row), evaluated_loss(row)) if loss is not None), 0.0)
+        for rows in (history, (row for row in history if row["stage"] == stage))
+    )
+    return max(found)
+
+
+def divergence(history: Sequence[Round], config: Mapping[str, Any], times: int = 1) -> str:
+    """How the training loss grew and the setting to change, in words; empty where it has not at the end.
+
+    >>> rows = [{"stage": "", "train_loss": loss} for loss in (1.2, 40.0, 340.0)]
+    >>> divergence(rows, {"local": {"lr": 0.1}})
+    'training loss grew from 1.2 to 340: lower --local.lr (now 0.1)'
+    """
+    grown = growth(history, evaluated_loss, times) or growth(history, noted_loss, times)
+    if grown is None:
+        return ""
+    last = f"{grown.last:.3g}" if math.isfinite(grown.last) else "infinity"
+    steps = dict(_step_sizes(config))
+    name = "local.lr" if "local.lr" in steps else next(iter(steps), None)
+    advice = "make its steps smaller" if name is None else f"lower --{name} (now {steps[name]:g})"
+    return f"training loss grew from {grown.first:.3g} to {last}: {advice}"
+
+
+def _step_sizes(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _step_sizes(value, f"{prefix}{name}.")
+        elif name == "lr" and isinstance(value, (int, float)):
+            yield f"{prefix}{name}", value
 
 
 def plain(value: Any) -> Any:

@@ -50,6 +50,7 @@ class RoundLine:
         loss = "" if row["train_loss"] is None else f"  loss {row['train_loss']:.4g}"
         stage = f"  {row['stage']}" if row["stage"] else ""
         stage += "  collapsed: regrouped" if "collapse" in row["notes"] else ""
+        stage += "  diverging" if row.get("diverging") else ""
         return (
             f"replied {row['replied']}/{row['asked']} rejected {row['rejected']}  clusters {row['clusters']}  "
             f"churn {row['churn']:.1%}{loss}  {readable_bytes(self.bytes)}{stage}"

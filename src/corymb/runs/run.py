@@ -54,13 +54,15 @@ class Run:
     standard: Standard | None = None
     """Means and scales of the features, if they were standardised."""
     stopped: str = ""
-    """Why the run ended early: `interrupted`, `max_seconds` or `killed`; empty if it did not."""
+    """Why the run ended early: `interrupted`, `max_seconds`, `diverged` or `killed`; empty if it did not."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
     """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of
     their own or there are too many losses."""
     scores: torch.Tensor | None = None
     """n: the test score of each client's model; NaN for a client without test examples."""
+    not_scored: tuple[str, ...] = ()
+    """Clients that could not be scored in the last round: with one, means over clients are infinite."""
     calibration: Calibration | None = None
     """How large the losses of the run's clients are: `assign` needs it to tell that no cluster fits."""
     folder: Path | None = None
@@ -155,6 +157,7 @@ class Run:
         result = {
             "labels": self.labels,
             "metrics": self.metrics,
+            "not_scored": list(self.not_scored),
             "clusters": self.clusters,
             "ledger": ledger,
             "rejected": self.rejected,

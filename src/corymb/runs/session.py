@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -21,15 +22,16 @@ from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
-from corymb.runs.history import Mark, Round, record
+from corymb.runs.history import IN_A_ROW, Mark, Round, divergence, evaluated_loss, growth, noted_loss, record
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, standard_of
 from corymb.runs.stopping import Stopper
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, to_dict
 
+log = logging.getLogger(__name__)
 Progress = Callable[[Round], None]
 
 
@@ -96,12 +98,15 @@ class Session:
         return self.at
 
     def run(self, start: Snapshot | None, show: Progress) -> None:
-        """Do round after round until the algorithm ends, the time is up or the user presses Ctrl-C."""
+        """Do round after round until the algorithm ends, it diverges, the time is up or the user presses Ctrl-C."""
         began, limit = time.perf_counter(), self.plan.max_seconds
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
                 for row in self._rounds(start):
                     show(row)
+                    if self._diverged():
+                        self.stopped = "diverged"
+                        break
                     if limit is not None and time.perf_counter() - began > limit:
                         self.stopped = "max_seconds"
                         break
@@ -125,7 +130,8 @@ class Session:
             self.history.append(row)
             self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
-                row["metrics"] = self._evaluate(snapshot).metrics
+                self._evaluate_into(row, snapshot)
+            self._watch(row)
             with self._stopper.shielded():
                 self._end_round(row)
             before, last = after, time.perf_counter()
@@ -138,6 +144,29 @@ class Session:
             truth, parameters = plan.truth, plan.true_parameters
             self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
         return self._evaluation
+
+    def _evaluate_into(self, row: Round, at: Snapshot) -> None:
+        found = self._evaluate(at)
+        row["metrics"], row["not_scored"] = found.metrics, found.not_scored
+        before = [set(other["not_scored"]) for other in self.history if other is not row and "not_scored" in other]
+        # One that never could be scored is a bad client; one that could be once has a model that explodes.
+        lost = any(name not in others for name in found.exploded for others in before)
+        row["evaluated_loss"] = math.inf if lost else found.answered_loss
+
+    def _watch(self, row: Round) -> None:
+        """Mark a round whose loss has grown, and say so once in a run when it goes on."""
+        kinds = (evaluated_loss, noted_loss)
+        if any(growth(self.history, kind, 1) for kind in kinds):
+            row["diverging"] = True
+        if any(growth(self.history, kind) for kind in kinds) and not any("warning" in other for other in self.history):
+            row["warning"] = divergence(self.history, to_dict(self.plan.algorithm), IN_A_ROW)
+            log.warning("the run diverges: %s", row["warning"])
+
+    def _diverged(self) -> bool:
+        """Whether the loss has grown for too long: at evaluations, or by the algorithm's notes where there are none."""
+        settings = self.plan.settings
+        kind = evaluated_loss if settings.evaluate_every else noted_loss
+        return not settings.keep_going and growth(self.history, kind) is not None
 
     # ---- saving
 
@@ -175,11 +204,10 @@ class Session:
         plan, at = self.plan, self.at
         if at is None:
             raise InvalidInput("The snapshot to start from is at the end of the run: there are no rounds left.")
-        metrics, scores = self._evaluate(at)
+        found = self._evaluate(at)
         if self.history:
-            self.history[-1]["metrics"] = metrics
-        if not self.stopped:
-            metrics = {**metrics, **self._oracle_error(at)}
+            self._evaluate_into(self.history[-1], at)
+        metrics = {**found.metrics, **({} if self.stopped else self._oracle_error(at))}
         own = served_by(plan.algorithm) == "own"
         fits = Fits() if own else model_fits(self.fed, at)
         return Run(
@@ -196,7 +224,8 @@ class Session:
             stopped=self.stopped,
             serving=(self.fed.evaluation(), plan.algorithm.serve) if own else None,
             losses=fits.losses,
-            scores=scores,
+            scores=found.scores,
+            not_scored=tuple(found.not_scored),
             calibration=fits.calibration,
             environment=self.environment,
             folder=None if self.store is None else self.store.folder,

@@ -50,6 +50,8 @@ class RunSettings:
     """A round with fewer usable replies does not count."""
     dropout: Dropout = "refuse"
     """What to do with dropout layers: refuse the model, or switch them off."""
+    keep_going: bool = False
+    """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 
     def __post_init__(self) -> None:
         for name, choices in _choices(RunSettings).items():

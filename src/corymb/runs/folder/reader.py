@@ -66,15 +66,17 @@ def is_finished(folder: str | Path) -> bool:
 def _finished(place: Path) -> Parts:
     result = json.loads((place / RESULT).read_text(encoding="utf-8"))
     about, history, losses = result["about"], _whole_history(place), unpack((place / LOSSES).read_bytes())
-    metrics = {name: float("nan") if value is None else value for name, value in result["metrics"].items()}
+    metrics = _measured(result["metrics"])
     if history:  # only the end of the run shows which round was the last one: its metrics are in result.json
         history[-1].setdefault("metrics", {name: value for name, value in metrics.items() if name != "oracle_error"})
+        history[-1].setdefault("not_scored", result.get("not_scored", []))
     return {
         **_initial_parts(place),
         "config": _current(result["config"]),
         "snapshot": snapshot_from_bytes((place / SNAPSHOT).read_bytes()),
         "history": history,
         "metrics": metrics,
+        "not_scored": tuple(result.get("not_scored", ())),  # earlier versions did not say
         "ledger": Ledger(
             **result["ledger"],
             asked=about["asked"],
@@ -99,17 +101,24 @@ def _unfinished(place: Path) -> Parts:
         except Refused:
             continue
         history = history[: manifest.rounds]
-        evaluated = [row["metrics"] for row in history if "metrics" in row]
+        evaluated = [row for row in history if "metrics" in row]
+        last = evaluated[-1] if evaluated else {"metrics": {}}
         return {
             **parts,
             "snapshot": snapshot,
             "history": history,
-            "metrics": evaluated[-1] if evaluated else {},
+            "metrics": _measured(last["metrics"]),
+            "not_scored": tuple(last.get("not_scored", ())),
             "ledger": restored_ledger(manifest.ledger, read_lines(place / AUDIT)[: manifest.audit]),
             "seconds": manifest.seconds,
             "stopped": KILLED,
         }
     raise InvalidInput(f"{place} cannot be read as a run: it was stopped before its first checkpoint.")
+
+
+def _measured(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics as they are in memory: JSON has null for a number that is not finite."""
+    return {name: float("nan") if value is None else value for name, value in metrics.items()}
 
 
 def _initial_parts(place: Path) -> Parts:

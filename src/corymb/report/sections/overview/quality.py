@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from corymb.report.content import Figure, PlotlyTrace, Section
 from corymb.report.facts import Score, score_of
 from corymb.report.figures.drawing import NO_CLUSTER, safe
@@ -20,8 +22,12 @@ def quality(runs: Sequence[Run]) -> Figure | None:
     if score is None:
         return None
     shown = [
-        (title, run) for title, run in zip(titles_of(runs), runs, strict=True) if f"test_{score.name}" in run.metrics
+        (title, run)
+        for title, run in zip(titles_of(runs), runs, strict=True)
+        if np.isfinite(run.metrics.get(f"test_{score.name}", np.nan))
     ]
+    if not shown:
+        return None
     mean = [run.metrics[f"test_{score.name}"] for _, run in shown]
     worst = [run.metrics[f"worst_decile_{score.name}"] for _, run in shown]
     names = [safe(title) for title, _ in shown]

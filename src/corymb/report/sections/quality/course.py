@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from corymb.report.content import Figure, Section
 from corymb.report.facts import kept_rounds, score_of
 from corymb.report.figures.drawing import NO_CLUSTER, label_at, line
@@ -21,7 +23,10 @@ def course(runs: Sequence[Run]) -> Figure | None:
         return None
     traces, annotations = [], []
     for name, words, tint in (("test", "mean", "$accent"), ("worst_decile", "worst tenth", NO_CLUSTER)):
-        known = [(t, metrics[f"{name}_{score.name}"]) for t, metrics in rows if f"{name}_{score.name}" in metrics]
+        values = [(t, metrics.get(f"{name}_{score.name}")) for t, metrics in rows]
+        known = [(t, value) for t, value in values if value is not None and np.isfinite(value)]
+        if not known:
+            return None
         traces.append(line([t for t, _ in known], [round(value, 5) for _, value in known], tint))
         annotations.append({**label_at(*known[-1], words, tint), "yshift": 12 if name == "test" else -14})
     axis = {"title": {"text": f"test {score.words}"}, "tickformat": ".0%" if score.percent else ""}

@@ -1,0 +1,70 @@
+"""Whether losses grow is read from the history alone."""
+
+import math
+
+import pytest
+
+from corymb.runs.history import divergence, evaluated_loss, growth, noted_loss
+
+
+def rows(*noted, stage=""):
+    return [{"stage": stage, "train_loss": loss} for loss in noted]
+
+
+def evaluated(*losses, stage=""):
+    """Rounds of an algorithm that notes no losses; None where a round was not evaluated."""
+    known = [{} if loss is None else {"evaluated_loss": loss} for loss in losses]
+    return [{"stage": stage, "train_loss": None, **one} for one in known]
+
+
+@pytest.mark.parametrize(
+    ("losses", "grown"),
+    [
+        ((1.0, 11.0, 12.0, 13.0), (1.0, 13.0)),
+        ((1.0, 11.0, 12.0), None),
+        ((1.0, 11.0, 9.0, 13.0, 14.0), None),
+        ((1.0, 10.0, 10.0, 10.0), None),
+        ((1.0, 11.0, math.nan, math.inf), (1.0, math.inf)),
+        ((), None),
+    ],
+)
+def test_a_run_diverges_when_its_loss_has_grown_three_times_running(losses, grown):
+    assert growth(rows(*losses), noted_loss) == grown
+    assert growth(evaluated(*losses), evaluated_loss) == grown
+
+
+def test_rounds_between_evaluations_do_not_count():
+    history = evaluated(1.0, None, 20.0, None, 30.0, None, 40.0)
+    assert growth(history, evaluated_loss) == (1.0, 40.0)
+    assert growth(history[:-1], evaluated_loss) is None  # nothing new is known after that round
+
+
+def test_a_round_that_was_read_from_a_file_has_null_for_infinity():
+    row = {"stage": "", "train_loss": None, "evaluated_loss": None}
+    assert evaluated_loss(row) == math.inf
+    assert growth([*evaluated(1.0), row, row, row], evaluated_loss) == (1.0, math.inf)
+
+
+def test_evaluations_are_held_against_the_first_rounds_note():
+    history = [
+        {"stage": "", "train_loss": 1.0, "evaluated_loss": 50.0},
+        *({"stage": "", "train_loss": 60.0, "evaluated_loss": 60.0} for _ in range(2)),
+    ]
+    assert growth(history, evaluated_loss) == (1.0, 60.0)
+
+
+def test_a_start_at_the_optimum_and_models_trained_alone_are_no_yardstick():
+    assert growth(rows(1e-12, 1e-3, 1e-3, 1e-3), noted_loss) is None
+    history = [*rows(0.02, stage="alone"), *rows(1.0, 0.9, 0.8, stage="train")]
+    assert growth(history, noted_loss) is None
+    assert growth([*history, *rows(11, 12, 13, stage="train")], noted_loss) == (1.0, 13)
+
+
+def test_the_setting_to_change_is_named():
+    history = rows(1.2, 40, 340.0)
+    settings = {"k": 2, "alone": {"lr": 0.5}, "local": {"lr": 0.1}}
+    assert divergence(history, settings) == "training loss grew from 1.2 to 340: lower --local.lr (now 0.1)"
+    assert "lower --inner.local.lr (now 3)" in divergence(history, {"inner": {"local": {"lr": 3.0}}})
+    assert divergence(history, {}).endswith("to 340: make its steps smaller")
+    assert divergence(rows(1.2, 40, 3), settings) == ""
+    assert "to infinity" in divergence(evaluated(1.2, math.inf), settings)
