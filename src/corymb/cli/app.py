@@ -37,10 +37,11 @@ COMMANDS = {
     ),
     "resume": Command(
         "corymb.cli.resume:resume",
-        "Continue a run that was stopped or killed: `corymb resume RUN`. If it has ended, print its result again.",
+        "Continue a run that was stopped or killed, or go on longer: `corymb resume RUN [--rounds N]`. "
+        "For a run that has ended, print its result again.",
         (
             "corymb resume runs/digits-ifca-1",
-            "corymb resume runs/digits-ifca-1 --json",
+            "corymb resume runs/digits-ifca-1 --rounds 200",
             "corymb resume runs/mine --max_seconds 600 -q",
         ),
     ),
