@@ -1,5 +1,7 @@
 import json
+import re
 import shlex
+from pathlib import Path
 
 import corymb
 from corymb.cli.app import main
@@ -36,3 +38,14 @@ def test_numbers_are_assigned_from_a_table_too(tmp_path, monkeypatch, capsys):
     (tmp_path / "bad.csv").write_text("distance,area,label\n1,2,many\n")
     assert main(["assign", "run", "bad.csv"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_readme_makes_the_file_that_it_assigns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    exec(compile(re.search(r"(?ms)^```python\n(.*?)^```", text)[1], "README", "exec"), {})  # noqa: S102
+    lines = re.findall(r"^\$ corymb ((?:assign|predict|export) [^#\n]*)", text, re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        assert main(shlex.split(line.replace("runs/second", "runs/first"))) == 0, line
+    assert "new: " in capsys.readouterr().out

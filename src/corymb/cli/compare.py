@@ -8,6 +8,7 @@ from pathlib import Path
 from corymb.report.figures.drawing import cluster_name
 from corymb.runs.compare import Comparison, Confusion, Delta, Side, compare, group
 from corymb.runs.folder.layout import CONFIG
+from corymb.runs.history import readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.settings import require
@@ -76,7 +77,7 @@ def _deltas(found: Comparison) -> object:
 def _cells(delta: Delta, several: bool) -> list[str]:
     in_bytes = delta.name.startswith("bytes_")
     numbers = [delta.a, delta.b, delta.difference]
-    cells = [_bytes(number) if in_bytes else f"{number:.4g}" for number in numbers]
+    cells = [_bytes(number) if in_bytes else readable(number) for number in numbers]
     cells[2] = cells[2] if delta.difference < 0 or delta.difference == 0 else f"+{cells[2]}"
     if not several:
         return [delta.name, *cells]

@@ -24,7 +24,7 @@ from corymb.report.png import as_png
 from corymb.report.sections import fill
 from corymb.report.text import as_csv, as_markdown
 from corymb.report.words import title_of, verdict, warnings_of
-from corymb.runs.history import plain
+from corymb.runs.history import counted, plain
 from corymb.runs.progress import readable_bytes
 from corymb.settings import InvalidInput, require
 
@@ -107,7 +107,10 @@ def _kind(content: Content) -> str:
 def key_numbers(run: Run) -> list[KeyNumber]:
     """The numbers to see first."""
     score = score_of(run)
-    shown = [KeyNumber(str(len(run.names)), "clients"), KeyNumber(str(run.clusters), "clusters")]
+    shown = [
+        KeyNumber(*counted(len(run.names), "client").split()),
+        KeyNumber(*counted(run.clusters, "cluster").split()),
+    ]
     if score is not None:
         shown.append(KeyNumber(score.text(run.metrics[f"test_{score.name}"]), f"test {score.words}"))
         shown.append(KeyNumber(score.text(run.metrics[f"worst_decile_{score.name}"]), "worst tenth"))

@@ -25,7 +25,7 @@ from corymb.objectives.module import Units, module_of
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
-from corymb.runs.history import Round, plain
+from corymb.runs.history import Round, counted, plain, readable
 from corymb.runs.learners import MODELS, Model, learner_for
 from corymb.runs.serving import ServedBy, Serving, ask_served, classes_at, predictions, served_in
 from corymb.runs.standardise import Standard, Standardised
@@ -220,10 +220,10 @@ class Run:
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(size) for label, size in self.sizes.items() if label >= 0)
-        shown = [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        shown = [f"{name} {readable(value)}" for name, value in self.metrics.items()]
         lines = [
             f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
-            f"  clients   {len(self.names)} in {self.clusters} clusters of {sizes or 'none'}",
+            f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
             f"  ledger    {self.ledger.rounds} rounds, {self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
