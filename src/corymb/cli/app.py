@@ -60,7 +60,7 @@ COMMANDS = {
         (
             "corymb compare runs/ifca runs/fedavg",
             "corymb compare runs/ifca-seeds runs/fedavg-seeds",
-            "corymb compare runs/ifca runs/fedavg --json",
+            "corymb compare runs/ifca runs/fedavg --out comparison.html",
         ),
     ),
     "reproduce": Command(
