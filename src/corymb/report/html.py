@@ -105,8 +105,8 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("report.html")
-    scripts = (_plotly(), _template("report.js"))
     drawn = [content for filled in tabs for content in filled.contents if isinstance(content, Figure)]
+    scripts = (_plotly() if drawn else "", _template("report.js"))
     text = page.render(
         name=name,
         data=data,
