@@ -300,6 +300,27 @@ def test_pictures_are_shown_in_half_blocks(here, capsys):
         assert "█ █ █ █" in capsys.readouterr().out
 
 
+def test_many_classes_are_shown_by_the_commonest(here, capsys):
+    y = np.concatenate([np.arange(71), np.arange(71), np.zeros(58, int)])
+    np.savez("many.npz", x=np.random.default_rng(0).normal(size=(200, 3)), y=y, client=np.arange(200) % 2)
+    assert main(shlex.split("data show many.npz --test 0 --task classification")) == 0
+    shares = [line for line in capsys.readouterr().out.splitlines() if "%" in line]
+    assert len(shares) == 20
+    assert shares[0].split()[:2] == ["0", "30.0%"]
+    assert shares[-1].split()[:3] == ["52", "others", "52.0%"]
+
+
+@pytest.mark.parametrize("side", [28, 100])
+def test_pictures_fit_into_eighty_columns(side, here, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    picture = np.full((12, side, side), 255, np.uint8)
+    np.savez("pictures.npz", x=picture, y=np.arange(12) % 2, client=np.arange(12) % 6)
+    assert main(shlex.split("data show pictures.npz --test 0")) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "█" in line and "%" not in line]
+    assert len(rows) == {28: 14, 100: 25}[side]  # none was broken in two
+    assert max(map(len, rows)) <= 80
+
+
 def test_the_doctor_runs_its_test(capsys):
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
@@ -327,6 +348,19 @@ def test_help_of_an_algorithm_lists_its_settings(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "--inner.local.lr" in printed
     assert "--groups" not in printed  # comes from the data
+
+
+def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["run", "digits", "ifca", "--help"]) == 0
+    printed = capsys.readouterr().out
+    for option, default in (("--local.steps", 10), ("--alone.steps", 100)):
+        (line,) = [line for line in printed.splitlines() if f"{option} " in line]
+        assert f"[default: {default}]" in line
+    wanted = ["Parameters", "Settings of ifca", "--local.…", "Data of your own", "Output", "The run", "--alone.…"]
+    groups = [line.split(" ─")[0].removeprefix("╭─ ") for line in printed.splitlines() if line.startswith("╭")]
+    assert [group for group in groups if group in wanted] == wanted
+    assert groups.index("--saving.…") > groups.index("The run")
 
 
 def test_help_and_version_come_without_torch():

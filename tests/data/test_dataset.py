@@ -111,6 +111,7 @@ def test_the_schema_is_what_an_engine_hands_over():
         "standardise": False,
         "codes": False,
         "linear": False,
+        "feature_names": (),
     }
     assert DataSchema.read(small().schema).size == 2
 

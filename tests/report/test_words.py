@@ -6,8 +6,9 @@ import pytest
 from corymb.algorithms import FedAvg
 from corymb.core.federation import Ledger
 from corymb.local import Descent
-from corymb.report.facts import kept_rounds
-from corymb.report.html import write_report
+from corymb.report.facts import Score, kept_rounds
+from corymb.report.html import key_numbers, write_report
+from corymb.report.sections.overview.sizes import sizes
 from corymb.report.words import not_scored, titles_of, verdict, warnings_of
 from corymb.runs.fit import fit
 from tests.report.reported import HARMFUL, noted, runs
@@ -70,3 +71,27 @@ def test_an_algorithm_that_nobody_named_goes_by_its_own_name():
     run = replace(runs()[0], config={**runs()[0].config, "algorithm": "Mine"})
     assert titles_of([run]) == ["Mine"]
     assert verdict([run])[0].startswith("Mine found 2 clusters")
+
+
+def test_a_run_of_one_model_is_not_advised_to_add_itself():
+    _, fedavg, alone, _ = runs()
+    text = " ".join(verdict([fedavg]))
+    assert "fedavg" not in text
+    assert "add a run of ifca to the report" in text
+    assert "what one model for all would give" in verdict([alone])[2]
+    assert sizes([fedavg]).caption == "All clients are in one cluster."
+    assert key_numbers(fedavg)[1] == ("1", "cluster")
+    assert "12 in 1 cluster of 12" in repr(fedavg)
+
+
+def test_no_headline_has_an_exponent():
+    error = Score("squared_error", lower_is_better=True)
+    assert error.text(33763.2) == "33,760"
+    assert error.text(1234.5) == "1234"
+    assert error.text(4e28) == "4e+28"
+    run = runs()[0]
+    metrics = {"test_squared_error": 33763.2, "worst_decile_squared_error": 1.5e6}
+    large = replace(run, metrics=metrics, objective=None)
+    assert "33,760 on average and 1,500,000 in the worst tenth" in verdict([large])[2]
+    assert [key.value for key in key_numbers(large)][2:4] == ["33,760", "1,500,000"]
+    assert "test_squared_error 33,760" in repr(large)

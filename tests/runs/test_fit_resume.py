@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -296,3 +297,60 @@ def test_max_seconds_stops_and_the_rest_can_follow(here, capsys):
 def test_a_run_begun_in_python_is_resumed_there(stopped, capsys):
     assert main(["resume", str(stopped), "-q"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "alone", "cfl", "fedsoft", "one-shot", "oracle", "one-shot-ifca"])
+def test_a_run_that_has_ended_goes_on_as_if_it_had_been_planned_longer(name, tmp_path):
+    crashing.fit(name, 2, out=tmp_path / "run")
+    longer = crashing.fit(name, 5, resume=tmp_path / "run")
+    crashing.assert_same(longer, crashing.fit(name, 5, out=tmp_path / "whole"))
+    one, other = (tomllib.loads((tmp_path / name / "config.toml").read_text()) for name in ("run", "whole"))
+    assert one == other
+    assert corymb.Run.load(tmp_path / "run").history == longer.history
+
+
+def test_a_run_that_was_stopped_goes_on_longer_too(stopped):
+    crashing.assert_same(crashing.fit("alone", 9, resume=stopped), crashing.fit("alone", 9))
+
+
+def test_a_run_killed_while_it_goes_on_longer_goes_on_to_its_new_end(tmp_path):
+    crashing.fit("alone", 2, out=tmp_path / "run")
+
+    def show(row):
+        if row["clock"] == 4:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        crashing.fit("alone", 6, resume=tmp_path / "run", progress=show)
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["rounds"] == 6
+    assert corymb.Run.load(tmp_path / "run").stopped == "killed"
+    crashing.assert_same(crashing.fit("alone", 6, resume=tmp_path / "run"), crashing.fit("alone", 6))
+
+
+@pytest.mark.parametrize("algorithm", [corymb.IFCA(k=2, rounds=2, restarts=2), corymb.SRFCA(rounds=2)])
+def test_a_run_whose_rounds_are_not_its_last_is_not_made_longer(algorithm, tmp_path):
+    before = corymb.fit(algorithm, crashing.TABLE, out=tmp_path / "run")
+    with pytest.raises(InvalidInput, match="cannot go on from 2 to 4 rounds"):
+        corymb.fit(replace(algorithm, rounds=4), crashing.TABLE, resume=tmp_path / "run")
+    assert corymb.Run.load(tmp_path / "run").to_dict() == before.to_dict() | {
+        "config": json.loads(json.dumps(before.config))
+    }
+
+
+def test_the_command_goes_on_longer(here, capsys):
+    for name, rounds in (("run", 2), ("whole", 4)):
+        line = f"run digits ifca --k 2 --no-repair --rounds {rounds} --threads 1 -q --json --out {name}"
+        want = run_json(line, capsys)
+    got = run_json("resume run --rounds 4 -q --json", capsys)
+    assert {**got, "seconds": 0, "folder": 0} == {**want, "seconds": 0, "folder": 0}
+    assert run_json("resume run --rounds 4 -q --json", capsys) == got
+    assert main(["resume", "run", "--rounds", "3"]) == 2
+    assert "planned for 4 already" in capsys.readouterr().err
+
+
+def test_the_rounds_of_the_last_stage_are_those_that_grow(here, capsys):
+    run_json("run digits oracle --inner.rounds 2 -q --json --out run", capsys)
+    assert run_json("resume run --rounds 3 -q --json", capsys)["config"]["inner"]["rounds"] == 3
+    run_json("run digits local-kmeans --k 2 -q --json --out means", capsys)
+    assert main(["resume", "means", "--rounds", "3"]) == 2
+    assert "has no rounds" in capsys.readouterr().err

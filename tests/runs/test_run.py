@@ -8,6 +8,7 @@ from torch import nn
 
 import corymb
 from corymb.local import Descent
+from corymb.objectives import LinearRegression
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.folder import layout as run_folder
 from corymb.settings import InvalidInput
@@ -58,6 +59,61 @@ def test_predictions_are_those_that_were_scored(run):
     assert np.mean(hits) == pytest.approx(run.metrics["test_accuracy"])
 
 
+def test_a_clusters_predictions_are_those_of_its_clients(words):
+    x = small.arrays()[0]
+    for name, label in words.labels.items():
+        assert np.array_equal(words.predict(x, cluster=label), words.predict(x, client=name))
+        assert np.array_equal(words.predict_proba(x, cluster=label), words.predict_proba(x, client=name))
+
+
+def test_probabilities_are_of_each_class_and_the_likeliest_is_predicted(words, run):
+    x = small.arrays()[0]
+    for which, classes in ((words, np.array(words.schema.classes)), (run, np.arange(2))):
+        chances = which.predict_proba(x, client=3)
+        assert chances.shape == (len(x), 2)
+        assert np.allclose(chances.sum(1), 1)
+        assert np.array_equal(classes[chances.argmax(1)], which.predict(x, client=3))
+
+
+def test_a_new_client_gets_the_model_of_its_cluster():
+    run = fit(corymb.IFCA(k=2, rounds=20, restarts=3, local=FAST.local), small.arrays(rows=60))
+    x, y, client = small.arrays(clients=2, rows=40, seed=5)
+    for number in range(2):
+        few, rest = np.flatnonzero(client == number)[:20], np.flatnonzero(client == number)[20:]
+        label = run.assign(x[few], y[few]).cluster
+        assert label == run.labels[str(number)]
+        told = (x[few], y[few])
+        assert np.array_equal(run.predict(x[rest], new=told), run.predict(x[rest], cluster=label))
+        assert np.array_equal(run.predict_proba(x[rest], new=told), run.predict_proba(x[rest], cluster=label))
+        assert (run.predict(x[rest], new=told) == y[rest]).mean() > 0.8
+    with pytest.raises(InvalidInput, match="no cluster fits: the nearest"):
+        run.predict(x, new=(x, np.random.default_rng(0).integers(0, 2, len(x))))
+
+
+def test_there_are_no_probabilities_of_numbers():
+    run = fit(corymb.FedAvg(rounds=1), small.prices(clients=2))
+    with pytest.raises(InvalidInput, match="predicts numbers"):
+        run.predict_proba([[1.0, 2.0]], client=0)
+    assert run.predict([[1.0, 2.0]], cluster=0).shape == (1,)
+
+
+@pytest.mark.parametrize("data", [small.arrays(), small.prices()], ids=["classes", "numbers"])
+def test_a_mixture_predicts_the_same_live_and_from_its_folder(data, tmp_path):
+    run = fit(corymb.FedSoft(k=2, rounds=3, local=Descent(lr=0.1, steps=5)), data)
+    assert run.served == "mixture"
+    again = corymb.Run.load(run.save(tmp_path / "run"))
+    x, shares = data[0], run.snapshot.shares
+    assert bool(((shares > 0).sum(1) == 2).all())
+    ask = run.predict_proba if run.schema.task == "classification" else run.predict
+    of_each = np.stack([ask(x, cluster=j) for j in range(2)])  # a mixture of probabilities, or of numbers
+    for client in range(6):
+        weight = (shares[client] / shares[client].sum()).numpy()
+        assert np.allclose(ask(x, client=client), np.tensordot(weight, of_each, 1), rtol=1e-4, atol=1e-6)
+        assert np.array_equal(run.predict(x, client=client), again.predict(x, client=client))
+        if run.schema.task == "classification":
+            assert np.array_equal(run.predict_proba(x, client=client), again.predict_proba(x, client=client))
+
+
 def test_pictures_are_taken_as_the_data_were():
     rng = np.random.default_rng(0)
     x, y, client = rng.integers(0, 255, (12, 6, 6), dtype=np.uint8), np.arange(12) % 2, np.arange(12) % 3
@@ -72,6 +128,10 @@ WRONG = {
     "a position": (lambda run: run.predict([[1.0, 2.0]], client=6), "no client 6"),
     "a shape": (lambda run: run.predict([[1.0, 2.0, 3.0]], client=0), r"shape \[3\], the run was given \[2\]"),
     "a cluster": (lambda run: run.model(2), "no cluster 2"),
+    "a cluster to predict with": (lambda run: run.predict([[1.0, 2.0]], cluster=2), "no cluster 2"),
+    "nobody": (lambda run: run.predict([[1.0, 2.0]]), "one of client=, cluster= and new="),
+    "two": (lambda run: run.predict([[1.0, 2.0]], 1, cluster=0), "one of client=, cluster= and new="),
+    "nobody's probabilities": (lambda run: run.predict_proba([[1.0, 2.0]]), "one of client=, cluster= and new="),
 }
 
 
@@ -177,6 +237,74 @@ def test_a_model_of_ones_own_is_given_again(tmp_path):
         assert np.array_equal(again.predict(x, client=0), run.predict(x, client=0))
 
 
+def squares(x):
+    return torch.cat([x, x.square()], 1)
+
+
+class Mine:
+    """An objective of one's own."""
+
+    def init(self, key):
+        return {"layer.weight": torch.zeros(2, 2)}
+
+    def predict(self, params, x):
+        return x @ params["layer.weight"].T
+
+    def losses(self, params, examples):
+        return nn.functional.cross_entropy(self.predict(params, examples.x), examples.y, reduction="none")
+
+    def scores(self, params, examples):
+        return (self.predict(params, examples.x).argmax(-1) == examples.y).to(examples.weight)
+
+
+def pictures():
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 255, (12, 1, 6, 6), dtype=np.uint8), np.arange(12) % 2, np.arange(12) % 3
+
+
+LEARNED = {
+    "mlp": (small.arrays, None),
+    "linear": (small.prices, None),
+    "linear-regression": (small.prices, "linear-regression"),
+    "features": (small.prices, LinearRegression(2, features=squares)),
+    "one's own module": (small.arrays, make),
+    "one's own for numbers": (small.prices, lambda: nn.Linear(2, 1)),
+    "one's own objective": (small.arrays, Mine()),
+    "pictures": (pictures, None),
+}
+
+
+@pytest.mark.parametrize(("data", "model"), LEARNED.values(), ids=LEARNED)
+def test_a_clusters_module_predicts_by_itself_in_the_units_of_the_data(data, model):
+    x, y, client = data()
+    run = fit(corymb.IFCA(k=2, rounds=2, local=Descent(lr=0.01, steps=2)), (x, y, client), model)
+    raw = torch.as_tensor(x) if x.dtype == np.uint8 else torch.as_tensor(x).float()
+    for cluster in range(2):
+        module = run.module(cluster)
+        assert type(module).__mro__[1] is nn.Module
+        before = {name: value.clone() for name, value in run.model(cluster).items()}
+        out = module(raw)
+        if run.schema.task == "regression":
+            assert np.allclose(out.detach().numpy(), run.predict(x, cluster=cluster), rtol=1e-5)
+        else:
+            assert np.allclose(out.softmax(-1).detach().numpy(), run.predict_proba(x, cluster=cluster), atol=1e-5)
+        out.square().sum().backward()  # it can be trained on, and the run stays as it is
+        torch.optim.SGD(module.parameters(), lr=0.1).step()
+        assert all(torch.equal(value, before[name]) for name, value in run.model(cluster).items())
+
+
+def test_a_module_comes_back_from_a_folder_and_its_state_from_another(tmp_path):
+    run = fit(FAST, small.arrays())
+    again = corymb.Run.load(run.save(tmp_path / "run")).module(1)
+    x = torch.as_tensor(small.arrays()[0]).float()
+    assert torch.equal(again(x), run.module(1)(x))
+    again.load_state_dict(run.module(0).state_dict())
+    assert torch.equal(again(x), run.module(0)(x))
+    assert not torch.equal(run.module(0)(x), run.module(1)(x))
+    with pytest.raises(InvalidInput, match="no cluster 2"):
+        run.module(2)
+
+
 def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
     x, y, client = small.prices(clients=3)
     run = fit(corymb.Alone(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))
@@ -184,6 +312,8 @@ def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
     errors = [np.abs(own[c] - y[client == c]).mean() for c in range(3)]
     assert max(errors) < 3000
     assert not torch.equal(run.model("0")["1.weight"], run.model("1")["1.weight"])
+    with pytest.raises(InvalidInput, match="models of their own"):
+        run.predict(x, cluster=0)
     with pytest.raises(InvalidInput, match="stayed with its clients"):
         corymb.Run.load(run.save(tmp_path / "run")).predict(x, client=0)
 

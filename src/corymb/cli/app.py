@@ -37,10 +37,11 @@ COMMANDS = {
     ),
     "resume": Command(
         "corymb.cli.resume:resume",
-        "Continue a run that was stopped or killed: `corymb resume RUN`. If it has ended, print its result again.",
+        "Continue a run that was stopped or killed, or go on longer: `corymb resume RUN [--rounds N]`. "
+        "For a run that has ended, print its result again.",
         (
             "corymb resume runs/digits-ifca-1",
-            "corymb resume runs/digits-ifca-1 --json",
+            "corymb resume runs/digits-ifca-1 --rounds 200",
             "corymb resume runs/mine --max_seconds 600 -q",
         ),
     ),
@@ -59,7 +60,7 @@ COMMANDS = {
         (
             "corymb compare runs/ifca runs/fedavg",
             "corymb compare runs/ifca-seeds runs/fedavg-seeds",
-            "corymb compare runs/ifca runs/fedavg --json",
+            "corymb compare runs/ifca runs/fedavg --out comparison.html",
         ),
     ),
     "reproduce": Command(
@@ -73,11 +74,29 @@ COMMANDS = {
     ),
     "assign": Command(
         "corymb.cli.assign:assign_file",
-        "Find the cluster of a new client, or that none fits: `corymb assign RUN file.npz`.",
+        "Find the cluster of a new client, or that none fits: `corymb assign RUN FILE`.",
         (
             "corymb assign runs/digits-ifca-1 newcomer.npz",
-            "corymb assign runs/digits-ifca-1 newcomer.npz --json",
-            "corymb assign runs/mine newcomer.npz --model mymodule:network",
+            "corymb assign runs/mine hospital-9.csv --json",
+            "corymb assign runs/mine newcomer.parquet --model mymodule:network",
+        ),
+    ),
+    "predict": Command(
+        "corymb.cli.predict:predict_file",
+        "Predict with the model of a client or of a cluster: `corymb predict RUN FILE`.",
+        (
+            "corymb predict runs/mine patients.csv --client hospital-3",
+            "corymb predict runs/mine patients.parquet --cluster 1 --out predictions.csv",
+            "corymb predict runs/digits-ifca-1 pictures.npz --cluster 0 --json",
+        ),
+    ),
+    "export": Command(
+        "corymb.cli.export:export",
+        "Write a cluster's model to a file that needs no Corymb: `corymb export RUN --cluster J`.",
+        (
+            "corymb export runs/digits-ifca-1 --cluster 0",
+            "corymb export runs/mine --cluster 1 --format safetensors --out model.safetensors",
+            "corymb export runs/mine --cluster 0 --model mymodule:network",
         ),
     ),
     "list": Command(

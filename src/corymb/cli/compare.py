@@ -5,15 +5,16 @@ from __future__ import annotations
 import json as json_text
 from pathlib import Path
 
+from corymb.report.comparison import DIFFERENT, as_page, cells
 from corymb.report.figures.drawing import cluster_name
-from corymb.runs.compare import Comparison, Confusion, Delta, Side, compare, group
+from corymb.report.html import put
+from corymb.runs.compare import Comparison, Confusion, Side, compare, group
 from corymb.runs.folder.layout import CONFIG
-from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.settings import require
 
 
-def compare_runs(a: Path, b: Path, *, json: bool = False) -> None:
+def compare_runs(a: Path, b: Path, *, out: Path | None = None, json: bool = False) -> None:
     """Show the differences between two runs, or two groups of runs.
 
     Parameters
@@ -22,12 +23,21 @@ def compare_runs(a: Path, b: Path, *, json: bool = False) -> None:
         The folder of a run, or a folder of runs that differ in their seed.
     b
         The same, to compare with it.
+    out
+        Write a page, FILE.html, and print its path.
     json
         Print one JSON object.
     """
+    if out is not None:
+        kind = out.suffix.lower()
+        require(kind in (".html", ".htm"), f"{out}: a comparison is written as HTML; use the ending .html.")
     found = compare(read_side(a), read_side(b))
+    if out is not None:
+        put(out.expanduser(), as_page(found))
     if json:
         print(json_text.dumps(found.to_dict(), allow_nan=False))
+    elif out is not None:
+        print(out)
     else:
         show(found)
 
@@ -50,7 +60,7 @@ def show(found: Comparison) -> None:
     console.print(f"A: {found.names[0]}\nB: {found.names[1]}", markup=False, highlight=False)
     console.print(_deltas(found))
     if found.confusion is None:
-        console.print("The runs have different clients: their clusters cannot be compared.")
+        console.print(DIFFERENT)
         return
     console.print(_confusion(found.confusion))
     if len(found.ari) > 1:
@@ -69,25 +79,8 @@ def _deltas(found: Comparison) -> object:
     for name in ("A", "B", "B − A", *(("± sd", "p (t)", "p (W)") if several else ())):
         table.add_column(name, justify="right")
     for delta in found.deltas:
-        table.add_row(*_cells(delta, several))
+        table.add_row(*cells(delta, several))
     return table
-
-
-def _cells(delta: Delta, several: bool) -> list[str]:
-    in_bytes = delta.name.startswith("bytes_")
-    numbers = [delta.a, delta.b, delta.difference]
-    cells = [_bytes(number) if in_bytes else f"{number:.4g}" for number in numbers]
-    cells[2] = cells[2] if delta.difference < 0 or delta.difference == 0 else f"+{cells[2]}"
-    if not several:
-        return [delta.name, *cells]
-    if delta.spread is None:
-        return [delta.name, *cells, "–", "–", "–"]
-    spread = _bytes(delta.spread) if in_bytes else f"{delta.spread:.3g}"
-    return [delta.name, *cells, spread, f"{delta.t_test:.3g}", f"{delta.wilcoxon:.3g}"]
-
-
-def _bytes(count: float) -> str:
-    return f"-{readable_bytes(-count)}" if count < 0 else readable_bytes(count)
 
 
 def _confusion(confusion: Confusion) -> object:

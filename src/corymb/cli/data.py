@@ -10,11 +10,16 @@ from torch import Tensor
 
 from corymb.data import FederatedDataset
 from corymb.data.schema import schema_of
+from corymb.runs.history import counted, readable
 from corymb.runs.learners import default_model
 from corymb.runs.settings import DataOptions
 
 PICTURES = 6
 BARS = 30
+MOST_LABELS = 20
+"""Classes shown one by one; of more, the commonest."""
+GAP = 2
+"""Columns between two pictures."""
 
 
 def show(
@@ -46,11 +51,11 @@ def describe(data: FederatedDataset) -> None:
     for name, value in facts_of(data).items():
         facts.add_row(name, value)
     console.print(facts)
-    for name, share in labels_of(data).items():
+    for name, share in commonest(labels_of(data)).items():
         console.print(f"{name[:16]:>16} {share:6.1%} {'█' * round(share * BARS)}", markup=False, highlight=False)
     pictures = pictures_of(data)
     if pictures is not None:
-        console.print(drawn(pictures, colour=console.is_terminal and not console.no_color))
+        console.print(drawn(fitting(pictures, console.width), colour=console.is_terminal and not console.no_color))
 
 
 def facts_of(data: FederatedDataset) -> dict[str, str]:
@@ -67,7 +72,7 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
     if data.feature_names:
         facts["columns"] = ", ".join(data.feature_names)
     if data.truth is not None:
-        facts["truth"] = f"{len(data.truth.unique())} clusters of {data.truth.bincount().tolist()} clients"
+        facts["truth"] = f"{counted(len(data.truth.unique()), 'cluster')} of {data.truth.bincount().tolist()} clients"
     return facts
 
 
@@ -80,7 +85,23 @@ def labels_of(data: FederatedDataset) -> dict[str, float]:
     low, high = float(y.min()), float(y.max())
     edges = torch.linspace(low, high, 11).tolist()
     counts = torch.histc(y.float(), bins=10, min=low, max=high) if high > low else torch.tensor([len(y)])
-    return {f"{edge:.4g} ..": share for edge, share in zip(edges, (counts / len(y)).tolist(), strict=False)}
+    return {f"{readable(edge)} ..": share for edge, share in zip(edges, (counts / len(y)).tolist(), strict=False)}
+
+
+def commonest(shares: dict[str, float]) -> dict[str, float]:
+    """Shares by class; where there are many classes, of the commonest and of the others together."""
+    if len(shares) <= MOST_LABELS:
+        return shares
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    kept, rest = ordered[: MOST_LABELS - 1], [share for _, share in ordered[MOST_LABELS - 1 :]]
+    return {**dict(kept), f"{len(rest)} others": sum(rest)}
+
+
+def fitting(pictures: Tensor, width: int) -> Tensor:
+    """As many pictures as fit into a width side by side; one that is too wide by itself is made smaller."""
+    step = -(-pictures.shape[2] // max(1, width - GAP))
+    smaller = pictures[:, ::step, ::step]
+    return smaller[: max(1, width // (smaller.shape[2] + GAP))]
 
 
 def pictures_of(data: FederatedDataset) -> Tensor | None:
@@ -108,7 +129,7 @@ def drawn(pictures: Tensor, *, colour: bool) -> Any:
             lower = pictures[number, row + 1].tolist() if row + 1 < height else [0.0] * len(upper)
             for top, bottom in zip(upper, lower, strict=True):
                 text.append(*_half_block(top, bottom, colour=colour))
-            text.append("  ")
+            text.append(" " * GAP)
         text.append("\n")
     return text
 

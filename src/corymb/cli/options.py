@@ -9,16 +9,22 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_type_hints
 
-from cyclopts import Parameter, Token
+from cyclopts import Group, Parameter, Token
 
 from corymb.settings import InvalidInput
 
+LOCAL, NESTED = 2, 5
+"""The places of nested settings in the help: those that most runs need beside the algorithm's own, others last."""
 
-def options_of(kind: type, *, leave_out: Collection[str] = ()) -> type:
-    """A dataclass like `kind` whose fields are all optional; nested settings become `--outer.inner`."""
+
+def options_of(kind: type, *, leave_out: Collection[str] = (), like: object = None, outer: str = "") -> type:
+    """A dataclass like `kind` whose fields are all optional; nested settings become `--outer.inner`.
+
+    `like` is the value that the nested settings have if none is given: its fields are the defaults shown.
+    """
     hints, texts = get_type_hints(kind), field_texts(kind)
     fields = [
-        _option(field, hints[field.name], texts.get(field.name, ""))
+        _option(field, hints[field.name], texts.get(field.name, ""), getattr(like, field.name, field.default), outer)
         for field in dataclasses.fields(kind)
         if field.name not in leave_out
     ]
@@ -28,13 +34,16 @@ def options_of(kind: type, *, leave_out: Collection[str] = ()) -> type:
     )
 
 
-def _option(field: dataclasses.Field[Any], hint: Any, text: str) -> tuple[str, Any, Any]:
+def _option(field: dataclasses.Field[Any], hint: Any, text: str, default: object, outer: str) -> tuple[str, Any, Any]:
     members = (hint, *get_args(hint))
     nested = [member for member in members if isinstance(member, type) and dataclasses.is_dataclass(member)]
     if nested:
-        inner = _joined([options_of(member) for member in nested])
-        return field.name, Annotated[inner, Parameter(help=text)], inner()
-    shown = None if field.default in (None, dataclasses.MISSING, (), "") else str(field.default)
+        path = f"{outer}{field.name}."
+        likes = [default if isinstance(default, member) else None for member in nested]
+        inner = _joined([options_of(member, like=like, outer=path) for member, like in zip(nested, likes, strict=True)])
+        group = Group(f"--{path}…", sort_key=LOCAL if path == "local." else NESTED + path.count("."))
+        return field.name, Annotated[inner, Parameter(help=text, group=group)], inner()
+    shown = None if default in (None, dataclasses.MISSING, (), "") else str(default)
     parameter = Parameter(
         help=text,
         converter=None if hint is bool else _Reader(hint),

@@ -1,10 +1,10 @@
-"""`corymb resume`: continue a run that was stopped or killed."""
+"""`corymb resume`: continue a run that was stopped or killed, or go on longer."""
 
 # No postponed annotations here: cyclopts reads them.
 from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -14,20 +14,22 @@ from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
 from corymb.runs.fit import resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
+from corymb.runs.plan import rounds_in, with_rounds
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, require
 
 
 def resume(
     run: Annotated[Path, Parameter(help="The folder of a run that was stopped, interrupted or killed.")],
     *,
+    rounds: Annotated[int | None, Parameter(help="Go on to this many rounds, also if the run has ended.")] = None,
     max_seconds: Annotated[float | None, Parameter(help="Stop again after the round in which this time is up.")] = None,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
 ) -> int:
-    """Continue a run to its end; for a run that has ended, print its result again."""
-    if is_finished(run):
+    """Continue a run to its end, or to more rounds; for a run that has ended, print its result again."""
+    if is_finished(run) and rounds is None:
         return print_result(Run.load(run), as_json=json)
     folder = run.resolve()
     config, environment = read_config(folder), read_environment(folder)
@@ -35,7 +37,7 @@ def resume(
         raise InvalidInput(
             f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...)."
         )
-    request = Request.read(config)
+    request = Request.read(config if rounds is None else _longer(config, rounds))
     started_in = Path(str(environment.get("working_folder", ".")))
     with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
         data, algorithm = request.load()
@@ -44,3 +46,11 @@ def resume(
             model = request.fit_options.model
             done = resume_run(folder, algorithm, data, model, max_seconds=max_seconds, progress=progress)
     return print_result(replace(done, folder=run), as_json=json)
+
+
+def _longer(config: dict[str, Any], rounds: int) -> dict[str, Any]:
+    before = rounds_in(config)
+    if before is None:
+        raise InvalidInput(f"{config['algorithm']} has no rounds of its own: leave --rounds out.")
+    require(rounds >= before, f"--rounds {rounds}: the run was planned for {before} already; give a larger number.")
+    return with_rounds(config, rounds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.exits import Exit
@@ -29,6 +29,8 @@ AlgorithmName = Annotated[
     str | None,
     Parameter(help="A name (`corymb list algorithms`); `corymb run DATA ALGORITHM --help` lists its settings."),
 ]
+DATA, OUTPUT = Group("Data of your own", sort_key=3), Group("Output", sort_key=4)
+RUN = Group("The run", sort_key=5)
 Settings: Any = options_of(RunSettings)
 OfFit: Any = options_of(FitOptions)
 OfData: Any = options_of(DataOptions)
@@ -67,11 +69,11 @@ def command_for(tokens: Sequence[str]) -> Callable[..., int]:
         data: DataName = None,
         algorithm: AlgorithmName = None,
         *,
-        of_algorithm: Annotated[kind, Parameter(name="*", group=f"Settings of {name}")] = none_given,
-        settings: Annotated[Settings, Parameter(name="*", group="The run")] = NO_SETTINGS,
-        of_fit: Annotated[OfFit, Parameter(name="*", group="The run")] = NOTHING_FOR_FIT,
-        of_data: Annotated[OfData, Parameter(name="*", group="Data of your own")] = NOTHING_ON_DATA,
-        output: Annotated[Output, Parameter(name="*", group="Output")] = TO_STDOUT,
+        of_algorithm: Annotated[kind, Parameter(name="*", group=Group(f"Settings of {name}", sort_key=1))] = none_given,
+        of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,
+        settings: Annotated[Settings, Parameter(name="*", group=RUN)] = NO_SETTINGS,
+        of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
+        output: Annotated[Output, Parameter(name="*", group=OUTPUT)] = TO_STDOUT,
     ) -> int:
         named = {key: value for key, value in (("data", data), ("algorithm", algorithm)) if value is not None}
         options = {**given(settings), **given(of_fit), **given(of_data), **given(of_algorithm)}
@@ -84,10 +86,10 @@ def run_any(
     data: DataName = None,
     algorithm: AlgorithmName = None,
     *,
-    settings: Annotated[Settings, Parameter(name="*", group="The run")] = NO_SETTINGS,
-    of_fit: Annotated[OfFit, Parameter(name="*", group="The run")] = NOTHING_FOR_FIT,
-    of_data: Annotated[OfData, Parameter(name="*", group="Data of your own")] = NOTHING_ON_DATA,
-    output: Annotated[Output, Parameter(name="*", group="Output")] = TO_STDOUT,
+    of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,
+    settings: Annotated[Settings, Parameter(name="*", group=RUN)] = NO_SETTINGS,
+    of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
+    output: Annotated[Output, Parameter(name="*", group=OUTPUT)] = TO_STDOUT,
 ) -> int:
     """The command if no algorithm is named: it only has help to offer."""
     raise InvalidInput(USAGE)

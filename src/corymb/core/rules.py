@@ -37,7 +37,7 @@ def _share_faults(rows: Share[Tree] | Shares[Tree], sizes: Tensor) -> Iterator[t
     yield (rows.weight < 0).any(1), "weight is negative"
     yield (rows.weight > most).any(1), "weight is more than the client's size allows"
     if rows.label is not None:
-        yield _outside(rows.label, rows.weight.shape[1]), f"label is out of range for {rows.weight.shape[1]} clusters"
+        yield _outside(rows.label, rows.weight.shape[1]), _out_of_range(rows.weight.shape[1])
 
 
 def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
@@ -59,7 +59,7 @@ def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
             if bool((largest > weight.to(largest.device) * LARGEST * ROUNDING).any()):
                 return "total is larger than its weight allows"
     if sums.label is not None and bool(_outside(sums.label, k).any()):
-        return f"label is out of range for {k} clusters"
+        return _out_of_range(k)
     return None
 
 
@@ -77,6 +77,10 @@ def _largest(rows: Tensor) -> Tensor:
 
 def _bound(leaf: Tensor) -> float:
     return min(LARGEST, torch.finfo(leaf.dtype).max)
+
+
+def _out_of_range(k: int) -> str:
+    return f"label is out of range for {k} cluster{'s' * (k != 1)}"
 
 
 def _outside(label: Tensor, k: int) -> Tensor:

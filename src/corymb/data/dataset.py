@@ -79,6 +79,7 @@ class FederatedDataset:
             standardise=self.standardise,
             codes=not self.train.x.is_floating_point(),
             linear=self.true_parameters is not None,
+            feature_names=self.feature_names,
         ).describe()
 
     def __len__(self) -> int:

@@ -21,6 +21,8 @@ class DataSchema(NamedTuple):
     """Whether features are whole numbers that stand for something, such as letters."""
     linear: bool = False
     """Whether the data were made by linear models without an intercept, whose parameters are known."""
+    feature_names: tuple[str, ...] = ()
+    """The columns of a table, in the order of the features."""
 
     @property
     def picture(self) -> bool:
@@ -42,7 +44,8 @@ class DataSchema(NamedTuple):
     @staticmethod
     def read(values: Mapping[str, Any]) -> DataSchema:
         """The schema from what `describe` gave, or from the same read out of a file."""
-        return DataSchema(**{**values, "features": tuple(values["features"]), "classes": tuple(values["classes"])})
+        rows = {name: tuple(values.get(name, ())) for name in ("features", "classes", "feature_names")}
+        return DataSchema(**{**values, **rows})
 
 
 class Described(Protocol):

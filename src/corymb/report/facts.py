@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corymb.evaluate import adjusted_rand_index
+from corymb.runs.history import readable
 from corymb.trees import nbytes
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Score(NamedTuple):
         """A value as it is shown."""
         if value is None or not np.isfinite(value):
             return "–"
-        return f"{value:.1%}" if self.percent else f"{value:.4g}"
+        return f"{value:.1%}" if self.percent else readable(value)
 
     def gain(self, ours: float, theirs: float) -> str:
         """How much better or worse ours is, in words."""

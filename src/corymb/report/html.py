@@ -21,10 +21,10 @@ from corymb.report.content import Content, Figure
 from corymb.report.facts import score_of
 from corymb.report.figures.drawing import colour
 from corymb.report.png import as_png
-from corymb.report.sections import fill
+from corymb.report.sections import Filled, fill
 from corymb.report.text import as_csv, as_markdown
 from corymb.report.words import title_of, verdict, warnings_of
-from corymb.runs.history import plain
+from corymb.runs.history import counted, plain
 from corymb.runs.progress import readable_bytes
 from corymb.settings import InvalidInput, require
 
@@ -51,12 +51,17 @@ def write_report(runs: Run | Sequence[Run], path: str | Path | None = None, form
     require(bool(several), "A report needs at least one run.")
     kind = format or _format_of(path)
     place = Path(path).expanduser() if path is not None else (several[0].folder or Path()) / f"report.{kind}"
+    put(place, WRITERS[kind](several))
+    return place
+
+
+def put(place: Path, page: bytes) -> None:
+    """Write a file so that a reader never sees half of it."""
     require(not place.is_dir(), f"{place} is a folder: give the report a file name.")
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{place.name}.part")
-    partial.write_bytes(WRITERS[kind](several))
-    os.replace(partial, place)  # a reader never sees half a report
-    return place
+    partial.write_bytes(page)
+    os.replace(partial, place)
 
 
 def _format_of(path: str | Path | None) -> str:
@@ -70,6 +75,27 @@ def _format_of(path: str | Path | None) -> str:
 
 def as_html(runs: Sequence[Run]) -> bytes:
     """The page."""
+    run = runs[0]
+    return render(
+        name=title_of(run),
+        data=str(run.config["data"]),
+        verdict=verdict(runs),
+        warnings=warnings_of(run),
+        keys=key_numbers(run),
+        tabs=fill(runs),
+    )
+
+
+def render(
+    *,
+    name: str,
+    data: str,
+    verdict: Sequence[str],
+    warnings: Sequence[str],
+    keys: Sequence[KeyNumber],
+    tabs: Sequence[Filled],
+) -> bytes:
+    """A page: what it is about, sentences, warnings and large numbers at the top, and below them the tabs."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     page = Environment(
@@ -79,14 +105,14 @@ def as_html(runs: Sequence[Run]) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     ).get_template("report.html")
-    run, tabs, scripts = runs[0], fill(runs), (_plotly(), _template("report.js"))
     drawn = [content for filled in tabs for content in filled.contents if isinstance(content, Figure)]
+    scripts = (_plotly() if drawn else "", _template("report.js"))
     text = page.render(
-        name=title_of(run),
-        data=run.config["data"],
-        verdict=verdict(runs),
-        warnings=warnings_of(run),
-        keys=key_numbers(run),
+        name=name,
+        data=data,
+        verdict=verdict,
+        warnings=warnings,
+        keys=keys,
         tabs=tabs,
         kind=_kind,
         colour=colour,
@@ -107,7 +133,10 @@ def _kind(content: Content) -> str:
 def key_numbers(run: Run) -> list[KeyNumber]:
     """The numbers to see first."""
     score = score_of(run)
-    shown = [KeyNumber(str(len(run.names)), "clients"), KeyNumber(str(run.clusters), "clusters")]
+    shown = [
+        KeyNumber(*counted(len(run.names), "client").split()),
+        KeyNumber(*counted(run.clusters, "cluster").split()),
+    ]
     if score is not None:
         shown.append(KeyNumber(score.text(run.metrics[f"test_{score.name}"]), f"test {score.words}"))
         shown.append(KeyNumber(score.text(run.metrics[f"worst_decile_{score.name}"]), "worst tenth"))

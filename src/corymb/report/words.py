@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 ROLES = {"global": "one model for all", "local": "every client alone", "oracle": "training in the known groups"}
 """Baselines as they are called in a comparison."""
+ADVICE = {
+    "method": "add a run of fedavg to the report to see what the clusters gained.",
+    "global": "add a run of ifca to the report to see whether clusters gain anything.",
+    "local": "add a run of fedavg to the report to see what one model for all would give.",
+}
+"""What to put beside a run that stands alone, by its role."""
+UNCERTAIN = "nothing in this run shows how certain that is"
 
 
 def entry_of(run: Run) -> Entry | None:
@@ -96,7 +103,8 @@ def _certainty(run: Run) -> str:
         parts.append(f"nobody changed cluster in the last {quiet} of {total} rounds")
     elif run.clusters > 1:
         parts.append(f"in the last round {run.history[-1]['churn']:.0%} of clients still changed cluster")
-    text = joined(parts) if parts else "nothing in this run shows how certain that is"
+    unknown = "with one cluster there is no choice to be certain of" if run.clusters == 1 else UNCERTAIN
+    text = joined(parts) if parts else unknown
     return text[0].upper() + text[1:] + "."
 
 
@@ -115,7 +123,7 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
     ]
     if known and np.isfinite(ours):
         return f"{text}: {joined(known)}."
-    return f"{text}; add a run of fedavg to the report to see what the clusters gained."
+    return f"{text}; {ADVICE.get(role_of(run), ADVICE['method'])}"
 
 
 def warnings_of(run: Run) -> list[str]:

@@ -155,7 +155,10 @@ def targets_of(y: ArrayLike, schema: DataSchema) -> Tensor:
     """Users' labels as the objective takes them: numbers, or positions among the classes."""
     values = as_array(y).reshape(-1)
     if schema.task == "regression":
-        return torch.as_tensor(values.astype(np.float64))
+        try:
+            return torch.as_tensor(values.astype(np.float64))
+        except ValueError as error:
+            raise InvalidInput(f"Labels of this run are numbers: {error}.") from None
     names = [str(int(value)) if isinstance(value, np.floating) else str(value) for value in values]
     places = {name: place for place, name in enumerate(schema.classes)}
     unknown = next((name for name in names if name not in places), None)

@@ -15,17 +15,26 @@ from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset, load
 from corymb.data.arrays import Values
 from corymb.data.features import as_array, is_image
-from corymb.runs.folder.contents import final_files
+from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.learners import Model
-from corymb.runs.plan import Plan, make_engine, placed_snapshot, placement_for, threads_set
+from corymb.runs.plan import (
+    Plan,
+    check_longer,
+    make_engine,
+    placed_snapshot,
+    placement_for,
+    rounds_in,
+    threads_set,
+    with_rounds,
+)
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
 from corymb.runs.session import Progress, Session
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import require
+from corymb.settings import require, to_dict
 
 Folder = str | os.PathLike[str]
 Arrays = tuple[Values, Values, Values]
@@ -56,7 +65,7 @@ def fit(
         out: A folder, new or empty, where the run is saved as it goes.
         resume: The folder of a run that was stopped. It continues exactly as if it had never stopped: its own
             settings (seed, engine, precision, ...) apply, not those given here; algorithm, data and model must be the
-            same.
+            same. An algorithm with more rounds makes it longer, also one that has ended.
         start: A snapshot to start from.
         progress: True for a line per round on stderr, or a function that takes each round's record.
         max_seconds: Stop after the round in which this time is up.
@@ -109,16 +118,29 @@ def resume_run(
     max_seconds: float | None = None,
     progress: bool | Progress | None = None,
 ) -> Run:
-    """Continue the run in a folder to its end; a run that has ended is returned as it is."""
+    """Continue the run in a folder to its end, or beyond it if the algorithm has more rounds than the run had.
+
+    A run that has ended is otherwise returned as it is.
+    """
     store = RunStore(Path(folder).expanduser())
-    if is_finished(store.folder):
+    config, ended = read_config(store.folder), is_finished(store.folder)
+    before, now = rounds_in(config), rounds_in(to_dict(algorithm))
+    longer = before is not None and now is not None and now > before
+    if ended and not longer:
         return Run.load(store.folder, model)
-    config, environment = read_config(store.folder), read_environment(store.folder)
+    environment = read_environment(store.folder)
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
     with _session(plan, settings.threads, store) as session:
-        return _finish(session, session.restore(store.reopen(), environment), progress)
+        saved = store.reopen()
+        start = session.restore(saved, environment)
+        if longer:
+            assert before is not None
+            assert now is not None
+            check_longer(algorithm, before, now, start if ended else None)
+            store.plan_anew(as_toml(with_rounds(config, now)))
+        return _finish(session, start, progress)
 
 
 @contextmanager

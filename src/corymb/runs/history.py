@@ -157,6 +157,28 @@ def _step_sizes(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
             yield f"{prefix}{name}", value
 
 
+# ---- words and plain values
+
+
+def readable(value: float) -> str:
+    """A number with four digits that count, and no exponent where a reader expects none.
+
+    >>> readable(33763.2), readable(0.12345), readable(1e-7)
+    ('33,760', '0.1235', '1e-07')
+    """
+    text = f"{value:.4g}"
+    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e15 else text
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "cluster"), counted(2, "cluster")
+    ('1 cluster', '2 clusters')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def plain(value: Any) -> Any:
     """The same value with infinities and NaN, which JSON does not have, as null."""
     if isinstance(value, Mapping):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from corymb.core.driver import LAST_STAGES
 from corymb.core.engine import Engine, Journal
 from corymb.core.federation import Federation
 from corymb.core.objective import Objective
-from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.objectives.partial import PartialObjective
@@ -129,6 +130,43 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
             "versions": versions(),
         },
     }
+
+
+def rounds_in(settings: Mapping[str, Any]) -> int | None:
+    """How many rounds the last stage of an algorithm has, by its settings or a run's config; None if it has no such."""
+    if "rounds" in settings:
+        return int(settings["rounds"])
+    return next((rounds_in(settings[name]) for name in LAST_STAGES if isinstance(settings.get(name), Mapping)), None)
+
+
+def with_rounds(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """The settings of an algorithm, or a run's config, with another number of rounds where `rounds_in` finds it."""
+    if "rounds" in settings:
+        return {**settings, "rounds": rounds}
+    name = next(name for name in LAST_STAGES if isinstance(settings.get(name), Mapping))
+    return {**settings, name: with_rounds(settings[name], rounds)}
+
+
+def check_longer(algorithm: Algorithm, before: int, now: int, end: Snapshot | None) -> None:
+    """Refuse to make a run longer whose rounds are not its last ones: further rounds would make it another run.
+
+    `end` is the last snapshot of a run that has ended.
+    """
+    shorter = _shortened(algorithm, before)
+    one_for_one = planned_rounds(algorithm) - planned_rounds(shorter) == now - before
+    require(
+        one_for_one and (end is None or end.round == before),
+        f"This run cannot go on from {before} to {now} rounds: other stages follow them (restarts, refinements), so "
+        "that more rounds make another run. Start a new one.",
+    )
+
+
+def _shortened(algorithm: Any, rounds: int) -> Any:
+    names = {field.name for field in fields(algorithm)}
+    if "rounds" in names:
+        return replace(algorithm, rounds=rounds)
+    name = next(name for name in LAST_STAGES if name in names)
+    return replace(algorithm, **{name: _shortened(getattr(algorithm, name), rounds)})
 
 
 def placed(objective: Objective, placement: Placement) -> Objective:

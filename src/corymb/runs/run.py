@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import nn
 
 from corymb.core.client import Served
 from corymb.core.federation import Ledger
@@ -21,15 +21,19 @@ from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import clusters_in_use
+from corymb.objectives.module import Units, module_of
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
-from corymb.runs.history import Round, plain
+from corymb.runs.history import Round, counted, plain, readable
 from corymb.runs.learners import MODELS, Model, learner_for
-from corymb.runs.serving import ServedBy, Serving, ask_served, predictions, served_in
+from corymb.runs.serving import ServedBy, Serving, ask_served, classes_at, predictions, served_in
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
+
+Labelled = tuple[ArrayLike, ArrayLike]
+"""Examples of a client and their labels."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -113,23 +117,46 @@ class Run:
             if isinstance(served, Served):
                 raise InvalidInput(f"Client {which!r} uses several models at once: model(0), model(1), ... are those.")
             return served
+        require(self.served != "own", "Clients of this run have models of their own: give a client's name.")
         require(0 <= which < self.snapshot.k, f"There is no cluster {which}: the run has {self.snapshot.k}.")
         return take(self.models, which)
 
-    def predict(self, x: ArrayLike, client: str | int) -> Array:
-        """The predictions of a client's model (given its name or position): a class or a number for each example.
+    def module(self, cluster: int) -> nn.Module:
+        """A cluster's model as a plain `torch.nn.Module`, which needs nothing of Corymb's to run.
 
-        Features are in the units of the data that the run was given. Classes are numbers if they were numbers in the
-        data, else names.
+        It takes a batch of raw features (pictures: channels first, in [0, 1] or as bytes), standardises them inside,
+        and gives a logit for each of `schema.classes`, or targets in the units of the data.
         """
-        served = self._served(self._position(client))
-        with torch.no_grad():
-            out = predictions(self._objective(), served, self._examples(x))
-        if self.schema.task == "regression":
-            return out.numpy()
-        chosen = out.argmax(-1).numpy()
-        numbered = self.schema.classes == tuple(str(number) for number in range(len(self.schema.classes)))
-        return chosen if numbered else np.array(self.schema.classes)[chosen]
+        params = self.model(cluster)
+        self._objective()  # says what is missing
+        assert self.objective is not None
+        units = None if self.standard is None else Units(*self.standard)
+        return module_of(self.objective, params, units, targets=self.schema.task == "regression")
+
+    def predict(
+        self, x: ArrayLike, client: str | int | None = None, *, cluster: int | None = None, new: Labelled | None = None
+    ) -> Array:
+        """A class or a number for each example, from the model of a client, of a cluster, or for a new client.
+
+        Give one of `client` (a name or a position), `cluster` (a number) and `new` (a few labelled examples `(x, y)` of
+        a client that took no part: the model is that of the cluster that `assign` finds for it). Features are in the
+        units of the data that the run was given. Classes are numbers if they were numbers in the data, else names.
+        """
+        out = self._outputs(x, client, cluster, new)
+        return out.numpy() if self.schema.task == "regression" else classes_at(out.argmax(-1), self.schema)
+
+    def predict_proba(
+        self, x: ArrayLike, client: str | int | None = None, *, cluster: int | None = None, new: Labelled | None = None
+    ) -> Array:
+        """The probability of each class for each example: m rows, a column for each of `schema.classes`.
+
+        Whose model it is, is said as for `predict`; a client that uses several models at once gets their mixture.
+        """
+        require(
+            self.schema.task == "classification",
+            "Probabilities are for classes, and this run predicts numbers: use predict.",
+        )
+        return self._outputs(x, client, cluster, new).softmax(-1).numpy()
 
     def assign(self, x: ArrayLike, y: ArrayLike) -> Assignment:
         """Which cluster a new client with these labelled examples belongs to, with what probability, or that none fits.
@@ -196,10 +223,10 @@ class Run:
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(size) for label, size in self.sizes.items() if label >= 0)
-        shown = [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        shown = [f"{name} {readable(value)}" for name, value in self.metrics.items()]
         lines = [
             f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
-            f"  clients   {len(self.names)} in {self.clusters} clusters of {sizes or 'none'}",
+            f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
             f"  ledger    {self.ledger.rounds} rounds, {self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
@@ -218,6 +245,25 @@ class Run:
             return self.names.index(client)
         require(0 <= client < len(self.names), f"There is no client {client}: the run has {len(self.names)}.")
         return client
+
+    def _outputs(
+        self, x: ArrayLike, client: str | int | None, cluster: int | None, new: Labelled | None
+    ) -> torch.Tensor:
+        """What the model chosen says of each example: a target, or a logit for each class."""
+        told = sum(choice is not None for choice in (client, cluster, new))
+        require(told == 1, "Say whose model predicts: give one of client=, cluster= and new=(x, y).")
+        if client is not None:
+            served = self._served(self._position(client))
+        else:
+            served = self.model(self._cluster_of(*new) if new is not None else int(cluster or 0))
+        with torch.no_grad():
+            return predictions(self._objective(), served, self._examples(x))
+
+    def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:
+        answer = self.assign(x, y)
+        if answer.cluster is None:
+            raise InvalidInput(f"For the new client {answer}. cluster={answer.nearest} predicts with it all the same.")
+        return answer.cluster
 
     def _served(self, position: int) -> Params | Served:
         if self.serving is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,8 @@ from corymb.core.engine import each
 from corymb.core.federation import Federation
 from corymb.core.objective import Objective
 from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.data.features import Array
+from corymb.data.schema import DataSchema
 from corymb.local import serve_assigned, serve_mixture
 from corymb.settings import require
 from corymb.trees import Params, count, map_tensors, take
@@ -51,3 +54,10 @@ def predictions(objective: Objective, served: Params | Served, x: Tensor) -> Ten
         return objective.predict(served, x)
     of_each = [objective.predict(take(served.models, j), x) for j in range(count(served.models))]
     return objective.mix(torch.stack(of_each), served.weights)
+
+
+def classes_at(places: Tensor, schema: DataSchema) -> Array:
+    """Classes from their positions: numbers where the data had numbers from 0, else names."""
+    chosen: Array = places.numpy()
+    numbered = schema.classes == tuple(str(number) for number in range(len(schema.classes)))
+    return chosen if numbered else np.array(schema.classes)[chosen]

@@ -17,7 +17,7 @@ CLIENT = "client"
 
 def read_npz(path: Path, client: str | None) -> FileContents:
     """One npz file; nothing in it is ever unpickled."""
-    arrays = _arrays(path)
+    arrays = arrays_in(path)
     for name in ("x", "y") if client is None else ("x", "y", client):
         require(
             name in arrays, f"{path.name} has no array {name!r}: it holds {', '.join(map(repr, arrays)) or 'nothing'}."
@@ -37,7 +37,8 @@ def read_npz(path: Path, client: str | None) -> FileContents:
     return FileContents(path=path, x=x, y=y, client=owner, test=mask, feature_names=(), first=0)
 
 
-def _arrays(path: Path) -> dict[str, Array]:
+def arrays_in(path: Path) -> dict[str, Array]:
+    """All arrays of an npz file, by name."""
     require(zipfile.is_zipfile(path), f"{path.name} cannot be read as npz: write it again with numpy.savez.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:

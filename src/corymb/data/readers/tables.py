@@ -53,11 +53,7 @@ def _layout(columns: Sequence[str], path: Path, label: str, client: str | None, 
 def _read_csv(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
     """Row by row: numbers go into one flat buffer, so that no cell is kept as text once it is read."""
     rows = _csv_rows(path)
-    header = next(rows, [])
-    require(len(header) > 0, f"{path.name} is empty: its first line must name the columns.")
-    names = [name.strip() for name in header]
-    for name in names:
-        require(names.count(name) == 1, f"{path.name} has two columns called {name!r}: rename one.")
+    names = _header(rows, path)
     layout = _layout(names, path, label, client, like)
     features = [(name, names.index(name)) for name in layout.features]
     kept = {name: names.index(name) for name in (layout.label, layout.client, layout.test) if name is not None}
@@ -80,6 +76,15 @@ def _read_csv(path: Path, label: str, client: str | None, like: Sequence[str]) -
         feature_names=layout.features,
         first=2,
     )
+
+
+def _header(rows: Iterator[list[str]], path: Path) -> list[str]:
+    header = next(rows, [])
+    require(len(header) > 0, f"{path.name} is empty: its first line must name the columns.")
+    names = [name.strip() for name in header]
+    for name in names:
+        require(names.count(name) == 1, f"{path.name} has two columns called {name!r}: rename one.")
+    return names
 
 
 def _csv_rows(path: Path) -> Iterator[list[str]]:
@@ -113,19 +118,11 @@ def _not_a_number(path: Path, name: str, row: int, value: object) -> InvalidInpu
 
 def _read_parquet(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
     """Column by column, as the file has them."""
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise InvalidInput(f"Reading {path.name} needs pyarrow: pip install 'corymb[tables]'.") from None
-    try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f"{path.name} cannot be read as parquet ({reason}): write it again.") from None
+    table = _parquet_table(path)
     layout = _layout(table.column_names, path, label, client, like)
     x = np.empty((table.num_rows, len(layout.features)), dtype=np.float32)
     for place, name in enumerate(layout.features):
-        x[:, place] = _numbers(_parquet_column(table, name, path), path, name)
+        x[:, place] = numbers_in(_parquet_column(table, name, path), path, name, first=1)
     test = None if layout.test is None else as_mask(_parquet_column(table, layout.test, path), path, first=1)
     return FileContents(
         path=path,
@@ -138,7 +135,30 @@ def _read_parquet(path: Path, label: str, client: str | None, like: Sequence[str
     )
 
 
-def _numbers(values: Array, path: Path, name: str) -> Array:
+def _parquet_table(path: Path) -> Any:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise InvalidInput(f"Reading {path.name} needs pyarrow: pip install 'corymb[tables]'.") from None
+    try:
+        return parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"{path.name} cannot be read as parquet ({reason}): write it again.") from None
+
+
+def read_columns(path: Path) -> dict[str, Array]:
+    """All columns of a table, by name: as text from csv, as the file has them from parquet."""
+    if path.suffix.lower() == ".csv":
+        rows = _csv_rows(path)
+        names = _header(rows, path)
+        cells = list(rows)
+        return {name: np.asarray([row[place] for row in cells], np.str_) for place, name in enumerate(names)}
+    table = _parquet_table(path)
+    return {name: _parquet_column(table, name, path) for name in table.column_names}
+
+
+def numbers_in(values: Array, path: Path, name: str, *, first: int) -> Array:
     """A column of numbers, or the error that names the first cell that is not one."""
     if values.dtype.kind in "biuf":
         return values
@@ -146,7 +166,7 @@ def _numbers(values: Array, path: Path, name: str) -> Array:
         return values.astype(np.float64)
     except ValueError:
         row = next(row for row, value in enumerate(values) if not is_number(value))
-        raise _not_a_number(path, name, 1 + row, values[row]) from None
+        raise _not_a_number(path, name, first + row, values[row]) from None
 
 
 def _parquet_column(table: Any, name: str, path: Path) -> Array:

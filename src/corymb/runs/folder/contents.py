@@ -54,7 +54,7 @@ def initial_files(
         ENVIRONMENT: json.dumps(plain({**environment, "format": FORMAT}), indent=1).encode(),
         CLIENTS: json.dumps({"names": list(names), "schema": schema.describe()}).encode(),
         **({} if standard is None else {STANDARD: pack(tuple(standard))}),
-        CONFIG: _toml(config),
+        CONFIG: as_toml(config),
     }
 
 
@@ -63,14 +63,15 @@ def final_files(run: Run) -> dict[str, bytes]:
     counts = {"asked": run.ledger.asked, "replied": run.ledger.replied, "abandoned": run.ledger.abandoned}
     about = {"stopped": run.stopped, **counts}
     return {
-        CONFIG: _toml(run.config),
+        CONFIG: as_toml(run.config),
         SNAPSHOT: snapshot_to_bytes(run.snapshot),
         LOSSES: pack({"losses": run.losses, "scores": run.scores, "calibration": to_tree(run.calibration)}),
         RESULT: json.dumps({**run.to_dict(), "about": about}, indent=1).encode(),
     }
 
 
-def _toml(config: Mapping[str, Any]) -> bytes:
+def as_toml(config: Mapping[str, Any]) -> bytes:
+    """The contents of config.toml."""
     import tomli_w
 
     return tomli_w.dumps(_without_none(config)).encode()

@@ -26,7 +26,7 @@ from corymb.runs.folder.checkpoints import (
     to_keep,
 )
 from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, sync_folder, write_file
-from corymb.runs.folder.layout import AUDIT, CHECKPOINTS, LOCK, MEMORY, RESULT, ROUNDS, TEMPORARY, check_free
+from corymb.runs.folder.layout import AUDIT, CHECKPOINTS, CONFIG, LOCK, MEMORY, RESULT, ROUNDS, TEMPORARY, check_free
 from corymb.runs.folder.memory_log import FolderJournal, files_of
 from corymb.runs.folder.reader import read_environment
 from corymb.runs.history import Round, plain
@@ -110,6 +110,13 @@ class RunStore:
         self.audit.keep(saved.audit if saved else [])
         self.audit.append(refusals)
         return saved
+
+    def plan_anew(self, config: bytes) -> None:
+        """Take back the end of a run, which is to become longer, and write its new settings."""
+        (self.folder / RESULT).unlink(missing_ok=True)  # first: with old settings it would only end again
+        sync_folder(self.folder)
+        write_file(self.folder / CONFIG, config)
+        sync_folder(self.folder)
 
     def finish(self, files: Mapping[str, bytes]) -> None:
         """Write the files of a run that has ended."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from corymb.report.content import Dot, Section, Table
 from corymb.report.facts import clients
 from corymb.report.figures.drawing import MOST_CELLS
+from corymb.runs.history import readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -29,7 +30,7 @@ def client_table(runs: Sequence[Run]) -> Table:
 def _cell(value: Any) -> str | Dot:
     if isinstance(value, str):
         return value
-    return Dot(value) if isinstance(value, int) else f"{value:.4g}"
+    return Dot(value) if isinstance(value, int) else readable(value)
 
 
 SECTION = Section(order=20, show=client_table)

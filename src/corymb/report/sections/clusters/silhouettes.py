@@ -29,7 +29,7 @@ def silhouettes(runs: Sequence[Run]) -> Figure | None:
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": ["$accent" if k == chosen else NO_CLUSTER for k in evidence]},
-        "hovertemplate": "%{x} clusters: silhouette %{y:.3f}<extra></extra>",
+        "hovertemplate": "k = %{x}: silhouette %{y:.3f}<extra></extra>",
     }
     layout = {
         "height": 300,
@@ -37,7 +37,8 @@ def silhouettes(runs: Sequence[Run]) -> Figure | None:
         "xaxis": {"type": "category", "title": {"text": "number of clusters"}, "showgrid": False},
         "yaxis": {"title": {"text": "silhouette"}, "range": [min(0.0, *evidence.values()), 1.12]},
     }
-    caption = f"The silhouette of clients' loss vectors; {chosen} clusters were taken (below 0.5 everywhere: one)."
+    taken = "1 cluster was taken" if chosen == "1" else f"{chosen} clusters were taken"
+    caption = f"The silhouette of clients' loss vectors; {taken} (below 0.5 everywhere: one)."
     return Figure("silhouettes", "How many clusters", caption, [bars], layout)
 
 

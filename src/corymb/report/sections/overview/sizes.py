@@ -32,7 +32,10 @@ def sizes(runs: Sequence[Run]) -> Figure | None:
     }
     shares = sorted(size / len(run.names) for label, size in counted.items() if label >= 0)
     caption = f"The largest cluster has {shares[-1]:.0%} of all clients, the smallest {shares[0]:.0%}."
-    if len(shares) > 1 and shares[0] == shares[-1]:
+    if len(shares) == 1:
+        all_of_them = "All clients are" if shares[0] == 1 else f"{shares[0]:.0%} of the clients are"
+        caption = f"{all_of_them} in one cluster."
+    elif shares[0] == shares[-1]:
         caption = f"All clusters are of one size, {shares[0]:.0%} of the clients."
     layout = {
         "height": 90 + 38 * len(labels),

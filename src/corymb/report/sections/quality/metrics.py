@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Section, Table
+from corymb.runs.history import readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def metrics(runs: Sequence[Run]) -> Table:
     """A row for each metric; what they mean is in docs/metrics.md."""
-    rows = [{"metric": name, "value": f"{value:.4g}"} for name, value in runs[0].metrics.items()]
+    rows = [{"metric": name, "value": readable(value)} for name, value in runs[0].metrics.items()]
     return Table("metrics", "Metrics", rows, style="facts")
 
 

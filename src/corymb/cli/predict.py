@@ -1,0 +1,83 @@
+"""`corymb predict RUN FILE`: predictions for the examples in a file."""
+
+# No postponed annotations here: cyclopts reads them.
+import csv
+import json as json_module
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import numpy as np
+from cyclopts import Parameter
+
+from corymb.cli.assign import OwnModel, RunFolder
+from corymb.cli.examples import Examples, read_examples
+from corymb.data.features import Array
+from corymb.runs.history import plain
+from corymb.runs.run import Run
+from corymb.settings import InvalidInput, require
+
+
+def predict_file(
+    run: RunFolder,
+    file: Annotated[Path, Parameter(help="Examples: a csv or parquet table, or an npz file with an array x.")],
+    *,
+    client: Annotated[str | None, Parameter(help="Predict with the model of this client of the run.")] = None,
+    cluster: Annotated[int | None, Parameter(help="Predict with the model of this cluster.")] = None,
+    model: OwnModel = None,
+    out: Annotated[Path | None, Parameter(help="A csv file to write; if not given, stdout.")] = None,
+    json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
+) -> None:
+    """Predict a class, with the probability of each, or a number for each row of a file.
+
+    With neither --client nor --cluster, rows go by the file's column of clients, where the run's data had one; a run of
+    one model needs neither.
+    """
+    loaded = Run.load(run, model)
+    examples = read_examples(file, loaded)
+    if examples.unused:
+        print(f"corymb: columns not used: {', '.join(examples.unused)}", file=sys.stderr)
+    predicted, chances = _predict(loaded, examples, client, cluster)
+    if json:
+        found: dict[str, Any] = {"predictions": predicted.tolist()}
+        if chances is not None:
+            found |= {"classes": list(loaded.schema.classes), "probabilities": chances.tolist()}
+        print(json_module.dumps(plain(found), allow_nan=False))
+    if out is not None:
+        with out.expanduser().open("w", newline="", encoding="utf-8") as place:
+            _write(place, loaded.schema.classes, predicted, chances)
+    elif not json:
+        _write(sys.stdout, loaded.schema.classes, predicted, chances)
+
+
+def _predict(run: Run, examples: Examples, client: str | None, cluster: int | None) -> tuple[Array, Array | None]:
+    """Predictions, and for classes their probabilities."""
+    require(client is None or cluster is None, "Give --client or --cluster, not both.")
+    if client is None and cluster is None:
+        if examples.client is not None:
+            return _by_client(run, examples.x, examples.client.astype(np.str_))
+        if run.snapshot.k != 1 or run.served == "own":
+            raise InvalidInput("Say whose model predicts: --client NAME or --cluster NUMBER.")
+        cluster = 0
+    classes = run.schema.task == "classification"
+    chances = run.predict_proba(examples.x, client, cluster=cluster) if classes else None
+    return run.predict(examples.x, client, cluster=cluster), chances
+
+
+def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
+    """Each row's prediction with the model of the row's client."""
+    names, place = np.unique(owners, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    parts = [
+        _predict(run, Examples(x[place == number], None, None), str(name), None) for number, name in enumerate(names)
+    ]
+    back = np.argsort(order)
+    chances = [part for _, part in parts if part is not None]
+    return np.concatenate([part for part, _ in parts])[back], np.concatenate(chances)[back] if chances else None
+
+
+def _write(place: TextIO, classes: tuple[str, ...], predicted: Array, chances: Array | None) -> None:
+    rows = csv.writer(place, lineterminator="\n")
+    rows.writerow(["prediction", *(f"p_{name}" for name in (classes if chances is not None else ()))])
+    for number, value in enumerate(predicted):
+        rows.writerow([str(value), *(str(chance) for chance in (() if chances is None else chances[number]))])

@@ -1,0 +1,87 @@
+"""Two runs, or two groups of runs, compared on one page that needs no network: the same page as a report's."""
+
+from __future__ import annotations
+
+from corymb.report.content import Content, Tab, Table, TableRow
+from corymb.report.figures.drawing import cluster_name
+from corymb.report.html import KeyNumber, render
+from corymb.report.sections import Filled
+from corymb.runs.compare import Comparison, Confusion, Delta
+from corymb.runs.history import readable
+from corymb.runs.progress import readable_bytes
+
+DIFFERENT = "The runs have different clients: their clusters cannot be compared."
+
+
+def as_page(found: Comparison) -> bytes:
+    """A comparison as HTML."""
+    contents: list[Content] = [_deltas(found)]
+    if found.confusion is not None:
+        contents.append(_confusion(found.confusion))
+    tab = Filled("comparison", Tab("Comparison", order=10), contents)
+    return render(
+        name="B against A",
+        data="",
+        verdict=[f"A is {found.names[0]}.", f"B is {found.names[1]}.", *agreement(found)],
+        warnings=[] if found.confusion is not None else [DIFFERENT],
+        keys=_keys(found),
+        tabs=[tab],
+    )
+
+
+def agreement(found: Comparison) -> list[str]:
+    """How far the clusters of the two sides agree, in sentences; none where they cannot be compared."""
+    if found.confusion is None:
+        return []
+    seed = f" (seed {found.seeds[0]})" if len(found.ari) > 1 else ""
+    same = (
+        f"{found.confusion.same:.1%} of clients are in the same cluster after matching; ARI {found.confusion.ari:.3f}"
+    )
+    over_all = (
+        [f"Over all seeds the ARI between A and B is at least {min(found.ari):.3f}."] if len(found.ari) > 1 else []
+    )
+    return [f"{same}{seed}.", *over_all]
+
+
+def _keys(found: Comparison) -> list[KeyNumber]:
+    tests = [delta for delta in found.deltas if delta.name.startswith("test_")][:1]
+    shown = [KeyNumber(cells(delta, False)[3], f"{delta.name.replace('_', ' ')}, B − A") for delta in tests]
+    return [*shown, *([] if found.confusion is None else [KeyNumber(f"{found.confusion.ari:.2f}", "ARI of A and B")])]
+
+
+def _deltas(found: Comparison) -> Table:
+    several = len(found.seeds) > 1
+    columns = ["", "A", "B", "B − A", *(("± sd", "p (t)", "p (W)") if several else ())]
+    rows: list[TableRow] = [dict(zip(columns, cells(delta, several), strict=True)) for delta in found.deltas]
+    title = f"Means over {len(found.seeds)} seeds, paired t-test and Wilcoxon's" if several else "Metrics and costs"
+    return Table("differences", title, rows, wide=True)
+
+
+def _confusion(confusion: Confusion) -> Table:
+    rows: list[TableRow] = [
+        {"": f"A: {cluster_name(label)}"}
+        | {
+            f"B: {cluster_name(column)}": str(count) if count else "·"
+            for column, count in zip(confusion.columns, counts, strict=True)
+        }
+        for label, counts in zip(confusion.rows, confusion.counts, strict=True)
+    ]
+    return Table("clusters", "Clients, A against B", rows, wide=True)
+
+
+def cells(delta: Delta, several: bool) -> list[str]:
+    """A metric or a cost as text: its name, A, B, their difference, and for groups the spread and both p-values."""
+    in_bytes = delta.name.startswith("bytes_")
+    numbers = [delta.a, delta.b, delta.difference]
+    texts = [_bytes(number) if in_bytes else readable(number) for number in numbers]
+    texts[2] = texts[2] if delta.difference < 0 or delta.difference == 0 else f"+{texts[2]}"
+    if not several:
+        return [delta.name, *texts]
+    if delta.spread is None:
+        return [delta.name, *texts, "–", "–", "–"]
+    spread = _bytes(delta.spread) if in_bytes else f"{delta.spread:.3g}"
+    return [delta.name, *texts, spread, f"{delta.t_test:.3g}", f"{delta.wilcoxon:.3g}"]
+
+
+def _bytes(count: float) -> str:
+    return f"-{readable_bytes(-count)}" if count < 0 else readable_bytes(count)

@@ -1,0 +1,120 @@
+import csv
+import io
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+import corymb
+from corymb.cli.app import main
+from tests.runs import small
+
+IFCA = corymb.IFCA(k=2, rounds=3)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A run on tables with named columns, and one on a table with a column of clients."""
+    monkeypatch.chdir(tmp_path)
+    small.folder(tmp_path / "clinic")
+    assert main(shlex.split("run clinic ifca --k 2 --label outcome --rounds 3 -q --json --out named")) == 0
+    return tmp_path
+
+
+def told(line, capsys):
+    capsys.readouterr()
+    assert main(shlex.split(line)) == 0
+    return capsys.readouterr().out
+
+
+def test_a_table_is_read_by_the_names_of_its_columns(here, capsys):
+    x = small.arrays()[0][:5].astype(np.float32)
+    run = corymb.Run.load("named")
+    want, chances = run.predict(x, client="hospital-3"), run.predict_proba(x, client="hospital-3")
+    (here / "in-order.csv").write_text("age,dose\n" + "".join(f"{a},{d}\n" for a, d in x))
+    (here / "turned.csv").write_text("dose,outcome,age\n" + "".join(f"{d},well,{a}\n" for a, d in x))
+    for name in ("in-order.csv", "turned.csv"):
+        found = json.loads(told(f"predict named {name} --client hospital-3 --json", capsys))
+        assert found["predictions"] == want.tolist()
+        assert found["classes"] == ["ill", "well"]
+        assert np.allclose(found["probabilities"], chances, atol=1e-6)
+        rows = list(csv.DictReader(io.StringIO(told(f"predict named {name} --client hospital-3", capsys))))
+        assert [row["prediction"] for row in rows] == want.tolist()
+        assert np.allclose([float(row["p_well"]) for row in rows], chances[:, 1], atol=1e-6)
+
+
+def test_a_cluster_predicts_into_a_file_from_any_kind_of_file(here, capsys):
+    import pyarrow
+    from pyarrow import parquet
+
+    x = small.arrays()[0][:4].astype(np.float32)
+    want = corymb.Run.load("named").predict(x, cluster=1).tolist()
+    np.savez("new.npz", x=x)
+    parquet.write_table(pyarrow.table({"dose": x[:, 1], "age": x[:, 0]}), "new.parquet")
+    for name in ("new.npz", "new.parquet"):
+        assert told(f"predict named {name} --cluster 1 --out {name}.csv", capsys) == ""
+        rows = list(csv.DictReader(io.StringIO((here / f"{name}.csv").read_text())))
+        assert [row["prediction"] for row in rows] == want
+
+
+def test_rows_go_by_their_column_of_clients_and_one_model_needs_no_choice(here, capsys):
+    x, y, client = small.prices(clients=4)
+    lines = [f"town-{c},{a},{d},{p}" for c, (a, d), p in zip(client, x, y, strict=True)]
+    (here / "prices.csv").write_text("\n".join(["town,area,distance,price", *lines[::-1], ""]))
+    table = "prices.csv {} --client town --label price --rounds 2 -q --json --out {}"
+    for name, algorithm in (("many", "ifca --k 2"), ("one", "fedavg")):
+        told("run " + table.format(algorithm, name), capsys)
+    run, turned = corymb.Run.load("many"), x[::-1].astype(np.float32)
+    found = json.loads(told("predict many prices.csv --json", capsys))
+    want = [run.predict(row, client=f"town-{c}")[0] for row, c in zip(turned, client[::-1], strict=True)]
+    assert np.allclose(found["predictions"], want)
+    assert "classes" not in found
+    (here / "new.csv").write_text("area,distance\n100,3\n")
+    assert told("predict one new.csv", capsys).splitlines()[0] == "prediction"
+
+
+BAD = {
+    "a column is missing": ("age\n1\n", "--cluster 0", "bad.csv lacks 'dose': the run's columns are 'age', 'dose'."),
+    "a column is called otherwise": ("age,dosage\n1,2\n", "--cluster 0", "lacks 'dose' and adds 'dosage'"),
+    "text": ("age,dose\n1,2\n3,much\n", "--cluster 0", "bad.csv, column 'dose', row 3 is 'much'"),
+    "not finite": ("age,dose\n1,2\n3,nan\n", "--cluster 0", "column 'dose', row 3 is not finite"),
+    "no rows": ("age,dose\n", "--cluster 0", "has no rows"),
+    "nobody": ("age,dose\n1,2\n", "", "--client NAME or --cluster NUMBER"),
+    "both": ("age,dose\n1,2\n", "--cluster 0 --client hospital-1", "not both"),
+    "no such cluster": ("age,dose\n1,2\n", "--cluster 2", "no cluster 2"),
+    "no such client": ("age,dose\n1,2\n", "--client hospital-9", "There is no client 'hospital-9'. Did you mean"),
+}
+
+
+def test_what_is_wrong_is_one_line(here, capsys):
+    for text, options, line in BAD.values():
+        (here / "bad.csv").write_text(text)
+        capsys.readouterr()
+        assert main(shlex.split(f"predict named bad.csv {options}")) == 2
+        printed = capsys.readouterr()
+        assert line in printed.err
+        assert (printed.err.count("\n"), printed.out) == (1, "")
+    for name, line in (("nothing.csv", "is not a file"), ("named/config.toml", "unknown kind")):
+        assert main(["predict", "named", name, "--cluster", "0"]) == 2
+        assert line in capsys.readouterr().err
+
+
+def test_columns_that_are_not_used_are_named(here, capsys):
+    (here / "more.csv").write_text("patient,age,dose\nx-1,50,100\n")
+    capsys.readouterr()
+    assert main(shlex.split("predict named more.csv --cluster 0")) == 0
+    assert capsys.readouterr().err == "corymb: columns not used: patient\n"
+
+
+def test_without_names_the_order_of_the_columns_counts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x = small.arrays()[0]
+    run = corymb.fit(IFCA, small.arrays())
+    run.save("unnamed")
+    (tmp_path / "new.csv").write_text("p,q,label\n" + "".join(f"{a},{d},1\n" for a, d in x[:3]))
+    found = json.loads(told("predict unnamed new.csv --cluster 0 --json", capsys))
+    assert found["predictions"] == run.predict(x[:3], cluster=0).tolist()
+    (tmp_path / "wide.csv").write_text("p,q,r\n1,2,3\n")
+    assert main(shlex.split("predict unnamed wide.csv --cluster 0")) == 2
+    assert "3 columns of features ('p', 'q', 'r'), the run's examples have the shape [2]" in capsys.readouterr().err
