@@ -10,7 +10,7 @@ from pathlib import Path
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.exits import Exit
 from corymb.report.words import not_scored
-from corymb.runs.history import divergence
+from corymb.runs.history import divergence, readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -49,7 +49,7 @@ def show_run(run: Run, folder: Path | None) -> None:
         clusters.add_row("none" if label < 0 else str(label), str(size), escape(members(run, label)))
     metrics = Table(show_header=False)
     for name, value in run.metrics.items():
-        metrics.add_row(name, f"{value:.4g}")
+        metrics.add_row(name, readable(value))
     console.print(clusters, metrics, sep="\n")
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any, TextIO
 
-from corymb.runs.history import Round
+from corymb.runs.history import Round, readable
 
 WIDE = 110
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -47,7 +47,7 @@ class RoundLine:
         return self.seconds / self.done * max(0, self.total - self.done)
 
     def _facts(self, row: Round) -> str:
-        loss = "" if row["train_loss"] is None else f"  loss {row['train_loss']:.4g}"
+        loss = "" if row["train_loss"] is None else f"  loss {readable(row['train_loss'])}"
         stage = f"  {row['stage']}" if row["stage"] else ""
         stage += "  collapsed: regrouped" if "collapse" in row["notes"] else ""
         stage += "  diverging" if row.get("diverging") else ""
