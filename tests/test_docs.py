@@ -7,7 +7,7 @@ import pytest
 
 import corymb
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli.exits import Exit
+from corymb.cli import Exit
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "corymb"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import corymb
+from corymb.cli import Exit
 from corymb.cli.app import COMMANDS, explain, main
-from corymb.cli.exits import Exit
 from corymb.core.federation import TooFewReplies
 from tests.runs import small
 

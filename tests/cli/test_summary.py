@@ -2,8 +2,8 @@ import json
 
 import corymb
 from corymb.algorithms import FedAvg
+from corymb.cli import Exit
 from corymb.cli.app import main
-from corymb.cli.exits import Exit
 from corymb.cli.summary import print_result
 from corymb.local import Descent
 from corymb.runs.fit import fit

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from corymb import __version__
-from corymb.cli.exits import Exit
+from corymb.cli import Exit
 from corymb.settings import InvalidInput
 
 HELP = "Clustered federated learning: find the groups of clients and train one model a group."

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli.exits import Exit
+from corymb.cli import Exit
 from corymb.cli.options import given, merged, options_of
 from corymb.cli.request import USAGE, FitOptions, Request, read_toml
 from corymb.cli.summary import print_result

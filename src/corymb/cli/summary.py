@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli.exits import Exit
+from corymb.cli import Exit
 from corymb.report.words import not_scored
 from corymb.runs.history import divergence, readable
 from corymb.runs.progress import readable_bytes

@@ -19,7 +19,7 @@ from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
-from corymb.runs.environment import versions
+from corymb.runs.folder.environment import versions
 from corymb.runs.learners import Model
 from corymb.runs.serving import served_by
 from corymb.runs.settings import DataOptions, RunSettings, names

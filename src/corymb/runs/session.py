@@ -17,9 +17,9 @@ from corymb.engines import Placement
 from corymb.evaluate import Evaluation, score
 from corymb.objectives import LinearRegression, Regression
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
-from corymb.runs.environment import environment
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
+from corymb.runs.folder.environment import environment
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import IN_A_ROW, Mark, Round, divergence, evaluated_loss, growth, noted_loss, record

@@ -49,7 +49,7 @@ def versions() -> dict[str, str]:
 @cache
 def _commit() -> str | None:
     """The commit of the checkout that this library is run from, with a + if files differ from it."""
-    home = Path(__file__).resolve().parents[3]
+    home = Path(__file__).resolve().parents[4]
     if not (home / ".git").exists():
         return None
     commit, changes = _git(home, "rev-parse", "HEAD"), _git(home, "status", "--porcelain", "-uno")
