@@ -16,6 +16,16 @@ class InvalidInput(ValueError):
     """Something the user gave cannot be used: one line with what was got, what was wanted and how to fix it."""
 
 
+def first_line(error: BaseException) -> str:
+    r"""The first line of what an error says, cut to 200 characters; the name of its type if it says nothing.
+
+    >>> first_line(ValueError("too long\nby far")), first_line(KeyError())
+    ('too long', 'KeyError')
+    """
+    text = str(error).strip().splitlines()
+    return text[0][:200] if text else type(error).__name__
+
+
 def require(condition: bool, message: str) -> None:
     """Raise `InvalidInput` unless `condition`."""
     if not condition:

@@ -22,7 +22,7 @@ from torch import Tensor
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.objective import Examples
 from corymb.core.sums import Sums
-from corymb.settings import InvalidInput, from_dict, to_dict
+from corymb.settings import InvalidInput, first_line, from_dict, to_dict
 from corymb.trees import Tree, leaves
 
 NAMED: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Examples, Share, Shares, Sums)}
@@ -49,7 +49,7 @@ def pack(tree: Tree) -> bytes:
     try:
         data = save({name: _dense(tensor) for name, tensor in tensors.items()}, metadata={_KEY: skeleton})
     except Exception as error:
-        raise WireError(f"A tensor cannot travel: {_line(error)}") from None
+        raise WireError(f"A tensor cannot travel: {first_line(error)}") from None
     if _header_length(data) > HEADER_LIMIT:
         raise WireError(f"The tree has more than {HEADER_LIMIT} bytes of structure: put long lists into tensors.")
     return data
@@ -66,7 +66,7 @@ def unpack(data: bytes, allow: Sequence[str] = ()) -> Tree:
     try:
         tensors = load(data)
     except Exception as error:  # whatever the reader trips over, the message is what is wrong
-        raise WireError(f"The tensors cannot be read: {_line(error)}") from None
+        raise WireError(f"The tensors cannot be read: {first_line(error)}") from None
     used = set[str]()
     tree = _Reader(tensors, used, allow).tree(skeleton)
     if len(used) != len(tensors):
@@ -205,7 +205,7 @@ class _Reader:
         try:
             return from_dict(found, values)
         except (InvalidInput, TypeError) as problem:
-            raise WireError(f"{place[:80]!r} cannot be read: {_line(problem)}") from None
+            raise WireError(f"{place[:80]!r} cannot be read: {first_line(problem)}") from None
 
     def _named(self, place: Any, children: Any, depth: int) -> Tree:
         found = find(place, self.allow)
@@ -217,8 +217,3 @@ class _Reader:
         if len(children) != len(kind._fields):
             raise WireError(f"A {kind.__name__} has {len(kind._fields)} fields, got {len(children)}.")
         return kind(*(self.tree(child, depth + 1) for child in children))
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0][:200] if text else type(error).__name__

@@ -8,6 +8,7 @@ from corymb.testing.laws import calls, memory, serving
 from corymb.testing.laws import engines as laws
 from corymb.testing.laws.engines import HOWS, with_kernel
 from corymb.testing.learners import LEARNERS
+from corymb.testing.suite import ANY_CALL
 
 KERNELS = [None, "fused", "foreach", "serial"]
 FEW = ("full batch", "momentum")
@@ -71,22 +72,7 @@ def test_each_client_gets_its_own_row(kernel):
 
 
 @every_engine
-@pytest.mark.parametrize(
-    "law",
-    [
-        calls.check_rows_by_label,
-        calls.check_wrong_number_of_rows,
-        calls.check_missing_row,
-        calls.check_plain_values,
-        calls.check_draws,
-        calls.check_order_of_names,
-        calls.check_places_within_a_part,
-        memory.check_open,
-        memory.check_refresh,
-        memory.check_repeated_calls,
-    ],
-    ids=lambda law: law.__name__,
-)
+@pytest.mark.parametrize("law", ANY_CALL, ids=lambda law: law.__name__)
 def test_calls_and_memory(law, engine):
     law(engine)
 

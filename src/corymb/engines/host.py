@@ -17,7 +17,7 @@ from corymb.engines.examples import ExampleTable
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
 from corymb.keys import fold, hash_name
-from corymb.settings import fingerprint, require
+from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
 
 T = TypeVar("T")
@@ -195,5 +195,5 @@ def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Intake
 
 def one_line(error: Exception) -> str:
     """The kind of an error and the first line of what it says."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0] if text else ''}"
+    kind, line = type(error).__name__, first_line(error)
+    return kind if line == kind else f"{kind}: {line}"

@@ -21,7 +21,7 @@ from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.objectives.partial import completed
-from corymb.settings import InvalidInput, did_you_mean, require
+from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
 
 Dropout = Literal["refuse", "off"]
@@ -171,5 +171,4 @@ def check_model(fed: Federation) -> None:
     except TooFewReplies:
         return  # a loss that is not finite may be this client's fault alone: the run will tell
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        line = str(error).strip().splitlines()
-        raise InvalidInput(f"The model cannot take this data: {line[0] if line else type(error).__name__}.") from error
+        raise InvalidInput(f"The model cannot take this data: {first_line(error)}.") from error

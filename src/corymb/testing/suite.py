@@ -25,8 +25,7 @@ EACH_ENGINE: tuple[Callable[[Case, AnyEngine], None], ...] = (
     algorithms.check_order_of_clients,
 )
 """What holds for any algorithm on any engine."""
-CALLS: tuple[Callable[[AnyEngine], None], ...] = (
-    calls.check_rows_of_each,
+ANY_CALL: tuple[Callable[[AnyEngine], None], ...] = (
     calls.check_rows_by_label,
     calls.check_wrong_number_of_rows,
     calls.check_missing_row,
@@ -37,6 +36,11 @@ CALLS: tuple[Callable[[AnyEngine], None], ...] = (
     memory.check_open,
     memory.check_refresh,
     memory.check_repeated_calls,
+)
+"""What holds for any engine, whatever is asked: by name or by factory."""
+CALLS: tuple[Callable[[AnyEngine], None], ...] = (
+    *ANY_CALL,
+    calls.check_rows_of_each,
     engines.check_further_client,
     engines.check_no_examples,
     faults.check_bytes_of_good_replies,
@@ -47,7 +51,7 @@ CALLS: tuple[Callable[[AnyEngine], None], ...] = (
     rounds.check_min_replies,
     stages.check_handover,
 )
-"""What holds for any engine, whatever is asked."""
+"""What an engine of anybody's is held to besides."""
 ALGORITHMS = ("IFCA, soft", "CFL", "keeper")
 """The algorithms that an engine is tried with."""
 

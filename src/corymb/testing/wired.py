@@ -70,7 +70,6 @@ class Wired:
         *,
         allow: Sequence[str] = OURS,
         lost: Collection[tuple[Version, str]] = (),
-        journal: Journal | None = None,
     ) -> None:
         order = in_order(data.names)
         self.objective, self.schema = objective, data.schema

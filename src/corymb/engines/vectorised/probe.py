@@ -13,13 +13,13 @@ from dataclasses import replace
 import torch
 
 from corymb.core.client import Examples, Objective
-from corymb.engines.host import ClientHost
+from corymb.engines.host import ClientHost, one_line
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, first_line
 from corymb.trees import Params, stack, take
 
 log = logging.getLogger(__name__)
@@ -79,10 +79,8 @@ def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits
     except InvalidInput:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        line = str(error).strip().splitlines()
         raise InvalidInput(
-            f"The model cannot take this data: {line[0] if line else type(error).__name__} "
-            f"(one batch of x has shape {list(client.x.shape)})."
+            f"The model cannot take this data: {first_line(error)} (one batch of x has shape {list(client.x.shape)})."
         ) from error
     if losses.shape != client.weight.shape:
         raise InvalidInput(f"The objective's losses have shape {list(losses.shape)}, wanted one for each example.")
@@ -116,7 +114,7 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
     except _Differs as difference:
         return str(difference)
     except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        return one_line(error)
     return None
 
 
