@@ -24,7 +24,7 @@ Departures from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -38,7 +38,6 @@ from corymb.algorithms.parts.merging import merge, recluster
 from corymb.algorithms.parts.own_models import publish_own, serve_refined, train_alone
 from corymb.algorithms.parts.within import within
 from corymb.algorithms.parts.work import Averaging, Work
-from corymb.clustering.distances import measure_named
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Cohort, Federation, each
@@ -47,7 +46,7 @@ from corymb.keys import fold
 from corymb.local import Descent, loss
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import require
-from corymb.trees import Params, add, count, map_tensors, take
+from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, take
 
 Step = Callable[[Federation, Snapshot], Snapshot]
 
@@ -109,7 +108,7 @@ class SRFCA:
         require(0 <= self.trim < 0.5, f"trim must be at least 0 and below 1/2, got {self.trim}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.diameter is None or self.diameter > 0, f"diameter must be positive, got {self.diameter}.")
-        measure_named(self.distance)
+        measureprefixed(self.distance)
 
     @property
     def planned_rounds(self) -> int:
@@ -147,7 +146,7 @@ class SRFCA:
 
     def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
         """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
-        start, measure = take(at.models, 0), measure_named(self.distance)
+        start, measure = take(at.models, 0), measureprefixed(self.distance)
         own = fed.clients.map(publish_own)  # clients without one are rejected and get no cluster
         known = measure.known(own.clients, own.value)
         members, distances = known.clients, measure.between_clients(known.value)
@@ -165,12 +164,12 @@ class SRFCA:
             "threshold": torch.tensor(threshold, dtype=torch.float64),
         }
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
-        return at.next(models=models, labels=(members, labels), carry=carry | _named("w0", start), notes=notes)
+        return at.next(models=models, labels=(members, labels), carry=carry | prefixed("w0", start), notes=notes)
 
     def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
         """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""
-        start, local = _part(at.carry, "w0"), self.local.at(at.round)
-        models = _part(at.carry, "omega") or (at.models if self.warm else _copies(start, at.k))
+        start, local = part_of(at.carry, "w0"), self.local.at(at.round)
+        models = part_of(at.carry, "omega") or (at.models if self.warm else _copies(start, at.k))
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
         replies = cohort.map(work_in_cluster, each(models, of=cohort.pick(at.labels)), work=work)
@@ -183,11 +182,11 @@ class SRFCA:
         if self.diameter is not None:
             models = into_ball(models, start, self.diameter / 2)
         notes = {"train_loss": float(replies.value.loss.mean()), "clusters": at.k}
-        return at.next(carry={**at.carry, **_named("omega", models)}, notes=notes)
+        return at.next(carry={**at.carry, **prefixed("omega", models)}, notes=notes)
 
     def _refine(self, fed: Federation, at: Snapshot) -> Snapshot:
         """RECLUSTER and MERGE, after one question to all clients."""
-        measure, models = measure_named(self.distance), _part(at.carry, "omega")
+        measure, models = measureprefixed(self.distance), part_of(at.carry, "omega")
         members, threshold = Cohort(fed, at.carry["members"]), float(at.carry["threshold"])
         fit = measure.fit(members, models)
         here = members.pick(fit.clients.mask)
@@ -224,11 +223,3 @@ class SRFCA:
 
 def _copies(model: Params, k: int) -> Params:
     return map_tensors(lambda value: value.expand(k, *value.shape).clone(), model)
-
-
-def _named(prefix: str, model: Params) -> Params:
-    return {f"{prefix}/{name}": value for name, value in model.items()}
-
-
-def _part(carry: Mapping[str, Tensor], prefix: str) -> Params:
-    return {n.removeprefix(f"{prefix}/"): value for n, value in carry.items() if n.startswith(f"{prefix}/")}
