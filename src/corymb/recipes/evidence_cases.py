@@ -100,7 +100,7 @@ def _pictures(
     mixed: float = 0.0,
     source: Callable[[], tuple[Array, Array]] = _digits,
 ) -> Callable[[int], FederatedDataset]:
-    """Clients in clusters that see pictures differently; `mixed` of a client's pictures are seen as the next one does."""
+    """Clients in clusters that see pictures differently; `mixed`: the share that a client sees as the next cluster."""
 
     def make(seed: int) -> FederatedDataset:
         rng = np.random.default_rng([seed, 12])

@@ -127,7 +127,9 @@ class MergeByEvidence:
         asked = fed.clients.sample(self.participants).where(at.labels >= 0).sample(MOST_GROUPED)
         replies = asked.map(publish_change, each(at.models, of=asked.pick(at.labels)), alone=self.alone)
         own = replies.clients.pick(at.labels)
-        models, labels, pairs, mergers = at.models, at.labels, [], []
+        models, labels = at.models, at.labels
+        pairs: list[Pair] = []
+        mergers: list[Params] = []
         for cluster in range(at.k):
             members = (own == cluster).nonzero().flatten()
             change = take(replies.value, members)

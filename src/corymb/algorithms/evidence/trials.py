@@ -74,8 +74,8 @@ class Trials:
         numbers: dict[str, Any] = {name: carry[name].item() for name in NUMBERS}
         pairs = tuple(Pair(*row) for row in carry["pairs"].tolist())
         one, mergers = part_of(carry, "one"), part_of(carry, "mergers")
-        seen = {name: Difference.of(carry[name].tolist()) for name in SEEN if name in carry}
-        return Trials(**numbers, **seen, pairs=pairs, apart=carry["apart"].cpu().bool(), one=one, mergers=mergers)
+        numbers |= {name: Difference.of(carry[name].tolist()) for name in SEEN if name in carry}
+        return Trials(**numbers, pairs=pairs, apart=carry["apart"].cpu().bool(), one=one, mergers=mergers)
 
     def seeing(self, verdict: str, found: Difference) -> Trials:
         """With a verdict remembered, if it is the least sure of its kind."""
@@ -218,7 +218,8 @@ def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool) -> Decided:
         verdicts.append(verdict)
         trials = trials.seeing(verdict, found)
     alive = _alive(said, [pair for pair, verdict in zip(trials.pairs, verdicts, strict=True) if verdict == "merge"])
-    became, columns = torch.full((said.k,), -1), []
+    became = torch.full((said.k,), -1)
+    columns: list[int] = []
     for cluster in range(said.k):
         if not alive[cluster]:
             continue
