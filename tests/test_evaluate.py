@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from corymb.algorithms import IFCA, Alone
 from corymb.core.driver import drive
 from corymb.evaluate import (
+    SERVED,
     adjusted_rand_index,
     cluster_metrics,
     clusters_in_use,
@@ -186,8 +187,10 @@ def test_a_client_that_cannot_be_scored_is_named_and_makes_means_infinite(engine
     found = score(fed, algorithm, last(drive(algorithm, fed)), truth=torch.zeros(4, dtype=torch.int64))
     assert found.not_scored == found.exploded == ["client-1"]
     assert found.scores.isfinite().tolist() == [True, False, True, True]
-    infinite = {"test_squared_error", "test_squared_error_examples", "worst_decile_squared_error", "train_loss"}
-    assert {name for name, value in found.metrics.items() if value == math.inf} == infinite
+    errors = [name.format(error) for name in SERVED for error in ("squared_error", "mae", "rmse")]
+    assert {name for name, value in found.metrics.items() if value == math.inf} == {*errors, "train_loss"}
+    assert found.metrics["test_r2"] == found.metrics["worst_decile_r2"] == -math.inf
+    assert math.isnan(found.metrics["trivial_squared_error"])  # that client's is not known
     assert found.metrics["ari"] == 1.0  # labels are known of everybody
     assert math.isfinite(found.answered_loss)
 
