@@ -6,7 +6,7 @@ score alone. What each metric means is told in `docs/metrics.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.objective import Examples, Objective
+from corymb.settings import InvalidInput
 from corymb.trees import Params
 
 
@@ -123,6 +124,24 @@ def metric_names(objective: Objective) -> tuple[str, ...]:
 def higher_is_better(objective: Objective, name: str) -> bool:
     """Whether more is better of one of an objective's metrics."""
     return objective.higher_is_better if name == objective.score_name else METRICS[name].higher_is_better
+
+
+def chosen_metric(objective: Objective, name: str | None) -> str:
+    """The metric of that name, or the objective's own score; refuses one that does not fit the objective."""
+    fitting = metric_names(objective)
+    if name is not None and name not in fitting:
+        what = f"Metric {name!r} does not fit what is learned" if name in METRICS else f"There is no metric {name!r}"
+        raise InvalidInput(f"{what}: choose {listed(fitting)}.")
+    return name or objective.score_name
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names to choose from, in a sentence.
+
+    >>> listed(["accuracy", "auc", "log_loss"])
+    'accuracy, auc or log_loss'
+    """
+    return " or ".join(([", ".join(names[:-1])] if names[1:] else []) + list(names[-1:])) or "none"
 
 
 def wide(values: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from corymb.objectives.measures import mean_where, ratio
 
-CELLS = 4096
+CELLS = 2048
 """Bins of all classes' histograms together."""
-FEWEST_BINS = 64
-FARTHEST, NEAR = 745.0, 0.01
+FEWEST_BINS = 32
+FARTHEST, NEAR = 37.0, 0.01
 """Log odds that are farther from a class's usual ones fall into the outermost bins; nearer than this bins are equal."""
 
 
@@ -49,8 +49,8 @@ def histogram(log_odds: Tensor, usual: Tensor, positive: Tensor, negative: Tenso
     place = ((away + 1) / 2 * bins).long().clamp(0, bins - 1)
     start = 2 * bins * torch.arange(columns, device=log_odds.device)
     where = torch.cat([(place + start).flatten(), (place + start + bins).flatten()])
-    flat = positive.new_zeros(2 * bins * columns)
-    return flat.scatter_add(0, where, torch.cat([positive.flatten(), negative.flatten()])).reshape(columns, 2, bins)
+    weight = torch.cat([positive.flatten(), negative.flatten()]).float()  # counts: exact up to 16 million a bin
+    return weight.new_zeros(2 * bins * columns).scatter_add(0, where, weight).reshape(columns, 2, bins)
 
 
 class Area(NamedTuple):
