@@ -101,6 +101,14 @@ def trivial_scores_of(run: Run, score: Score) -> NDArray[np.float64] | None:
     return None if found is None or found.trivial is None else np.asarray(found.trivial.double().numpy())
 
 
+def served_worse(run: Run, score: Score) -> int:
+    """How many clients are served no better than by the trivial prediction."""
+    served, trivial = scores_of(run, score), trivial_scores_of(run, score)
+    if served is None or trivial is None:
+        return 0
+    return int((served >= trivial).sum() if score.lower_is_better else (served <= trivial).sum())
+
+
 def score_rows(run: Run) -> list[dict[str, str]]:
     """A row for each measure: its means over clients, over examples and over the worst tenth, and the trivial one."""
     tested, scores, rows = _tested(run), scores_in(run), list[dict[str, str]]()
