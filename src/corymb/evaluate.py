@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, ClientFn, Objective, Served, Share, on_client
-from corymb.core.federation import Cohort, Each, Federation, each
+from corymb.core.federation import Cohort, Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.local import losses_of, scores, served_loss, served_predictions, served_score
 from corymb.local.reference import weighted_mean
@@ -73,10 +73,10 @@ def score_served(
     said = served_predictions(client, served)
     both = (said, measures.repeated(trivial.to(said), len(test.weight)))
     found = [measures.values(predictions, test) for predictions in both]
-    own = [weighted_mean(objective.grade(predictions, test), test.weight) for predictions in both]
+    own_scores = [weighted_mean(objective.grade(predictions, test), test.weight) for predictions in both]
     rest = [place for place, metric in enumerate(measures.metrics) if metric.name != objective.score_name]
     values, constant = (
-        torch.cat([mine.reshape(1).to(its.value), its.value[rest]]) for mine, its in zip(own, found, strict=True)
+        torch.cat([own.reshape(1).to(its.value), its.value[rest]]) for own, its in zip(own_scores, found, strict=True)
     )
     defined = torch.cat([torch.ones_like(found[0].defined[:1]), found[0].defined[rest]])
     sums = {"tested": tested, **measures.sums(said, trivial, test)}
@@ -183,7 +183,7 @@ def clusters_in_use(labels: Tensor) -> int:
 # ---- at the clients
 
 
-def _served_to(clients: Cohort, snapshot: Snapshot) -> tuple[Params, Each, Each | None]:
+def _served_to(clients: Cohort, snapshot: Snapshot) -> tuple[Params, Tensor, Tensor | None]:
     """What clients are asked about: all models, and the label and the shares of each."""
     share = None if snapshot.shares is None else each(clients.pick(snapshot.shares))
     return snapshot.models, each(clients.pick(snapshot.labels)), share

@@ -147,8 +147,14 @@ class Session:
         if self._evaluation is None:
             plan = self.plan
             self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial
-            truth = {"truth": plan.truth, "true_parameters": plan.true_parameters}
-            self._evaluation = score(self.fed, plan.algorithm, at, **truth, trivial=self._trivial)
+            self._evaluation = score(
+                self.fed,
+                plan.algorithm,
+                at,
+                truth=plan.truth,
+                true_parameters=plan.true_parameters,
+                trivial=self._trivial,
+            )
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
