@@ -33,6 +33,7 @@ OTHER = RunSettings(
     checkpoint_every=2,
     min_replies=2,
     dropout="off",
+    metric="auc",
     keep_going=True,
 )
 """No default but for the kernel, which the loop engine does not take."""

@@ -23,7 +23,8 @@ class Objective(Protocol):
     """What is learned. Knows no federation; everything is per example and never reduced early.
 
     Law: an example's loss does not depend on the other examples. A score of your own is a class with these members;
-    nothing elsewhere knows scores by name.
+    nothing elsewhere knows scores by name. An objective may also have `measures` (`corymb.objectives.measures`):
+    further metrics of its predictions, and the trivial prediction that they are held against.
     """
 
     @property

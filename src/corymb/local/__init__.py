@@ -12,7 +12,7 @@ from torch import Tensor
 from corymb.core.client import Client, Served, on_client
 from corymb.core.objective import Examples
 from corymb.local.descent import Descent
-from corymb.local.leaving import Descending, Gradient, Measuring, leave
+from corymb.local.leaving import Descending, Gradient, Measuring, Predicting, leave
 from corymb.local.reference import as_params, weighted_mean
 from corymb.trees import Params, count, take
 
@@ -30,6 +30,7 @@ __all__ = [
     "serve_assigned",
     "serve_mixture",
     "served_loss",
+    "served_predictions",
     "served_score",
 ]
 
@@ -126,6 +127,12 @@ def served_score(client: Client, served: Params | Served, on: Examples | None = 
         return score(client, served, on)
     on = on or client.test
     return weighted_mean(client.objective.grade(_mixed(client, served, on), on), on.weight)
+
+
+def served_predictions(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
+    """What is predicted for each test example by what a client is served; rows of weight 0 may hold anything."""
+    on = on or client.test
+    return _mixed(client, served, on) if isinstance(served, Served) else leave(client, Predicting(), served, on)[0]
 
 
 def _mixed(client: Client, served: Served, on: Examples) -> Tensor:

@@ -43,6 +43,17 @@ class Measuring:
 
 
 @dataclass(frozen=True)
+class Predicting:
+    """What a model says of each example; rows of weight 0 may hold anything."""
+
+    def one(self, objective: Objective, params: Params, on: Examples, key: Key | None) -> Sequence[Tensor]:
+        return (objective.predict(params, on.x),)
+
+    def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
+        return (work.kernel.predict(work.objective, params, on, shared=shared),)
+
+
+@dataclass(frozen=True)
 class Gradient:
     """The gradient of the mean loss."""
 

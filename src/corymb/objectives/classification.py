@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 from corymb.core.client import Examples
 from corymb.keys import Key
 from corymb.models.network import Network
+from corymb.objectives.measures.classes import OfClasses
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
@@ -22,6 +23,7 @@ class Classification:
 
     def __init__(self, network: Network, classes: int) -> None:
         self.network, self.classes = network, classes
+        self.measures = OfClasses(classes)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Classification:
         """The same objective elsewhere, or in another precision."""
@@ -50,8 +52,9 @@ class Classification:
         return self.grade(self.predict(params, examples.x), examples)
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
-        """1 where the likeliest class is right, otherwise 0."""
-        return (predictions.argmax(-1) == examples.y).to(examples.weight.dtype)
+        """1 where the likeliest class is right, otherwise 0; NaN where the logits give no probabilities."""
+        right = (predictions.argmax(-1) == examples.y).to(examples.weight.dtype)
+        return torch.where(predictions.log_softmax(-1).isnan().any(-1), torch.nan, right)
 
     def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
         """The logarithms of the classes' probabilities under the mixture: m classes."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from corymb.core.objective import Examples, Objective
 from corymb.keys import Key
+from corymb.objectives.measures import measures_of
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
@@ -23,6 +24,7 @@ class PartialObjective:
         self.score_name: str = getattr(inner, "score_name", "score")
         self.higher_is_better: bool = getattr(inner, "higher_is_better", True)
         self.squared: float | None = getattr(inner, "squared", None)
+        self.measures = measures_of(inner)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> PartialObjective:
         """The same objective elsewhere. One without a `to` makes its models where it always does; they are moved."""

@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from corymb.core.client import Examples
 from corymb.keys import Key, normal
 from corymb.models.network import Network
+from corymb.objectives.measures.numbers import OfNumbers
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
@@ -23,6 +24,7 @@ class LinearRegression:
 
     score_name = "squared_error"
     higher_is_better = False
+    measures = OfNumbers()
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class Regression:
     score_name = "squared_error"
     higher_is_better = False
     squared = 1.0
+    measures = OfNumbers()
 
     def __init__(self, network: Network) -> None:
         self.network = network

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+from torch import Tensor
+
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Ledger, TooFewReplies
 from corymb.core.snapshot import Snapshot
 from corymb.data.schema import DataSchema
 from corymb.engines import Placement
-from corymb.evaluate import Evaluation, score
+from corymb.evaluate import Evaluation, score, trivial_prediction
 from corymb.objectives import LinearRegression, Regression
+from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
@@ -52,6 +55,8 @@ class Session:
         self.fed = plan.federate(self.engine)
         self.fed.ledger = moments
         check_model(self.fed)
+        self.metric = chosen_metric(self.fed.objective, plan.settings.metric)
+        self._trivial: Tensor | None = None
         self.history: list[Round] = []
         self.at: Snapshot | None = None
         self.stopped = ""
@@ -141,8 +146,15 @@ class Session:
         """Metrics and each client's test score, asked for once per snapshot."""
         if self._evaluation is None:
             plan = self.plan
-            truth, parameters = plan.truth, plan.true_parameters
-            self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
+            self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial
+            self._evaluation = score(
+                self.fed,
+                plan.algorithm,
+                at,
+                truth=plan.truth,
+                true_parameters=plan.true_parameters,
+                trivial=self._trivial,
+            )
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
@@ -192,9 +204,10 @@ class Session:
 
     def _checkpoint_info(self) -> CheckpointInfo:
         counts = {name: getattr(self.fed.ledger, name) for name in COUNTS}
-        objective, metrics = self.fed.objective, {} if self._evaluation is None else self._evaluation.metrics
-        value = metrics.get(f"test_{objective.score_name}", math.nan)
-        larger = (value if objective.higher_is_better else -value) if math.isfinite(value) else None
+        metrics = {} if self._evaluation is None else self._evaluation.metrics
+        value = metrics.get(f"test_{self.metric}", math.nan)
+        better = higher_is_better(self.fed.objective, self.metric)
+        larger = (value if better else -value) if math.isfinite(value) else None
         return CheckpointInfo(counts, self.engine.describe(), time.perf_counter() - self.began, larger)
 
     # ---- the end
@@ -225,6 +238,7 @@ class Session:
             serving=(self.fed.evaluation(), plan.algorithm.serve) if own else None,
             losses=fits.losses,
             scores=found.scores,
+            by_client=found.by_client,
             not_scored=tuple(found.not_scored),
             calibration=fits.calibration,
             environment=self.environment,

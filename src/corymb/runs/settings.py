@@ -50,6 +50,9 @@ class RunSettings:
     """A round with fewer usable replies does not count."""
     dropout: Dropout = "refuse"
     """What to do with dropout layers: refuse the model, or switch them off."""
+    metric: str | None = None
+    """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
+    classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     keep_going: bool = False
     """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 

@@ -19,6 +19,7 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Examples, Objective
 from corymb.core.sums import Sums
 from corymb.keys import Key
+from corymb.objectives.measures import measures_of
 from corymb.trees import Params, map_tensors
 
 
@@ -100,6 +101,7 @@ class Standardised:
         self.score_name = inner.score_name
         self.higher_is_better = inner.higher_is_better
         self.squared = inner.squared
+        self.measures = measures_of(inner)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""

@@ -87,6 +87,21 @@ class Kernels:
             return _measure_shared(getattr(objective, what), models, on)
         return _measure_own(getattr(objective, what), models, on)
 
+    def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
+        """What a model says of each example of every client: n m ..."""
+        if self.pick(None) == "serial" and not (shared and self.traits.independent):
+            rows = [
+                objective.predict(params if shared else take(params, i), on.x[i, :m])
+                for i, m in enumerate(_lengths(on))
+            ]
+            longest = on.weight.shape[1]
+            return torch.stack([torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows])
+        if shared:
+            said = objective.predict(params, on.x.flatten(0, 1))
+            return said.reshape(*on.weight.shape, *said.shape[1:])
+        each: Tensor = vmap(objective.predict)(params, on.x)
+        return each
+
     def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
         """Every client's gradient of its own model: n rows."""
         self.watch.see(on)

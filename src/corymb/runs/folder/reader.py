@@ -10,6 +10,7 @@ from typing import Any
 
 from corymb.core.federation import Ledger
 from corymb.data.schema import DataSchema
+from corymb.evaluate import ByClient
 from corymb.messages import snapshot_from_bytes
 from corymb.runs.assign import from_tree
 from corymb.runs.folder.checkpoints import Refused, clocks_in, read_checkpoint
@@ -88,6 +89,7 @@ def _finished(place: Path) -> Parts:
         "stopped": about["stopped"],
         "losses": losses["losses"],
         "scores": losses["scores"],
+        "by_client": {name: ByClient(*scores) for name, scores in losses.get("by_client", {}).items()},
         "calibration": from_tree(losses["calibration"]),
     }
 
