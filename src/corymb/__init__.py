@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from corymb.data import FederatedDataset
     from corymb.local import Descent
     from corymb.models import cnn, mlp
+    from corymb.runs.advising.advise import Advice, advise
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
     from corymb.runs.run import Run
@@ -65,6 +66,7 @@ _HOMES = {
     ],
     "corymb.core.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
     "corymb.data": ["FederatedDataset"],
+    "corymb.runs.advising.advise": ["Advice", "advise"],
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
     "corymb.runs.run": ["Run"],
@@ -81,6 +83,7 @@ __all__ = [
     "CFL",
     "IFCA",
     "SRFCA",
+    "Advice",
     "Algorithm",
     "Alone",
     "Client",
@@ -109,6 +112,7 @@ __all__ = [
     "Snapshot",
     "Sums",
     "__version__",
+    "advise",
     "cnn",
     "configure",
     "datasets",
