@@ -59,9 +59,8 @@ def main() -> None:
         told = ["✓" if one["right"] else f"{one['verdict']} ({one['clusters']})" for one in row]
         wanted = f"{CASES[name].verdict}{f' ({CASES[name].clusters})' if CASES[name].clusters > 1 else ''}"
         right = f"{sum(one['right'] for one in row)} of {len(row)}"
-        print(
-            f"| {name} | {wanted} | {' | '.join(told)} | {right} | {sum(one['cpu_seconds'] for one in row) / len(row):.0f} |"
-        )
+        seconds = sum(one["cpu_seconds"] for one in row) / len(row)
+        print(f"| {name} | {wanted} | {' | '.join(told)} | {right} | {seconds:.0f} |")
 
 
 if __name__ == "__main__":

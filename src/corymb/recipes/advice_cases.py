@@ -31,9 +31,9 @@ def own_lines(seed: int, *, n: int = 20, m: int = 120, d: int = 10) -> Federated
     return mixed_regression(seed, n=n, m=m, d=d, k=1, within=2.0, name="own-lines")
 
 
-def near_lines(seed: int, *, n: int = 40, m: int = 60, d: int = 10) -> FederatedDataset:
-    """Two groups whose lines are .3 apart: the true clusters would save 2 % of an error that is noise."""
-    made = mixed_regression_ifca(seed, n=n, m=m, d=d, k=2, sigma=1.0, separation=0.3)
+def near_lines(seed: int, *, n: int = 40, m: int = 150, d: int = 10) -> FederatedDataset:
+    """Two groups whose lines are .4 apart: the true clusters would save 4 % of an error that is noise."""
+    made = mixed_regression_ifca(seed, n=n, m=m, d=d, k=2, sigma=1.0, separation=0.4)
     return replace(made, name="near-lines")
 
 
@@ -42,6 +42,6 @@ CASES: Mapping[str, Case] = MappingProxyType(
         "digits": Case(digits, "80 clients in 4 groups by rotation", "clusters", 4),
         "digits-iid": Case(digits_iid, "20 clients alike", "one-model", 1),
         "own-lines": Case(own_lines, "20 clients, each with a line of its own", "alone", 0),
-        "near-lines": Case(near_lines, "2 groups of 20 clients, lines .3 apart, noise 1", "one-model", 1),
+        "near-lines": Case(near_lines, "2 groups of 20 clients, lines .4 apart, noise 1", "one-model", 1),
     }
 )

@@ -39,7 +39,7 @@ def as_page(advice: Advice) -> bytes:
         *([_gains(advice)] if any(candidate.gain for candidate in advice.candidates.values()) else []),
         Table("ways", "What was tried", rows, style="names", wide=True),
         Code("next", "Next", [advice.command]),
-        Table("how", "How this was decided", _how(advice), style="facts"),
+        Table("how", "How this was decided", _how(advice), wide=True, prose=("how",)),
     ]
     tabs = [Filled("advice", Tab("Advice", order=10), contents)]
     if advice.clustering:
@@ -82,7 +82,7 @@ def _told(advice: Advice, gain: Difference | None) -> dict[str, str]:
         return {"gain": "–", "share": "–", "clients that gain": "–", "p": "–"}
     return {
         "gain": f"{_signed(advice, gain.mean)} ± {advice.text(gain.error, 2)}",
-        "share": f"{gain.size:+.0%}",
+        "share": _share(gain.size),
         "clients that gain": f"{round(gain.worse * gain.clients)} of {gain.clients}",
         "p": p_words(gain.p).removeprefix("p ").removeprefix("= "),
     }
@@ -92,13 +92,17 @@ def _signed(advice: Advice, value: float) -> str:
     return f"{'−' if value < 0 else '+'}{advice.text(abs(value))}"
 
 
+def _share(size: float) -> str:
+    return f"{size:+.0%}".replace("-", "−")
+
+
 def _keys(advice: Advice) -> list[KeyNumber]:
     chosen = advice.candidates[advice.algorithm]
     models = [KeyNumber(str(advice.clusters), "clusters")] if advice.verdict == "clusters" else []
     shown = [KeyNumber(VERDICTS[advice.verdict], "verdict"), *models]
     shown.append(KeyNumber(advice.text(chosen.value), advice.judge_words))
     if chosen.gain is not None and chosen.is_another:
-        shown.append(KeyNumber(f"{chosen.gain.size:+.0%}", "gain"))
+        shown.append(KeyNumber(_share(chosen.gain.size), "gain"))
         shown.append(KeyNumber(f"{chosen.gain.worse:.0%}", "of clients gain"))
     return [*shown, KeyNumber(str(advice.clients), "clients")]
 
@@ -132,25 +136,19 @@ def _bars(
     trace: dict[str, Any] = {
         "type": "bar",
         "orientation": "h",
-        "y": names,
+        "y": [f"{one}<br>{what}" for one, what in zip(names, told, strict=True)],
         "x": [mean for mean, _ in gains],
         "error_x": {"type": "data", "array": [error for _, error in gains], "color": "$ink", "thickness": 1.5},
         "marker": {"color": tints, "opacity": 0.75},
         "width": 0.5,
-        "customdata": told,
-        "hovertemplate": "%{y}: %{x:.3g} ± %{error_x.array:.2g}, %{customdata}<extra></extra>",
+        "hovertemplate": "%{y}: %{x:.3g} ± %{error_x.array:.2g}<extra></extra>",
     }
-    notes = [
-        {"xref": "paper", "x": 1, "y": y, "text": text, "showarrow": False, "xanchor": "right", "yshift": -24}
-        for y, text in zip(names, told, strict=True)
-    ]
     layout = {
-        "height": 110 + 74 * max(1, len(names)),
+        "height": 110 + 56 * max(1, len(names)),
         "xaxis": {"title": {"text": "gain"}, "zeroline": False},
         "yaxis": {"autorange": "reversed", "showgrid": False, "automargin": True},
         "margin": {"l": 84, "r": 20},
         "shapes": [upright(0)],
-        "annotations": notes,
     }
     return Figure(name, title, caption, [trace], layout, wide=True)
 
@@ -165,7 +163,7 @@ def _how(advice: Advice) -> list[TableRow]:
         "sent": readable_bytes(sum(candidate.bytes_sent for candidate in advice.candidates.values())),
         **{f"left out: {name}": why for name, why in advice.left_out.items()},
     }
-    return [{"what": name, "value": value} for name, value in facts.items()]
+    return [{"what": name, "how": value} for name, value in facts.items()]
 
 
 def _clusters(notes: Mapping[str, Any]) -> list[Content]:
@@ -185,15 +183,12 @@ def _clusters(notes: Mapping[str, Any]) -> list[Content]:
                 [colour(place) for place in range(len(gains))],
             )
         )
-    pairs = {
-        "nearest pair kept apart": notes.get("nearest_pair"),
-        "most doubtful pair merged": notes.get("doubtful_pair"),
-    }
+    tested = {"nearest_pair": "nearest pair kept apart", "doubtful_pair": "most doubtful pair merged"}
     rows: list[TableRow] = [
         {
             "pair": name,
             "one model for both is worse by": f"{pair['mean']:.3g} ± {pair['error']:.2g}",
-            "share of the loss": f"{pair['size']:+.0%}",
+            "share of the loss": _share(pair["size"]),
             "clients": str(int(pair["clients"])),
             "p": p_words(pair["p"]).removeprefix("p ").removeprefix("= "),
         }
