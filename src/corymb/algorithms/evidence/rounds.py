@@ -46,7 +46,7 @@ def side_by_side(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> S
             continue
         labels = cohort.pick(at.labels)
         own, merger = each(at.models, of=labels), each(trials.mergers, of=trial[labels]) if merging else None
-        said = cohort.sum(train_beside, own, merger, trials.one, each(labels), k=at.k, work=work).value
+        said = cohort.sum(train_beside, own, merger, trials.one or None, each(labels), k=at.k, work=work).value
         sums.append(said)
         if merging:
             mergers = _merged(said, trial, trials.mergers)
@@ -61,6 +61,8 @@ def _averaged(at: Snapshot, trials: Trials, sums: Sequence[Sums[Any]]) -> tuple[
     names = [name for name in sums[0].total if not name.startswith("merger/")]
     total = {name: torch.stack([part.total[name] for part in sums]).sum(0) for name in names}
     models = Sums(part_of(total, "own"), weight, None, ()).mean(at.models)
+    if not trials.one:
+        return models, {}
     everybody = {name: value.sum(0, keepdim=True) for name, value in part_of(total, "one").items()}
     before = {name: value.unsqueeze(0) for name, value in trials.one.items()}
     return models, take(Sums(everybody, weight.sum(0, keepdim=True), None, ()).mean(before), 0)

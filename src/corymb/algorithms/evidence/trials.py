@@ -40,9 +40,9 @@ class Pair(NamedTuple):
 class Trials:
     """What is carried from round to round."""
 
-    one: Params
-    """The model for everybody."""
-    groups: int
+    one: Params = field(default_factory=dict)
+    """The model for everybody; empty where clusters are not compared with one."""
+    groups: int = 0
     """How many groups there were at first."""
     looks: int = 0
     skewed: bool = True
@@ -120,7 +120,7 @@ SEEN = ("nearest", "doubtful")
 
 
 class Said(NamedTuple):
-    """What clients said of k clusters' models, mergers, and the one for all, which comes last."""
+    """What clients said of k clusters' models, mergers, and, last of all, the one for all."""
 
     label: Tensor  # n: the cluster that each client chose
     held: Compared  # n rows
@@ -131,9 +131,15 @@ class Said(NamedTuple):
     @staticmethod
     def of(replies: Replies[Sums[Weighed]], k: int) -> Said:
         """From a round's replies."""
-        note, label = map_tensors(lambda t: t.detach().cpu().double(), replies.value.note), replies.value.label
+        label = replies.value.label
         assert label is not None
-        return Said(label.cpu(), note.held, note.plain, note.number, k)
+        return Said.by(replies.value.note, label, k)
+
+    @staticmethod
+    def by(weighed: Weighed, label: Tensor, k: int) -> Said:
+        """From what clients in given clusters told."""
+        told = map_tensors(lambda t: t.detach().cpu().double(), weighed)
+        return Said(label.cpu(), told.held, told.plain, told.number, k)
 
     @property
     def skew(self) -> float:
@@ -210,14 +216,19 @@ class Decided(NamedTuple):
     merged: int
 
 
-def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool) -> Decided:
-    """Merge, keep apart or try again each pair; dissolve clusters that hardly anybody needs."""
+def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool, only: Tensor | None = None) -> Decided:
+    """Merge, keep apart or try again each pair; dissolve clusters that hardly anybody needs.
+
+    With `only`, clients of other clusters were not asked, and those clusters stay as they are.
+    """
     verdicts = []
     for place, pair in enumerate(trials.pairs):
         verdict, found = _verdict(said, said.k + place, pair, last=last)
         verdicts.append(verdict)
         trials = trials.seeing(verdict, found)
     alive = _alive(said, [pair for pair, verdict in zip(trials.pairs, verdicts, strict=True) if verdict == "merge"])
+    if only is not None:
+        alive[~torch.isin(torch.arange(said.k), only)] = True
     became = torch.full((said.k,), -1)
     columns: list[int] = []
     for cluster in range(said.k):

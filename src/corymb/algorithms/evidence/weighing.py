@@ -91,11 +91,18 @@ def choose_and_train(
 
 @on_client
 def train_beside(
-    client: Client, own: Params, merger: Params | None, one: Params, label: Tensor, *, k: int, work: Work
+    client: Client, own: Params, merger: Params | None, one: Params | None, label: Tensor, *, k: int, work: Work
 ) -> Share[tuple[()]]:
     """Train the cluster's model, the merger that it might become, and the one for all, side by side."""
-    models = {"own": own, "one": one} | ({} if merger is None else {"merger": merger})
+    given = {"own": own, "merger": merger, "one": one}
+    models = {name: model for name, model in given.items() if model is not None}
     return Share(_trained(client, work, **models), weight=one_hot(label, k) * work.weight(client), label=label)
+
+
+@on_client
+def tell_losses(client: Client, models: Params) -> Weighed:
+    """How well models do, without training any."""
+    return weigh(client, models)
 
 
 def _trained(client: Client, work: Work, **models: Params) -> Params:
