@@ -20,8 +20,6 @@ SURE = 0.01
 """A gain counts if chance would show one as large less often than this (one-sided, paired over clients), ..."""
 PAYS = 0.1
 """... and if it is at least this part of the simpler way's loss (of a score up to 1: of what that is short of 1)."""
-SEEN = 3.2
-"""A gain of so many standard errors is found four times in five: 2.33 for p < .01, and .84 more."""
 
 
 def beats(gain: Difference) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.algorithms.evidence.headline import SEEN as SEEN_APART
+from corymb.algorithms.evidence.headline import SEEN
 from corymb.clustering.paired import Difference
-from corymb.runs.advising.trials import ALONE, IFCA
-from corymb.runs.advising.verdict import PAYS, SEEN, SURE
+from corymb.runs.advising.trials import ALONE
+from corymb.runs.advising.verdict import PAYS, SURE
 from corymb.runs.history import counted, readable
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ def sentences(advice: Advice) -> list[str]:
     """The verdict and its evidence; what the other ways would gain or lose over the simplest."""
     chosen, base = advice.candidates[advice.algorithm], advice.candidates[advice.base]
     others = [other for other in advice.candidates.values() if other not in (chosen, base) and other.is_another]
-    rest = "; ".join(f"{_short(other)} would {_gains(advice, other.gain)}" for other in others if other.gain)
-    second = [f"Over {_short(base)}, {rest}."] if rest else []
+    parts = [f"{_short(other)} would {_gains(advice, other.gain)}" for other in others if other.gain]
+    parts += [_too_little(advice.clustering)] if advice.clustering.get("guarded") else []
+    second = [f"Over {_short(base)}, {'; '.join(parts)}."] if parts else []
     if chosen is base:
         return [f"{_what(chosen)}: {_nothing_better(advice)}.", *second]
     assert chosen.gain is not None
@@ -53,6 +54,14 @@ def _nothing_better(advice: Advice) -> str:
         f"nothing that was tried beats its {advice.judge_words} of {value} beyond doubt (p < {SURE:g}) and by "
         f"{PAYS:.0%}{' of it' if not advice.judge.higher else ' of what it is short of 1'}"
     )
+
+
+def _too_little(notes: Mapping[str, Any]) -> str:
+    """Of clusters that were found but given up for one model."""
+    gain, share = notes["gain"], notes["gain"] / max(notes["loss_of_one"], 1e-12)
+    size = f"{readable(abs(gain), 3)} ± {readable(notes['gain_error'], 2)} of the loss ({abs(share):.0%}"
+    gained = f"{notes['share_gaining']:.0%} of clients gain, {p_words(notes['gain_p'])})"
+    return f"the {notes['candidates']} clusters that were found {'gain' if gain > 0 else 'lose'} {size}; {gained}"
 
 
 def _gains(advice: Advice, gain: Difference) -> str:
@@ -100,8 +109,8 @@ def cautions(advice: Advice) -> list[str]:
 def _unseen(advice: Advice) -> list[str]:
     """How small a gain these clients could have hidden."""
     lines = []
-    visible = seen_apart(advice.clustering)
-    if advice.verdict != "clusters" and IFCA in advice.candidates and visible is not None:
+    visible, guarded = seen_apart(advice.clustering), advice.clustering.get("guarded")
+    if advice.verdict != "clusters" and not guarded and visible is not None:
         lines.append(
             "This does not say that there are no clusters: groups whose models differ by less than about "
             f"{visible:.0%} of the loss would mostly not have been seen with these clients."
@@ -116,12 +125,10 @@ def _unseen(advice: Advice) -> list[str]:
 
 def seen_apart(notes: Mapping[str, Any]) -> float | None:
     """The least difference between two groups, as a part of the loss, that the tests for clusters would have shown."""
-    if notes.get("guarded"):
-        return float(SEEN_APART * notes["gain_error"] / max(notes["loss_of_one"], 1e-12))
     pair = notes.get("doubtful_pair")
     if not pair or not pair["mean"]:
         return None
-    return float(SEEN_APART * pair["error"] * abs(pair["size"] / pair["mean"]))
+    return float(SEEN * pair["error"] * abs(pair["size"] / pair["mean"]))
 
 
 # ---- the command
