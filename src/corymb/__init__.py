@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from corymb.data import FederatedDataset
     from corymb.local import Descent
     from corymb.models import cnn, mlp
-    from corymb.runs.advising.advise import Advice, advise
+    from corymb.runs.advising.advice import Advice
+    from corymb.runs.advising.advise import advise
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
     from corymb.runs.run import Run
@@ -66,7 +67,8 @@ _HOMES = {
     ],
     "corymb.core.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
     "corymb.data": ["FederatedDataset"],
-    "corymb.runs.advising.advise": ["Advice", "advise"],
+    "corymb.runs.advising.advice": ["Advice"],
+    "corymb.runs.advising.advise": ["advise"],
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
     "corymb.runs.run": ["Run"],

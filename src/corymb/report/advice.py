@@ -14,7 +14,7 @@ from corymb.report.figures.drawing import PALETTE, cluster_name, colour, upright
 from corymb.report.html import KeyNumber, put, render
 from corymb.report.scores import Score
 from corymb.report.sections import Filled
-from corymb.runs.advising.advise import Advice, Candidate
+from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
 from corymb.runs.advising.verdict import PAYS, SURE
 from corymb.runs.advising.words import p_words

@@ -16,7 +16,8 @@ from corymb.cli.request import Request, read_toml
 from corymb.cli.run import DATA, NOTHING_FOR_FIT, NOTHING_ON_DATA, OUTPUT, RUN, DataName, OfData, OfFit, seeds_in
 from corymb.local import Descent
 from corymb.report.advice import advice_rows, write_advice
-from corymb.runs.advising.advise import Advice, NothingToJudge, advise
+from corymb.runs.advising.advice import Advice
+from corymb.runs.advising.advise import NothingToJudge, advise
 from corymb.runs.advising.trials import ORDER
 from corymb.runs.folder.layout import check_free
 from corymb.runs.settings import RunSettings, names

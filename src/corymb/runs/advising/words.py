@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.algorithms.evidence.headline import SEEN
 from corymb.clustering.paired import Difference
+from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
 from corymb.runs.advising.verdict import PAYS, SURE
 from corymb.runs.history import counted, readable
-
-if TYPE_CHECKING:
-    from corymb.runs.advising.advise import Advice, Candidate
 
 
 def sentences(advice: Advice) -> list[str]:
