@@ -41,8 +41,8 @@ def course(runs: Sequence[Run]) -> Figure | None:
         "annotations": annotations,
         "shapes": [level(trivial)] if trivial is not None and near else [],
     }
-    known = f" Dotted: {score.trivial}." if near else f" Far off: {score.trivial}, {score.text(trivial)}."
-    dotted = "" if trivial is None else known
+    where = f" Dotted: {score.trivial}." if near else f" Far off: {score.trivial}, {score.text(trivial)}."
+    dotted = "" if trivial is None else where
     caption = f"It was looked at in {len(rows)} rounds; a flat end says that more rounds would add little.{dotted}"
     return Figure("course", f"Test {score.words} by round", caption, traces, layout)
 
