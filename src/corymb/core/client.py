@@ -135,8 +135,8 @@ class Kernel(Protocol):
         """The mean loss (or score) of each of k models: n k."""
         ...
 
-    def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
-        """The gradient of the mean loss of each client's model: n rows."""
+    def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
+        """The gradient of the mean training loss of each client's model: n rows."""
         ...
 
     def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:

@@ -212,7 +212,8 @@ class Run:
         recorded = parts["config"]["model"]
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
             model = recorded
-        objective = None if model is None else learner_for(model, parts["schema"]).objective
+        dropout = parts["config"].get("dropout", "on")
+        objective = None if model is None else learner_for(model, parts["schema"], dropout=dropout).objective
         return Run(**parts, objective=objective)
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from corymb.data import FederatedDataset, load
 from corymb.data.labels import Task
 from corymb.engines.vectorised.kernels import KernelName
-from corymb.runs.learners import Dropout
+from corymb.models.network import Dropout
 from corymb.settings import did_you_mean, require
 
 EngineName = Literal["vectorised", "loop"]
@@ -48,8 +48,8 @@ class RunSettings:
     """Rounds between checkpoints, from which the run can be resumed."""
     min_replies: int = 1
     """A round with fewer usable replies does not count."""
-    dropout: Dropout = "refuse"
-    """What to do with dropout layers: refuse the model, or switch them off."""
+    dropout: Dropout = "on"
+    """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     keep_going: bool = False
     """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 
