@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from corymb.models import cnn, mlp
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
+    from corymb.runs.own.callbacks import StopRun
     from corymb.runs.run import Run
     from corymb.runs.settings import RunSettings
     from corymb.settings import InvalidInput
@@ -67,6 +68,7 @@ _HOMES = {
     "corymb.data": ["FederatedDataset"],
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
+    "corymb.runs.own.callbacks": ["StopRun"],
     "corymb.runs.run": ["Run"],
     "corymb.runs.settings": ["RunSettings"],
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
@@ -107,6 +109,7 @@ __all__ = [
     "Share",
     "Shares",
     "Snapshot",
+    "StopRun",
     "Sums",
     "__version__",
     "cnn",

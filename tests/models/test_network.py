@@ -242,7 +242,7 @@ def test_what_cannot_be_keyed_is_refused_in_one_line(drop, line):
 
 def test_dropout_in_forward_is_refused_where_that_is_asked_for():
     network = Network(lambda: Written(lambda x, training: functional.dropout(x, 0.5, training)), dropout="refuse")
-    with pytest.raises(InvalidInput, match="drops features out in training: .*dropout='off'"):
+    with pytest.raises(InvalidInput, match=r"drops features out in training: .*dropout='off'"):
         network.training(network.init(root(0)), torch.ones(5, 4), Draws(root(0)))
 
 

@@ -16,7 +16,7 @@ from corymb.cli.request import USAGE, FitOptions, Request, read_toml
 from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
 from corymb.runs.defaults import entry_of, from_data
-from corymb.runs.fit import start_run
+from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import DataOptions, RunSettings
@@ -136,7 +136,7 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
                 request.settings,
                 out=folder,
                 max_seconds=request.fit_options.max_seconds,
-                progress=None if output.quiet else line,
+                watch=Watch(None if output.quiet else line),
                 data_name=request.data,
                 data_options=request.data_options,
             )

@@ -37,8 +37,8 @@ class KeyedDraws(TorchFunctionMode):
 _DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "alpha_dropout_"}
 _BY_CHANNEL = {"dropout1d": 3, "dropout2d": 3, "dropout3d": 5}
 _BY_CHANNEL |= {name: 2 for name in ("feature_dropout", "feature_dropout_", "feature_alpha_dropout")}
-"""Dropout of whole channels, and how many axes its input has at least: with fewer, torch takes examples for channels."""
-_ATTENTION = {"multi_head_attention_forward": "training", "scaled_dot_product_attention": ""}
+"""Dropout of whole channels, and how many axes its input has at least: with fewer, examples count as channels."""
+_ATTENTION = ("multi_head_attention_forward", "scaled_dot_product_attention")
 _ALPHA = 1.7580993408473766  # SELU's limit: what a dropped input becomes under alpha dropout
 
 

@@ -58,7 +58,7 @@ class Run:
     standard: Standard | None = None
     """Means and scales of the features, if they were standardised."""
     stopped: str = ""
-    """Why the run ended early: `interrupted`, `max_seconds`, `diverged` or `killed`; empty if it did not."""
+    """Why the run ended early: `interrupted`, `max_seconds`, `diverged`, `callback` or `killed`; else empty."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
     """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of

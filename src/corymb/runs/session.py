@@ -11,11 +11,12 @@ from typing import Any
 
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Ledger, TooFewReplies
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.data.schema import DataSchema
 from corymb.engines import Placement
 from corymb.evaluate import Evaluation, score
 from corymb.objectives import LinearRegression, Regression
+from corymb.objectives.class_weight import weighed
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
@@ -24,6 +25,8 @@ from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import IN_A_ROW, Mark, Round, divergence, evaluated_loss, growth, noted_loss, record
 from corymb.runs.learners import check_model, learner_for
+from corymb.runs.own.callbacks import Start, StopRun
+from corymb.runs.own.metrics import with_own
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
@@ -45,6 +48,7 @@ class Session:
         self.fingerprint = plan.engine.fingerprint
         self.learner = learner_for(plan.model, self.schema, dropout=plan.settings.dropout)
         self.standard, moments = self._standard()
+        self.class_weight = self._class_weight(moments)
         objective = self.learner.objective
         if self.standard is not None:
             objective = Standardised(objective, self.standard)
@@ -75,6 +79,17 @@ class Session:
         fed.ledger.rounds += 2  # means, then deviations
         return standard, fed.ledger
 
+    def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:
+        """The weights of the classes, which the objective trains with from here on."""
+        given = self.plan.settings.class_weight
+        if given is None:
+            return None
+        fed = self.plan.federate(self.plan.engine)
+        fed.ledger = ledger
+        objective, weights = weighed(self.learner.objective, fed, given, self.schema.classes)
+        self.learner = self.learner._replace(objective=objective)
+        return weights
+
     def create_folder(self, start: Snapshot | None) -> None:
         """Create the run's folder; a snapshot to start from becomes its first checkpoint."""
         assert self.store is not None
@@ -97,13 +112,20 @@ class Session:
         self.at = placed_snapshot(start, self.plan.placement)
         return self.at
 
+    def about_to_start(self, start: Snapshot | None) -> Start:
+        """What the run is, for callbacks."""
+        seed = self.plan.settings.seed if start is None else start.seed
+        return Start(tuple(self.fed.names), self._config(seed), planned_rounds(self.plan.algorithm), len(self.history))
+
     def run(self, start: Snapshot | None, show: Progress) -> None:
         """Do round after round until the algorithm ends, it diverges, the time is up or the user presses Ctrl-C."""
         began, limit = time.perf_counter(), self.plan.max_seconds
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
                 for row in self._rounds(start):
-                    show(row)
+                    if self._told_to_stop(row, show):
+                        self.stopped = "callback"
+                        break
                     if self._diverged():
                         self.stopped = "diverged"
                         break
@@ -119,6 +141,17 @@ class Session:
             self._save()
             raise
         self._save()
+
+    def _told_to_stop(self, row: Round, show: Progress) -> bool:
+        """Show a round to the user's callbacks; an error of theirs is the user's, who keeps a checkpoint."""
+        try:
+            show(row)
+        except StopRun:
+            return True
+        except Exception:
+            self._save()
+            raise
+        return False
 
     def _rounds(self, start: Snapshot | None) -> Iterator[Round]:
         settings, fed = self.plan.settings, self.fed
@@ -142,7 +175,9 @@ class Session:
         if self._evaluation is None:
             plan = self.plan
             truth, parameters = plan.truth, plan.true_parameters
-            self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
+            found = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
+            own = plan.metrics
+            self._evaluation = with_own(found, self.fed, plan.algorithm, at, own) if own else found
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
@@ -232,7 +267,10 @@ class Session:
         )
 
     def _config(self, seed: int) -> dict[str, Any]:
-        return config_of(self.plan, self.engine, model=self.learner.name, seed=seed, fingerprint=self.fingerprint)
+        config = config_of(self.plan, self.engine, model=self.learner.name, seed=seed, fingerprint=self.fingerprint)
+        if self.class_weight is not None:
+            config["record"]["class_weight"] = self.class_weight
+        return config
 
     def _oracle_error(self, at: Snapshot) -> dict[str, float]:
         def open_fed() -> Federation:

@@ -29,7 +29,7 @@ from corymb.runs.folder.layout import (
 )
 from corymb.runs.history import Round
 from corymb.runs.standardise import Standard
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, first_line, require
 from corymb.wire import WireError, unpack
 
 KILLED = "killed"
@@ -49,9 +49,9 @@ def read_run(folder: str | Path) -> Parts:
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        text = str(error).strip().splitlines()
-        line = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-        raise InvalidInput(f"{place} cannot be read as a run: {line}.") from None
+        kind, line = type(error).__name__, first_line(error)
+        why = kind if line == kind else f"{kind}: {line}"
+        raise InvalidInput(f"{place} cannot be read as a run: {why}.") from None
 
 
 def is_finished(folder: str | Path) -> bool:
