@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from corymb.runs.own.callbacks import StopRun
     from corymb.runs.run import Run
     from corymb.runs.settings import RunSettings
+    from corymb.runs.tuning.study import tune
     from corymb.settings import InvalidInput
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ _HOMES = {
     "corymb.runs.own.callbacks": ["StopRun"],
     "corymb.runs.run": ["Run"],
     "corymb.runs.settings": ["RunSettings"],
+    "corymb.runs.tuning.study": ["tune"],
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
     "corymb.local": ["Descent"],
     "corymb.models": ["cnn", "mlp"],
@@ -121,6 +123,7 @@ __all__ = [
     "models",
     "objectives",
     "on_client",
+    "tune",
 ]
 
 

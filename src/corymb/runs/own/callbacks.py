@@ -39,7 +39,7 @@ class Callbacks:
     """
 
     def __init__(self, given: object = (), show: Callable[[Round], None] | None = None) -> None:
-        self.given = list(given) if isinstance(given, (list, tuple)) else [given]
+        self.given: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
         self.show = show
         for callback in self.given:
             _check(callback)
