@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from corymb.models import cnn, mlp
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
+    from corymb.runs.later.refresh import refresh
     from corymb.runs.own.callbacks import StopRun
     from corymb.runs.run import Run
     from corymb.runs.settings import RunSettings
@@ -69,6 +70,7 @@ _HOMES = {
     "corymb.data": ["FederatedDataset"],
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
+    "corymb.runs.later.refresh": ["refresh"],
     "corymb.runs.own.callbacks": ["StopRun"],
     "corymb.runs.run": ["Run"],
     "corymb.runs.settings": ["RunSettings"],
@@ -123,6 +125,7 @@ __all__ = [
     "models",
     "objectives",
     "on_client",
+    "refresh",
     "tune",
 ]
 

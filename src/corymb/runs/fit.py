@@ -18,7 +18,7 @@ from corymb.data.arrays import Values
 from corymb.data.features import as_array, is_image
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
-from corymb.runs.folder.reader import is_finished, read_config, read_environment
+from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.learners import Model
 from corymb.runs.own.callbacks import Callbacks
@@ -122,14 +122,19 @@ def start_run(
 ) -> Run:
     """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
-    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
+    rest: dict[str, Any] = {
+        "algorithm": algorithm,
+        "model": model,
+        "data_options": data_options,
+        "max_seconds": max_seconds,
+    }
     rest |= watch.fields()
     plan = partial(plan_for, data, settings, data_name=data_name, **rest)
-    with _session(plan, settings.threads, store) as session:
+    with session_for(plan, settings.threads, store) as session:
         at = None if start is None else placed_snapshot(start, session.plan.placement)
         if store is not None:
             session.create_folder(at)
-        return _finish(session, at, watch)
+        return finish(session, at, watch)
 
 
 def resume_run(
@@ -155,10 +160,17 @@ def resume_run(
     environment = read_environment(store.folder)
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     settings = replace(settings, keep_going=settings.keep_going or keep_going)
-    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
-    rest |= watch.fields()
+    rest: dict[str, Any] = {
+        "algorithm": algorithm,
+        "model": model,
+        "data_options": data_options,
+        "max_seconds": max_seconds,
+    }
+    rest |= watch.fields() | {"standard": read_standard(store.folder)}
+    if "refreshed" in config.get("record", {}):
+        rest["record"] = {"refreshed": config["record"]["refreshed"]}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
-    with _session(plan, settings.threads, store) as session:
+    with session_for(plan, settings.threads, store) as session:
         saved = store.reopen()
         start = session.restore(saved, environment)
         if longer:
@@ -166,11 +178,11 @@ def resume_run(
             assert now is not None
             check_longer(algorithm, before, now, start if ended else None)
             store.plan_anew(as_toml(with_rounds(config, now)))
-        return _finish(session, start, watch)
+        return finish(session, start, watch)
 
 
 @contextmanager
-def _session(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
+def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
     """A session that is ready to run; its folder is released afterwards."""
     with threads_set(threads), nullcontext() if store is None else closing(store):
         yield Session(plan(), store)
@@ -204,7 +216,8 @@ def _check_clusters(k: object, clients: int, name: str) -> None:
     require(not too_many, f"k={k} clusters are more than the {clients} clients of {name!r}.")
 
 
-def _finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
+def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
+    """Do the rounds of a session, and what comes at the end."""
     with _shown(watch.progress, session.plan.algorithm) as show:
         callbacks = Callbacks(watch.callbacks, show)
         callbacks.start(session.about_to_start(start))

@@ -24,7 +24,7 @@ from corymb.runs.learners import Model
 from corymb.runs.own.metrics import Metric
 from corymb.runs.serving import served_by
 from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.runs.standardise import NullObjective
+from corymb.runs.standardise import NullObjective, Standard
 from corymb.settings import InvalidInput, require, to_dict
 from corymb.trees import Params
 
@@ -95,6 +95,12 @@ class Plan:
     max_seconds: float | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """The user's own."""
+    standard: Standard | None = None
+    """How features are standardised, where that is settled already: by a run that goes on."""
+    living: int | None = None
+    """The clock of a run that goes on with its own clients: they keep its objective and what they remember by then."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What else there is to say of the run, for `record` in its config."""
 
     def __post_init__(self) -> None:
         limit = self.max_seconds
@@ -102,11 +108,14 @@ class Plan:
 
     def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
         """The same clients, sharing their examples, with an objective and empty client memory."""
-        return self.engine.open(placed(objective, self.placement), journal)
+        return self.engine if self.living is not None else self.engine.open(placed(objective, self.placement), journal)
 
     def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""
-        return Federation(engine, min_replies=self.settings.min_replies)
+        fed = Federation(engine, min_replies=self.settings.min_replies)
+        if self.living is not None:
+            fed.rewind(self.living)  # a federation that knows of no clock would have its clients forget everything
+        return fed
 
 
 def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint: str) -> dict[str, Any]:
@@ -131,6 +140,7 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
             "data": fingerprint,
             "clients": len(engine.names),
             "versions": versions(),
+            **plan.record,
         },
     }
 

@@ -178,6 +178,23 @@ class Run:
         examples = Examples(features, labels, torch.ones(len(labels)))
         return assign(self._objective(), self.models, used, examples, self.calibration)
 
+    def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
+        """Go on with new examples for the run's clients, and with new clients: a run that continues this one.
+
+        Arguments:
+            data: The data as they are now, of the same kind: all examples that each client has from here on.
+            rounds: How many more rounds; if not given, as many as the algorithm has.
+            options: `out`, a new folder; `model` and `algorithm`, where they are your own and the run was loaded;
+                `progress`, `callbacks` and `metrics` as for `fit`.
+
+        Models, and the clusters of clients that were there, stay; new clients get theirs in the first round. History
+        and ledger go on. Where models stay with clients, the run must be the one that `fit` returned, its clients the
+        same, and they serve the new run from then on.
+        """
+        import corymb  # what starts runs stands above this module
+
+        return corymb.refresh(self, data, rounds=rounds, **options)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
         ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}

@@ -23,7 +23,7 @@ from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
-from corymb.runs.history import IN_A_ROW, Mark, Round, divergence, evaluated_loss, growth, noted_loss, record
+from corymb.runs.history import IN_A_ROW, Mark, Round, divergence, evaluated_loss, growth, noted_loss, plain, record
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
@@ -71,8 +71,8 @@ class Session:
 
     def _standard(self) -> tuple[Standard | None, Ledger]:
         """The means and scales of raw features, and what it cost to ask for them."""
-        if not self.schema.standardise:
-            return None, Ledger()
+        if not self.schema.standardise or self.plan.standard is not None:
+            return self.plan.standard, Ledger()
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         standard = standard_of(fed, self.schema.features, targets=ours and self.schema.task == "regression")
@@ -96,8 +96,15 @@ class Session:
         self.environment["seed"] = seed = self.plan.settings.seed if start is None else start.seed
         files = initial_files(self._config(seed), self.environment, self.fed.names, self.schema, self.standard)
         self.store.create(files, self.environment["run"])
+        self.store.rounds.append([plain(row) for row in self.history])
         if start is not None:
             self.store.checkpoint(start, self._checkpoint_info())
+
+    def take_over(self, history: list[Round], ledger: Ledger, seconds: float) -> None:
+        """Begin where another run has ended."""
+        self.history, self.fed.ledger = history, ledger
+        self._logged = AuditCursor.of(ledger)
+        self.began -= seconds
 
     def restore(self, saved: Saved | None, environment: dict[str, Any]) -> Snapshot | None:
         """Take up the state of a checkpoint; None if there is none."""

@@ -127,7 +127,7 @@ def _initial_parts(place: Path) -> Parts:
         "names": tuple(clients["names"]),
         "config": _current(tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))),
         "schema": DataSchema.read(clients["schema"] if "schema" in clients else clients["kind"]),  # format 1: kind
-        "standard": _read_standard(place / STANDARD),
+        "standard": read_standard(place),
         "folder": place,
         "environment": json.loads((place / ENVIRONMENT).read_text(encoding="utf-8")),
     }
@@ -159,7 +159,9 @@ def restored_ledger(counts: Mapping[str, int], audit: Sequence[Mapping[str, Any]
     return Ledger(**counts, rejected=events("rejected"), abandoned=events("abandoned"))
 
 
-def _read_standard(path: Path) -> Standard | None:
+def read_standard(folder: Path) -> Standard | None:
+    """How the features of the run in a folder were standardised; None if they were not."""
+    path = folder / STANDARD
     if not path.exists():
         return None
     rows = unpack(path.read_bytes())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -123,7 +123,8 @@ def tune(
     chosen = dict(best.user_attrs["settings"])
     full = merged(fixed, nested(chosen))
     own = {name: value for name, value in to_dict(settings).items() if value != getattr(RunSettings(), name)}
-    words = [data_name or dataset.name, name_of(first), *_options({**full, **(data_options or {}), **own})]
+    called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
+    words = [called, name_of(first), *_options({**full, **(data_options or {}), **own})]
     words += ["--model", model] if isinstance(model, str) else []
     return Tuned(
         algorithm=task.configured(chosen),
@@ -234,7 +235,7 @@ def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> 
     except ImportError:
         raise InvalidInput("Optuna is not installed: pip install 'corymb[tune]'.") from None
     optuna.logging.set_verbosity(logging.ERROR)
-    direction = "maximize" if larger else "minimize"
+    direction: Literal["maximize", "minimize"] = "maximize" if larger else "minimize"
     if out is None:
         yield optuna.create_study(direction=direction)
         return
