@@ -20,7 +20,7 @@ from corymb.report.facts import (
     score_of,
     scores_of,
 )
-from corymb.runs.history import divergence
+from corymb.runs.history import divergence, readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -186,7 +186,8 @@ def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
         if losses is not None:
             known = losses[mine & np.isfinite(losses).all(1)]
             row["own loss"] = f"{known.min(1).mean():.3g}" if len(known) else "–"
-            row["margin"] = f"{np.median(margins(known)):.3g}×" if len(known) else "–"
+            middle = float(f"{np.median(margins(known)):.3g}") if len(known) else 0.0
+            row["margin"] = f"{readable(middle)}×" if len(known) else "–"
         rows.append(row)
     return rows
 
