@@ -166,9 +166,9 @@ def resume_run(
         "data_options": data_options,
         "max_seconds": max_seconds,
     }
-    rest |= watch.fields() | {"standard": read_standard(store.folder)}
-    if "refreshed" in config.get("record", {}):
-        rest["record"] = {"refreshed": config["record"]["refreshed"]}
+    rest |= watch.fields()
+    if "refreshed" in config.get("record", {}):  # its features are standardised as those that it began with
+        rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
     with session_for(plan, settings.threads, store) as session:
         saved = store.reopen()
