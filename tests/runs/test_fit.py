@@ -286,6 +286,13 @@ def test_a_run_that_diverges_goes_on_if_asked(caplog):
     assert caplog.text.count("the run diverges") == 1
 
 
+def test_a_run_that_diverged_is_resumed_to_its_end_if_asked(tmp_path):
+    fit(DIVERGING, small.prices(), evaluate_every=1, out=tmp_path / "run")
+    run = fit(DIVERGING, small.prices(), resume=tmp_path / "run", keep_going=True)
+    assert (run.stopped, len(run.history)) == ("", 9)
+    assert same_models(run, fit(DIVERGING, small.prices(), evaluate_every=1, keep_going=True))
+
+
 def test_a_resumed_run_keeps_the_count_and_warns_once(tmp_path, caplog):
     def cut(row):
         if row["clock"] == 4:
