@@ -110,7 +110,9 @@ class Network:
                 functional_call(self._in_training, params, (x,))
             self._draws = dropout.layers > 0
             if self._draws and self.dropout == "refuse":
-                raise InvalidInput(f"The model {type(self.module).__name__} drops features out in training: {_FIX}.")
+                raise InvalidInput(
+                    f"The model {type(self.module).__name__} drops features out in training: take that out, or {_OFF}."
+                )
         if not self._draws:
             return self(params, x)
         with KeyedDropout(draws, len(x)):
@@ -170,7 +172,7 @@ def refuse_coupled(module: nn.Module) -> None:
             )
 
 
-_FIX = "take dropout out, or switch it all off with dropout='off'"
+_OFF = "switch all dropout off with dropout='off'"
 
 
 def refuse_dropout(module: nn.Module, *, every: bool) -> bool:
@@ -184,7 +186,7 @@ def refuse_dropout(module: nn.Module, *, every: bool) -> bool:
         inside = isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
         if every or inside:
             where = " inside torch's own code, where it cannot draw from keys" if inside else ""
-            raise InvalidInput(f"Layer {name!r} ({kind}) has dropout {rate}{where}: {_FIX}.")
+            raise InvalidInput(f"Layer {name!r} ({kind}) has dropout {rate}{where}: set it to 0, or {_OFF}.")
         found |= plain
     return found
 

@@ -161,8 +161,7 @@ LEARNERS = {
     "transposed weight": Learner(network(Turning), classification),
     "unused parameter": Learner(network(Unused), classification),
     "turned linear": Learner(network(Turned), classification),
-    "dropout": Learner(network(Dropping), classification, FUSED),
-    "weighed classes": Learner(
-        lambda: Classification(Network(mlp(4, [5], 3), dtype=DOUBLE), 3, (0.5, 1.0, 3.0)), classification, FUSED
+    "dropout": Learner(  # and weights of classes: all that sets the loss of training apart
+        lambda: Classification(Network(Dropping, dtype=DOUBLE), 3, (0.5, 1.0, 3.0)), classification, FUSED
     ),
 }

@@ -12,7 +12,7 @@ def test_the_command_searches_and_ends_with_the_run_to_make(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic")
     line = (
-        "tune clinic fedavg --label outcome --rounds 2 --local.steps 3 --trials 2 --param local.lr=log:0.01:1 --out st"
+        "tune clinic fedavg --label outcome --rounds 1 --local.steps 3 --trials 2 --param local.lr=log:0.01:1 --out st"
     )
     assert main(line.split()) == 0
     out, err = capsys.readouterr()
@@ -20,7 +20,7 @@ def test_the_command_searches_and_ends_with_the_run_to_make(tmp_path, monkeypatc
     first, second, command = out.splitlines()
     assert first.startswith("Best of 2 trials: local.lr 0.")
     assert "held out; test examples took no part" in second
-    assert command.startswith("corymb run clinic fedavg --rounds 2 --local.steps 3 --local.lr 0.")
+    assert command.startswith("corymb run clinic fedavg --rounds 1 --local.steps 3 --local.lr 0.")
     assert command.endswith("--label outcome")
     assert main([*line.split(), "--json", "-q"]) == 0
     out, err = capsys.readouterr()
