@@ -59,6 +59,15 @@ def tune_any(
 
 
 def _tune(given_values: Mapping[str, Any], output: Tuning) -> int:
+    try:
+        return _search(given_values, output)
+    except KeyboardInterrupt:
+        rest = "the same command goes on" if output.out else "with --out it could have gone on"
+        print(f"corymb: stopped; {rest}.", file=sys.stderr)
+        return Exit.INTERRUPTED
+
+
+def _search(given_values: Mapping[str, Any], output: Tuning) -> int:
     request = Request.read(merged(read_toml(output.config) if output.config else {}, given_values))
     found = tune(
         request.algorithm,
