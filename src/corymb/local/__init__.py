@@ -55,15 +55,15 @@ def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
     return scores(client, _one_row(params), on)[0]
 
 
-def gradient(client: Client, params: Params, on: Examples | None = None) -> Params:
-    """The gradient of the mean loss."""
-    return as_params(params, leave(client, Gradient(), params, on or client.train))
+def gradient(client: Client, params: Params, on: Examples | None = None, purpose: str = "gradient") -> Params:
+    """The gradient of the mean training loss; `purpose` picks the key of what is random in it, such as dropout."""
+    return as_params(params, leave(client, Gradient(), params, on or client.train, client.key(purpose)))
 
 
 def descend(
     client: Client, params: Params, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
-    """The model after descent from `params`; `purpose` picks the key that orders the batches."""
+    """The model after descent from `params`; `purpose` picks the key of batches and dropout."""
     return as_params(params, leave(client, Descending(how), params, on or client.train, client.key(purpose)))
 
 

@@ -59,7 +59,7 @@ class Run:
     standard: Standard | None = None
     """Means and scales of the features, if they were standardised."""
     stopped: str = ""
-    """Why the run ended early: `interrupted`, `max_seconds`, `diverged` or `killed`; empty if it did not."""
+    """Why the run ended early: `interrupted`, `max_seconds`, `diverged`, `callback` or `killed`; else empty."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
     """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of
@@ -197,6 +197,23 @@ class Run:
         examples = Examples(features, labels, torch.ones(len(labels)))
         return assign(self._objective(), self.models, used, examples, self.calibration)
 
+    def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
+        """Go on with new examples for the run's clients, and with new clients: a run that continues this one.
+
+        Arguments:
+            data: The data as they are now, of the same kind: all examples that each client has from here on.
+            rounds: How many more rounds; if not given, as many as the algorithm has.
+            options: `out`, a new folder; `model` and `algorithm`, where they are your own and the run was loaded;
+                `progress`, `callbacks` and `metrics` as for `fit`.
+
+        Models, and the clusters of clients that were there, stay; new clients get theirs in the first round. History
+        and ledger go on. Where models stay with clients, the run must be the one that `fit` returned, its clients the
+        same, and they serve the new run from then on.
+        """
+        import corymb  # what starts runs stands above this module
+
+        return corymb.refresh(self, data, rounds=rounds, **options)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
         ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}
@@ -231,7 +248,8 @@ class Run:
         recorded = parts["config"]["model"]
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
             model = recorded
-        objective = None if model is None else learner_for(model, parts["schema"]).objective
+        dropout = parts["config"].get("dropout", "on")
+        objective = None if model is None else learner_for(model, parts["schema"], dropout=dropout).objective
         return Run(**parts, objective=objective)
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:
