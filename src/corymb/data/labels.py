@@ -18,7 +18,8 @@ from torch import Tensor
 from corymb.data.features import Array
 from corymb.settings import InvalidInput, require
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "density"]
+"""A density is learned from features alone; labels, where there are any, are the true clusters of examples."""
 RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""
 

@@ -76,7 +76,9 @@ class Run:
 
     @property
     def labels(self) -> dict[str, int]:
-        """Each client's cluster, by name; -1 for none."""
+        """Each client's cluster, by name; -1 for none. Empty where every example has a cluster of its own."""
+        if self.served == "points":
+            return {}
         return dict(zip(self.names, self.snapshot.labels.tolist(), strict=True))
 
     @property

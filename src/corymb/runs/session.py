@@ -43,7 +43,8 @@ class Session:
         self.plan, self.store = plan, store
         self.schema = DataSchema.read(plan.engine.schema)
         self.fingerprint = plan.engine.fingerprint
-        self.learner = learner_for(plan.model, self.schema, dropout=plan.settings.dropout)
+        model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
+        self.learner = learner_for(model, self.schema, dropout=plan.settings.dropout)
         self.standard, moments = self._standard()
         objective = self.learner.objective
         if self.standard is not None:
@@ -142,7 +143,7 @@ class Session:
         if self._evaluation is None:
             plan = self.plan
             truth, parameters = plan.truth, plan.true_parameters
-            self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
+            self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters, classes=self.schema.classes)
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
@@ -208,7 +209,7 @@ class Session:
         if self.history:
             self._evaluate_into(self.history[-1], at)
         metrics = {**found.metrics, **({} if self.stopped else self._oracle_error(at))}
-        own = served_by(plan.algorithm) == "own"
+        own = served_by(plan.algorithm) in ("own", "points")
         fits = Fits() if own else model_fits(self.fed, at)
         return Run(
             snapshot=on_cpu(at),

@@ -110,7 +110,7 @@ class Kernels:
             for batch, _ in _batches(on, key, how):
                 fused_step(objective, params, batch, how.lr)
             return params
-        stepper = Stepper(how, list(params.values()))
+        stepper = Stepper(how, list(params.values()), stacked=True)
         for batch, active in _batches(on, key, how):
             stepper.step(list(_gradients(objective, params, batch).values()), active)
         return params
