@@ -85,9 +85,9 @@ class UIFCA:
     """The generative model of a cluster; `gaussian` is the one to try first on data of your own."""
     rounds: int = 20
     """Cluster rounds T: how often examples are relabelled."""
-    exchanges: int = 5
+    exchanges: int = 2
     """Communication rounds τ in each of them; `gaussian` needs one and takes one."""
-    local: Descent = Descent(lr=0.02, steps=20, batch=100, optimiser="adam", clip_gradient=100.0)
+    local: Descent = Descent(lr=0.05, steps=20, optimiser="adam", clip_gradient=100.0)
     """What a client does with each model, on its own examples of that cluster."""
     init: Literal["random", "kfed"] = "random"
     """The labels to begin with: at random, or k-FED's."""

@@ -21,6 +21,8 @@ from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import clusters_in_use
+from corymb.keys import fold, root
+from corymb.objectives.density import Density
 from corymb.objectives.module import Units, module_of
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
@@ -179,6 +181,31 @@ class Run:
         labels = labels.to(self._dtype) if labels.is_floating_point() else labels
         examples = Examples(features, labels, torch.ones(len(labels)))
         return assign(self._objective(), self.models, used, examples, self.calibration)
+
+    def assign_points(self, x: ArrayLike) -> Array:
+        """The cluster of each example by itself: that of the model under which its loss is least.
+
+        For runs that learned densities, whose models need no labels; features are in the units of the run's data.
+        """
+        objective = self._density("assign_points")
+        with torch.no_grad():
+            x = self._examples(x)
+            each = [objective.predict(take(self.models, j), x) for j in range(self.snapshot.k)]
+        return torch.stack(each).argmax(0).numpy()
+
+    def sample(self, cluster: int, n: int, seed: int = 0) -> Array:
+        """n new examples from a cluster's density, in the units and the shape of the run's data."""
+        require(n >= 1, f"n must be at least 1, got {n}.")
+        self._density("sample")
+        drawn = self.objective.sample(self.model(cluster), fold(root(seed), "sample", cluster), n)  # type: ignore[union-attr]
+        drawn = drawn.reshape(n, *self.schema.features)
+        return (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
+
+    def _density(self, wish: str) -> Objective:
+        objective = self._objective()
+        learns = isinstance(self.objective, Density)
+        require(learns, f"{wish} is for runs that learned densities (uifca, kfed): this one has {self.config['model']}.")
+        return objective
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
