@@ -31,9 +31,11 @@ def test_cells_are_kept_and_not_run_again(tmp_path):
     assert RUNS == ["a/x/2", "a/x/3"]
     assert first.results["a/x/2"]["square"] == 4
     assert list(both.results) == ["a/x/3", "a/x/2"]
-    assert not both.failed and not both.left
+    assert not both.failed
+    assert not both.left
     kept = json.loads((tmp_path / "a" / "x" / "2.json").read_text())
-    assert kept["cell"] == "a/x/2" and kept["result"] == {"square": 4, "third": 0.333333}
+    assert kept["cell"] == "a/x/2"
+    assert kept["result"] == {"square": 4, "third": 0.333333}
     assert both.results["a/x/2"] == kept["result"]
 
 
@@ -46,13 +48,15 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
 
 def test_without_time_nothing_is_begun(tmp_path):
     cells = run_cells(f"{HERE}:square", ["a/x/1"], tmp_path, seconds=-1)
-    assert cells.left == ["a/x/1"] and not cells.results
+    assert cells.left == ["a/x/1"]
+    assert not cells.results
 
 
 def test_processes_are_given_up_when_time_is_up(tmp_path):
     began = time.monotonic()
     cells = run_cells(f"{HERE}:sleepy", ["a/0", "a/1"], tmp_path, workers=2, seconds=15)
-    assert list(cells.results) == ["a/0"] and cells.left == ["a/1"]
+    assert list(cells.results) == ["a/0"]
+    assert cells.left == ["a/1"]
     assert time.monotonic() - began < 40
     assert list(tmp_path.rglob("*.part")) == []
 

@@ -1,7 +1,7 @@
 """k-FED: k-means at every client, and k-means of the clients' centres, in one exchange.
 
-Dennis, Li, Smith: Heterogeneity for the Win: One-Shot Federated Clustering. ICML 2021 (k′: `centres`); Chung: Efficient
-Clustering Frameworks for Federated Learning Systems. UC Berkeley 2023 (Algorithm 2, with k′ = k).
+Dennis, Li, Smith: Heterogeneity for the Win: One-Shot Federated Clustering. ICML 2021 (its k': `centres`); Chung:
+Efficient Clustering Frameworks for Federated Learning Systems. UC Berkeley 2023 (Algorithm 2, with k' = k).
 
 Every client clusters its own examples and sends its centres; the server clusters the centres and sends back its own;
 an example is in the cluster of the centre that it belongs to at home.
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from corymb.algorithms.parts.local_centres import CENTRES, nearest_centre, space_of, start_from_centres
-from corymb.algorithms.parts.points import label_points, serve_points
+from corymb.algorithms.parts.points.centres import CENTRES, nearest_centre, space_of, start_from_centres
+from corymb.algorithms.parts.points.labels import label_points, serve_points
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples

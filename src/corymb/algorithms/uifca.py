@@ -1,6 +1,6 @@
 """UIFCA: a cluster for every example, by k generative models with exact likelihood.
 
-Chung, Ghosh, Yin, Lee, Ramchandran in Chung: Efficient Clustering Frameworks for Federated Learning Systems. UC Berkeley,
+Chung, Ghosh, Yin, Lee, Ramchandran: Efficient Clustering Frameworks for Federated Learning Systems. UC Berkeley,
 Technical Report EECS-2023-212, chapter 4 (Algorithms 3 to 5). K: `k`, T: `rounds`, τ: `exchanges`, M: `local.steps`,
 N: `local.batch`, η: `local.lr`.
 
@@ -14,8 +14,8 @@ Departures from the report:
   over each cluster instead of training, in a space of principal components found federatedly where examples are long.
 * Models go on from one cluster round to the next, as in the report's text; `reinitialise` is its Algorithm 4.
 * Clients use Adam and clip gradients; the affine flow's parameters are those of the inverse map (`models/flows`).
-* `init="kfed"` begins with k-FED's labels, `restarts` keeps the run with the highest likelihood, `prior` lets a client's
-  own shares of clusters weigh in, `settled` ends a run in which hardly a label changes.
+* `init="kfed"` begins with k-FED's labels, `restarts` keeps the run with the highest likelihood, `prior` lets a
+  client's own shares of clusters weigh in, `settled` ends a run in which hardly a label changes.
 * A cluster without an example keeps its model.
 """
 
@@ -23,17 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from corymb.algorithms.parts.gaussians import fit_gaussians, relabel_and_sum
-from corymb.algorithms.parts.local_centres import start_from_centres
-from corymb.algorithms.parts.points import LOSS, MOVED, choose, label_points, members, serve_points
+from corymb.algorithms.parts.points.centres import start_from_centres
+from corymb.algorithms.parts.points.gaussians import fit_gaussians, relabel_and_sum
+from corymb.algorithms.parts.points.labels import LOSS, MOVED, choose, label_points, members, serve_points
+from corymb.algorithms.parts.points.space import find_space
 from corymb.algorithms.parts.restarts import Restarts
-from corymb.algorithms.parts.space import find_space
 from corymb.algorithms.parts.then import stages
 from corymb.core.client import Client, Share, Shares, on_client
 from corymb.core.federation import Federation, Sums
@@ -181,7 +181,8 @@ class UIFCA:
             t, exchange = divmod(r, self._exchanges)
             relabel = exchange == 0 and t > 0
             models, sums = self._learn(fed, at, new=exchange == 0, relabel=relabel)
-            notes, carry = {}, {}
+            notes: dict[str, Any] = {}
+            carry: dict[str, Tensor] = {}
             if relabel:
                 total = sums.weight.sum()
                 notes = {name: float(sums.total[said].sum() / total) for name, said in SAID.items()}

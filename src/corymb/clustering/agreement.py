@@ -30,7 +30,8 @@ def normalised_information(table: Tensor) -> float:
 
 
 def _entropy(shares: Tensor) -> Tensor:
-    return -torch.special.xlogy(shares, shares).sum()
+    entropy: Tensor = -torch.special.xlogy(shares, shares).sum()
+    return entropy
 
 
 def matched_accuracy(table: Tensor) -> tuple[float, Tensor]:

@@ -76,7 +76,9 @@ NAMES: Mapping[str, NamedDataset] = MappingProxyType(
         ),
         "gaussians": NamedDataset("no labels: examples of four Gaussians at 4 clients x 1000", points.gaussians),
         "subspace": NamedDataset("no labels: examples of four subspaces at 4 clients x 1000", points.subspace),
-        "mnist-digits": NamedDataset("no labels: MNIST, clusters by digit, 10 clients; downloaded once", points.mnist_digits),
+        "mnist-digits": NamedDataset(
+            "no labels: MNIST, clusters by digit, 10 clients; downloaded once", points.mnist_digits
+        ),
         "mnist-rotation-points": NamedDataset(
             "no labels: MNIST's threes in four rotations, 4 clients; downloaded once", points.mnist_rotation_points
         ),

@@ -38,7 +38,8 @@ class Contrastive:
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """The embedding of every view, of length 1: m pictures views d."""
-        return normalize(self.network(params, x.flatten(0, 2)), dim=-1).unflatten(0, x.shape[:3])
+        embedded: Tensor = normalize(self.network(params, x.flatten(0, 2)), dim=-1).unflatten(0, x.shape[:3])
+        return embedded
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
         """Minus the log of the share that other views of the same picture have of all other views: the crowd's mean."""

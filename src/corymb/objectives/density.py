@@ -15,7 +15,7 @@ from corymb.trees import Params
 
 
 class Density:
-    """log p(x) = log N(f(x); 0, 1) + log |det f′(x)| of a flow f, in nats."""
+    """log p(x) = log N(f(x); 0, 1) + log |det Df(x)| of a flow f, in nats."""
 
     score_name = "log_density"
     higher_is_better = True

@@ -125,7 +125,7 @@ def read_cell(folder: Path, name: str) -> Any:
 
 def write_cell(folder: Path, name: str, value: dict[str, Any]) -> dict[str, Any]:
     """Keep what a cell gave, and give it back as it is kept: the file is there whole, or not at all."""
-    kept: dict[str, Any] = _rounded(value)
+    kept: dict[str, Any] = rounded(value)
     place = place_of(folder, name)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8", suffix=".part") as file:
@@ -134,10 +134,10 @@ def write_cell(folder: Path, name: str, value: dict[str, Any]) -> dict[str, Any]
     return kept
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Six digits of every number: enough to read, and small."""
     if isinstance(value, dict):
-        return {name: _rounded(item) for name, item in value.items()}
+        return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value]
+        return [rounded(item) for item in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -29,11 +29,12 @@ from corymb.objectives.contrastive import Contrastive
 from corymb.trees import Params, take
 
 VIEWS, CROWD = 4, 64
+MOST = 2048
+"""Pictures of a client that the encoder learns from."""
 FEATURES = 128
 GPU = torch.cuda.is_available()
-TRAINING = FedAvg(
-    rounds=60 if GPU else 8, local=Descent(lr=1e-3, steps=25, batch=1, optimiser="adam")
-)
+TRAINING = FedAvg(rounds=60 if GPU else 8, local=Descent(lr=1e-3, steps=25, batch=1, optimiser="adam"))
+TEMPERATURE = 0.2
 BODY = "0."
 """Prefix of the parameters that make the representation; the others are the head that only training needs."""
 
@@ -77,10 +78,10 @@ def crowds_of(data: FederatedDataset, seed: int) -> FederatedDataset:
     rng = np.random.default_rng(seed)
     parts = []
     for first, last in pairwise(data.train.offsets.tolist()):
-        rows = rng.permutation(np.arange(first, last))
+        rows = rng.permutation(np.arange(first, last))[:MOST]
         parts.append(np.resize(rows, (-(-len(rows) // CROWD), CROWD)))
     chosen = torch.from_numpy(np.concatenate(parts)).flatten()
-    views = torch.stack([distorted(data.train.x, rng)[chosen] for _ in range(VIEWS)], 1)
+    views = torch.stack([distorted(data.train.x[chosen], rng) for _ in range(VIEWS)], 1)
     x, y = views.unflatten(0, (-1, CROWD)), torch.zeros(len(chosen) // CROWD, dtype=torch.int64)
     offsets = offsets_of(torch.tensor([len(part) for part in parts]))
     empty = Ragged(x[:0], y[:0], torch.zeros_like(offsets))

@@ -1,227 +1,54 @@
-"""The experiments of Chung's report on UIFCA (UC Berkeley 2023, chapter 4): Tables 4.1 to 4.3, Figures 4.3, 4.4, 4.6.
+"""Chung's report on UIFCA (UC Berkeley 2023, chapter 4): Tables 4.1 to 4.3 and Figures 4.3, 4.4, 4.6, beside ours.
 
-Every cell is `setting/method/seed` and gives plain numbers. On a machine without a GPU the pictures are fewer
-(`PER_CLASS`), which each cell says.
+Cells are run by `uifca_cells.work` and kept one by one; tables are made of whatever there is.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import numpy as np
-import torch
+from corymb.recipes.uifca_cells import REPRESENTED
+from corymb.recipes.uifca_cells import work as work
 
-from corymb.algorithms import UIFCA, FedAvg, KFed, Oracle
-from corymb.core.objective import Examples
-from corymb.core.snapshot import Algorithm
-from corymb.data.built_in import points
-from corymb.data.dataset import FederatedDataset
-from corymb.data.ragged import Ragged, select
-from corymb.keys import fold, root
-from corymb.local import Descent
-from corymb.local.reference import descend_one
-from corymb.models.flows import Affine, Pixels, Projected, RealNVP
-from corymb.models.flows.coupling import Mask
-from corymb.objectives import Density
-from corymb.recipes import encoder
-from corymb.runs.fit import fit
-from corymb.runs.run import Run
-
+PARTIAL = True
+"""Tables can be made while cells are missing."""
 Results = Mapping[str, Any]
 SHARES = ("0", "0.25", "0.5", "0.75", "1")
 """The values of p."""
 DIGITS = (2, 3, 4, 5)
 """The digits that are turned."""
-GPU = torch.cuda.is_available()
-PER_CLASS = None if GPU else 250
-"""Pictures of each cluster: all, or few where there is no GPU."""
-STEP = Descent(lr=1e-3, steps=25, batch=128, optimiser="adam", clip_gradient=100.0)
-REALNVP = UIFCA(k=10, density="realnvp", rounds=10, exchanges=4 if GPU else 2, local=STEP)
-
-
-def flow(side: int = 14, mask: Mask = "cyclic", hidden: int = 64) -> Density:
-    """RealNVP of small pictures."""
-    return Density(Pixels(RealNVP(side**2, side=side, mask=mask, hidden=hidden)))
-
-
-# ---- the data of a setting
-
-
-def data_of(setting: str, seed: int, side: int = 28) -> FederatedDataset:
-    """The data of a setting such as `subspace-0.25` or `rotated-3-0.5`."""
-    kind, *rest = setting.split("-")
-    p = float(rest[-1])
-    if kind == "gaussians":
-        return points.gaussians(seed, p=p)
-    if kind in ("subspace", "subspace10"):
-        return points.subspace(seed, p=p, k=10 if kind == "subspace10" else 4)
-    if kind == "rotated":
-        return points.mnist_rotation_points(seed, p=p, digit=int(rest[0]), side=side, per_class=PER_CLASS)
-    return points.mnist_digits(seed, p=p, side=side, per_class=PER_CLASS)
-
-
-def clusters_of(setting: str) -> int:
-    """The number of clusters of a setting."""
-    return 10 if setting.startswith(("digits", "representations", "subspace10")) else 4
-
-
-# ---- the methods
-
-
-def _affine(k: int, **options: Any) -> UIFCA:
-    return UIFCA(k=k, **options)
-
-
-METHODS: Mapping[str, Callable[[int], Algorithm]] = {
-    "kfed": lambda k: KFed(k=k),
-    "affine": lambda k: UIFCA(k=k),
-    "affine-best-of-3": lambda k: UIFCA(k=k, restarts=3),
-    "affine-kfed": lambda k: UIFCA(k=k, init="kfed"),
-    "shift-best-of-5": lambda k: UIFCA(k=k, density="shift", restarts=5),
-    "diagonal-best-of-5": lambda k: UIFCA(k=k, density="diagonal", restarts=5),
-    "realnvp": lambda k: _with_k(REALNVP, k),
-    "realnvp-kfed": lambda k: _with_k(REALNVP, k, init="kfed"),
-    "gaussian": lambda k: UIFCA(k=k, density="gaussian", rounds=30),
-    "gaussian-kfed": lambda k: UIFCA(k=k, density="gaussian", rounds=30, init="kfed"),
-    "gaussian-kfed-prior": lambda k: UIFCA(k=k, density="gaussian", rounds=30, init="kfed", prior=True),
-}
-
-
-def _with_k(algorithm: UIFCA, k: int, **options: Any) -> UIFCA:
-    from dataclasses import replace
-
-    return replace(algorithm, k=k, **options)
-
-
-def cluster_points(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """A table's cell: how well examples are clustered."""
-    algorithm = METHODS[method](clusters_of(setting))
-    small = method.startswith("realnvp")
-    data = data_of(setting, seed, side=14 if small else 28)
-    if setting.startswith("representations"):
-        data = encoder.represented(data, encoder.trained(data_of(setting, seed), seed))
-    synthetic = setting.startswith(("gaussians", "subspace"))
-    run = fit(
-        algorithm, data, flow() if small else None, seed=seed, evaluate_every=0, device="cpu" if synthetic else "auto"
-    )
-    return {**_numbers(run), "images": int(data.sizes.sum())}
-
-
-def _numbers(run: Run) -> dict[str, Any]:
-    return {"metrics": dict(run.metrics), "seconds": run.seconds, "rounds": len(run.history)}
-
-
-# ---- Table 4.2: can two flows tell two digits apart?
-
-
-def ablation(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Two RealNVPs, one trained on twos and one on threes: the share of pictures that are likelier under their own."""
-    whole = points.mnist_digits(seed, p=1.0, side=14, per_class=PER_CLASS)
-    data = _only(whole, (2, 3))
-    if "background" in method:
-        data = points.random_background(data, seed)
-    mask: Mask = "cyclic" if "cyclic" in method else "checkerboard"
-    rounds = 40 if GPU else 12
-    oracle = Oracle(groups=(0, 1), inner=FedAvg(rounds=rounds, local=STEP))
-    run = fit(oracle, data, flow(mask=mask), seed=seed, evaluate_every=0)
-    found = {part: _right(run, rows) for part, rows in (("train", data.train), ("test", data.test))}
-    return {**found, "images": int(data.sizes.sum())}
-
-
-def _only(data: FederatedDataset, digits: Sequence[int]) -> FederatedDataset:
-    """Some clients of data in which each has a digit of its own, numbered anew."""
-
-    def part(rows: Ragged) -> Ragged:
-        chosen = select(rows, torch.tensor(digits))
-        return chosen._replace(y=torch.searchsorted(torch.tensor(digits), chosen.y))
-
-    return FederatedDataset(
-        name=data.name,
-        names=tuple(data.names[digit] for digit in digits),
-        train=part(data.train),
-        test=part(data.test),
-        task="density",
-        classes=tuple(str(digit) for digit in digits),
-    )
-
-
-def _right(run: Run, rows: Ragged) -> float:
-    labels = np.concatenate([run.assign_points(part.numpy()) for part in rows.x.split(4096)])
-    return float((labels == rows.y.numpy()).mean())
-
-
-# ---- the figures
-
-
-def curve(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Figure 4.3: purity after every cluster round."""
-    algorithm = UIFCA(k=clusters_of(setting), init="kfed" if method == "kfed" else "random")
-    data = data_of(setting, seed)
-    run = fit(algorithm, data, seed=seed, evaluate_every=algorithm.exchanges, device="cpu")
-    return {"purity": [row["metrics"]["purity"] for row in run.history if "metrics" in row]}
-
-
-def one_cluster_round(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Figure 4.4: purity while models train on labels that stay as they are, and the purity of those labels."""
-    data = data_of(setting, seed, side=14)
-    k = clusters_of(setting)
-    start = fit(KFed(k=k), data, seed=seed, evaluate_every=0).metrics["purity"]
-    algorithm = _with_k(REALNVP, k, init="kfed", rounds=1, exchanges=40 if GPU else 10)
-    run = fit(algorithm, data, flow(), seed=seed, evaluate_every=1)
-    rows = [row for row in run.history if "metrics" in row and row["stage"].startswith("rounds")]
-    return {"start": start, "purity": [row["metrics"]["purity"] for row in rows]}
-
-
-def overfitting(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Figure 4.6: the mean loss of right and wrong members of cluster 1 under both models, while both train.
-
-    Two Gaussian clusters of 32 dimensions, m points in all; a third of each cluster's set belongs to the other.
-    """
-    m = int(method.removeprefix("m"))
-    data = points.gaussians(seed, k=2, m=m // 2, scale=1.0, test=0)
-    x, true = data.train.x.double(), data.train.y
-    wrong = torch.arange(len(true)) % 3 == 0
-    given = torch.where(wrong, 1 - true, true)
-    objective = Density(Affine(32), dtype=torch.float64)
-    models = [objective.init(fold(root(seed), "models")) for _ in range(2)]
-    how, losses = Descent(lr=0.005, steps=10, optimiser="adam"), []
-    for t in range(40):
-        for j in range(2):
-            own = Examples(x[given == j], true[given == j], torch.ones(int((given == j).sum()), dtype=torch.float64))
-            models[j] = descend_one(objective, models[j], own, root(t), how)
-        first = given == 0
-        each = [-objective.predict(model, x) for model in models]
-        losses.append([float(each[j][first & (wrong == w)].mean()) for w in (False, True) for j in range(2)])
-    return {"losses": losses, "columns": ["right, model 1", "right, model 2", "wrong, model 1", "wrong, model 2"]}
-
-
-# ---- all cells
-
-KINDS: Mapping[str, Callable[[str, str, int], dict[str, Any]]] = {
-    "ablation": ablation,
-    "curve": curve,
-    "one_cluster_round": one_cluster_round,
-    "overfitting": overfitting,
-}
 TABLE_41 = {
     "subspace": ("affine-best-of-3", "affine", "kfed"),
     "subspace10": ("kfed",),
     "gaussians": ("affine-kfed", "shift-best-of-5", "kfed", "affine", "diagonal-best-of-5"),
 }
 TABLE_43 = {
-    "digits": ("gaussian-kfed", "gaussian-kfed-prior", "kfed", "realnvp", "realnvp-kfed"),
-    "rotated": ("gaussian-kfed", "kfed", "realnvp", "realnvp-kfed", "gaussian-kfed-prior"),
-    "representations": ("gaussian-kfed", "gaussian-kfed-prior", "kfed", "gaussian"),
+    "digits": ("gaussian-kfed", "kfed", "realnvp", "gaussian-kfed-prior", "gaussian-kfed-best-of-5", "realnvp-kfed"),
+    "rotated": ("gaussian-kfed", "kfed", "realnvp", "gaussian-kfed-prior", "gaussian-kfed-best-of-5", "realnvp-kfed"),
+    "representations": ("encoder",),
 }
+
+
+LATER = ("realnvp-kfed", "gaussian-kfed-best-of-5")
+"""What no claim is about."""
 
 
 def jobs(seeds: int) -> list[str]:
     """Every cell as setting/method/seed, what matters most first: Table 4.3 with three seeds at most, then 4.2, 4.1."""
-    return [*table_43(min(seeds, 3)), *table_42(min(seeds, 3)), *figures(), *table_41(seeds)]
+    mnist = table_43(min(seeds, 3))
+    later = [name for name in mnist if name.split("/")[1] in LATER]
+    first = [name for name in mnist if name not in later]
+    return [*first, *table_42(min(seeds, 3)), *figures(), *table_41(seeds), *encoders(), *later]
+
+
+def encoders() -> list[str]:
+    """Other encoders, for whoever wants to know what was tried."""
+    return [
+        f"representations-0/encoder-{temperature}-{rounds}/0" for rounds in (60, 240) for temperature in (0.1, 0.2, 0.5)
+    ]
 
 
 def table_41(seeds: int) -> list[str]:
@@ -265,10 +92,139 @@ def figures() -> list[str]:
     ]
 
 
-def work(job: str) -> dict[str, Any]:
-    """The results of one cell, as plain numbers."""
-    *kind, setting, method, seed = job.split("/")
-    if setting == "ablation":
-        return ablation(setting, method, int(seed))
-    run = KINDS[kind[0]] if kind else cluster_points
-    return run(setting, method, int(seed))
+# ---- what the results say
+
+REPORT: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "subspace": {"uifca": (100, 100, 100, 100, 100)},
+    "subspace10": {"kfed": (11.5, 11.7, 12.5, 15.8, 19.3)},
+    "gaussians": {"uifca": (100, 100, 100, 100, 100), "kfed": (100, 100, 100, 100, 100)},
+    "rotated": {"uifca": (63.5, 60.8, 63.4, 79.5, 79.6), "kfed": (92.2, 87.1, 80.5, 78.3, 100)},
+    "digits": {"uifca": (34.2, 31.3, 33.7, 38.9, 43.1), "kfed": (57.0, 59.1, 53.3, 51.6, 62.3)},
+    "representations": {"uifca": (43.6, 56.4, 78.2, 79.5, 99.5), "kfed": (86.0, 80.2, 63.1, 57.6, 96.8)},
+}
+"""The report's purities (%), by p. Its k-FED row on subspaces is one of ten clusters."""
+REPORT_42 = {"default": 50.7, "background": 95.09, "cyclic": 99.0, "background+cyclic": 98.6}
+
+
+def purities(results: Results, setting: str, method: str, which: str = "purity") -> list[float]:
+    """Purity (%) of every seed that has been run."""
+    prefix, found = f"{setting}/{method}/", []
+    for name, value in results.items():
+        if name.startswith(prefix):
+            found.append(100 * value["metrics"][which])
+        elif setting.startswith("representations") and name.startswith(f"{setting}/encoder/"):
+            found.append(100 * value["methods"][method][which])
+    return found
+
+
+def row(results: Results, kind: str, method: str, which: str = "purity") -> list[list[float]]:
+    """For every p the purities of all seeds; those of rotated digits are of all four."""
+    kinds = [f"rotated-{digit}" for digit in DIGITS] if kind == "rotated" else [kind]
+    return [[value for one in kinds for value in purities(results, f"{one}-{p}", method, which)] for p in SHARES]
+
+
+def measures(results: Results) -> dict[str, float]:
+    """The numbers that the claims are about; nothing for what has not been run."""
+    found: dict[str, float] = {}
+    for kind, methods in {**TABLE_41, **TABLE_43, "representations": REPRESENTED}.items():
+        for method in methods:
+            by_share = row(results, kind, method)
+            if not all(by_share):
+                continue
+            means = [mean(values) for values in by_share]
+            found |= {f"{kind}.{method}.p{p}": value for p, value in zip(SHARES, means, strict=True)}
+            found[f"{kind}.{method}.mean"] = mean(means)
+            found[f"{kind}.{method}.recovered"] = min(_recovered(values) for values in by_share)
+            for rival, purity in REPORT.get(kind, {}).items():
+                found[f"{kind}.{method}.above_report_{rival}"] = mean(means) - mean(purity)
+                found[f"{kind}.{method}.farthest_from_report_{rival}"] = max(
+                    abs(ours - theirs) for ours, theirs in zip(means, purity, strict=True)
+                )
+    for digit in DIGITS:
+        for method in TABLE_43["rotated"]:
+            values = [value for p in SHARES for value in purities(results, f"rotated-{digit}-{p}", method)]
+            found |= {f"rotated-{digit}.{method}.mean": mean(values)} if values else {}
+    for method in REPORT_42:
+        for part in ("train", "test"):
+            values = [100 * value[part] for name, value in results.items() if name.startswith(f"ablation/{method}/")]
+            found |= {f"ablation.{method}.{part}": mean(values)} if values else {}
+    best = [
+        found[name]
+        for name in found
+        if name.startswith(("digits.gauss", "representations.gauss")) and name.endswith(".mean")
+    ]
+    if best and "digits.kfed.mean" in found:
+        found["digits.best.above_kfed"] = max(best) - found["digits.kfed.mean"]
+        found["digits.best.above_report_uifca"] = max(best) - mean(REPORT["digits"]["uifca"])
+    return found
+
+
+def _recovered(values: Sequence[float]) -> float:
+    """The share of seeds with a purity of 99.5 or more."""
+    return sum(value >= 99.5 for value in values) / len(values)
+
+
+def tables(results: Results) -> str:
+    """Tables 4.1, 4.2 and 4.3, ours beside the report's: the mean over seeds (and their number where some are left)."""
+    lines = []
+    for title, kinds in (("Table 4.1", TABLE_41), ("Table 4.3", {**TABLE_43, "representations": REPRESENTED})):
+        head = " | ".join(f"p = {p}" for p in SHARES)
+        lines += [f"## {title}: purity (%)", "", f"| data | method | {head} |", "|---|---|" + "---|" * len(SHARES)]
+        for kind, methods in kinds.items():
+            for rival, purity in REPORT.get(kind, {}).items():
+                lines.append(
+                    f"| {kind} | the report's {rival} | " + " | ".join(f"{value:g}" for value in purity) + " |"
+                )
+            for method in methods:
+                for which, words in (("purity", method), ("test_purity", f"{method}, held out")):
+                    cells = [_cell(values) for values in row(results, kind, method, which)]
+                    lines.append(f"| {kind} | {words} | " + " | ".join(cells) + " |")
+        lines.append("")
+    lines += ["## Table 4.2: accuracy (%) of two flows", "", "| | the report | train | held out |", "|---|---|---|---|"]
+    for method, value in REPORT_42.items():
+        found = [one for name, one in results.items() if name.startswith(f"ablation/{method}/")]
+        cells = [_cell([100 * one[part] for one in found]) for part in ("train", "test")]
+        lines.append(f"| {method} | {value:g} | " + " | ".join(cells) + " |")
+    lines += ["", "## Table 4.3: rotated pictures of each digit, purity (%), mean over p", ""]
+    lines += ["| method | " + " | ".join(map(str, DIGITS)) + " |", "|---|" + "---|" * len(DIGITS)]
+    for method in TABLE_43["rotated"]:
+        each = [[v for p in SHARES for v in purities(results, f"rotated-{digit}-{p}", method)] for digit in DIGITS]
+        lines.append(f"| {method} | " + " | ".join(map(_cell, each)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(values: Sequence[float]) -> str:
+    return f"{mean(values):.1f} ({len(values)})" if values else "not run"
+
+
+def draw(results: Results, path: Path) -> None:
+    """Figures 4.3, 4.4 and 4.6."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, 5, figsize=(24, 4.5), layout="constrained")
+    for p in SHARES:
+        if found := results.get(f"curve/gaussians-{p}/random/0"):
+            panels[0].plot(range(1, len(found["purity"]) + 1), found["purity"], label=f"p = {p}")
+    panels[0].set(title="Figure 4.3: Gaussian clusters", xlabel="cluster round", ylabel="purity")
+    if panels[0].lines:
+        panels[0].legend()
+    if found := results.get("one_cluster_round/digits-0/realnvp/0"):
+        panels[1].plot(range(1, len(found["purity"]) + 1), found["purity"])
+        panels[1].axhline(found["start"], color="red", label="the labels trained on")
+        panels[1].legend()
+    panels[1].set(title="Figure 4.4: one cluster round, digits", xlabel="exchange", ylabel="purity")
+    for panel, m in zip(panels[2:], (800, 2400, 4000), strict=True):
+        if found := results.get(f"overfitting/two-gaussians/m{m}/0"):
+            for place, name in enumerate(found["columns"]):
+                panel.plot(
+                    [10 * (t + 1) for t in range(len(found["losses"]))],
+                    [one[place] for one in found["losses"]],
+                    label=name,
+                )
+            panel.legend()
+        panel.set(title=f"Figure 4.6: m = {m}", xlabel="steps", ylabel="mean loss")
+    figure.savefig(path, dpi=90)
+    plt.close(figure)

@@ -187,25 +187,27 @@ class Run:
 
         For runs that learned densities, whose models need no labels; features are in the units of the run's data.
         """
-        objective = self._density("assign_points")
+        self._density("assign_points")
+        objective, features = self._objective(), self._examples(x)
         with torch.no_grad():
-            x = self._examples(x)
-            each = [objective.predict(take(self.models, j), x) for j in range(self.snapshot.k)]
-        return torch.stack(each).argmax(0).numpy()
+            each = [objective.predict(take(self.models, j), features) for j in range(self.snapshot.k)]
+        labels: Array = torch.stack(each).argmax(0).numpy()
+        return labels
 
     def sample(self, cluster: int, n: int, seed: int = 0) -> Array:
         """n new examples from a cluster's density, in the units and the shape of the run's data."""
         require(n >= 1, f"n must be at least 1, got {n}.")
-        self._density("sample")
-        drawn = self.objective.sample(self.model(cluster), fold(root(seed), "sample", cluster), n)  # type: ignore[union-attr]
+        drawn = self._density("sample").sample(self.model(cluster), fold(root(seed), "sample", cluster), n)
         drawn = drawn.reshape(n, *self.schema.features)
-        return (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
+        sampled: Array = (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
+        return sampled
 
-    def _density(self, wish: str) -> Objective:
-        objective = self._objective()
-        learns = isinstance(self.objective, Density)
-        require(learns, f"{wish} is for runs that learned densities (uifca, kfed): this one has {self.config['model']}.")
-        return objective
+    def _density(self, wish: str) -> Density:
+        self._objective()  # says what is missing
+        if not isinstance(self.objective, Density):
+            wanted = f"{wish} is for runs that learned densities (uifca, kfed)"
+            raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
+        return self.objective
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""

@@ -35,7 +35,7 @@ def served_by(algorithm: Algorithm) -> ServedBy:
     return "mixture" if algorithm.serve is serve_mixture else "own"
 
 
-def labels_points(algorithm: Algorithm) -> bool:
+def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
     """Whether the algorithm gives a cluster to every example, not to every client."""
     return hasattr(algorithm, "label_points")
 

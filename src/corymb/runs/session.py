@@ -143,7 +143,9 @@ class Session:
         if self._evaluation is None:
             plan = self.plan
             truth, parameters = plan.truth, plan.true_parameters
-            self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters, classes=self.schema.classes)
+            self._evaluation = score(
+                self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters, classes=self.schema.classes
+            )
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:

@@ -44,13 +44,20 @@ def subspace(
     bases = np.stack([np.linalg.qr(truth.standard_normal((d, rank)))[0].T for _ in range(k)])  # k rank d
 
     def draw(rng: Generator, cluster: Array) -> Array:
-        return np.einsum("mr,mrd->md", rng.standard_normal((len(cluster), rank)), bases[cluster])
+        drawn: Array = np.einsum("mr,mrd->md", rng.standard_normal((len(cluster), rank)), bases[cluster])
+        return drawn
 
     return _synthetic("subspace", draw, (train, held), p, k, m, test)
 
 
 def _synthetic(
-    name: str, draw: Callable[[Generator, Array], Array], streams: Sequence[Generator], p: float, k: int, m: int, test: int
+    name: str,
+    draw: Callable[[Generator, Array], Array],
+    streams: Sequence[Generator],
+    p: float,
+    k: int,
+    m: int,
+    test: int,
 ) -> FederatedDataset:
     require(k >= 1 and m >= 1 and test >= 0, f"k={k}, m={m}, test={test}: wanted clusters with examples.")
 

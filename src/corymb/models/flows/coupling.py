@@ -29,6 +29,7 @@ class RealNVP(Plain):
     ) -> None:
         super().__init__(inputs)
         self.side, self.mask, self.layers, self.hidden = side, mask, layers, hidden
+        self._moved: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
         require(layers >= 1 and hidden >= 1, f"RealNVP needs layers and hidden units, got {layers} and {hidden}.")
         require(inputs >= 2, f"RealNVP needs two numbers or more in an example, got {inputs}.")
         if mask != "halves":
@@ -64,13 +65,19 @@ class RealNVP(Plain):
 
     def _coupling(self, params: Params, layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Log-scale, within (−2, 2), and shift of every coordinate; 0 for those that stay."""
-        reads, changes = (mask.to(x) for mask in self.masks[layer % len(self.masks)])
+        reads, changes = self._masks_on(x.device, x.dtype)[layer % len(self.masks)]
 
         def dense(name: str, value: Tensor) -> Tensor:
             return value @ params[f"{layer}.{name}"].mT + params[f"{layer}.{name}_bias"]
 
         inside = torch.relu(dense("second", torch.relu(dense("first", x * reads))))
         return 2 * torch.tanh(dense("scale", inside) / 2) * changes, dense("shift", inside) * changes
+
+    def _masks_on(self, device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+        """The masks where examples are: moved there once."""
+        if (device, dtype) not in self._moved:
+            self._moved[device, dtype] = [(r.to(device, dtype), c.to(device, dtype)) for r, c in self.masks]
+        return self._moved[device, dtype]
 
     @cached_property
     def masks(self) -> list[tuple[Tensor, Tensor]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace

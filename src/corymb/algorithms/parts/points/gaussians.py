@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from corymb.algorithms.parts.local_centres import space_of
-from corymb.algorithms.parts.points import members
+from corymb.algorithms.parts.points.centres import space_of
+from corymb.algorithms.parts.points.labels import members
 from corymb.core.client import Client, Shares, on_client
 from corymb.core.sums import Sums
 from corymb.models.flows.affine import Affine
@@ -16,9 +16,7 @@ MEAN, SQUARE = "mean x", "mean x xᵀ"
 
 
 @on_client
-def relabel_and_sum(
-    client: Client, models: Params, *, relabel: bool, prior: bool, least: int
-) -> Shares[tuple[()]]:
+def relabel_and_sum(client: Client, models: Params, *, relabel: bool, prior: bool, least: int) -> Shares[tuple[()]]:
     """The means of x and of x xᵀ over the client's examples of each cluster, by their number: sums of them come back.
 
     Of a cluster with fewer than `least` examples here nothing is sent: the sum of one example is the example.

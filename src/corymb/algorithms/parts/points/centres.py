@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.algorithms.parts.points import LABELS, keep, members_of
+from corymb.algorithms.parts.points.labels import LABELS, keep, members_of
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.keys import Key, fold, uniform
@@ -30,8 +30,10 @@ class Centres(NamedTuple):
 
 
 def k_means(x: Tensor, weight: Tensor, k: int, key: Key) -> tuple[Tensor, Tensor]:
-    """k centres of the points that weigh something, and each point's: the best of a few k-means++ starts with Lloyd's
-    steps. Written for vmap: always as many steps, and padding is nobody's neighbour."""
+    """k centres of the points that weigh something, and each point's: the best of a few runs with k-means++ starts.
+
+    Written for vmap: always as many of Lloyd's steps, and padding is nobody's neighbour.
+    """
     best_cost, best = x.new_full((), torch.inf), x.new_zeros(k, x.shape[-1])
     for start in range(STARTS):
         centres = _plus_plus(x, weight, k, fold(key, start))
