@@ -35,6 +35,7 @@ from corymb.runs.plan import (
 )
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
+from corymb.runs.serving import labels_points
 from corymb.runs.session import Progress, Session
 from corymb.runs.settings import DataOptions, RunSettings
 from corymb.settings import require, to_dict
@@ -195,11 +196,13 @@ def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None,
         wanted = "a data set, the name of one, a folder, a file, arrays (x, y, client) or an engine"
         require(hasattr(data, "open"), f"The data are a {type(data).__name__}: wanted {wanted}.")
         used, name = data.describe(), data_name or "federation"
-        _check_clusters(k, len(data.names), name)
+        if not labels_points(others["algorithm"]):
+            _check_clusters(k, len(data.names), name)
         settings = settings.updated({name: used[name] for name in ("device", "precision") if name in used})
         return Plan(engine=data, settings=settings, placement=placement_for(settings), data_name=name, **others)
     dataset, placement = as_dataset(data, settings.seed).in_order(), placement_for(settings)
-    _check_clusters(k, len(dataset), dataset.name)
+    if not labels_points(others["algorithm"]):
+        _check_clusters(k, len(dataset), dataset.name)
     return Plan(
         engine=make_engine(dataset, settings, placement),
         settings=settings,

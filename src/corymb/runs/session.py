@@ -49,7 +49,8 @@ class Session:
         self.plan, self.store = plan, store
         self.schema = DataSchema.read(plan.engine.schema)
         self.fingerprint = plan.engine.fingerprint
-        self.learner = learner_for(plan.model, self.schema, dropout=plan.settings.dropout)
+        model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
+        self.learner = learner_for(model, self.schema, dropout=plan.settings.dropout)
         self.standard, moments = self._standard()
         self.class_weight = self._class_weight(moments)
         objective = self.learner.objective
@@ -194,6 +195,7 @@ class Session:
                 truth=plan.truth,
                 true_parameters=plan.true_parameters,
                 trivial=self._trivial,
+                classes=self.schema.classes,
             )
             own = plan.metrics
             self._evaluation = with_own(found, self.fed, plan.algorithm, at, own) if own else found
@@ -263,7 +265,7 @@ class Session:
         if self.history:
             self._evaluate_into(self.history[-1], at)
         metrics = {**found.metrics, **({} if self.stopped else self._oracle_error(at))}
-        own = served_by(plan.algorithm) == "own"
+        own = served_by(plan.algorithm) in ("own", "points")
         fits = Fits() if own else model_fits(self.fed, at)
         return Run(
             snapshot=on_cpu(at),

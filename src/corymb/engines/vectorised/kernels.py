@@ -129,7 +129,7 @@ class Kernels:
             for batch, _, draws in _batches(on, key, how):
                 fused_step(objective, params, batch, draws, how.lr)
             return params
-        stepper = Stepper(how, list(params.values()))
+        stepper = Stepper(how, list(params.values()), stacked=True)
         for batch, active, draws in _batches(on, key, how):
             stepper.step(list(_gradients(objective, params, batch, draws).values()), active)
         return params
