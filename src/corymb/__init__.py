@@ -20,11 +20,13 @@ if TYPE_CHECKING:
         CFL,
         IFCA,
         SRFCA,
+        UIFCA,
         Alone,
         FedAvg,
         FedProx,
         FedSoft,
         FedX,
+        KFed,
         LocalKMeans,
         MomentDescent,
         OneShot,
@@ -42,8 +44,11 @@ if TYPE_CHECKING:
     from corymb.runs.advising.advise import advise
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
+    from corymb.runs.later.refresh import refresh
+    from corymb.runs.own.callbacks import StopRun
     from corymb.runs.run import Run
     from corymb.runs.settings import RunSettings
+    from corymb.runs.tuning.study import tune
     from corymb.settings import InvalidInput
 
 __version__ = "0.1.0"
@@ -53,11 +58,13 @@ _HOMES = {
         "CFL",
         "IFCA",
         "SRFCA",
+        "UIFCA",
         "Alone",
         "FedAvg",
         "FedProx",
         "FedSoft",
         "FedX",
+        "KFed",
         "LocalKMeans",
         "MomentDescent",
         "OneShot",
@@ -71,8 +78,11 @@ _HOMES = {
     "corymb.runs.advising.advise": ["advise"],
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
+    "corymb.runs.later.refresh": ["refresh"],
+    "corymb.runs.own.callbacks": ["StopRun"],
     "corymb.runs.run": ["Run"],
     "corymb.runs.settings": ["RunSettings"],
+    "corymb.runs.tuning.study": ["tune"],
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
     "corymb.local": ["Descent"],
     "corymb.models": ["cnn", "mlp"],
@@ -85,6 +95,7 @@ __all__ = [
     "CFL",
     "IFCA",
     "SRFCA",
+    "UIFCA",
     "Advice",
     "Algorithm",
     "Alone",
@@ -99,6 +110,7 @@ __all__ = [
     "FederatedDataset",
     "Federation",
     "InvalidInput",
+    "KFed",
     "LocalKMeans",
     "MomentDescent",
     "Objective",
@@ -112,6 +124,7 @@ __all__ = [
     "Share",
     "Shares",
     "Snapshot",
+    "StopRun",
     "Sums",
     "__version__",
     "advise",
@@ -124,6 +137,8 @@ __all__ = [
     "models",
     "objectives",
     "on_client",
+    "refresh",
+    "tune",
 ]
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_type_hints
 
 S = TypeVar("S")
@@ -131,6 +131,31 @@ def _read_alone(kind: type, values: Mapping[str, Any], path: str) -> None:
 def _meant(kinds: list[type], values: Mapping[str, Any]) -> type:
     """Which of several dataclasses has most of the names; the first of equals."""
     return max(kinds, key=lambda kind: len({field.name for field in dataclasses.fields(kind)} & values.keys()))
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values, field by field; those of `over` win."""
+    both = {name: merged(under[name], over[name]) for name in under.keys() & over.keys() if _nested(under, over, name)}
+    return {**under, **over, **both}
+
+
+def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> bool:
+    return isinstance(under[name], Mapping) and isinstance(over[name], Mapping)
+
+
+def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
+    """Plain values as they are typed on the command line; what is None is left out.
+
+    >>> list(as_options({"k": "auto", "local": {"lr": 0.1}, "repair": False}))
+    ['--k', 'auto', '--local.lr', '0.1', '--no-repair']
+    """
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from as_options(value, f"{outer}{name}.")
+        elif isinstance(value, bool):
+            yield f"--{outer}{name}" if value else f"--no-{outer}{name}"
+        elif value is not None:
+            yield from (f"--{outer}{name}", str(value))
 
 
 def fingerprint(*parts: object) -> str:

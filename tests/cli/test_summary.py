@@ -37,8 +37,12 @@ def test_a_run_that_diverges_has_a_code_and_names_the_setting(capsys, monkeypatc
 def test_keep_going_is_an_option(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic")
-    line = "run clinic fedavg --label outcome --rounds 1 --keep-going --json -q"
+    line = "run clinic fedavg --label outcome --rounds 2 --keep-going --json -q"
     assert main(line.split()) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["keep_going"] is True
+    assert main([*line.replace("--keep-going", "--max_seconds 0").split(), "--out", "cut"]) == 0
+    capsys.readouterr()
+    assert main(["resume", "cut", "--keep-going", "--json", "-q"]) == 0
     assert json.loads(capsys.readouterr().out)["config"]["keep_going"] is True
 
 

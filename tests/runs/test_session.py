@@ -137,8 +137,8 @@ def test_a_metric_that_does_not_fit_is_refused_in_one_line(tmp_path):
     with pytest.raises(InvalidInput, match=r"'r2' does not fit what is learned: choose accuracy, .* or log_loss\.$"):
         fit(FAST, table(), metric="r2", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(InvalidInput, match=r"There is no metric 'acuracy': choose squared_error, r2, mae or rmse\.$"):
-        fit(corymb.FedAvg(rounds=1), small.prices(), metric="acuracy")
+    with pytest.raises(InvalidInput, match=r"There is no metric 'exactness': choose squared_error, r2, mae or rmse\.$"):
+        fit(corymb.FedAvg(rounds=1), small.prices(), metric="exactness")
 
 
 def test_an_objective_with_a_score_alone_has_that_and_nothing_beside_it():

@@ -18,12 +18,14 @@ from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedsoft import FedSoft
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.kfed import KFed
 from corymb.algorithms.local_kmeans import LocalKMeans
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.one_shot import OneShot
 from corymb.algorithms.one_shot_ifca import OneShotIFCA
 from corymb.algorithms.oracle import Oracle
 from corymb.algorithms.sr_fca import SRFCA
+from corymb.algorithms.uifca import UIFCA
 from corymb.core.snapshot import Algorithm
 
 Role = Literal["method", "global", "local", "oracle"]
@@ -198,6 +200,25 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             title="Local k-means",
             description="k-means on local models, whose means are served",
             notes={**TRAIN_LOSS, **FOUND_K, **CLUSTERS},
+            started=_nothing,
+        ),
+        "uifca": Entry(
+            algorithm=UIFCA,
+            title="UIFCA",
+            description="a cluster for every example, by densities; needs no labels",
+            notes={
+                "train_loss": Note("number", "mean loss of all examples, each under the model of its cluster"),
+                **RESTARTS,
+                "moved": Note("number", "share of all examples that changed their cluster"),
+                "points": Note("numbers", "examples in each cluster"),
+            },
+            started=_nothing,
+        ),
+        "kfed": Entry(
+            algorithm=KFed,
+            title="k-FED",
+            description="a cluster for every example, by k-means at home and of the centres",
+            notes={},
             started=_nothing,
         ),
         "fedavg": Entry(

@@ -105,6 +105,7 @@ class SRFCA:
 
     serve = serve_refined
     keeps_memory = True
+    rounds_come_last = False
 
     def __post_init__(self) -> None:
         given = self.threshold in ("auto", "gap") or (not isinstance(self.threshold, str) and self.threshold > 0)

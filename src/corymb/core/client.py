@@ -139,8 +139,8 @@ class Kernel(Protocol):
         """What a model says of each example: n m ..., anything for rows of weight 0."""
         ...
 
-    def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
-        """The gradient of the mean loss of each client's model: n rows."""
+    def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
+        """The gradient of the mean training loss of each client's model: n rows."""
         ...
 
     def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from corymb.data.built_in import images, sources, synthetic
+from corymb.data.built_in import images, points, sources, synthetic
 from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
 from corymb.data.dataset import FederatedDataset
 from corymb.data.readers.folder import SUFFIXES, from_folder
@@ -73,6 +73,14 @@ NAMES: Mapping[str, NamedDataset] = MappingProxyType(
         ),
         "fashion-rotated": NamedDataset(
             "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once", _fashion_rotated
+        ),
+        "gaussians": NamedDataset("no labels: examples of four Gaussians at 4 clients x 1000", points.gaussians),
+        "subspace": NamedDataset("no labels: examples of four subspaces at 4 clients x 1000", points.subspace),
+        "mnist-digits": NamedDataset(
+            "no labels: MNIST, clusters by digit, 10 clients; downloaded once", points.mnist_digits
+        ),
+        "mnist-rotation-points": NamedDataset(
+            "no labels: MNIST's threes in four rotations, 4 clients; downloaded once", points.mnist_rotation_points
         ),
     }
 )

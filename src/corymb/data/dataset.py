@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from corymb.core.engine import in_order
 from corymb.data.arrays import Test, Truth, Values, order, read_truth
 from corymb.data.features import as_array
-from corymb.data.labels import Task, read_labels
+from corymb.data.labels import Task, no_labels, read_labels
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.torch_dataset import as_arrays
 from corymb.data.schema import DataSchema
@@ -86,7 +86,7 @@ class FederatedDataset:
         return self.clients
 
     def __repr__(self) -> str:
-        what = f"{len(self.classes)} classes" if self.task == "classification" else "regression"
+        what = f"{len(self.classes)} classes" if self.task == "classification" else self.task
         return (
             f"FederatedDataset({self.name!r}: {self.clients} clients, {len(self.train.y)} train and {len(self.test.y)} "
             f"test examples, features {list(self.features)}, {what})"
@@ -183,7 +183,7 @@ class FederatedDataset:
     def from_arrays(
         cls,
         x: Values,
-        y: Values,
+        y: Values | None,
         client: Values,
         *,
         test: Test = 0.2,
@@ -202,13 +202,14 @@ class FederatedDataset:
         each row, or `(x, y, client)` of the test examples. Clients come in the order of their names, where runs of
         digits count as numbers, or in that of `names`, in which whole-number ids are positions. `truth` is in the same
         order, or a mapping by name. Integers, booleans and text in `y` are classes, floats are targets, unless `task`
-        says otherwise. Bytes in `x` are divided by 255.
+        says otherwise. Without `y`, or with `task="density"`, the task is to learn the density of `x`; labels are then
+        the true clusters of examples, for evaluation. Bytes in `x` are divided by 255.
 
         >>> data = FederatedDataset.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], ["b", "a", "a"], test=0)
         >>> data.names, data.sizes.tolist()
         (('a', 'b'), [2, 1])
         """
-        labels = read_labels(as_array(y), task, classes)
+        labels = no_labels(len(as_array(x))) if y is None else read_labels(as_array(y), task, classes)
         found = order(x, labels, client, test=test, names=names, seed=seed)
         return cls(
             name=name,

@@ -18,7 +18,8 @@ from torch import Tensor
 from corymb.data.features import Array
 from corymb.settings import InvalidInput, require
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "density"]
+"""A density is learned from features alone; labels, where there are any, are the true clusters of examples."""
 RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""
 
@@ -40,15 +41,21 @@ def read_labels(
     where: RowName = lambda row: f"row {row}",
 ) -> Labels:
     """Labels of any type as classes or targets."""
-    require(
-        task in ("auto", "classification", "regression"), f"task={task!r}: 'classification', 'regression' or 'auto'."
-    )
+    tasks = ("auto", "classification", "regression", "density")
+    require(task in tasks, f"task={task!r}: wanted one of {', '.join(map(repr, tasks))}.")
+    if task == "density":  # classes, which only evaluation looks at
+        return read_labels(values, "classification", classes, where)._replace(task="density")
     values = _plain(values)
     if task == "regression" or (task == "auto" and values.dtype.kind == "f"):
         return Labels(_targets(values, where), "regression", ())
     if values.dtype.kind in "Ub":
         return _named(values, classes, where)
     return _numbered(values, classes, where)
+
+
+def no_labels(rows: int) -> Labels:
+    """For examples without labels, whose density is to be learned."""
+    return Labels(torch.zeros(rows, dtype=torch.int64), "density", ())
 
 
 def _plain(values: Array) -> Array:

@@ -25,6 +25,7 @@ __all__ = [
     "losses_of",
     "one_hot",
     "part",
+    "point_losses",
     "score",
     "scores",
     "serve_assigned",
@@ -55,15 +56,21 @@ def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
     return scores(client, _one_row(params), on)[0]
 
 
-def gradient(client: Client, params: Params, on: Examples | None = None) -> Params:
-    """The gradient of the mean loss."""
-    return as_params(params, leave(client, Gradient(), params, on or client.train))
+def point_losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
+    """The loss of each of k models on every one of the client's training examples: k m. Stays at home, as they do."""
+    on = on or client.train
+    return torch.stack([client.objective.losses(take(models, j), on) for j in range(count(models))])
+
+
+def gradient(client: Client, params: Params, on: Examples | None = None, purpose: str = "gradient") -> Params:
+    """The gradient of the mean training loss; `purpose` picks the key of what is random in it, such as dropout."""
+    return as_params(params, leave(client, Gradient(), params, on or client.train, client.key(purpose)))
 
 
 def descend(
     client: Client, params: Params, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
-    """The model after descent from `params`; `purpose` picks the key that orders the batches."""
+    """The model after descent from `params`; `purpose` picks the key of batches and dropout."""
     return as_params(params, leave(client, Descending(how), params, on or client.train, client.key(purpose)))
 
 

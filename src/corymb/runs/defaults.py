@@ -33,6 +33,8 @@ def defaults_for(schema: DataSchema) -> Defaults:
     if schema.task == "classification":
         small = not schema.standardise and not schema.picture and schema.size <= 100
         return Defaults(lr=0.3, rounds=40) if small else Defaults()
+    if schema.task == "density":
+        return Defaults()
     if schema.standardise:
         # The mean squared error over d standardised features has curvature of at most 2 (d + 1), reached if all of
         # them are perfectly correlated: this step size is safe even then.
@@ -58,7 +60,8 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
 
 
 def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
-    suited = to_dict(own) if defaults.lr is None else {**to_dict(own), "lr": defaults.lr}
+    tuned = defaults.lr is not None and own.optimiser == "sgd"  # what suits the data is a step of plain descent
+    suited = to_dict(own) if not tuned else {**to_dict(own), "lr": defaults.lr}
     if "epochs" in given:
         suited["steps"] = None  # it is one or the other
     return {**suited, **given}

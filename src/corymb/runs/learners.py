@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -19,12 +19,13 @@ from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
-from corymb.objectives import Classification, LinearRegression, Regression
+from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
+from corymb.models.network import Dropout
+from corymb.objectives import Classification, Density, LinearRegression, Regression
 from corymb.objectives.partial import completed
 from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
 
-Dropout = Literal["refuse", "off"]
 Model = ModelLike | Objective | str
 OWN = "own"
 """What a model is called that is a Python object of the user's."""
@@ -67,12 +68,35 @@ def _cnn(schema: DataSchema) -> ModelLike:
     return cnn(channels, height, outputs(schema))
 
 
+def _flow(make: Callable[[int], Flow]) -> Callable[[DataSchema], Objective]:
+    return lambda schema: Density(make(schema.size))
+
+
+def _gaussian(schema: DataSchema) -> Objective:
+    """In a space of principal components where examples are long."""
+    d = schema.size
+    return Density(Affine(d) if d <= 64 else Projected(Affine(30), d))
+
+
+def _realnvp(schema: DataSchema) -> Objective:
+    d = schema.size
+    if schema.picture and schema.features[1] == schema.features[2] >= 2:
+        return Density(Pixels(RealNVP(d, side=schema.features[1], mask="cyclic")))
+    return Density(RealNVP(d, mask="halves"))
+
+
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
         "linear": Named("one linear layer with a bias", _linear),
         "linear-regression": Named("y = x . theta without an intercept, as the papers have it", _linear_regression),
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
         "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),
+        "gaussian": Named("a density: a Gaussian; of 30 principal components for more than 64 inputs", _gaussian),
+        "affine": Named("a density: an affine flow with a full matrix, that is a Gaussian", _flow(Affine)),
+        "diagonal": Named("a density: an affine flow with a diagonal matrix", _flow(Diagonal)),
+        "shift": Named("a density: a centre with variance 1 in every direction", _flow(Shift)),
+        "planar": Named("a density: a planar flow of 8 layers", _flow(Planar)),
+        "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square pictures", _realnvp),
     }
 )
 
@@ -82,6 +106,8 @@ def default_model(schema: DataSchema) -> str:
     require(
         not schema.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model)."
     )
+    if schema.task == "density":
+        return "affine" if schema.size <= 64 else "gaussian"
     if schema.linear:
         return "linear-regression"
     if schema.task == "regression" and not schema.picture:
@@ -95,7 +121,7 @@ def outputs(schema: DataSchema) -> int:
     return 1 if schema.task == "regression" else len(schema.classes)
 
 
-def learner_for(model: Model | None, schema: DataSchema, *, dropout: Dropout = "refuse") -> Learner:
+def learner_for(model: Model | None, schema: DataSchema, *, dropout: Dropout = "on") -> Learner:
     """The objective that fits a model to data of this schema.
 
     A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or

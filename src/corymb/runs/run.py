@@ -21,6 +21,8 @@ from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import ByClient, clusters_in_use
+from corymb.keys import fold, root
+from corymb.objectives.density import Density
 from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
@@ -59,7 +61,7 @@ class Run:
     standard: Standard | None = None
     """Means and scales of the features, if they were standardised."""
     stopped: str = ""
-    """Why the run ended early: `interrupted`, `max_seconds`, `diverged` or `killed`; empty if it did not."""
+    """Why the run ended early: `interrupted`, `max_seconds`, `diverged`, `callback` or `killed`; else empty."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
     """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of
@@ -79,7 +81,9 @@ class Run:
 
     @property
     def labels(self) -> dict[str, int]:
-        """Each client's cluster, by name; -1 for none."""
+        """Each client's cluster, by name; -1 for none. Empty where every example has a cluster of its own."""
+        if self.served == "points":
+            return {}
         return dict(zip(self.names, self.snapshot.labels.tolist(), strict=True))
 
     @property
@@ -197,6 +201,50 @@ class Run:
         examples = Examples(features, labels, torch.ones(len(labels)))
         return assign(self._objective(), self.models, used, examples, self.calibration)
 
+    def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
+        """Go on with new examples for the run's clients, and with new clients: a run that continues this one.
+
+        Arguments:
+            data: The data as they are now, of the same kind: all examples that each client has from here on.
+            rounds: How many more rounds; if not given, as many as the algorithm has.
+            options: `out`, a new folder; `model` and `algorithm`, where they are your own and the run was loaded;
+                `progress`, `callbacks` and `metrics` as for `fit`.
+
+        Models, and the clusters of clients that were there, stay; new clients get theirs in the first round. History
+        and ledger go on. Where models stay with clients, the run must be the one that `fit` returned, its clients the
+        same, and they serve the new run from then on.
+        """
+        import corymb  # what starts runs stands above this module
+
+        return corymb.refresh(self, data, rounds=rounds, **options)
+
+    def assign_points(self, x: ArrayLike) -> Array:
+        """The cluster of each example by itself: that of the model under which its loss is least.
+
+        For runs that learned densities, whose models need no labels; features are in the units of the run's data.
+        """
+        self._density("assign_points")
+        objective, features = self._objective(), self._examples(x)
+        with torch.no_grad():
+            each = [objective.predict(take(self.models, j), features) for j in range(self.snapshot.k)]
+        labels: Array = torch.stack(each).argmax(0).numpy()
+        return labels
+
+    def sample(self, cluster: int, n: int, seed: int = 0) -> Array:
+        """n new examples from a cluster's density, in the units and the shape of the run's data."""
+        require(n >= 1, f"n must be at least 1, got {n}.")
+        drawn = self._density("sample").sample(self.model(cluster), fold(root(seed), "sample", cluster), n)
+        drawn = drawn.reshape(n, *self.schema.features)
+        sampled: Array = (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
+        return sampled
+
+    def _density(self, wish: str) -> Density:
+        self._objective()  # says what is missing
+        if not isinstance(self.objective, Density):
+            wanted = f"{wish} is for runs that learned densities (uifca, kfed)"
+            raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
+        return self.objective
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
         ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}
@@ -231,7 +279,8 @@ class Run:
         recorded = parts["config"]["model"]
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
             model = recorded
-        objective = None if model is None else learner_for(model, parts["schema"]).objective
+        dropout = parts["config"].get("dropout", "on")
+        objective = None if model is None else learner_for(model, parts["schema"], dropout=dropout).objective
         return Run(**parts, objective=objective)
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:

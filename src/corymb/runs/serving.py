@@ -19,8 +19,9 @@ from corymb.local import serve_assigned, serve_mixture
 from corymb.settings import require
 from corymb.trees import Params, count, map_tensors, take
 
-ServedBy = Literal["assigned", "mixture", "own"]
-"""The model of a client's cluster, all models by its shares, or a model that the client keeps itself."""
+ServedBy = Literal["assigned", "mixture", "own", "points"]
+"""The model of a client's cluster, all models by its shares, a model that the client keeps itself, or, where every
+example has a cluster, all models by the shares of the client's examples, which it keeps itself."""
 Serving = tuple[Federation, ClientFn[..., Params | Served]]
 """The clients of a run that keep models of their own, and the client function that returns the one to use."""
 
@@ -29,7 +30,14 @@ def served_by(algorithm: Algorithm) -> ServedBy:
     """What the clients of an algorithm use."""
     if algorithm.serve is serve_assigned:
         return "assigned"
+    if labels_points(algorithm):
+        return "points"
     return "mixture" if algorithm.serve is serve_mixture else "own"
+
+
+def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
+    """Whether the algorithm gives a cluster to every example, not to every client."""
+    return hasattr(algorithm, "label_points")
 
 
 def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Params | Served:

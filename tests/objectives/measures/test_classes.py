@@ -100,7 +100,7 @@ def test_metrics_over_all_examples_are_made_of_sums(classes):
     whole, _ = values(classes, logits, on(y))
     assert found["balanced_accuracy"] == pytest.approx(whole["balanced_accuracy"], abs=EXACT)
     assert found["macro_f1"] == pytest.approx(whole["macro_f1"], abs=EXACT)
-    assert abs(found["auc"] - whole["auc"]) <= found["auc_error"] + EXACT < 0.01
+    assert abs(found["auc"] - whole["auc"]) <= found["auc_error"] + EXACT < 0.02
     chances = logits.softmax(-1)
     place = (chances.amax(-1) * CONFIDENCES).ceil()
     error = sum(

@@ -32,7 +32,7 @@ def test_the_area_of_a_histogram_is_as_near_as_it_says(spread):
     exact = float(areas(log_odds, positive, 1 - positive))
     found = binned_area(histogram(log_odds, torch.tensor([-2.7]), positive, 1 - positive, bins_for(2)))
     assert 0 < abs(found.value - exact) <= found.error
-    assert found.error < 0.002
+    assert found.error < 0.005
 
 
 def test_a_class_that_everybody_or_nobody_has_is_no_part_of_the_mean():

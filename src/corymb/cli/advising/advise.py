@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 
 from corymb.cli import Exit
-from corymb.cli.options import given, merged, options_of
+from corymb.cli.options import given, options_of
 from corymb.cli.request import Request, read_toml
 from corymb.cli.run import DATA, NOTHING_FOR_FIT, NOTHING_ON_DATA, OUTPUT, RUN, DataName, OfData, OfFit, seeds_in
 from corymb.local import Descent
@@ -21,7 +21,7 @@ from corymb.runs.advising.advise import NothingToJudge, advise
 from corymb.runs.advising.trials import ORDER
 from corymb.runs.folder.layout import check_free
 from corymb.runs.settings import RunSettings, names
-from corymb.settings import InvalidInput, did_you_mean
+from corymb.settings import InvalidInput, did_you_mean, merged
 
 USAGE = "Say which data: corymb advise DATA, such as corymb advise digits."
 Settings: Any = options_of(RunSettings, leave_out=("evaluate_every", "checkpoint_every"))

@@ -15,14 +15,14 @@ from corymb.settings import InvalidInput, require
 CLIENT = "client"
 
 
-def read_npz(path: Path, client: str | None) -> FileContents:
-    """One npz file; nothing in it is ever unpickled."""
+def read_npz(path: Path, client: str | None, *, labelled: bool = True) -> FileContents:
+    """One npz file; nothing in it is ever unpickled. Unless it must be `labelled`, it may do without `y`."""
     arrays = arrays_in(path)
-    for name in ("x", "y") if client is None else ("x", "y", client):
+    for name in ["x", *(["y"] if labelled else []), *([] if client is None else [client])]:
         require(
             name in arrays, f"{path.name} has no array {name!r}: it holds {', '.join(map(repr, arrays)) or 'nothing'}."
         )
-    x, y, test = arrays["x"], arrays["y"], arrays.get("test")
+    x, y, test = arrays["x"], arrays.get("y"), arrays.get("test")
     owner = arrays.get(client or CLIENT)
     require(x.ndim >= 2, f"{path.name}: x has the shape {list(x.shape)}: wanted [rows, features] or images.")
     require(x.dtype.kind in "biuf", f"{path.name}: x is of type {x.dtype}: wanted numbers.")

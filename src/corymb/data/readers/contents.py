@@ -18,8 +18,8 @@ class FileContents(NamedTuple):
 
     path: Path
     x: Array
-    y: Array
-    """Labels. Those of a text file are still text: their type is decided over all files together."""
+    y: Array | None
+    """Labels, if there are any. Those of a text file are still text: their type is decided over all files together."""
     client: Array | None
     test: Array | None
     feature_names: tuple[str, ...]

@@ -19,7 +19,7 @@ from corymb.core.engine import in_order
 from corymb.data.arrays import order
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array, as_images, is_image
-from corymb.data.labels import Labels, RowName, Task, from_text, read_labels
+from corymb.data.labels import Labels, RowName, Task, from_text, no_labels, read_labels
 from corymb.data.readers.archives import read_npz
 from corymb.data.readers.contents import FileContents
 from corymb.data.readers.tables import read_table
@@ -41,10 +41,11 @@ def from_folder(
 
     Clients are named by the stems of their files. With `client`, the name of a column (in npz files: of an array), the
     rows of all files are grouped by it instead; a single npz file with an array `client` is grouped by that. A `test`
-    column or array marks the rows to test on; without one, the share `test` of each client's rows is held out.
+    column or array marks the rows to test on; without one, the share `test` of each client's rows is held out. With
+    `task="density"` there need be no labels.
     """
     place = Path(path).expanduser()
-    files = _read(_files(place, client), label, client)
+    files = _read(_files(place, client), label, client, labelled=task != "density")
     _check_same_columns(files)
     names, owner = _owners(files, client)
     x, image = _features(files)
@@ -81,14 +82,15 @@ def _check_suffix(file: Path) -> None:
     require(known, f"{file} is {what}: only npz, csv and parquet files can be read; take it out of the folder.")
 
 
-def _read(paths: Sequence[Path], label: str, client: str | None) -> list[FileContents]:
+def _read(paths: Sequence[Path], label: str, client: str | None, *, labelled: bool) -> list[FileContents]:
     """All files; tables have their features in the order of the first one's columns."""
     files: list[FileContents] = []
     for path in paths:
         if path.suffix.lower() == ".npz":
-            files.append(read_npz(path, client))
+            files.append(read_npz(path, client, labelled=labelled))
         else:
-            files.append(read_table(path, label, client, like=files[0].feature_names if files else ()))
+            like = files[0].feature_names if files else ()
+            files.append(read_table(path, label, client, like=like, labelled=labelled))
     return files
 
 
@@ -119,7 +121,8 @@ def _check_same_columns(files: Sequence[FileContents]) -> None:
 
 
 def _columns(file: FileContents) -> set[str]:
-    return {*file.feature_names, *(["test"] if file.test is not None else [])}
+    own = {"test": file.test, "label": file.y}
+    return {*file.feature_names, *(name for name, values in own.items() if values is not None)}
 
 
 def _labels(files: Sequence[FileContents], task: Task | Literal["auto"]) -> Labels:
@@ -129,7 +132,10 @@ def _labels(files: Sequence[FileContents], task: Task | Literal["auto"]) -> Labe
         number = int(np.searchsorted(starts, row, side="right")) - 1
         return files[number].place(row - int(starts[number]))
 
-    return read_labels(_typed([file.y for file in files], files[0].path, where), task, where=where)
+    columns = [file.y for file in files if file.y is not None]  # all or none: the columns of all files agree
+    if not columns:
+        return no_labels(int(starts[-1]))
+    return read_labels(_typed(columns, files[0].path, where), task, where=where)
 
 
 def _typed(columns: Sequence[Array], path: Path, where: RowName) -> Array:

@@ -22,39 +22,44 @@ TEST = "test"
 class _Layout(NamedTuple):
     """Which of a table's columns are what."""
 
-    label: str
+    label: str | None
     client: str | None
     test: str | None
     features: tuple[str, ...]
 
 
-def read_table(path: Path, label: str, client: str | None, like: Sequence[str] = ()) -> FileContents:
+def read_table(
+    path: Path, label: str, client: str | None, like: Sequence[str] = (), *, labelled: bool = True
+) -> FileContents:
     """One table: a label column, perhaps `client` and `test` columns, and features in all the others.
 
-    Features come in the order of `like`, where the table has exactly those.
+    Features come in the order of `like`, where the table has exactly those. Unless it must be `labelled`, a table may
+    do without the label column.
     """
     read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
-    contents = read(path, label, client, like)
+    contents = read(path, label, client, like, labelled)
     require(len(contents.x) > 0, f"{path.name} has no rows: give every client data, or remove the file.")
     return contents
 
 
-def _layout(columns: Sequence[str], path: Path, label: str, client: str | None, like: Sequence[str]) -> _Layout:
-    for name in [label] if client is None else [label, client]:
+def _layout(
+    columns: Sequence[str], path: Path, label: str, client: str | None, like: Sequence[str], labelled: bool
+) -> _Layout:
+    for name in [*([label] if labelled else []), *([] if client is None else [client])]:
         require(
             name in columns, f"{path.name} has no column {name!r}: its columns are {', '.join(map(repr, columns))}."
         )
     features = tuple(name for name in columns if name not in (label, client, TEST))
     require(len(features) > 0, f"{path.name} has no columns of features beside {label!r}: add some.")
     ordered = tuple(like) if set(like) == set(features) else features
-    return _Layout(label, client, TEST if TEST in columns else None, ordered)
+    return _Layout(label if label in columns else None, client, TEST if TEST in columns else None, ordered)
 
 
-def _read_csv(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
+def _read_csv(path: Path, label: str, client: str | None, like: Sequence[str], labelled: bool) -> FileContents:
     """Row by row: numbers go into one flat buffer, so that no cell is kept as text once it is read."""
     rows = _csv_rows(path)
     names = _header(rows, path)
-    layout = _layout(names, path, label, client, like)
+    layout = _layout(names, path, label, client, like, labelled)
     features = [(name, names.index(name)) for name in layout.features]
     kept = {name: names.index(name) for name in (layout.label, layout.client, layout.test) if name is not None}
     texts: dict[str, list[str]] = {name: [] for name in kept}
@@ -70,7 +75,7 @@ def _read_csv(path: Path, label: str, client: str | None, like: Sequence[str]) -
     return FileContents(
         path=path,
         x=np.frombuffer(numbers, dtype=np.float32).reshape(-1, len(features)),
-        y=np.asarray(texts[layout.label]),
+        y=None if layout.label is None else np.asarray(texts[layout.label]),
         client=None if layout.client is None else np.asarray(texts[layout.client]),
         test=None if layout.test is None else as_mask(np.asarray(texts[layout.test]), path, first=2),
         feature_names=layout.features,
@@ -116,10 +121,10 @@ def _not_a_number(path: Path, name: str, row: int, value: object) -> InvalidInpu
     )
 
 
-def _read_parquet(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
+def _read_parquet(path: Path, label: str, client: str | None, like: Sequence[str], labelled: bool) -> FileContents:
     """Column by column, as the file has them."""
     table = _parquet_table(path)
-    layout = _layout(table.column_names, path, label, client, like)
+    layout = _layout(table.column_names, path, label, client, like, labelled)
     x = np.empty((table.num_rows, len(layout.features)), dtype=np.float32)
     for place, name in enumerate(layout.features):
         x[:, place] = numbers_in(_parquet_column(table, name, path), path, name, first=1)
@@ -127,7 +132,7 @@ def _read_parquet(path: Path, label: str, client: str | None, like: Sequence[str
     return FileContents(
         path=path,
         x=x,
-        y=_parquet_column(table, layout.label, path),
+        y=None if layout.label is None else _parquet_column(table, layout.label, path),
         client=None if layout.client is None else _parquet_column(table, layout.client, path),
         test=test,
         feature_names=layout.features,

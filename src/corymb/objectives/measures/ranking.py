@@ -13,7 +13,7 @@ from corymb.objectives.measures import mean_where, ratio
 CELLS = 2048
 """Bins of all classes' histograms together."""
 FEWEST_BINS = 32
-FARTHEST, NEAR = 37.0, 0.01
+FARTHEST, NEAR = 745.0, 0.01
 """Log odds that are farther from a class's usual ones fall into the outermost bins; nearer than this bins are equal."""
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from corymb.core.objective import Objective
 from corymb.data import FederatedDataset
+from corymb.data.apart import held_apart
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
-from corymb.runs.advising.apart import held_apart
 from corymb.runs.advising.pairs import LOSS, Judge, Paired, combined, compare
 from corymb.runs.advising.progress import Silent, TrialLine
 from corymb.runs.advising.trials import (

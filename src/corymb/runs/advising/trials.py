@@ -25,6 +25,7 @@ from corymb.evaluate import clusters_in_use
 from corymb.runs.advising.pairs import Way
 from corymb.runs.defaults import configure
 from corymb.runs.history import Round, divergence
+from corymb.runs.own.callbacks import StopRun
 from corymb.runs.plan import Plan
 from corymb.runs.session import Session
 from corymb.settings import first_line, to_dict
@@ -45,10 +46,6 @@ AROUND = 3
 """Rounds of SR-FCA before and after those in which clusters train."""
 MOST_CROSS_LOSSES = 300
 """SR-FCA sends every client the models of all others: with more clients than this it is not tried."""
-
-
-class Enough(Exception):
-    """A trial need not go on."""
 
 
 class Course(Protocol):
@@ -170,8 +167,6 @@ class _Watch:
         session = self.session
         try:
             session.run(start, self)
-        except Enough:
-            pass
         except TooFewReplies as problem:
             self.failed = first_line(problem)
         if session.stopped == "interrupted":
@@ -193,7 +188,7 @@ class _Watch:
         if "evidence" in row["notes"]:
             self.notes, self.found = row["notes"], at
             if at.k == 1:
-                raise Enough
+                raise StopRun
         if not self._looks(at):
             return
         self.last = self._way(at).loss()
@@ -204,7 +199,7 @@ class _Watch:
         if self.last < self.best:
             self.best, self.best_at = self.last, at
         if self.stale >= PATIENCE or self.overfits:
-            raise Enough
+            raise StopRun
 
     def _looks(self, at: Snapshot) -> bool:
         """In the last stage of a run, every few rounds and at its end. SR-FCA's stages have to come to their ends."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from corymb.algorithms.catalogue import CATALOGUE
@@ -14,6 +14,7 @@ from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
 from corymb.runs.advising.verdict import PAYS, SURE
 from corymb.runs.history import counted, readable
+from corymb.settings import as_options
 
 
 def sentences(advice: Advice) -> list[str]:
@@ -108,7 +109,7 @@ def _unseen(advice: Advice) -> list[str]:
     """How small a gain these clients could have hidden."""
     lines = []
     visible, guarded = seen_apart(advice.clustering), advice.clustering.get("guarded")
-    if advice.verdict != "clusters" and not guarded and visible is not None:
+    if advice.verdict == "one-model" and not guarded and visible is not None:
         lines.append(
             "This does not say that there are no clusters: groups whose models differ by less than about "
             f"{visible:.0%} of the loss would mostly not have been seen with these clients."
@@ -138,14 +139,4 @@ def command(algorithm: str, data: str, options: Mapping[str, Any]) -> str:
     >>> command("ifca", "my data/", {"k": "auto", "local": {"lr": 0.1}, "keep_going": True})
     "corymb run 'my data/' ifca --k auto --local.lr 0.1 --keep_going"
     """
-    return shlex.join(["corymb", "run", data, algorithm, *_typed(options)])
-
-
-def _typed(options: Mapping[str, Any], outer: str = "") -> Iterator[str]:
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _typed(value, f"{outer}{name}.")
-        elif value is not False and value is not None:
-            yield f"--{outer}{name}"
-            if value is not True:
-                yield str(value)
+    return shlex.join(["corymb", "run", data, algorithm, *as_options(options)])

@@ -2,8 +2,8 @@ import torch
 
 from corymb.core.objective import Examples
 from corymb.data import FederatedDataset
+from corymb.data.apart import held_apart
 from corymb.local.held_out import hold_out
-from corymb.runs.advising.apart import held_apart
 
 
 def made():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.objective import Examples
-from corymb.data import FederatedDataset
+from corymb.data.dataset import FederatedDataset
 from corymb.data.ragged import Ragged, offsets_of
 from corymb.local.held_out import hold_out
 from corymb.settings import require
@@ -20,7 +20,7 @@ def held_apart(data: FederatedDataset, turn: int = 0) -> FederatedDataset:
     Test examples take no part: those of the data set are not in it.
     """
     kept, held = (torch.cat(masks) for masks in zip(*(_split(m, turn) for m in data.sizes.tolist()), strict=True))
-    require(bool(held.any()), "No client has two training examples: none can be held out to compare by.")
+    require(bool(held.any()), "No client has two training examples: none can be held out to judge by.")
     return replace(data, train=_where(data.train, kept), test=_where(data.train, held))
 
 
