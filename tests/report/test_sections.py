@@ -12,6 +12,20 @@ from corymb.report.sections import clusters, figures, fill, tabs
 from corymb.report.sections.clients.rejected import rejections
 from tests.report.reported import HARMFUL, Page, noted, runs, soft_run
 
+EVIDENCE = {
+    "k": 2,
+    "evidence": "2 clusters: ...",
+    "gain": 0.3,
+    "gain_error": 0.05,
+    "gain_p": 1e-5,
+    "gain_by_cluster": [0.2, 0.4],
+    "gain_error_by_cluster": [0.1, 0.2],
+    "gain_p_by_cluster": [0.01, 0.02],
+    "clients_by_cluster": [5, 7],
+    "nearest_pair": {"mean": 0.1, "error": 0.01, "p": 1e-6, "size": 0.12, "clients": 12, "worse": 0.9},
+    "doubtful_pair": None,
+}
+
 
 def test_what_algorithms_leave_in_their_notes_is_drawn():
     run = runs()[0]
@@ -20,8 +34,13 @@ def test_what_algorithms_leave_in_their_notes_is_drawn():
     histogram = next(figure for figure in drawn if figure.name == "distances")
     assert histogram.data[0]["y"] == [3, 0, 2]
     assert "3.00×" in histogram.caption
-    drawn = figures([noted(run, silhouette_by_k={"2": 0.9, "3": 0.4}, k=2)])
-    assert next(figure for figure in drawn if figure.name == "silhouettes").data[0]["x"] == ["2", "3"]
+    drawn = figures([noted(run, **EVIDENCE)])
+    figure = next(figure for figure in drawn if figure.name == "evidence")
+    assert figure.data[0]["x"] == [0.2, 0.4, 0.3]
+    assert figure.data[0]["error_x"]["array"] == [0.1, 0.2, 0.05]
+    assert figure.data[0]["y"][-1] == "all clients"
+    assert "the nearest would lose 12%" in figure.caption
+    assert "most doubtful" not in figure.caption
 
 
 def test_clients_that_gave_no_losses_are_left_out():

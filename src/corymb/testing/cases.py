@@ -121,6 +121,7 @@ CASES = {
     "IFCA, from losses": Case(IFCA(k=2, rounds=2, local=LINE, init="loss-vectors")),
     "IFCA, from one shot": Case(IFCA(k=2, rounds=2, local=LINE, init="one-shot", restarts=2)),
     "IFCA, any number": Case(IFCA(k="auto", rounds=2, local=BATCHES, alone=BATCHES), "classes"),
+    "IFCA, any number of lines, a few": Case(IFCA(k="auto", rounds=2, local=LINE, alone=LINE, participants=5)),
     "moment descent": Case(
         MomentDescent(k=2, anchors=4, iterations=2, subspace_steps=2, points=4, min_panel=2, then=FedX(rounds=2))
     ),
@@ -139,7 +140,13 @@ CASES = {
     "CFL": Case(CFL(settled=5.0, apart=0.01, rounds=4, local=LINE), remembers=True, publishes=True),
     "local k-means": Case(LocalKMeans(k=2)),
     "local k-means, any number": Case(LocalKMeans(k="auto", alone=BATCHES), "classes"),
-    "SR-FCA": Case(SRFCA(refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True),
+    "SR-FCA": Case(
+        SRFCA(threshold="gap", refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True
+    ),
+    "SR-FCA, by evidence": Case(SRFCA(refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True),
+    "CFL, by evidence": Case(
+        CFL(settled=5.0, apart=0.01, rounds=8, local=LINE, accept="evidence"), remembers=True, publishes=True
+    ),
     "SR-FCA, by models": Case(
         SRFCA(
             threshold=2.5,
