@@ -51,7 +51,7 @@ def _linear(schema: DataSchema) -> ModelLike:
 
 def _linear_regression(schema: DataSchema) -> Objective:
     require(schema.task == "regression", "Model 'linear-regression' is for regression: use 'linear' for classes.")
-    return LinearRegression(schema.size)
+    return LinearRegression(schema.size, intercept=schema.standardise)  # centred data hide one that clusters differ in
 
 
 def _mlp(schema: DataSchema) -> ModelLike:
@@ -70,7 +70,9 @@ def _cnn(schema: DataSchema) -> ModelLike:
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
         "linear": Named("one linear layer with a bias", _linear),
-        "linear-regression": Named("y = x . theta without an intercept, as the papers have it", _linear_regression),
+        "linear-regression": Named(
+            "y = x . theta, with an intercept for tables in units of their own", _linear_regression
+        ),
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
         "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),
     }
