@@ -13,22 +13,24 @@ than Δ/2 are joined, and each group's mean is a model.
 Departures from the paper:
 
 * All of it in coordinates in which everybody's features have second moment I (`whiten`), so that α = β = 1 for features
-  in any units. Distances, and with them Δ, are then root mean square differences of predictions. Without a start, θ_0 is
-  the one model that fits everybody best, which the same sums give.
+  in any units. Distances, and with them Δ, are then root mean square differences of predictions. Without a start, θ_0
+  is the one model that fits everybody best, which the same sums give.
 * All ordered pairs of a panel client's points count, with weight m_c, not one pair a client: `pairs=1` is the theory's
   form, which needs far more clients than the paper's experiments have. `pairs` acts on the panel only: an anchor always
-  uses all pairs of its points. Either is symmetric here, so that a step of orthogonal iteration takes one product, not two.
-* `subspace_steps` is a fixed number, where the theory wants of the order of k log(Nd). What the k leading directions hold
-  beyond the differences θ*_j − θ_i (there are fewer where clusters agree with θ_i) is noise, and does no harm: an anchor
-  looks for its own direction inside them.
+  uses all pairs of its points. Either is symmetric here, so that a step of orthogonal iteration takes one product, not
+  two.
+* `subspace_steps` is a fixed number, where the theory wants of the order of k log(Nd). What the k leading directions
+  hold beyond the differences θ*_j − θ_i (there are fewer where clusters agree with θ_i) is noise, and does no harm: an
+  anchor looks for its own direction inside them.
 * A singular vector has no sign: b is turned so that b · mean(U_iᵀε) ≥ 0. Without that, anchors walk at random.
 * b is the eigenvector of the largest eigenvalue, found exactly at the anchor (the matrix is k k), not by T_2 steps of
   power iteration, which finds the largest magnitude; a largest eigenvalue below 0 counts as σ = 0.
-* Iterations go on until σ no longer falls, not for a fixed T, unless `iterations` is given.
+* Iterations go on until no anchor feels far from its model or σ no longer falls, not for a fixed T, unless `iterations`
+  is given.
 * Anchors are ⌈6k ln k⌉ by default (the paper's experiments: ⌈3k ln k⌉) and are drawn from clients with enough data.
-* Anchors are joined by complete linkage; without Δ, at the widest gap between the heights of merges that are larger
-  than what the anchors' own σ explains, and without Δ nothing stops an anchor but σ = 0. Where that leaves more or fewer
-  than k groups, k-means makes them k, and we say so.
+* Anchors are joined by complete linkage; without Δ, into k groups if those are farther apart than noise explains, else
+  at the widest gap, and without Δ nothing stops an anchor but σ = 0. Where that leaves more or fewer than k groups,
+  k-means makes them k, and we say so.
 * When phase 2 is over, a last question says whether every group is one and all of them are different (`verdict`).
 """
 
@@ -162,7 +164,7 @@ class MomentDescent:
             yield at
 
     def _ended(self, sigmas: Tensor) -> bool:
-        """Whether the anchors have moved often enough: by the largest σ before each step, and how far groups are apart."""
+        """Whether anchors have moved often enough, by the largest σ before each step and how far groups are apart."""
         if self.iterations is not None or self.fresh or len(sigmas) == self._most:
             return len(sigmas) >= self._most
         felt, apart = sigmas.unbind(1)
@@ -290,7 +292,7 @@ class MomentDescent:
 
 NAME = "Moment descent"
 NEAR = 0.05
-"""Of the distance at which k groups become k - 1: where no anchor feels farther from its own model, all have arrived."""
+"""Of the distance at which k groups become k - 1: where no anchor feels farther from its own model, they are there."""
 STILL = 3
 """Iterations in which the farthest anchor does not come nearer, after which it will not."""
 NOISE = 6.0

@@ -1,10 +1,10 @@
 """What the data say of k linear models when training is over: is a group really one, and are two of them really two?
 
-In whitened coordinates, with ε = (y − φ·θ) φ of each point, T = (‖Σ ε‖² − Σ ‖ε‖²) / m(m − 1) over a client's m points is an
-unbiased estimate of the squared distance of the client's own model from θ, whatever the noise: the two points of a pair
-are independent. Its mean over the clients that chose a model is the spread within their group; over the clients of two
-groups, under the mean of their two models, it tells whether the two are one. Neither needs held-out examples, because
-no point is ever paired with itself. Only sums over groups leave the clients.
+In whitened coordinates, with ε = (y − φ·θ) φ of each point, T = (‖Σ ε‖² − Σ ‖ε‖²) / m(m − 1) over a client's m points
+is an unbiased estimate of the squared distance of the client's own model from θ, whatever the noise: the two points of
+a pair are independent. Its mean over the clients that chose a model is the spread within their group; over the clients
+of two groups, under the mean of their two models, it tells whether the two are one. Neither needs held-out examples,
+because no point is ever paired with itself. Only sums over groups leave the clients.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Verdict(NamedTuple):
         return [pair for pair, z in zip(self.pairs, self.between.z.tolist(), strict=True) if not z > SURE]
 
     def notes(self) -> dict[str, object]:
-        """Plain values for a snapshot."""
+        """Plain values for a snapshot, to five digits: the last bits of a solution depend on its place in memory."""
         return {
-            "spread": [float(value) for value in self.within.square.clamp_min(0).sqrt()],
-            "nearest": [float(value) for value in self.nearest.sqrt()],
-            "unsure": self.unsure,
+            "spread": [float(f"{value:.5g}") for value in self.within.square.clamp_min(0).sqrt()],
+            "nearest": [float(f"{value:.5g}") for value in self.nearest.sqrt()],
+            "unsure": float(f"{self.unsure:.5g}"),
             "mixed_groups": self.mixed,
             "same_groups": [list(pair) for pair in self.same],
         }

@@ -1,7 +1,7 @@
 """Coordinates in which everybody's features have second moment I, from sums over all clients.
 
-With Σ the mean of φ(x) φ(x)ᵀ over all training examples, θ = Σ^{-1/2} β has features Σ^{-1/2} φ(x). Clients need not know
-Σ: what they are sent and what they return is in the features' own coordinates, and the server changes between them.
+With Σ the mean of φ(x) φ(x)ᵀ over all training examples, θ = Σ^{-1/2} β has features Σ^{-1/2} φ(x). Clients need not
+know Σ: what they are sent and what they return is in the features' own coordinates; the server changes between the two.
 """
 
 from __future__ import annotations
