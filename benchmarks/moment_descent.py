@@ -10,10 +10,9 @@ true one, after matching), what was said in the log, and the verdict's numbers. 
 not run again. A cell is right if the error is at most 1.1 times the oracle's; a wrong one must have said something.
 
 A table has real features (scikit-learn's diabetes, wine, breast cancer) in their own units, drawn with replacement for
-60 clients of 40 rows; two or three groups of clients have coefficients and an intercept of their own, and noise is 0.3 of
-the targets' spread. The error is the
-root mean square of prediction − true mean over the test examples, the oracle's that of least squares on the training
-examples of each true group; a table is right if it is at most 1.05 times the oracle's.
+60 clients of 40 rows. Two or three groups of clients have coefficients and an intercept of their own; noise is 0.3 of
+the targets' spread. The error is the root mean square of prediction − true mean over the test examples, the oracle's
+that of least squares on the training examples of each true group; a table is right if it is at most 1.05 times that.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from corymb.algorithms import IFCA, moment_descent
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts import moments
+from corymb.algorithms.parts.options import wrapped
+from corymb.algorithms.parts.regression import whitening
 from corymb.core.driver import drive
 from corymb.core.federation import Each, Federation, TooFewReplies
 from corymb.core.snapshot import Snapshot, planned_rounds
@@ -190,7 +192,7 @@ def test_orthogonal_iteration_through_the_door_is_numpys_svd(n, d, k, seed):
     k = min(k, d)
     data = tiny.regression(rng.integers(2, 12, size=n).tolist(), rng.integers(k, size=n).tolist(), d=d, seed=seed)
     theta = rng.normal(size=d)
-    algorithm = MomentDescent(k=k, iterations=1, subspace_steps=40, anchors=k, points=2, whiten=False, then=None)
+    algorithm = MomentDescent(k=k, iterations=1, subspace_steps=24, anchors=k, points=2, whiten=False, then=None)
     start = at_models(torch.tensor(theta)[None], n)
     found = list(drive(algorithm, federation(data), start))[-2].carry
     for anchor, basis in zip(found["anchors"].tolist(), found["bases"].numpy(), strict=True):
@@ -266,6 +268,71 @@ def test_fresh_panels_and_points():
     assert all(one.isdisjoint(other) for one, other in itertools.combinations([*panels, anchors], 2))
     assert moves[-1].notes["groups"] == 3
     assert anchor_errors(moves[-1], data).max() < separation(data) / 2
+
+
+# ---- what the data say of the models
+
+
+def judged(caplog, asked, *, rounds=40, **data):
+    with caplog.at_level(logging.WARNING):
+        at = last(MomentDescent(k=asked, then=FedX(refinement="whitened", rounds=rounds)), federation(small(**data)))
+    return at.notes
+
+
+def test_a_right_result_is_judged_right(caplog):
+    notes = judged(caplog, 3)
+    assert notes["mixed_groups"] == notes["same_groups"] == []
+    assert notes["unsure"] == 0
+    assert not caplog.records
+
+
+def test_too_few_groups_are_said(caplog):
+    notes = judged(caplog, 2)
+    assert len(notes["mixed_groups"]) == 1
+    assert "is not one: its clients' own models are" in caplog.text
+    assert "Ask for more groups (k)" in caplog.text
+
+
+def test_groups_where_there_is_one_are_said(caplog):
+    data = small(k=1)
+    with caplog.at_level(logging.WARNING):
+        at = last(MomentDescent(k=2, then=None), federation(data))
+        assert at.notes["groups"] == 1
+        assert "the anchors form 1 groups, not k = 2" in caplog.text
+    assert judged(caplog, 2, k=1)["same_groups"] == [[0, 1]]
+    assert "groups 0 and 1 cannot be told apart" in caplog.text
+
+
+def test_as_many_anchors_as_clusters_can_be_as_many_groups():
+    data = small(k=2, n=60, m=60, d=6)
+    at = last(MomentDescent(k=2, anchors=2, then=None), federation(data), seed=1)
+    own = data.truth[at.carry["anchors"]]
+    assert at.notes["groups"] == len(own.unique()) == 2
+
+
+def test_ifca_passes_settings_on():
+    inside = wrapped(IFCA(k=2, init=MomentDescent(anchors=9, iterations=4)))
+    assert inside.first == MomentDescent(k=2, anchors=9, iterations=4, then=None)
+    assert wrapped(IFCA(k=2, init="moment-descent")).first == MomentDescent(k=2, then=None)
+
+
+@pytest.mark.parametrize("d", [7, 600])
+def test_whitening_is_the_root_of_the_second_moment(d, monkeypatch):
+    """All of it, in parts where a reply would be long, or only its leading directions where there are many."""
+    monkeypatch.setattr(whitening, "NUMBERS", 20)
+    data = small(n=20, m=40, d=d)
+    data.train.x[:, 0] *= 50
+    data.train.x[:, 1] += 3
+    found = whitening.whitening_of(federation(data), torch.zeros(d).double())
+    second = (data.train.x.mT @ data.train.x / len(data.train.x)).double()
+    white = found.root @ second @ found.root
+    assert tiny.farthest(found.kept, torch.eye(d).double()) < 1e-6
+    if d == 7:
+        assert tiny.farthest(white, torch.eye(d).double()) < 1e-4
+        best = torch.linalg.lstsq(data.train.x, data.train.y).solution.double()
+        assert tiny.farthest(found.pooled, best) < 1e-3
+    else:
+        assert float(torch.linalg.eigvalsh(white).max()) < 2  # a step of 1 is stable
 
 
 # ---- what crosses the door

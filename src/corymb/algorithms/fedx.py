@@ -80,10 +80,11 @@ class FedX:
         soft = self.temperature * half if self.assignment == "soft" else None
         at, whitened = begin(fed, self.k, start), self.refinement == "whitened"
         inverse: list[Tensor] = [at.carry["inverse"]] if "inverse" in at.carry else []  # Σ⁻¹, once it is known
+        stability: dict[str, float] = {}
 
         def refine(at: Snapshot, t: int) -> Answers:
-            if t == 0 and self.refinement == "fedavg" and linear_form(fed.objective) is not None:
-                self._check_step(fed)
+            if t == 0 and not whitened and linear_form(fed.objective) is not None:
+                stability["kappa"] = self._kappa(fed)
             if whitened and not inverse:
                 inverse.append(self._inverse(fed, at))
             work = Work(
@@ -98,7 +99,8 @@ class FedX:
             return self._average(models, self._refined(fed, models, replies, inverse), replies)
 
         def keep(before: Snapshot, at: Snapshot, replies: Answers) -> Snapshot:
-            return replace(at, carry={"inverse": inverse[0]}) if whitened else at
+            notes = {**at.notes, **stability} if before.round == 0 else at.notes
+            return replace(at, carry={"inverse": inverse[0]} if whitened else {}, notes=notes)
 
         return alternate(at, self.rounds, refine, average, soft=soft, watch=keep)
 
@@ -130,11 +132,16 @@ class FedX:
         whole = int(answered.sizes.sum()) if self.weights == "examples" else len(answered)
         return tree_map(lambda new, old: old + _led(weight, old) / whole * (new - old), refined, models)
 
-    def _check_step(self, fed: Federation) -> None:
-        """The theory wants η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
-        most = self.local.lr * float(fed.clients.map(curvature).value.max())
-        if most >= 1:
-            log.warning("the step is long for some client: lr times its largest curvature is %.2f, wanted < 1", most)
+    def _kappa(self, fed: Federation) -> float:
+        """κ of the theory, which wants γ = η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
+        gamma = self.local.lr * float(fed.clients.map(curvature).value.max())
+        if self.refinement == "fedprox":
+            return 1 + gamma
+        if gamma >= 1:
+            log.warning("the step is long for some client: lr times its largest curvature is %.2f, wanted < 1", gamma)
+        steps = self.local.steps or 1
+        left = (1 - gamma) ** steps if gamma < 1 else 0.0
+        return gamma * steps / (1 - left) if gamma > 0 else 1.0
 
 
 _NAMES = {"fedprox": "FedProx in closed form", "whitened": "The whitened refinement"}

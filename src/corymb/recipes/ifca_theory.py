@@ -99,8 +99,8 @@ def trace(
 ) -> Trace:
     """IFCA with `fresh` new examples for each choice and each gradient, from (½ − α)Δ away, with γ = 1/(4p), p = 1/k.
 
-    In random directions, or with `together` all along θ*_2 − θ*_1: then cluster 2's own model moves away from its clients as
-    the first one comes near, which is the worst case. (If each moves towards the other, α changes no choice.)
+    In random directions, or with `together` all along θ*_2 − θ*_1: then cluster 2's own model moves away from its
+    clients as the first one comes near, which is the worst case. (If each moves towards the other, α changes no choice.)
     """
     data = mixed_regression_ifca(seed, n=n, m=2 * rounds * fresh, d=d, k=k, sigma=sigma, separation=SEPARATION, test=1)
     truth = _true(data)
@@ -251,7 +251,7 @@ RIDGE = 0.1
 
 
 class RidgeLogistic:
-    """log(1 + exp(−(2y − 1) x·θ)) + (λ/2)‖θ‖² with y in {0, 1}: strongly convex with λ, smooth with ¼ + λ for x ~ N(0, I)."""
+    """log(1 + exp(−(2y − 1) x·θ)) + (λ/2)‖θ‖² with y in {0, 1}: λ-strongly convex, (¼ + λ)-smooth for x ~ N(0, I)."""
 
     def init(self, key: Key) -> Params:
         """Small random parameters."""
@@ -265,7 +265,7 @@ class RidgeLogistic:
 
 
 def shrunk(norm: float) -> float:
-    """Each cluster's optimum is its true parameter (of a norm) times this: λ pulls it together 0, for x ~ N(0, I)."""
+    """Each cluster's optimum is its true parameter (of a norm) times this: λ pulls it towards 0, for x ~ N(0, I)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
     low, high = 0.0, 1.0

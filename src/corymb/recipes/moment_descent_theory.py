@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -101,7 +102,7 @@ def rate(
     errors = [float((at.models["weight"] - truth).norm(dim=1).max()) for at in snapshots]
     left = (errors[14] / errors[4]) ** 0.1
     cuts, x = data.train.offsets.tolist(), data.train.x.double()
-    most = max(float(torch.linalg.matrix_norm(x[a:b], 2)) ** 2 / (b - a) for a, b in zip(cuts, cuts[1:], strict=False))
+    most = max(float(torch.linalg.matrix_norm(x[a:b], 2)) ** 2 / (b - a) for a, b in pairwise(cuts))
     p = float(torch.bincount(data.truth).min() / len(data))
     return Rate(left, (1 if prox else steps) * lr * p / kappa(lr * most, steps, prox=prox))
 

@@ -10,6 +10,7 @@ because no point is ever paired with itself. Only sums over groups leave the cli
 from __future__ import annotations
 
 import logging
+import math
 from itertools import combinations
 from typing import NamedTuple
 
@@ -74,6 +75,8 @@ class Verdict(NamedTuple):
     """k: the squared distance of each model from the nearest other one."""
     unsure: float
     """The share of examples at clients whose two halves choose different models."""
+    uneven: float
+    """√(d k ln k (χ² + 1) / n), the second part of the theory's ν, with its constant 1."""
 
     @property
     def mixed(self) -> list[int]:
@@ -92,6 +95,7 @@ class Verdict(NamedTuple):
             "spread": [float(f"{value:.5g}") for value in self.within.square.clamp_min(0).sqrt()],
             "nearest": [float(f"{value:.5g}") for value in self.nearest.sqrt()],
             "unsure": float(f"{self.unsure:.5g}"),
+            "nu": float(f"{self.unsure + self.uneven:.5g}"),
             "mixed_groups": self.mixed,
             "same_groups": [list(pair) for pair in self.same],
         }
@@ -139,7 +143,10 @@ def verdict(fed: Federation, at: Snapshot, root: Tensor) -> Verdict:
     whitened = torch.linalg.lstsq(root.double().cpu(), theta.double().cpu().mT).solution.mT
     distances = torch.cdist(whitened, whitened).square().fill_diagonal_(torch.inf)
     nearest = distances.amin(1) if k > 1 else whitened.square().sum(1)
-    return Verdict(within, pairs, between, nearest, float(sums["unsure"].sum() / weight.sum().clamp_min(1)))
+    unsure = float(sums["unsure"].sum() / weight.sum().clamp_min(1))
+    shares = fed.sizes.double() / fed.sizes.sum()
+    uneven = math.sqrt(theta.shape[1] * k * math.log(max(k, 2)) * float(shares.square().sum()))  # (χ² + 1) / n
+    return Verdict(within, pairs, between, nearest, unsure, uneven)
 
 
 def _of_both(spreads: tuple[Spread, Spread], weight: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
