@@ -100,7 +100,7 @@ def trace(
     """IFCA with `fresh` new examples for each choice and each gradient, from (½ − α)Δ away, with γ = 1/(4p), p = 1/k.
 
     In random directions, or with `together` all along θ*_2 − θ*_1: then cluster 2's own model moves away from its
-    clients as the first one comes near, which is the worst case. (If each moves towards the other, α changes no choice.)
+    clients as the first one comes near, the worst case. (If each moves towards the other, α changes no choice.)
     """
     data = mixed_regression_ifca(seed, n=n, m=2 * rounds * fresh, d=d, k=k, sigma=sigma, separation=SEPARATION, test=1)
     truth = _true(data)
