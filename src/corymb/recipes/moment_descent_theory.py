@@ -24,6 +24,7 @@ from corymb.core.snapshot import Snapshot
 from corymb.data.built_in.synthetic import mixed_regression
 from corymb.data.dataset import FederatedDataset
 from corymb.engines import Placement, VectorisedEngine
+from corymb.keys import fold, normal, root
 from corymb.local import Descent
 from corymb.objectives.regression import LinearRegression
 
@@ -94,7 +95,7 @@ def rate(
     data = mixed_regression(seed, n=300, m=40, d=10, sigma=0.0, shares=shares, test=1)
     fed, truth = _world(data)
     assert data.truth is not None
-    direction = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    direction = normal(fold(root(seed), "directions"), tuple(truth.shape), torch.float64)
     start = truth + 0.1 * direction / direction.norm(dim=1, keepdim=True)
     begin = Snapshot(models={"weight": start}, labels=torch.full((len(data),), -1), seed=seed)
     how = FedX(rounds=15, local=Descent(lr=lr, steps=steps), refinement="fedprox" if prox else "fedavg")
