@@ -19,7 +19,7 @@ Departures from the paper:
   form, which needs far more clients than the paper's experiments have. `pairs` acts on the panel only: an anchor always
   uses all pairs of its points. Either is symmetric here, so that a step of orthogonal iteration takes one product, not
   two.
-* `subspace_steps` is a fixed number, where the theory wants of the order of k log(Nd). What the k leading directions
+* `subspace_steps` is a fixed number, where the theory wants of the order of k log(N·d). What the k leading directions
   hold beyond the differences θ*_j − θ_i (there are fewer where clusters agree with θ_i) is noise, and does no harm: an
   anchor looks for its own direction inside them.
 * A singular vector has no sign: b is turned so that b · mean(U_iᵀε) ≥ 0. Without that, anchors walk at random.
