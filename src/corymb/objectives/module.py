@@ -52,15 +52,16 @@ class InUnits(nn.Module):
 
 
 class Linear(nn.Module):
-    """φ(x)·θ, without an intercept."""
+    """φ(x)·θ; with an intercept, that is the last entry of θ."""
 
-    def __init__(self, weight: Tensor, features: Callable[[Tensor], Tensor] | None) -> None:
+    def __init__(self, weight: Tensor, features: Callable[[Tensor], Tensor] | None, *, intercept: bool) -> None:
         super().__init__()
-        self.weight, self.features = nn.Parameter(weight), features
+        self.weight, self.features, self.intercept = nn.Parameter(weight), features, intercept
 
     def forward(self, x: Tensor) -> Tensor:
         """m inputs -> m."""
-        return linear(x if self.features is None else self.features(x), self.weight)
+        x = x if self.features is None else self.features(x)
+        return linear(x, self.weight[:-1]) + self.weight[-1] if self.intercept else linear(x, self.weight)
 
 
 class Own(nn.Module):
@@ -84,7 +85,7 @@ def module_of(objective: Objective, params: Params, units: Units | None, *, targ
 def _bare(objective: Objective, params: Params) -> nn.Module:
     """The module that takes features as the objective does."""
     if isinstance(objective, LinearRegression):
-        return Linear(params["weight"].clone(), objective.features)
+        return Linear(params["weight"].clone(), objective.features, intercept=objective.intercept)
     if not isinstance(objective, (Classification, Regression)):
         return Own(objective, params)
     module = copy.deepcopy(objective.network.module).requires_grad_(True)

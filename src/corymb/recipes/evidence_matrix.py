@@ -105,7 +105,9 @@ def table(results: Mapping[str, Any], methods: Sequence[str] = tuple(METHODS)) -
         }
         if not scores["fedavg"]:
             continue
-        line = f"| {CASES[case].about} | {CASES[case].clusters} | {_mean(scores['fedavg'])} | {_mean(scores['oracle'])} |"
+        line = (
+            f"| {CASES[case].about} | {CASES[case].clusters} | {_mean(scores['fedavg'])} | {_mean(scores['oracle'])} |"
+        )
         for rows in by_method.values():
             line += _columns(rows.get(case, []))
         lines.append(line)

@@ -21,6 +21,7 @@ from corymb.core.sums import Sums
 from corymb.keys import Key
 from corymb.local.reference import training_losses
 from corymb.objectives.measures import measures_of
+from corymb.objectives.regression import LinearForm, linear_form
 from corymb.trees import Params, map_tensors
 
 
@@ -104,6 +105,12 @@ class Standardised:
         self.squared = inner.squared
         self.measures = measures_of(inner)
 
+    @property
+    def linear(self) -> LinearForm | None:
+        """The inner objective's, for standardised examples."""
+        form = linear_form(self.inner)
+        return None if form is None else form.after(self._features, self._targets)
+
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""
         return Standardised(self.inner.to(device, dtype), map_tensors(lambda t: t.to(device, dtype), self.standard))
@@ -142,9 +149,10 @@ class Standardised:
 
     def _standardised(self, examples: Examples) -> Examples:
         x, y, weight = examples
-        if y.is_floating_point():
-            y = (y - self.standard.target_mean) / self.standard.target_scale
-        return Examples(self._features(x), y, weight)
+        return Examples(self._features(x), self._targets(y), weight)
+
+    def _targets(self, y: Tensor) -> Tensor:
+        return (y - self.standard.target_mean) / self.standard.target_scale if y.is_floating_point() else y
 
     def _features(self, x: Tensor) -> Tensor:
         return (x - self.standard.mean) / self.standard.scale
