@@ -148,7 +148,7 @@ class Run:
     @property
     def coefficients(self) -> torch.Tensor:
         """Of linear models, in the units of the data: k rows, a number for each feature and then the intercept."""
-        form = linear_form(self.objective)
+        form = None if self.objective is None else linear_form(self.objective)
         plain = form is not None and getattr(self.objective, "features", None) is None
         require(plain, "These models have no coefficients of the features: they are not linear in them.")
         assert form is not None
