@@ -203,7 +203,9 @@ MIXED = {
     "arrays of objects": lambda c, place, o: FederatedDataset.from_arrays(objects(c), c["label"], c["client"], **o),
     "pandas": lambda c, place, o: FederatedDataset.from_dataframe(pd.DataFrame(c), **o),
     "pandas of its own types": lambda c, place, o: FederatedDataset.from_dataframe(
-        pd.DataFrame(c).assign(seen=lambda d: pd.to_datetime(d["seen"]), colour=lambda d: d["colour"].astype("category")),
+        pd.DataFrame(c).assign(
+            seen=lambda d: pd.to_datetime(d["seen"]), colour=lambda d: d["colour"].astype("category")
+        ),
         **o,
     ),
     "Hugging Face": lambda c, place, o: FederatedDataset.from_huggingface(HuggingFace(c), **o),
