@@ -146,7 +146,7 @@ def _missing_cells(column: Column, missing: Missing, where: RowName) -> str:
     if missing != "refuse" or not empty.any():
         return ""
     first = where(int(empty.argmax()))
-    return f"{int(empty.sum())} missing cells, the first in {first}: say missing='median', 'mean' or 'drop'"
+    return f"{int(empty.sum())} missing cells, the first in {first}: say missing='median', 'mean' or 'drop' (--missing)"
 
 
 # ---- statistics by sums and votes

@@ -25,4 +25,4 @@ def little_data(runs: Sequence[Run]) -> Table | None:
     return Table("little-data", "The clients' data", rows, style="facts", prose=("value",)) if rows else None
 
 
-SECTION = Section(order=20, show=little_data)
+SECTION = Section(order=30, show=little_data)
