@@ -223,3 +223,13 @@ def test_what_is_only_true_or_false_is_never_out_of_proportion(engine):
 def test_the_standard_of_an_earlier_version_has_no_limits():
     objective = Standardised(LinearRegression(2), Standard(*STANDARD[:4]))
     assert objective.predict({"weight": torch.tensor([1.0, -1.0])}, torch.tensor([[1e9, 80.0]])).item() > 1e7
+
+
+def test_a_client_whose_sums_are_refused_is_no_obstacle():
+    values = np.arange(30) % 7 * 1.0
+    values[0], values[7] = 1e30, 1e6  # too large to be added up, and out of proportion
+    fed = Federation(VectorisedEngine(NullObjective(), ragged(values, sizes=(5,) * 6)))
+    standard, excluded = robust_standard(fed, (1,), targets=False)
+    assert {entry["client"] for entry in fed.ledger.rejected} == {"0"}
+    assert excluded == {"0": [0], "1": [0]}
+    assert float(standard.scale) == pytest.approx(2, rel=0.1)

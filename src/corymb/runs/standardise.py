@@ -132,17 +132,19 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
 def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> tuple[Standard, Excluded]:
     """The standard, and the clients that would have supplied most of a variance; the ledger gets the rounds it took."""
     kept = None
-    for _ in range(1 + REPEATS):
+    for repeat in range(1 + REPEATS):
         centre, unit, squares, weight = _moments(fed, kept)
+        fed.ledger.rounds += 2  # means, then deviations
+        if repeat == REPEATS:
+            break
         total = Moments(squares.x * weight.x, squares.y * weight.y)
         told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept))
-        fed.ledger.rounds += 3  # means, deviations, excess
-        if not any(bool(part.any()) for part in told.value):
+        fed.ledger.rounds += 1
+        over = Moments(told.value.x.cpu(), told.value.y.cpu() & targets)  # classes have no scale
+        if not any(bool(part.any()) for part in over):
             break
-        before = kept or Moments(
-            *(torch.ones(len(fed.names), *part.shape[1:], dtype=torch.bool) for part in told.value)
-        )
-        kept = Moments(*(told.clients.put(old, old & ~new.cpu()) for old, new in zip(before, told.value, strict=True)))
+        kept = kept or Moments(*(torch.ones(len(fed.names), *part.shape[1:], dtype=torch.bool) for part in over))
+        kept = told.clients.put(kept, Moments(*(a & ~b for a, b in zip(told.clients.pick(kept), over, strict=True))))
     scale, target_scale = (_deviation(*pair).cpu() for pair in zip(squares, unit, strict=True))
     target_mean = centre.y.cpu()
     if not targets:

@@ -66,8 +66,9 @@ class Column(NamedTuple):
 
     def take(self, rows: Array) -> Column:
         """The cells of some rows, in that order."""
-        texts = {new: self.texts[old] for new, old in enumerate(rows.tolist()) if old in self.texts}
-        return Column(self.values[rows], self.kinds[rows], texts if self.texts else {})
+        numbered = enumerate(rows.tolist()) if self.texts else ()
+        texts = {new: self.texts[old] for new, old in numbered if old in self.texts}
+        return Column(self.values[rows], self.kinds[rows], texts)
 
 
 def numeral(value: float) -> str:
