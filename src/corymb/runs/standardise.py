@@ -24,9 +24,11 @@ from torch import Tensor
 from corymb.core.client import Client, Share, on_client
 from corymb.core.engine import each
 from corymb.core.federation import Federation
-from corymb.core.objective import Examples, Objective
+from corymb.core.objective import Draws, Examples, Objective
 from corymb.core.sums import Sums
 from corymb.keys import Key
+from corymb.local.reference import training_losses
+from corymb.objectives.measures import measures_of
 from corymb.objectives.module import limited
 from corymb.trees import Params, map_tensors
 
@@ -232,6 +234,7 @@ class Standardised:
         self._limits, self._limits_targets = (
             bool(limit.isfinite().any()) for limit in (standard.limit, standard.target_limit)
         )
+        self.measures = measures_of(inner)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""
@@ -243,10 +246,11 @@ class Standardised:
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
         """The loss of each example, in standard units."""
-        x, y, weight = self._standardised(examples)
-        if self._limits_targets and y.is_floating_point():
-            y = limited(y, self.standard.target_limit)
-        return self.inner.losses(params, Examples(x, y, weight))
+        return self.inner.losses(params, self._learned(examples))
+
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """What training makes smaller, in standard units."""
+        return training_losses(self.inner, params, self._learned(examples), draws)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """The score of each example, in the units of the data: a squared error grows with the square of the scale."""
@@ -267,6 +271,13 @@ class Standardised:
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
         return f"{self.inner.describe()}, features standardised"
+
+    def _learned(self, examples: Examples) -> Examples:
+        """Examples as losses take them: targets that are out of all proportion count as less."""
+        x, y, weight = self._standardised(examples)
+        if self._limits_targets and y.is_floating_point():
+            y = limited(y, self.standard.target_limit)
+        return Examples(x, y, weight)
 
     def _standardised(self, examples: Examples) -> Examples:
         x, y, weight = examples

@@ -16,21 +16,22 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
-from corymb.local.reference import weighted_mean
+from corymb.core.objective import Draws
+from corymb.local.reference import training_losses, weighted_mean
 from corymb.trees import Params
 
 
-def fused_step(objective: Objective, params: Params, on: Examples, lr: float) -> None:
+def fused_step(objective: Objective, params: Params, on: Examples, draws: Draws, lr: float) -> None:
     """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients."""
     with torch.enable_grad():
         token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that the first layer has a backward
 
-        def mean_loss(one: Params, examples: Examples) -> Tensor:
+        def mean_loss(one: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
             with _Linears(one, token, lr):
-                values = objective.losses(one, examples)
+                values = training_losses(objective, one, examples, draws.of(drawn))
             return weighted_mean(values, examples.weight)
 
-        vmap(mean_loss)(params, on).sum().backward()
+        vmap(mean_loss)(params, on, draws.tensors).sum().backward()
 
 
 class _Linears(TorchFunctionMode):
