@@ -117,7 +117,8 @@ def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
         number = torch.tensor([places[name] for name in data.classes])
         train, test = (split._replace(y=number[split.y]) for split in (data.train, data.test))
         data = replace(data, train=train, test=test, classes=run.schema.classes)
-    now, then = schema_of(data), run.schema
+    facts = {"preparation": None, "notes": (), "clients": {}}  # what may differ from one time to the next
+    now, then = (schema._replace(**facts) for schema in (schema_of(data), run.schema))
     for name, got, wanted in zip(now._fields, now, then, strict=True):
         require(got == wanted, f"The new data have {name} {got}, those of the run {wanted}: start a new run.")
     return data
