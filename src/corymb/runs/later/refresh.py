@@ -117,8 +117,9 @@ def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
         number = torch.tensor([places[name] for name in data.classes])
         train, test = (split._replace(y=number[split.y]) for split in (data.train, data.test))
         data = replace(data, train=train, test=test, classes=run.schema.classes)
-    facts = {"preparation": None, "notes": (), "clients": {}}  # what may differ from one time to the next
-    now, then = (schema._replace(**facts) for schema in (schema_of(data), run.schema))
+    # All but what may differ from one time to the next: fillings, notes, how many clients have little data.
+    both = schema_of(data), run.schema
+    now, then = (schema._replace(preparation=None, notes=(), clients={}) for schema in both)
     for name, got, wanted in zip(now._fields, now, then, strict=True):
         require(got == wanted, f"The new data have {name} {got}, those of the run {wanted}: start a new run.")
     return data
