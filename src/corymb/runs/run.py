@@ -169,7 +169,7 @@ class Run:
         params = self.model(cluster)
         self._objective()  # says what is missing
         assert self.objective is not None
-        units = None if self.standard is None else Units(*self.standard)
+        units = None if self.standard is None else Units(*self.standard[:5])
         return module_of(self.objective, params, units, targets=self.schema.task == "regression")
 
     def predict(
