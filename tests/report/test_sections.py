@@ -9,6 +9,7 @@ from corymb.core.federation import Ledger
 from corymb.report import sections
 from corymb.report.html import as_json, write_report
 from corymb.report.sections import clusters, figures, fill, tabs
+from corymb.report.sections.clients.little_data import little_data
 from corymb.report.sections.clients.rejected import rejections
 from tests.report.reported import HARMFUL, Page, noted, runs, soft_run
 
@@ -56,6 +57,15 @@ def test_a_client_that_is_rejected_is_listed_once_a_reason():
     entries = [{"clock": clock, "client": HARMFUL[0], "reason": "not finite"} for clock in (1, 2)]
     run = replace(runs()[0], ledger=Ledger(rejected=entries))
     assert rejections(run) == [{"client": HARMFUL[0], "reason": "not finite", "replies": "2", "rounds": "1 to 2"}]
+
+
+def test_clients_with_little_data_and_notes_on_them_are_told(tmp_path):
+    run = runs()[0]
+    schema = run.schema._replace(clients={"one_class": 2}, notes=(f"client {HARMFUL[0]!r} is odd",))
+    told = replace(run, schema=schema)
+    assert [row["value"] for row in little_data([told]).rows] == ["2", schema.notes[0]]
+    assert little_data([replace(run, schema=run.schema._replace(clients={}, notes=()))]) is None
+    assert HARMFUL[0] not in write_report(told, tmp_path / "a.html").read_text()  # escaped
 
 
 def test_a_run_in_which_nobody_knows_all_losses_or_shares_has_a_page(tmp_path):

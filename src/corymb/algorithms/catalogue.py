@@ -111,6 +111,18 @@ def _one_run(algorithm: IFCA) -> IFCA:
     return replace(algorithm, k=k, restarts=1, init="random")
 
 
+KAPPA = {"kappa": Note("event", "κ of the theory, in the first round of linear models: 1 where local steps are stable")}
+VERDICT = {
+    "spread": Note("numbers", "distance of clients' own models from their group's, by group"),
+    "nearest": Note("numbers", "distance of each group's model from the nearest other one"),
+    "unsure": Note("number", "share of examples at clients whose two halves choose different models, for p_e(n_i)"),
+    "nu": Note("number", "ν of the theory with its constant 1: unsure + √(d k ln k (χ² + 1) / n)"),
+    "mixed_groups": Note("numbers", "groups whose clients do not have one model"),
+    "same_groups": Note("evidence", "pairs of groups that cannot be told apart"),
+}
+"""What moment descent's last round says of the models."""
+
+
 def _second_phase(algorithm: MomentDescent) -> FedX | None:
     """Its first phase finds the start that is given here."""
     return algorithm.then
@@ -156,6 +168,9 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
                 "joined_below": Note("number", "distance below which anchors were joined"),
                 "merge_heights": THRESHOLD["merge_heights"],
                 "sigma": Note("number", "mean estimated distance of the anchors from their own models"),
+                "noise": Note("number", "how far from its own model noise alone puts an anchor (median)"),
+                **KAPPA,
+                **VERDICT,
             },
             started=_second_phase,
         ),
@@ -163,7 +178,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             algorithm=FedX,
             title="FedX",
             description="moment descent's second phase alone: choose, then FedAvg or FedProx",
-            notes=TRAIN_LOSS,
+            notes={**TRAIN_LOSS, **KAPPA},
             chooses=True,
         ),
         "one-shot-ifca": Entry(

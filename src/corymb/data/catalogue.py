@@ -12,7 +12,9 @@ from typing import Any
 from corymb.data.built_in import images, points, sources, synthetic
 from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
 from corymb.data.dataset import FederatedDataset
-from corymb.data.readers.folder import SUFFIXES, from_folder
+from corymb.data.files import from_folder
+from corymb.data.readers.folder import SUFFIXES
+from corymb.data.readers.tables import kind_of
 from corymb.data.store import SUFFIX
 from corymb.settings import InvalidInput, did_you_mean, require
 
@@ -87,7 +89,7 @@ NAMES: Mapping[str, NamedDataset] = MappingProxyType(
 
 
 def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) -> FederatedDataset:
-    """A data set by its name, or your own by its path; `options` (client, label, test, task) go to `from_folder`.
+    """A data set by its name, or your own by its path; `options` (client, label, ...) go to `from_folder`.
 
     A path is a folder, a table, an npz file or a file made by `FederatedDataset.save`. A folder that has the name of a
     built-in data set is reached as `./name`.
@@ -108,4 +110,4 @@ def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) ->
 
 
 def _looks_like_path(name: str) -> bool:
-    return any(mark in name for mark in "/\\~") or name.startswith(".") or Path(name).suffix in SUFFIXES
+    return any(mark in name for mark in "/\\~") or name.startswith(".") or kind_of(Path(name)) in SUFFIXES

@@ -85,10 +85,10 @@ def summary(results: Mapping[str, Any], method: str) -> dict[str, list[tuple[int
     rows: dict[str, list[tuple[int, Mapping[str, Any], Judged]]] = {}
     for name, found in results.items():
         case, which, seed = name.split("/")
-        base = [results.get(f"{case}/{baseline}/{seed}") for baseline in BASELINES]
-        if which != method or None in base:
+        base = [f"{case}/{baseline}/{seed}" for baseline in BASELINES]
+        if which != method or not all(other in results for other in base):
             continue
-        verdict = judged(plain(case), found, *(one["score"] for one in base))
+        verdict = judged(plain(case), found, *(results[other]["score"] for other in base))
         rows.setdefault(plain(case), []).append((int(seed), found, verdict))
     return rows
 
@@ -105,7 +105,8 @@ def table(results: Mapping[str, Any], methods: Sequence[str] = tuple(METHODS)) -
         }
         if not scores["fedavg"]:
             continue
-        line = f"| {CASES[case].about} | {CASES[case].clusters} | {_mean(scores['fedavg'])} | {_mean(scores['oracle'])} |"
+        means = " | ".join(_mean(scores[base]) for base in BASELINES)
+        line = f"| {CASES[case].about} | {CASES[case].clusters} | {means} |"
         for rows in by_method.values():
             line += _columns(rows.get(case, []))
         lines.append(line)

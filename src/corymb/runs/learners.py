@@ -52,7 +52,7 @@ def _linear(schema: DataSchema) -> ModelLike:
 
 def _linear_regression(schema: DataSchema) -> Objective:
     require(schema.task == "regression", "Model 'linear-regression' is for regression: use 'linear' for classes.")
-    return LinearRegression(schema.size)
+    return LinearRegression(schema.size, intercept=schema.standardise)  # centred data hide one that clusters differ in
 
 
 def _mlp(schema: DataSchema) -> ModelLike:
@@ -88,7 +88,9 @@ def _realnvp(schema: DataSchema) -> Objective:
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
         "linear": Named("one linear layer with a bias", _linear),
-        "linear-regression": Named("y = x . theta without an intercept, as the papers have it", _linear_regression),
+        "linear-regression": Named(
+            "y = x . theta, with an intercept for tables in units of their own", _linear_regression
+        ),
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
         "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),
         "gaussian": Named("a density: a Gaussian; of 30 principal components for more than 64 inputs", _gaussian),

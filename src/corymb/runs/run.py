@@ -25,6 +25,7 @@ from corymb.keys import fold, root
 from corymb.objectives.density import Density
 from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
+from corymb.objectives.regression import linear_form
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
@@ -144,6 +145,21 @@ class Run:
         require(0 <= which < self.snapshot.k, f"There is no cluster {which}: the run has {self.snapshot.k}.")
         return take(self.models, which)
 
+    @property
+    def coefficients(self) -> torch.Tensor:
+        """Of linear models, in the units of the data: k rows, a number for each feature and then the intercept."""
+        form = None if self.objective is None else linear_form(self.objective)
+        plain = form is not None and getattr(self.objective, "features", None) is None
+        require(plain, "These models have no coefficients of the features: they are not linear in them.")
+        assert form is not None
+        theta, d = form.coefficients(self.models).double(), self.schema.size
+        slopes, intercept = theta[:, :d], theta[:, d:].sum(1)
+        if self.standard is not None:
+            mean, scale, target_mean, target_scale = (value.double().flatten() for value in self.standard)
+            slopes = slopes * target_scale / scale
+            intercept = target_mean + target_scale * intercept - slopes @ mean
+        return torch.cat([slopes, intercept[:, None]], 1)
+
     def module(self, cluster: int) -> nn.Module:
         """A cluster's model as a plain `torch.nn.Module`, which needs nothing of Corymb's to run.
 
@@ -153,7 +169,7 @@ class Run:
         params = self.model(cluster)
         self._objective()  # says what is missing
         assert self.objective is not None
-        units = None if self.standard is None else Units(*self.standard)
+        units = None if self.standard is None else Units(*self.standard[:5])
         return module_of(self.objective, params, units, targets=self.schema.task == "regression")
 
     def predict(

@@ -65,7 +65,8 @@ def predictions(objective: Objective, served: Params | Served, x: Tensor) -> Ten
 
 
 def classes_at(places: Tensor, schema: DataSchema) -> Array:
-    """Classes from their positions: numbers where the data had numbers from 0, else names."""
-    chosen: Array = places.numpy()
-    numbered = schema.classes == tuple(str(number) for number in range(len(schema.classes)))
-    return chosen if numbered else np.array(schema.classes)[chosen]
+    """Classes from their positions, as the data had them: whole numbers, or names."""
+    numbers = all(name.removeprefix("-").isdigit() and str(int(name)) == name for name in schema.classes)
+    classes = np.array([int(name) for name in schema.classes] if numbers else schema.classes)
+    chosen: Array = classes[places.numpy()]
+    return chosen

@@ -33,7 +33,7 @@ from corymb.runs.own.metrics import with_own
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
-from corymb.runs.standardise import Standard, Standardised, standard_of
+from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 
@@ -81,8 +81,11 @@ class Session:
             return self.plan.standard, Ledger()
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
-        standard = standard_of(fed, self.schema.features, targets=ours and self.schema.task == "regression")
-        fed.ledger.rounds += 2  # means, then deviations
+        targets = ours and self.schema.task == "regression"
+        standard, excluded = robust_standard(fed, self.schema.features, targets=targets)
+        for line in (told := describe_excluded(excluded, self.schema.size, self.schema.feature_names)):
+            log.warning(line)
+        self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
         return standard, fed.ledger
 
     def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:

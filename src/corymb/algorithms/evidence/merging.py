@@ -28,7 +28,7 @@ from corymb.clustering.grouping import group_means, ward
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
-from corymb.objectives.regression import LinearRegression
+from corymb.objectives.regression import linear_form
 from corymb.trees import Params, concat, take, tree_map
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class MergeByEvidence:
     def _group(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Too many groups, of clients whose local models are near, and their means; beside them, everybody's mean."""
         asked = fed.clients.sample(self.participants).sample(MOST_GROUPED)
-        if isinstance(fed.objective, LinearRegression):
+        if linear_form(fed.objective) is not None:
             replies = asked.map(publish_ridge)
         else:
             replies = asked.map(train_on_kept, take(at.models, 0), alone=self.alone)

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot as indicator
 
-from corymb.algorithms.parts.linear import linear_features
+from corymb.algorithms.parts.linear import design
 from corymb.algorithms.parts.work import Work
 from corymb.core.client import Client, Examples, Share, on_client
 from corymb.local import Descent, descend, one_hot
 from corymb.local.held_out import hold_out
 from corymb.local.reference import weighted_mean
 from corymb.objectives.classification import Classification
+from corymb.objectives.regression import linear_form
 from corymb.trees import Params, add, concat, count, prefixed, take
 
 PRIOR = 4.0
@@ -67,14 +68,15 @@ def publish_change(client: Client, model: Params, *, alone: Descent) -> Params:
 @on_client
 def publish_ridge(client: Client) -> Params:
     """The ridge solution on the client's kept examples; the penalty grows with features an example."""
-    features, _ = linear_features(client)
+    form = linear_form(client.objective)
+    assert form is not None
+    x, y, _ = design(client)
     weight = hold_out(client.train).kept.weight
-    number, d = weight.sum().clamp_min(1), features.shape[-1]
-    gram = (features * weight.unsqueeze(-1)).mT @ features / number
+    number, d = weight.sum().clamp_min(1), x.shape[-1]
+    gram = (x * weight.unsqueeze(-1)).mT @ x / number
     scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(torch.finfo(gram.dtype).tiny)
     penalty = scale * d / number * torch.eye(d, dtype=gram.dtype, device=gram.device)
-    moment = features.mT @ (client.train.y * weight) / number
-    return {"weight": torch.linalg.solve(gram + penalty, moment)}
+    return form.parameters(torch.linalg.solve(gram + penalty, x.mT @ (y * weight) / number))
 
 
 @on_client

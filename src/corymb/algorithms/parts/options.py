@@ -25,7 +25,7 @@ from corymb.core.snapshot import Algorithm, Snapshot
 if TYPE_CHECKING:
     from corymb.algorithms.ifca import IFCA
 
-Init = Literal["random", "loss-vectors", "one-shot", "moment-descent"]
+Init = Literal["random", "loss-vectors", "one-shot", "moment-descent"] | MomentDescent
 
 
 def wrapped(ifca: IFCA) -> Restarts | Then | None:
@@ -47,6 +47,8 @@ def start_of(ifca: IFCA) -> Algorithm | None:
         return None
     if ifca.init == "one-shot":
         return LocalKMeans(k=ifca.k, alone=ifca.alone)
+    if isinstance(ifca.init, MomentDescent):
+        return replace(ifca.init, k=ifca.k, then=None)
     if ifca.init == "moment-descent":
         return MomentDescent(k=ifca.k, then=None)
     return ByLossVectors(k=ifca.k, work=work, participants=ifca.participants)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from corymb.algorithms.parts.linear import linear_features
+from corymb.algorithms.parts.linear import design
 from corymb.algorithms.parts.loss_vectors import regroup
 from corymb.algorithms.parts.work import Work, work_on_own
 from corymb.clustering.grouping import group_means, k_means
@@ -29,8 +29,8 @@ def publish_trained(client: Client, model: Params, *, alone: Descent) -> Params:
 @on_client
 def publish_minimiser(client: Client) -> Params:
     """The least-squares solution on the client's examples; of several the one of least norm."""
-    features, real = linear_features(client)
-    return {"weight": torch.linalg.pinv(features * real.unsqueeze(-1)) @ (client.train.y * real)}
+    x, y, _ = design(client)
+    return {"weight": torch.linalg.pinv(x) @ y}
 
 
 def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None = None) -> Replies[Params]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from corymb.core.objective import Objective
-from corymb.data import FederatedDataset
+from corymb.data import FederatedDataset, as_dataset
 from corymb.data.apart import held_apart
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
@@ -32,7 +32,7 @@ from corymb.runs.advising.trials import (
     try_all,
 )
 from corymb.runs.advising.verdict import choose, verdict_of
-from corymb.runs.fit import Arrays, as_dataset, plan_for
+from corymb.runs.fit import Data, plan_for
 from corymb.runs.learners import Model
 from corymb.runs.plan import threads_set
 from corymb.runs.progress import RoundLine
@@ -45,7 +45,7 @@ class NothingToJudge(InvalidInput):
 
 
 def advise(
-    data: FederatedDataset | str | os.PathLike[str] | Arrays,
+    data: Data,
     model: Model | None = None,
     *,
     seeds: Sequence[int] | None = None,
@@ -72,11 +72,8 @@ def advise(
             is the judge, else the loss.
     """
     settings = (settings or RunSettings()).updated(options)
-    require(
-        isinstance(data, (FederatedDataset, str, os.PathLike, tuple)),
-        f"The data are a {type(data).__name__}: advice splits training examples, and so wants a data set, the name of "
-        "one, a folder, a file or arrays (x, y, client).",
-    )
+    behind = hasattr(data, "open") and hasattr(data, "describe")
+    require(not behind, "The data are behind an engine: advice splits training examples, and so needs the data set.")
     dataset = as_dataset(data, settings.seed).in_order()
     require(len(dataset) > 1, f"{dataset.name!r} has one client: there is nothing to share.")
     called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
