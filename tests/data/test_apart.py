@@ -9,7 +9,7 @@ from corymb.local.held_out import hold_out
 def made():
     x = torch.arange(23.0)[:, None]
     client = [0] * 12 + [1] * 1 + [2] * 10
-    return FederatedDataset.from_arrays(x, x[:, 0], client, test=0)
+    return FederatedDataset.from_arrays(x, x[:, 0], client, test=0, task="regression")
 
 
 def test_training_examples_are_dealt_out_as_clients_do_it_and_test_examples_are_gone():
