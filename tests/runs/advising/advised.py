@@ -11,7 +11,7 @@ DATA = {
     "one-model": lambda: near_lines(3, n=12, m=40, d=4),
     "alone": lambda: own_lines(3, n=6, m=60, d=3),
 }
-FEW = {"rounds": 6}
+FEW = {"rounds": 6, "local": {"steps": 5}}
 
 
 @cache

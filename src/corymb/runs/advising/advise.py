@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from corymb.core.objective import Objective
@@ -79,7 +79,8 @@ def advise(
     called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
     asked = list(seeds) if seeds is not None else [settings.seed]
     require(bool(asked), "seeds is empty: give at least one.")
-    study = _Study(dataset, model, settings, given or {}, None if max_seconds is None else max_seconds / len(asked))
+    plainly = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
+    study = _Study(dataset, model, settings, plainly, None if max_seconds is None else max_seconds / len(asked))
     with threads_set(settings.threads):
         if progress is True:
             with RoundLine(0) as line:  # the first trial says how many rounds there are

@@ -28,7 +28,7 @@ from corymb.runs.history import Round, divergence
 from corymb.runs.own.callbacks import StopRun
 from corymb.runs.plan import Plan
 from corymb.runs.session import Session
-from corymb.settings import first_line, to_dict
+from corymb.settings import first_line, merged, to_dict
 
 ONE, IFCA, SR_FCA, ALONE = ORDER = ("fedavg", "ifca", "sr-fca", "alone")
 """The ways, simplest first: which one is kept where they are as good as each other."""
@@ -87,7 +87,8 @@ class Tried:
 def configured(name: str, data: FederatedDataset, given: Mapping[str, Any]) -> Algorithm:
     """A way's algorithm, with those of the given settings that it has."""
     known = {field.name for field in fields(CATALOGUE[name].algorithm)}  # type: ignore[arg-type]
-    return configure(name, data, **{key: value for key, value in given.items() if key in known}, **SETTINGS[name])
+    own = {key: value for key, value in given.items() if key in known}
+    return configure(name, data, **merged(own, SETTINGS[name]))
 
 
 def planned(data: FederatedDataset, given: Mapping[str, Any]) -> dict[str, int]:
