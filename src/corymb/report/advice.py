@@ -39,7 +39,7 @@ def as_page(advice: Advice) -> bytes:
         *([_gains(advice)] if any(candidate.gain for candidate in advice.candidates.values()) else []),
         Table("ways", "What was tried", rows, style="names", wide=True),
         Code("next", "Next", [advice.command]),
-        Table("how", "How this was decided", _how(advice), wide=True, prose=("how",)),
+        Table("how", "How this was decided", _how(advice), style="names", wide=True, prose=("how",)),
     ]
     tabs = [Filled("advice", Tab("Advice", order=10), contents)]
     if advice.clustering:
@@ -187,7 +187,7 @@ def _clusters(notes: Mapping[str, Any]) -> list[Content]:
     rows: list[TableRow] = [
         {
             "pair": name,
-            "one model for both is worse by": f"{pair['mean']:.3g} ± {pair['error']:.2g}",
+            "worse with one model by": f"{pair['mean']:.3g} ± {pair['error']:.2g}".replace("-", "−"),
             "share of the loss": _share(pair["size"]),
             "clients": str(int(pair["clients"])),
             "p": p_words(pair["p"]).removeprefix("p ").removeprefix("= "),
@@ -196,5 +196,5 @@ def _clusters(notes: Mapping[str, Any]) -> list[Content]:
         if (pair := notes.get(note))
     ]
     if rows:
-        contents.append(Table("pairs", "Pairs of clusters that were tested", rows, wide=True))
+        contents.append(Table("pairs", "Pairs of clusters that were tested", rows, style="names", wide=True))
     return contents
