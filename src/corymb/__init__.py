@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from corymb.data import FederatedDataset
     from corymb.local import Descent
     from corymb.models import cnn, mlp
+    from corymb.runs.advising.advice import Advice
+    from corymb.runs.advising.advise import advise
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
     from corymb.runs.later.refresh import refresh
@@ -72,6 +74,8 @@ _HOMES = {
     ],
     "corymb.core.client": ["Client", "Examples", "Objective", "Share", "Shares", "on_client"],
     "corymb.data": ["FederatedDataset"],
+    "corymb.runs.advising.advice": ["Advice"],
+    "corymb.runs.advising.advise": ["advise"],
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
     "corymb.runs.later.refresh": ["refresh"],
@@ -92,6 +96,7 @@ __all__ = [
     "IFCA",
     "SRFCA",
     "UIFCA",
+    "Advice",
     "Algorithm",
     "Alone",
     "Client",
@@ -122,6 +127,7 @@ __all__ = [
     "StopRun",
     "Sums",
     "__version__",
+    "advise",
     "cnn",
     "configure",
     "datasets",

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_type_hints
 
 S = TypeVar("S")
@@ -141,6 +141,21 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> bool:
     return isinstance(under[name], Mapping) and isinstance(over[name], Mapping)
+
+
+def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
+    """Plain values as they are typed on the command line; what is None is left out.
+
+    >>> list(as_options({"k": "auto", "local": {"lr": 0.1}, "repair": False}))
+    ['--k', 'auto', '--local.lr', '0.1', '--no-repair']
+    """
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from as_options(value, f"{outer}{name}.")
+        elif isinstance(value, bool):
+            yield f"--{outer}{name}" if value else f"--no-{outer}{name}"
+        elif value is not None:
+            yield from (f"--{outer}{name}", str(value))
 
 
 def fingerprint(*parts: object) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from corymb.cli.app import main
-from corymb.cli.run import _numbers
+from corymb.cli.run import seeds_in
 from corymb.runs.run import Run
 from corymb.settings import InvalidInput
 
@@ -24,7 +24,7 @@ def test_a_run_for_each_seed_in_one_folder(tmp_path, capsys):
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1-2-x", "0,,2"])
 def test_seeds_that_cannot_be_read(text):
     with pytest.raises(InvalidInput, match="cannot be read"):
-        _numbers(text)
+        seeds_in(text)
 
 
 def test_a_group_does_not_go_into_a_folder_that_is_used(tmp_path, capsys):

@@ -36,6 +36,16 @@ COMMANDS = {
             "corymb run mydata/ ifca --k 3 --model mymodule:network --out runs/mine",
         ),
     ),
+    "advise": Command(
+        "corymb.cli.advising.advise:advise_on",
+        "Should I cluster at all? One model, clusters and training alone, tried on held-out training examples: "
+        "`corymb advise DATA`.",
+        (
+            "corymb advise digits",
+            "corymb advise table.csv --client hospital --label outcome --metric auc --out advice/",
+            "corymb advise mydata/ --seeds 0-2 --json -q",
+        ),
+    ),
     "resume": Command(
         "corymb.cli.resume:resume",
         "Continue a run that was stopped or killed, or go on longer: `corymb resume RUN [--rounds N]`. "

@@ -157,7 +157,7 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
 
 def _run_seeds(values: Mapping[str, Any], output: Output) -> int:
     """A run for each seed, all in one folder; stops at the first that does not end well."""
-    seeds = _numbers(str(output.seeds))
+    seeds = seeds_in(str(output.seeds))
     name = f"{Path(str(values.get('data') or 'data')).stem}-{values.get('algorithm')}-seeds"
     parent = new_folder("runs", name) if output.out is None else output.out
     check_free(parent)
@@ -168,10 +168,10 @@ def _run_seeds(values: Mapping[str, Any], output: Output) -> int:
     return Exit.OK
 
 
-def _numbers(text: str) -> list[int]:
+def seeds_in(text: str) -> list[int]:
     """Seeds as they are written on the command line.
 
-    >>> _numbers("0-2,7")
+    >>> seeds_in("0-2,7")
     [0, 1, 2, 7]
     """
     try:

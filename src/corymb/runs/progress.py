@@ -43,6 +43,12 @@ class RoundLine:
             left = self._seconds_left()
             print(f"round {self.done}/{self.total}  eta {left:.0f} s  {self._facts(row)}", file=self.stream, flush=True)
 
+    def expect(self, total: int) -> None:
+        """Say how many rounds there are now thought to be."""
+        self.total = total
+        if self._live is not None:
+            self._live.update(self._task, total=total)
+
     def _seconds_left(self) -> float:
         return self.seconds / self.done * max(0, self.total - self.done)
 

@@ -7,11 +7,12 @@ import torch
 import corymb
 from corymb.cli.app import main
 from corymb.core.objective import Examples
+from corymb.data.apart import held_apart
 from corymb.datasets import from_folder
 from corymb.local import Descent
 from corymb.local.held_out import hold_out
 from corymb.runs.fit import as_dataset
-from corymb.runs.tuning.study import held_apart, tune
+from corymb.runs.tuning.study import tune
 from corymb.settings import InvalidInput
 from tests.runs import small
 

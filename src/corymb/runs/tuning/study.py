@@ -16,21 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from corymb.core.federation import TooFewReplies
-from corymb.core.objective import Examples
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset, as_dataset
-from corymb.data.ragged import Ragged, offsets_of
+from corymb.data.apart import held_apart
 from corymb.data.schema import schema_of
-from corymb.local.held_out import hold_out
 from corymb.runs.defaults import configure, entry_of, name_of
 from corymb.runs.fit import Data, fit
 from corymb.runs.learners import Model, learner_for
 from corymb.runs.settings import RunSettings
 from corymb.runs.tuning.space import Space, default_space, nested, read_range
-from corymb.settings import InvalidInput, fingerprint, merged, require, to_dict
+from corymb.settings import InvalidInput, as_options, fingerprint, merged, require, to_dict
 
 JOURNAL, ABOUT = "study.jsonl", "study.json"
 
@@ -124,7 +120,7 @@ def tune(
     full = merged(fixed, nested(chosen))
     own = {name: value for name, value in to_dict(settings).items() if value != getattr(RunSettings(), name)}
     called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
-    words = [called, name_of(first), *_options({**full, **(data_options or {}), **own})]
+    words = [called, name_of(first), *as_options({**full, **(data_options or {}), **own})]
     words += ["--model", model] if isinstance(model, str) else []
     return Tuned(
         algorithm=task.configured(chosen),
@@ -134,22 +130,6 @@ def tune(
         trials=_tried(study),
         command=shlex.join(["corymb", "run", *words]),
     )
-
-
-def held_apart(data: FederatedDataset) -> FederatedDataset:
-    """The same clients without their test examples: what is held out of their training examples takes that place."""
-    m = int(data.sizes.sum())
-    held = torch.zeros(m, dtype=torch.bool)
-    for start, end in zip(data.train.offsets[:-1].tolist(), data.train.offsets[1:].tolist(), strict=True):
-        places = torch.ones(end - start)
-        held[start:end] = hold_out(Examples(places, places, places)).held.weight > 0
-    require(bool(held.any()), "No client has two training examples: none can be held out to judge settings by.")
-    return replace(data, train=_rows(data.train, ~held), test=_rows(data.train, held))
-
-
-def _rows(examples: Ragged, which: torch.Tensor) -> Ragged:
-    sizes = torch.stack([part.sum() for part in which.split(examples.sizes.tolist())])
-    return Ragged(examples.x[which], examples.y[which], offsets_of(sizes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,19 +189,6 @@ def _needs_k(algorithm: str | type[Algorithm], fixed: Mapping[str, Any]) -> bool
     kind = entry_of(algorithm).algorithm if isinstance(algorithm, str) else algorithm
     field = getattr(kind, "__dataclass_fields__", {}).get("k")
     return "k" not in fixed and field is not None and field.default is field.default_factory
-
-
-def _options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
-    """Settings as options of `corymb run`."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _options(value, f"{outer}{name}.")
-        elif value is True:
-            yield f"--{outer}{name}"
-        elif value is False:
-            yield f"--no-{outer}{name}"
-        elif value is not None:
-            yield from (f"--{outer}{name}", str(value))
 
 
 # ---- Optuna

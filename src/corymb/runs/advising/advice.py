@@ -1,0 +1,129 @@
+"""The advice as a value: the verdict, every way that was tried, and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from corymb.clustering.paired import Difference
+from corymb.core.snapshot import Algorithm
+from corymb.runs.advising.pairs import Judge
+from corymb.runs.advising.verdict import PAYS, SURE, Verdict
+from corymb.runs.history import plain, readable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A way to serve the clients, as it did on held-out examples. With several seeds, means over them."""
+
+    name: str
+    """Of its algorithm."""
+    clusters: int
+    """How many it found; 1 for one model, 0 where everybody trains alone."""
+    value: float
+    """What it is judged by: mean over clients."""
+    loss: float
+    score: float
+    gain: Difference | None
+    """How much better it is than the simplest way, by the judge; None for that way itself."""
+    loss_gain: Difference | None
+    score_gain: Difference | None
+    over_chosen: Difference | None
+    """How much better it is than the way that is recommended; None where that was not compared."""
+    rounds: int
+    seconds: float
+    bytes_sent: int
+    overfits_after: int | None
+    out_of_time: bool
+
+    @property
+    def is_another(self) -> bool:
+        """Whether it is something else than one model for everybody."""
+        return self.clusters != 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        gains = ("gain", "loss_gain", "score_gain", "over_chosen")
+        values = {name: value for name, value in vars(self).items() if name not in gains and name != "name"}
+        return {**values, **{name: _told(getattr(self, name)) for name in gains}}
+
+
+def _told(gain: Difference | None) -> dict[str, Any] | None:
+    if gain is None:
+        return None
+    words = {"mean": gain.mean, "error": gain.error, "p": gain.p, "share": gain.size, "clients": gain.clients}
+    return {**words, "share_of_clients_that_gain": gain.worse}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What to do, and why."""
+
+    verdict: Verdict
+    clusters: int
+    """How many models there are to be: that of clusters; 1 for one model; 0 where everybody trains alone."""
+    algorithm: str
+    """The name of the algorithm to run."""
+    run_next: Algorithm
+    """The same, to be given to `fit`."""
+    command: str
+    """The same on the command line."""
+    judge: Judge
+    score_name: str
+    """The objective's own score."""
+    by_score: str
+    """The algorithm, had that score been the judge; empty where it was, or where another metric was named."""
+    base: str
+    """The simplest way that could be tried: what gains are over."""
+    candidates: dict[str, Candidate]
+    left_out: dict[str, str]
+    """Ways that could not be tried, and why."""
+    clustering: Mapping[str, Any]
+    """What the tests that looked for clusters found: see `corymb.algorithms.evidence.headline`."""
+    clusters_by_seed: list[int]
+    data: str
+    clients: int
+    held_out: int
+    """How many examples decided."""
+    seeds: list[int]
+    sentences: list[str] = field(default_factory=list)
+    cautions: list[str] = field(default_factory=list)
+
+    @property
+    def judge_words(self) -> str:
+        """What decides, in words."""
+        return f"held-out {self.judge.name.replace('_', ' ')}"
+
+    def text(self, value: float, digits: int = 3) -> str:
+        """A value of the judge, as it is shown."""
+        return f"{value:.1%}" if self.judge.name.endswith("accuracy") else readable(value, digits)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object that the command line prints."""
+        evidence = {
+            "judge": self.judge.name,
+            "sure": SURE,
+            "pays": PAYS,
+            "clients": self.clients,
+            "held_out_examples": self.held_out,
+            "seeds": self.seeds,
+            "gains_are_over": self.base,
+            "candidates": {name: candidate.to_dict() for name, candidate in self.candidates.items()},
+            "left_out": self.left_out,
+            "clustering": dict(self.clustering),
+            "clusters_by_seed": self.clusters_by_seed,
+        }
+        told = {
+            "verdict": self.verdict,
+            "clusters": self.clusters,
+            "algorithm": self.algorithm,
+            "command": self.command,
+            "sentences": self.sentences,
+            "cautions": self.cautions,
+            "evidence": evidence,
+        }
+        return {name: plain(value) for name, value in told.items()}
+
+    def __str__(self) -> str:
+        return "\n".join([*self.sentences, *self.cautions, f"Next: {self.command}"])

@@ -1,0 +1,222 @@
+"""`advise`: should these clients share one model, be clustered, or train alone?
+
+Every client's training examples are split once into kept and held-out ones (`corymb.local.held_out`); test examples are
+not looked at. All ways train on what is kept and are compared on what is held out, client by client.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from corymb.core.objective import Objective
+from corymb.data import FederatedDataset, as_dataset
+from corymb.data.apart import held_apart
+from corymb.runs.advising import words
+from corymb.runs.advising.advice import Advice, Candidate
+from corymb.runs.advising.pairs import LOSS, Judge, Paired, combined, compare
+from corymb.runs.advising.progress import Silent, TrialLine
+from corymb.runs.advising.trials import (
+    ALONE,
+    CLUSTERING,
+    IFCA,
+    ORDER,
+    SETTINGS,
+    Course,
+    Tried,
+    configured,
+    planned,
+    try_all,
+)
+from corymb.runs.advising.verdict import choose, verdict_of
+from corymb.runs.fit import Data, plan_for
+from corymb.runs.learners import Model
+from corymb.runs.plan import threads_set
+from corymb.runs.progress import RoundLine
+from corymb.runs.settings import DataOptions, RunSettings
+from corymb.settings import InvalidInput, require, to_dict
+
+
+class NothingToJudge(InvalidInput):
+    """Every way that was tried failed."""
+
+
+def advise(
+    data: Data,
+    model: Model | None = None,
+    *,
+    seeds: Sequence[int] | None = None,
+    given: Mapping[str, Any] | None = None,
+    progress: bool | Course | None = None,
+    max_seconds: float | None = None,
+    data_name: str | None = None,
+    data_options: DataOptions = DataOptions(),  # noqa: B008 - frozen
+    settings: RunSettings | None = None,
+    **options: Any,
+) -> Advice:
+    """Try one model, clusters and training alone on held-out training examples, and say which to choose.
+
+    Arguments:
+        data: As for `fit`, but for engines: advice needs to split the training examples.
+        model: As for `fit`.
+        seeds: Seeds of the trials, each with another split; the run's seed alone if not given.
+        given: Settings of all algorithms that are tried, such as `{"rounds": 20, "local": {"lr": 0.1}}`.
+        progress: True for a line on stderr.
+        max_seconds: About how long all trials together may take.
+        data_name: What the data are called in the command.
+        data_options: How the data were read, for the command.
+        settings: How to carry out the runs; `options` are its fields by name, as for `fit`. With `metric`, that metric
+            is the judge, else the loss.
+    """
+    settings = (settings or RunSettings()).updated(options)
+    behind = hasattr(data, "open") and hasattr(data, "describe")
+    require(not behind, "The data are behind an engine: advice splits training examples, and so needs the data set.")
+    dataset = as_dataset(data, settings.seed).in_order()
+    require(len(dataset) > 1, f"{dataset.name!r} has one client: there is nothing to share.")
+    called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
+    asked = list(seeds) if seeds is not None else [settings.seed]
+    require(bool(asked), "seeds is empty: give at least one.")
+    study = _Study(dataset, model, settings, given or {}, None if max_seconds is None else max_seconds / len(asked))
+    with threads_set(settings.threads):
+        if progress is True:
+            with RoundLine(0) as line:  # the first trial says how many rounds there are
+                study.run(asked, TrialLine(line))
+        else:
+            study.run(asked, progress or Silent())
+    return study.advice(called, data_options)
+
+
+class _Study:
+    """The trials of all seeds, and what they add up to."""
+
+    def __init__(
+        self,
+        data: FederatedDataset,
+        model: Model | None,
+        settings: RunSettings,
+        given: Mapping[str, Any],
+        limit: float | None,
+    ) -> None:
+        self.data, self.model, self.settings, self.given, self.limit = data, model, settings, given, limit
+        self.seeds: list[int] = []
+        self.tried: list[Tried] = []
+        self.pairs: list[dict[tuple[str, str], Paired]] = []
+        self.objective: Objective | None = None
+
+    def run(self, seeds: Sequence[int], course: Course) -> None:
+        """Try all ways with every seed, each with a split of its own."""
+        rounds = sum(planned(self.data, self.given).values())
+        for turn, seed in enumerate(seeds):
+            apart = held_apart(self.data, turn)
+            plan = plan_for(
+                apart,
+                replace(self.settings, seed=seed, evaluate_every=0),
+                algorithm=configured(ORDER[0], apart, self.given),
+                model=self.model,
+                max_seconds=self.limit,
+            )
+            tried = try_all(plan, apart, self.given, course, later=rounds * (len(seeds) - turn - 1))
+            self.seeds.append(seed)
+            self.tried.append(tried)
+            self.pairs.append(self._compare(tried))
+
+    def _compare(self, tried: Tried) -> dict[tuple[str, str], Paired]:
+        """Every way with all that are simpler, and the simplest with itself."""
+        names = [name for name in ORDER if name in tried.trials]
+        if not names:
+            why = "; ".join(f"{name}: {reason}" for name, reason in tried.left_out.items())
+            raise NothingToJudge(f"Nothing that was tried can be judged: try a smaller --local.lr ({why}).")
+        ways = {name: tried.trials[name].way for name in names}
+        self.objective = ways[names[0]].fed.objective
+        return {(a, b): compare(ways[a], ways[b], self.settings.metric) for a, b in _with_simpler(names)}
+
+    def advice(self, called: str, data_options: DataOptions) -> Advice:
+        """The verdict on what was tried in every seed."""
+        assert self.objective is not None
+        names = [name for name in ORDER if all(name in tried.trials for tried in self.tried)]
+        if not names:
+            raise NothingToJudge("No way could be tried with every seed: try a smaller --local.lr.")
+        whole = {pair: combined([pairs[pair] for pairs in self.pairs]) for pair in _with_simpler(names)}
+        judge = Judge.named(self.settings.metric, self.objective)
+        own = Judge.named(self.objective.score_name, self.objective)
+        name = choose(whole, names, judge)
+        clusters = {one: self._clusters(one) for one in names}
+        if name in CLUSTERING and clusters[name] < 2:  # the same as one model
+            name = names[0]
+        base = names[0]
+        made = {one: self._candidate(one, base, name, whole, judge, own, clusters[one]) for one in names}
+        trial = self.tried[0].trials[name]
+        chosen = {**self.given, **({"rounds": trial.overfits_after} if trial.overfits_after else {})}
+        advice = Advice(
+            verdict=verdict_of(name, clusters[name]),
+            clusters=clusters[name],
+            algorithm=name,
+            run_next=configured(name, self.data, chosen),
+            command=words.command(name, called, self._options(name, chosen, data_options)),
+            judge=judge,
+            score_name=self.objective.score_name,
+            by_score=choose(whole, names, own) if judge.name == LOSS else "",
+            base=base,
+            candidates=made,
+            left_out={one: why for tried in self.tried for one, why in tried.left_out.items()},
+            clustering=next((t.trials[IFCA].notes for t in self.tried if IFCA in t.trials), {}),
+            clusters_by_seed=[tried.trials[IFCA].clusters for tried in self.tried if IFCA in tried.trials],
+            data=called,
+            clients=int((whole[base, base].number > 0).sum()),
+            held_out=round(float(whole[base, base].number.sum())),
+            seeds=self.seeds,
+        )
+        return replace(advice, sentences=words.sentences(advice), cautions=words.cautions(advice))
+
+    def _clusters(self, name: str) -> int:
+        """The number that most seeds found."""
+        found = Counter(tried.trials[name].clusters for tried in self.tried)
+        return 0 if name == ALONE else found.most_common(1)[0][0]
+
+    def _candidate(
+        self,
+        name: str,
+        base: str,
+        chosen: str,
+        whole: Mapping[tuple[str, str], Paired],
+        judge: Judge,
+        own: Judge,
+        clusters: int,
+    ) -> Candidate:
+        pair, loss = whole[name, base], Judge.named(None, self.objective)
+        trials = [tried.trials[name] for tried in self.tried]
+        gain, loss_gain, score_gain = (None if name == base else pair.gain(by) for by in (judge, loss, own))
+        versus = whole.get((name, chosen)) if chosen not in (base, name) else None
+        return Candidate(
+            name=name,
+            clusters=clusters,
+            value=pair.values(judge)[0],
+            loss=pair.values(loss)[0],
+            score=pair.values(own)[0],
+            gain=gain,
+            loss_gain=loss_gain,
+            score_gain=score_gain,
+            over_chosen=None if versus is None else versus.gain(judge),
+            rounds=max(trial.rounds for trial in trials),
+            seconds=sum(trial.seconds for trial in trials),
+            bytes_sent=sum(trial.bytes_sent for trial in trials),
+            overfits_after=trials[0].overfits_after,
+            out_of_time=any(trial.out_of_time for trial in trials),
+        )
+
+    def _options(self, name: str, given: Mapping[str, Any], data_options: DataOptions) -> dict[str, Any]:
+        """What the recommended command says beside data and algorithm."""
+        known = to_dict(configured(name, self.data, given))
+        usual = to_dict(RunSettings())
+        run = {key: value for key, value in to_dict(self.settings).items() if value != usual[key]}
+        of_algorithm = {key: value for key, value in given.items() if key in known}
+        own = {} if self.model is None else {"model": self.model if isinstance(self.model, str) else "MODULE:NAME"}
+        return {**SETTINGS[name], **of_algorithm, **data_options.given(), **own, **run}
+
+
+def _with_simpler(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each way with every simpler one; the simplest with itself."""
+    return [(a, b) for place, a in enumerate(names) for b in names[:place] or [a]]

@@ -1,0 +1,27 @@
+"""How far the trials are: the same line as a run's, with all trials' rounds and the time that is left."""
+
+from __future__ import annotations
+
+from corymb.runs.history import Round
+from corymb.runs.progress import RoundLine
+
+
+class TrialLine:
+    """Counts the rounds of all trials, done and expected."""
+
+    def __init__(self, line: RoundLine) -> None:
+        self._line, self._name = line, ""
+
+    def begin(self, name: str, rounds: int, later: int) -> None:
+        self._name = name
+        self._line.expect(self._line.done + rounds + later)
+
+    def round(self, row: Round) -> None:
+        self._line({**row, "stage": f"{self._name} {row['stage']}".strip()})
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, name: str, rounds: int, later: int) -> None: ...
+    def round(self, row: Round) -> None: ...

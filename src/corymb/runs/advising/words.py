@@ -1,0 +1,142 @@
+"""The advice in words: two sentences, what to be careful about, and the command to run next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from corymb.algorithms.catalogue import CATALOGUE
+from corymb.algorithms.evidence.headline import SEEN
+from corymb.clustering.paired import Difference
+from corymb.runs.advising.advice import Advice, Candidate
+from corymb.runs.advising.trials import ALONE
+from corymb.runs.advising.verdict import PAYS, SURE
+from corymb.runs.history import counted, readable
+from corymb.settings import as_options
+
+
+def sentences(advice: Advice) -> list[str]:
+    """The verdict and its evidence; what the other ways would gain or lose over the simplest."""
+    chosen, base = advice.candidates[advice.algorithm], advice.candidates[advice.base]
+    others = [other for other in advice.candidates.values() if other not in (chosen, base) and other.is_another]
+    parts = [f"{_short(other)} would {_gains(advice, other.gain)}" for other in others if other.gain]
+    parts += [_too_little(advice.clustering)] if advice.clustering.get("guarded") else []
+    second = [f"Over {_short(base)}, {'; '.join(parts)}."] if parts else []
+    if chosen is base:
+        return [f"{_what(chosen)}: {_nothing_better(advice)}.", *second]
+    assert chosen.gain is not None
+    against = f"{advice.judge_words} {advice.text(chosen.value)} against {advice.text(base.value)} with {_short(base)}"
+    return [f"{_what(chosen)}: {against}, a gain of {gain_words(advice, chosen.gain)}.", *second]
+
+
+def _what(chosen: Candidate) -> str:
+    if chosen.name == ALONE:
+        return "Train alone"
+    if chosen.clusters < 2:
+        return "One model for everybody"
+    return f"{chosen.clusters} clusters, by {CATALOGUE[chosen.name].title}"
+
+
+def _short(candidate: Candidate) -> str:
+    if candidate.name == ALONE:
+        return "training alone"
+    return (
+        "one model" if candidate.clusters < 2 else f"{candidate.clusters} clusters by {CATALOGUE[candidate.name].title}"
+    )
+
+
+def _nothing_better(advice: Advice) -> str:
+    value = advice.text(advice.candidates[advice.base].value)
+    return (
+        f"nothing that was tried beats its {advice.judge_words} of {value} beyond doubt (p < {SURE:g}) and by "
+        f"{PAYS:.0%}{' of it' if not advice.judge.higher else ' of what it is short of 1'}"
+    )
+
+
+def _too_little(notes: Mapping[str, Any]) -> str:
+    """Of clusters that were found but given up for one model."""
+    gain, share = notes["gain"], notes["gain"] / max(notes["loss_of_one"], 1e-12)
+    size = f"{readable(abs(gain), 3)} ± {readable(notes['gain_error'], 2)} of the loss ({abs(share):.0%}"
+    gained = f"{notes['share_gaining']:.0%} of clients gain, {p_words(notes['gain_p'])})"
+    return f"the {notes['candidates']} clusters that were found {'gain' if gain > 0 else 'lose'} {size}; {gained}"
+
+
+def _gains(advice: Advice, gain: Difference) -> str:
+    return f"{'lose' if gain.mean < 0 else 'gain'} {gain_words(advice, gain)}"
+
+
+def gain_words(advice: Advice, gain: Difference) -> str:
+    """A gain or a loss with its error, share, clients and p."""
+    size = f"{advice.text(abs(gain.mean))} ± {advice.text(gain.error, 2)}"
+    how_many = f"{round(gain.worse * gain.clients)} of {counted(gain.clients, 'client')} gain"
+    return f"{size} ({abs(gain.size):.0%}; {how_many}, {p_words(gain.p)})"
+
+
+def p_words(p: float) -> str:
+    """A p-value.
+
+    >>> p_words(0.0123), p_words(1e-9), p_words(0.99999)
+    ('p = 0.012', 'p < 0.0001', 'p > 0.9999')
+    """
+    return "p < 0.0001" if p < 1e-4 else "p > 0.9999" if p > 0.9999 else f"p = {p:.2g}"
+
+
+# ---- what to be careful about
+
+
+def cautions(advice: Advice) -> list[str]:
+    """What could not have been seen, what was left out, and where loss and score disagree."""
+    found = [f"{CATALOGUE[name].title} was left out: {why}." for name, why in advice.left_out.items()]
+    late = [candidate for candidate in advice.candidates.values() if candidate.out_of_time]
+    found += [f"{CATALOGUE[one.name].title} was stopped by --max_seconds and may do better." for one in late]
+    found += _unseen(advice)
+    if advice.by_score not in ("", advice.algorithm):
+        other = advice.candidates[advice.by_score]
+        score = advice.score_name.replace("_", " ")
+        found.append(
+            f"Judged by {score} instead, the advice would be: {_what(other).lower()} "
+            f"({readable(other.score)} against {readable(advice.candidates[advice.algorithm].score)}). "
+            f"--metric {advice.score_name} judges by it."
+        )
+    if len(set(advice.clusters_by_seed)) > 1:
+        found.append(f"Seeds disagree on the number of clusters: {', '.join(map(str, advice.clusters_by_seed))}.")
+    return found
+
+
+def _unseen(advice: Advice) -> list[str]:
+    """How small a gain these clients could have hidden."""
+    lines = []
+    visible, guarded = seen_apart(advice.clustering), advice.clustering.get("guarded")
+    if advice.verdict == "one-model" and not guarded and visible is not None:
+        lines.append(
+            "This does not say that there are no clusters: groups whose models differ by less than about "
+            f"{visible:.0%} of the loss would mostly not have been seen with these clients."
+        )
+    alone = advice.candidates.get(ALONE)
+    if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - SURE:
+        least = SEEN * alone.gain.error * abs(alone.gain.size / alone.gain.mean) if alone.gain.mean else math.nan
+        if math.isfinite(least) and least > PAYS:
+            lines.append(f"A gain of less than {least:.0%} by training alone would mostly not have been seen either.")
+    return lines
+
+
+def seen_apart(notes: Mapping[str, Any]) -> float | None:
+    """The least difference between two groups, as a part of the loss, that the tests for clusters would have shown."""
+    pair = notes.get("doubtful_pair")
+    if not pair or not pair["mean"]:
+        return None
+    return float(SEEN * pair["error"] * abs(pair["size"] / pair["mean"]))
+
+
+# ---- the command
+
+
+def command(algorithm: str, data: str, options: Mapping[str, Any]) -> str:
+    """The run to do next, as it is typed.
+
+    >>> command("ifca", "my data/", {"k": "auto", "local": {"lr": 0.1}, "keep_going": True})
+    "corymb run 'my data/' ifca --k auto --local.lr 0.1 --keep_going"
+    """
+    return shlex.join(["corymb", "run", data, algorithm, *as_options(options)])
