@@ -33,6 +33,8 @@ class Descent:
     weight_decay: float = 0.0
     proximal: float = 0.0
     """FedProx's μ: adds (μ/2)·‖θ − θ_start‖² to the loss."""
+    safe: bool = False
+    """Take shorter steps where the client's own loss is too steep for `lr`: at most 1/L, L its largest curvature."""
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"lr must be positive, got {self.lr}.")
@@ -101,11 +103,12 @@ class Batches:
 class Stepper:
     """In-place steps of SGD (momentum, weight decay, proximal term) or Adam on a list of tensors.
 
-    The tensors may have a leading axis of clients; then `active` says whose step counts.
+    The tensors may have a leading axis of clients; then `active` says whose step counts. `part` is the part of the
+    step size that each client takes, where that is not all of it.
     """
 
-    def __init__(self, how: Descent, params: list[Tensor]) -> None:
-        self.how, self.params = how, params
+    def __init__(self, how: Descent, params: list[Tensor], part: Tensor | None = None) -> None:
+        self.how, self.params, self.part = how, params, part
         self.start = [p.clone() for p in params] if how.proximal else []
         slots = 2 if how.optimiser == "adam" else 1 if how.momentum else 0
         self.state = [[torch.zeros_like(p) for p in params] for _ in range(slots)]
@@ -127,7 +130,9 @@ class Stepper:
             torch._foreach_add_(self.state[0], grads)
             grads = self.state[0]
         if active is not None:  # a client that is done never becomes active again: its state no longer matters
-            grads = [torch.where(active.reshape(-1, *[1] * (g.dim() - 1)), g, 0) for g in grads]
+            grads = [torch.where(led(active, g), g, 0) for g in grads]
+        if self.part is not None:
+            grads = [led(self.part, g) * g for g in grads]
         torch._foreach_add_(self.params, grads, alpha=-how.lr)
 
     def _adam(self, grads: list[Tensor], beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> list[Tensor]:
@@ -138,3 +143,8 @@ class Stepper:
         scale = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**self.taken))
         torch._foreach_add_(scale, eps)
         return list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**self.taken), scale))
+
+
+def led(rows: Tensor, like: Tensor) -> Tensor:
+    """A number, or one for each client, shaped to go with a tensor that clients lead."""
+    return rows.reshape(*rows.shape, *[1] * (like.dim() - rows.dim()))

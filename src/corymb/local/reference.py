@@ -10,6 +10,7 @@ from torch import Tensor
 from corymb.core.client import Measure
 from corymb.core.objective import Examples, Objective
 from corymb.keys import Key
+from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
 from corymb.trees import Params, take
 
@@ -33,7 +34,8 @@ def gradient_one(objective: Objective, params: Params, on: Examples) -> Params:
 def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Params:
     """Descent on one client's examples."""
     params = {name: value.clone() for name, value in params.items()}
-    stepper = Stepper(how, list(params.values()))
+    part = step_part(how, lambda at: gradient_one(objective, at, on), params) if how.safe else None
+    stepper = Stepper(how, list(params.values()), part)
     for rows, _ in Batches(how, on.weight, key):
         batch = on if rows is None else Examples(on.x[rows], on.y[rows], on.weight[rows])
         stepper.step(list(gradient_one(objective, params, batch).values()))

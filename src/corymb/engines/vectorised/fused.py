@@ -20,8 +20,11 @@ from corymb.local.reference import weighted_mean
 from corymb.trees import Params
 
 
-def fused_step(objective: Objective, params: Params, on: Examples, lr: float) -> None:
-    """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients."""
+def fused_step(objective: Objective, params: Params, on: Examples, lr: float, part: Tensor | None = None) -> None:
+    """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients.
+
+    `part` is the part of the step that each client takes, where that is not all of it.
+    """
     with torch.enable_grad():
         token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that the first layer has a backward
 
@@ -30,7 +33,8 @@ def fused_step(objective: Objective, params: Params, on: Examples, lr: float) ->
                 values = objective.losses(one, examples)
             return weighted_mean(values, examples.weight)
 
-        vmap(mean_loss)(params, on).sum().backward()
+        losses = vmap(mean_loss)(params, on)
+        (losses.sum() if part is None else part @ losses).backward()  # a part of the loss has that part of the gradient
 
 
 class _Linears(TorchFunctionMode):

@@ -23,6 +23,7 @@ from corymb.core.client import Examples, Measure, Objective
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
+from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
 from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
 from corymb.trees import Params, take
@@ -106,11 +107,14 @@ class Kernels:
             ]
             return _stacked(rows)
         params = {n: p.contiguous().clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
+        part = None
+        if how.safe:
+            part = step_part(how, lambda at: _gradients(objective, at, on), params, clients=len(on.weight))
         if name == "fused":
             for batch, _ in _batches(on, key, how):
-                fused_step(objective, params, batch, how.lr)
+                fused_step(objective, params, batch, how.lr, part)
             return params
-        stepper = Stepper(how, list(params.values()))
+        stepper = Stepper(how, list(params.values()), part)
         for batch, active in _batches(on, key, how):
             stepper.step(list(_gradients(objective, params, batch).values()), active)
         return params
