@@ -45,6 +45,7 @@ class Descent:
         require(self.batch is None or self.batch >= 1, f"batch must be at least 1, got {self.batch}.")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}.")
         require(self.optimiser == "sgd" or self.momentum == 0, "momentum goes with optimiser 'sgd', not with 'adam'.")
+        require(self.optimiser == "sgd" or not self.safe, "safe goes with optimiser 'sgd', not with 'adam'.")
         require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}.")
         require(self.proximal >= 0, f"proximal must not be negative, got {self.proximal}.")
 

@@ -20,7 +20,7 @@ from corymb.report.facts import (
     score_of,
     scores_of,
 )
-from corymb.runs.history import divergence
+from corymb.runs.history import CONVERGED, divergence
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -129,7 +129,9 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
 def warnings_of(run: Run) -> list[str]:
     """What a reader should know before trusting the run."""
     notes, found = notes_of(run), []
-    if run.stopped:
+    if run.stopped == CONVERGED:
+        found.append(f"The run ended after {len(run.history)} rounds, when its training loss no longer fell.")
+    elif run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
     if grew := divergence(run.history, run.config):
         found.append(f"The run diverges: {grew}.")

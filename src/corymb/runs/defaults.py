@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from corymb.algorithms.alone import Alone
 from corymb.algorithms.catalogue import CATALOGUE, Entry
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
@@ -22,22 +23,49 @@ class Defaults(NamedTuple):
 
     lr: float | None = None
     rounds: int | None = None
+    decay: float = 1.0
+    """Of the step size, round by round: with a constant one, clients that differ pull the mean off the optimum."""
+    safe: bool = False
+    """Whether clients take shorter steps where their own loss is too steep for `lr`."""
+    steps: int | None = None
+    """Steps of a round's local work."""
+    batch: int | None = None
+    gradient_lr: float | None = None
+    """The step size along a mean of gradients, which clients cannot shorten; None: `lr`."""
+    keep: str | None = None
+    """What clients that train alone keep."""
 
 
 def defaults_for(schema: DataSchema) -> Defaults:
-    """The defaults for data of a schema.
+    """The defaults for data of a schema; `docs/explanation/defaults.md` says how they were found.
 
     >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1")))
-    Defaults(lr=0.3, rounds=40)
+    Defaults(lr=0.3, rounds=40, decay=1.0, safe=False, steps=None, batch=None, gradient_lr=None, keep=None)
     """
-    if schema.task == "classification":
-        small = not schema.standardise and not schema.picture and schema.size <= 100
-        return Defaults(lr=0.3, rounds=40) if small else Defaults()
     if schema.standardise:
-        # The mean squared error over d standardised features has curvature of at most 2 (d + 1), reached if all of
-        # them are perfectly correlated: this step size is safe even then.
-        return Defaults(lr=min(0.1, 0.5 / (schema.size + 1)))
+        return _TABLES[schema.task]._replace(gradient_lr=_gradient_lr(schema))
+    if schema.task == "classification" and not schema.picture and schema.size <= 100:
+        return Defaults(lr=0.3, rounds=40)
     return Defaults()
+
+
+_TABLES = {
+    "regression": Defaults(lr=0.1, rounds=80, decay=0.97, safe=True, steps=5, keep="best"),
+    "classification": Defaults(lr=1.0, rounds=80, decay=0.97, safe=True, steps=5, keep="best"),
+}
+ALONE_ROUNDS = 30
+"""Rounds of clients that train alone and keep the best of their models: that is found early, or nothing is lost."""
+ONCE = "alone"
+"""What settings are called that say how clients train by themselves, once and not round by round."""
+ADAM_LR = 0.01
+"""The step size of Adam, which is not one along the gradient, where none is given."""
+
+
+def _gradient_lr(schema: DataSchema) -> float:
+    """Safe for a mean over clients: over d standardised features the mean squared error has curvature 2 (d + 1) at most.
+
+    It is reached if all features are perfectly correlated; cross-entropy has less."""
+    return min(0.1, 0.5 / (schema.size + 1))
 
 
 def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
@@ -46,19 +74,34 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
     Nested settings are completed field by field, so that giving `local.lr` leaves `local.steps` as it was.
     """
     settings = dict(given)
+    if given.get("averaging") == "gradients" and defaults.gradient_lr is not None:
+        defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0)
     for field in dataclasses.fields(algorithm):
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:
-            settings.setdefault("rounds", defaults.rounds)
+            alone = algorithm is Alone and defaults.keep == "best"
+            settings.setdefault("rounds", ALONE_ROUNDS if alone else defaults.rounds)
+        elif field.name == "keep" and defaults.keep is not None:
+            settings.setdefault("keep", defaults.keep)
         elif isinstance(value, Mapping) and isinstance(own, Descent):
-            settings[field.name] = _descent(own, value, defaults)
+            once = field.name == ONCE
+            settings[field.name] = _descent(own, value, defaults._replace(steps=None) if once else defaults)
         elif isinstance(value, Mapping) and dataclasses.is_dataclass(own) and not isinstance(own, type):
             settings[field.name] = {**to_dict(own), **with_defaults(type(own), value, defaults)}
     return settings
 
 
 def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
-    suited = to_dict(own) if defaults.lr is None else {**to_dict(own), "lr": defaults.lr}
+    """A step size that is given is obeyed as it is: neither shortened nor decayed."""
+    suited = to_dict(own)
+    if "lr" not in given and given.get("optimiser") == "adam":
+        suited["lr"] = ADAM_LR
+    elif "lr" not in given and defaults.lr is not None:
+        suited |= {"lr": defaults.lr, "decay": defaults.decay, "safe": defaults.safe}
+    if defaults.steps is not None:
+        suited["steps"] = defaults.steps
+    if defaults.batch is not None:
+        suited["batch"] = defaults.batch
     if "epochs" in given:
         suited["steps"] = None  # it is one or the other
     return {**suited, **given}

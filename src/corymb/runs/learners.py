@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, nn, no_grad
 
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
@@ -26,6 +26,8 @@ from corymb.trees import Params
 
 Dropout = Literal["refuse", "off"]
 Model = ModelLike | Objective | str
+START = 0.1
+"""A linear layer starts at this part of torch's values: not at 0, where all clusters' models would be the same."""
 OWN = "own"
 """What a model is called that is a Python object of the user's."""
 
@@ -46,7 +48,17 @@ class Learner(NamedTuple):
 
 
 def _linear(schema: DataSchema) -> ModelLike:
-    return mlp(schema.size, [], outputs(schema))
+    make = mlp(schema.size, [], outputs(schema))
+
+    def near_zero() -> nn.Module:
+        """What a client's few examples do not determine stays as it began: a random start would be noise for good."""
+        module = make()
+        with no_grad():
+            for value in module.parameters():
+                value.mul_(START)
+        return module
+
+    return near_zero
 
 
 def _linear_regression(schema: DataSchema) -> Objective:
@@ -69,7 +81,7 @@ def _cnn(schema: DataSchema) -> ModelLike:
 
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
-        "linear": Named("one linear layer with a bias", _linear),
+        "linear": Named("one linear layer with a bias, near 0 at first", _linear),
         "linear-regression": Named("y = x . theta without an intercept, as the papers have it", _linear_regression),
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
         "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),

@@ -21,6 +21,7 @@ from corymb.settings import did_you_mean, require
 
 EngineName = Literal["vectorised", "loop"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+Until = Literal["rounds", "converged"]
 Memory = int | Literal["auto"]
 
 
@@ -50,6 +51,8 @@ class RunSettings:
     """A round with fewer usable replies does not count."""
     dropout: Dropout = "refuse"
     """What to do with dropout layers: refuse the model, or switch them off."""
+    until: Until = "rounds"
+    """When a run ends: after all its `rounds`, or before that where nothing changes any more (`converged`)."""
     keep_going: bool = False
     """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 
