@@ -13,6 +13,10 @@ from corymb.keys import Key, fold
 from corymb.settings import require
 
 
+MEASURED = 8
+"""Batches whose examples curvature is measured on: of all of them it would cost more than the steps."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Descent:
     """Gradient descent on one client's examples."""
@@ -99,6 +103,15 @@ class Batches:
         rows = torch.arange(self.weight.shape[-1], device=self.weight.device)
         draws = (fold(fold(self.key, epoch).unsqueeze(-1), rows) >> 1) & (2**62 - 1)
         return torch.where(self.weight > 0, draws, 2**62).argsort(dim=-1, stable=True)
+
+
+    @staticmethod
+    def sample(how: Descent, weight: Tensor, key: Key) -> Tensor | None:
+        """The rows by which curvature is measured: some batches' worth where there are batches, else all (None)."""
+        if how.batch is None:
+            return None
+        larger = replace(how, batch=MEASURED * how.batch, steps=1, epochs=None)
+        return next(iter(Batches(larger, weight, fold(key, "curvature"))))[0]
 
 
 class Stepper:

@@ -34,12 +34,19 @@ def gradient_one(objective: Objective, params: Params, on: Examples) -> Params:
 def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Params:
     """Descent on one client's examples."""
     params = {name: value.clone() for name, value in params.items()}
-    part = step_part(how, lambda at: gradient_one(objective, at, on), params) if how.safe else None
+    part = None
+    if how.safe:
+        some = _rows(on, Batches.sample(how, on.weight, key))
+        part = step_part(how, lambda at: gradient_one(objective, at, some), params)
     stepper = Stepper(how, list(params.values()), part)
     for rows, _ in Batches(how, on.weight, key):
-        batch = on if rows is None else Examples(on.x[rows], on.y[rows], on.weight[rows])
+        batch = _rows(on, rows)
         stepper.step(list(gradient_one(objective, params, batch).values()))
     return params
+
+
+def _rows(on: Examples, rows: Tensor | None) -> Examples:
+    return on if rows is None else Examples(on.x[rows], on.y[rows], on.weight[rows])
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
+from corymb.runs.learners import default_model
 from corymb.settings import InvalidInput, did_you_mean, from_dict, require, to_dict
 
 FromData = Mapping[str, Callable[[FederatedDataset], Any]]
@@ -36,23 +37,29 @@ class Defaults(NamedTuple):
     """What clients that train alone keep."""
 
 
-def defaults_for(schema: DataSchema) -> Defaults:
-    """The defaults for data of a schema; `docs/explanation/defaults.md` says how they were found.
+def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
+    """The defaults for so many training examples of a schema; `docs/explanation/defaults.md` says how they were found.
 
     >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1")))
     Defaults(lr=0.3, rounds=40, decay=1.0, safe=False, steps=None, batch=None, gradient_lr=None, keep=None)
     """
     if schema.standardise:
-        return _TABLES[schema.task]._replace(gradient_lr=_gradient_lr(schema))
+        kind = _TABLE_OF_CLASSES if schema.task == "classification" else _TABLE_OF_NUMBERS
+        large = schema.task == "classification" and default_model(schema, examples) != "linear"
+        return (_LARGE_TABLE if large else kind)._replace(gradient_lr=_gradient_lr(schema))
+    if schema.picture and default_model(schema, examples) == "cnn":
+        return _PICTURES
     if schema.task == "classification" and not schema.picture and schema.size <= 100:
         return Defaults(lr=0.3, rounds=40)
     return Defaults()
 
 
-_TABLES = {
-    "regression": Defaults(lr=0.1, rounds=80, decay=0.97, safe=True, steps=5, keep="best"),
-    "classification": Defaults(lr=1.0, rounds=80, decay=0.97, safe=True, steps=5, keep="best"),
-}
+_TABLE_OF_NUMBERS = Defaults(lr=0.1, rounds=80, decay=0.97, safe=True, steps=5, keep="best")
+_TABLE_OF_CLASSES = _TABLE_OF_NUMBERS._replace(lr=0.3)
+_LARGE_TABLE = _TABLE_OF_NUMBERS._replace(lr=1.0, steps=50, batch=64)
+"""A perceptron wants many steps, and a step on a batch costs little beside one on all examples."""
+_PICTURES = Defaults(lr=0.1, steps=5, batch=16)
+"""A round of a convolutional network in seconds, for fifty clients on one core."""
 ALONE_ROUNDS = 30
 """Rounds of clients that train alone and keep the best of their models: that is found early, or nothing is lost."""
 ONCE = "alone"
@@ -157,7 +164,7 @@ def configure(algorithm: str | type[Algorithm], data: FederatedDataset, **settin
     """
     kind = entry_of(algorithm).algorithm if isinstance(algorithm, str) else algorithm
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
-    complete = with_defaults(kind, {**filled, **settings}, defaults_for(schema_of(data)))
+    complete = with_defaults(kind, {**filled, **settings}, defaults_for(schema_of(data), len(data.train.y)))
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name not in complete and field.default is field.default_factory:
             name = algorithm if isinstance(algorithm, str) else algorithm.__name__

@@ -67,7 +67,12 @@ def _linear_regression(schema: DataSchema) -> Objective:
 
 
 def _mlp(schema: DataSchema) -> ModelLike:
-    return mlp(schema.size, [32 if schema.size <= 100 else 200], outputs(schema))
+    return mlp(schema.size, [hidden_of(schema)], outputs(schema))
+
+
+def hidden_of(schema: DataSchema) -> int:
+    """How wide a perceptron is."""
+    return 32 if schema.size <= 100 else 200
 
 
 def _cnn(schema: DataSchema) -> ModelLike:
@@ -89,8 +94,12 @@ MODELS: Mapping[str, Named] = MappingProxyType(
 )
 
 
-def default_model(schema: DataSchema) -> str:
-    """The name of the model to use if none is given."""
+ENOUGH = 10
+"""Training examples for each parameter of a perceptron; with fewer, a table gets a linear model."""
+
+
+def default_model(schema: DataSchema, examples: int) -> str:
+    """The name of the model to use if none is given, by what the examples are like and how many there are in all."""
     require(
         not schema.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model)."
     )
@@ -98,6 +107,10 @@ def default_model(schema: DataSchema) -> str:
         return "linear-regression"
     if schema.task == "regression" and not schema.picture:
         return "linear"
+    hidden = hidden_of(schema)
+    parameters = hidden * (schema.size + 1) + outputs(schema) * (hidden + 1)
+    if schema.standardise and examples < ENOUGH * parameters:
+        return "linear"  # measured: on noisy tables of this size a perceptron overfits, and nowhere is it better
     square = schema.picture and schema.features[1] == schema.features[2] >= 16
     return "cnn" if square else "mlp"
 
@@ -107,13 +120,15 @@ def outputs(schema: DataSchema) -> int:
     return 1 if schema.task == "regression" else len(schema.classes)
 
 
-def learner_for(model: Model | None, schema: DataSchema, *, dropout: Dropout = "refuse") -> Learner:
-    """The objective that fits a model to data of this schema.
+def learner_for(
+    model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "refuse"
+) -> Learner:
+    """The objective that fits a model to data of this schema; without a model, to so many training examples.
 
     A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or
     the place of any of these: `package.module:name`.
     """
-    name = model if isinstance(model, str) else OWN if model is not None else default_model(schema)
+    name = model if isinstance(model, str) else OWN if model is not None else default_model(schema, examples)
     found = _named(name, schema) if isinstance(name, str) and name != OWN else model
     if not isinstance(found, nn.Module) and hasattr(found, "losses"):
         return Learner(completed(found), name)

@@ -55,7 +55,9 @@ class Session:
         self.plan, self.store = plan, store
         self.schema = DataSchema.read(plan.engine.schema)
         self.fingerprint = plan.engine.fingerprint
-        self.learner = learner_for(plan.model, self.schema, dropout=plan.settings.dropout)
+        self.learner = learner_for(
+            plan.model, self.schema, examples=int(plan.engine.sizes.sum()), dropout=plan.settings.dropout
+        )
         self.standard, moments = self._standard()
         objective = self.learner.objective
         if self.standard is not None:
