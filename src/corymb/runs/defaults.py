@@ -56,7 +56,7 @@ def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
 
 _TABLE_OF_NUMBERS = Defaults(lr=0.1, rounds=80, decay=0.97, safe=True, steps=5, keep="best")
 _TABLE_OF_CLASSES = _TABLE_OF_NUMBERS._replace(lr=0.3)
-_LARGE_TABLE = _TABLE_OF_NUMBERS._replace(lr=1.0, steps=50, batch=64)
+_LARGE_TABLE = _TABLE_OF_NUMBERS._replace(lr=1.0, rounds=60, decay=0.96, steps=50, batch=64)
 """A perceptron wants many steps, and a step on a batch costs little beside one on all examples."""
 _PICTURES = Defaults(lr=0.1, steps=5, batch=16)
 """A round of a convolutional network in seconds, for fifty clients on one core."""
