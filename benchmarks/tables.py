@@ -22,14 +22,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np  # noqa: E402 - after the number of threads is set
-
-from benchmarks.table_sources import JUDGE, TABLES, TUNING  # noqa: E402
+import numpy as np
+from benchmarks.table_sources import JUDGE, TABLES, TUNING
 
 RESULTS = Path(__file__).parent / "results" / "tables.json"
 POOLED, PER_CLIENT = "scikit-learn pooled", "scikit-learn per client"
@@ -108,7 +108,7 @@ def _reference(data: Any, method: str) -> dict[str, Any]:
 def _by_client(part: Any) -> Rows:
     ends = part.offsets.tolist()
     x, y = part.x.double().numpy(), part.y.numpy()
-    return [(x[a:b], y[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    return [(x[a:b], y[a:b]) for a, b in pairwise(ends)]
 
 
 def _standardised(train: Rows, test: Rows) -> tuple[Rows, Rows]:
@@ -181,11 +181,10 @@ def run(folder: Path, wanted: list[str], workers: int) -> None:
 
 def shown(folder: Path, names: list[str], splits: int) -> Iterator[str]:
     """The lines of the table."""
-    yield (
-        "| table | task | clients | rows | features | scikit-learn, pooled | FedAvg | scikit-learn, per client | alone |"
-        " worst other | verdict | seconds |"
-    )
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---|---|---:|"
+    left, right = ["table", "task"], ["clients", "rows", "features"]
+    right += ["scikit-learn, pooled", "FedAvg", "scikit-learn, per client", "alone"]
+    yield "| " + " | ".join([*left, *right, "worst other", "verdict", "seconds"]) + " |"
+    yield "|" + "---|" * len(left) + "---:|" * len(right) + "---|---|---:|"
     known = read()
     for name in names:
         data = load(folder, name, 0)

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from corymb.core.objective import Examples
+from corymb.keys import root
 from corymb.local import Descent
 from corymb.local.curvature import curvature, step_part
 from corymb.local.reference import descend_one, gradient_one
-from corymb.keys import root
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from corymb.keys import Key, fold
 from corymb.settings import require
 
-
 MEASURED = 8
 """Batches whose examples curvature is measured on: of all of them it would cost more than the steps."""
 
@@ -103,7 +102,6 @@ class Batches:
         rows = torch.arange(self.weight.shape[-1], device=self.weight.device)
         draws = (fold(fold(self.key, epoch).unsqueeze(-1), rows) >> 1) & (2**62 - 1)
         return torch.where(self.weight > 0, draws, 2**62).argsort(dim=-1, stable=True)
-
 
     @staticmethod
     def sample(how: Descent, weight: Tensor, key: Key) -> Tensor | None:

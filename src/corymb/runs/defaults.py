@@ -69,9 +69,10 @@ ADAM_LR = 0.01
 
 
 def _gradient_lr(schema: DataSchema) -> float:
-    """Safe for a mean over clients: over d standardised features the mean squared error has curvature 2 (d + 1) at most.
+    """Safe for a mean over clients: the squared error of d standardised features has curvature 2 (d + 1) at most.
 
-    It is reached if all features are perfectly correlated; cross-entropy has less."""
+    It is reached if all features are perfectly correlated; cross-entropy has less.
+    """
     return min(0.1, 0.5 / (schema.size + 1))
 
 

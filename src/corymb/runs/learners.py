@@ -120,9 +120,7 @@ def outputs(schema: DataSchema) -> int:
     return 1 if schema.task == "regression" else len(schema.classes)
 
 
-def learner_for(
-    model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "refuse"
-) -> Learner:
+def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "refuse") -> Learner:
     """The objective that fits a model to data of this schema; without a model, to so many training examples.
 
     A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or

@@ -109,8 +109,8 @@ class Kernels:
         params = {n: p.contiguous().clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
         part = None
         if how.safe:
-            rows = Batches.sample(how, on.weight, key)
-            some = on if rows is None else _rows(on, rows, None)
+            places = Batches.sample(how, on.weight, key)
+            some = on if places is None else _rows(on, places, None)
             part = step_part(how, lambda at: _gradients(objective, at, some), params, clients=len(on.weight))
         if name == "fused":
             for batch, _ in _batches(on, key, how):
