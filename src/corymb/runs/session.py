@@ -112,7 +112,7 @@ class Session:
         return self.at
 
     def run(self, start: Snapshot | None, show: Progress) -> None:
-        """Do round after round until the algorithm ends, diverges or converges, time is up or the user presses Ctrl-C."""
+        """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed."""
         began, limit = time.perf_counter(), self.plan.max_seconds
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
