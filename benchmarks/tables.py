@@ -29,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from benchmarks.table_sources import JUDGE, TABLES, TUNING
+from benchmarks.table_sources import FRESH, JUDGE, TABLES, TUNING
 
 RESULTS = Path(__file__).parent / "results" / "tables.json"
 POOLED, PER_CLIENT = "scikit-learn pooled", "scikit-learn per client"
@@ -239,14 +239,14 @@ def main() -> None:
     """Read the command line and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", choices=["tuning", "judge"], default="judge")
+    parser.add_argument("--set", choices=["tuning", "judge", "fresh"], default="judge")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--only", default="", help="methods, with commas between them")
     parser.add_argument("--tables", default="", help="tables, with commas between them")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--show", action="store_true")
-    given = parser.parse_args()
-    names = [name for name in given.tables.split(",") if name] or list(JUDGE if given.set == "judge" else TUNING)
+    given, sets = parser.parse_args(), {"tuning": TUNING, "judge": JUDGE, "fresh": FRESH}
+    names = [name for name in given.tables.split(",") if name] or list(sets[given.set])
     if missing := [name for name in names if not (given.folder / f"{name}.csv").exists()]:
         print(f"left out, not in {given.folder}: {', '.join(missing)}")
         names = [name for name in names if name not in missing]

@@ -3,8 +3,8 @@
 The local baseline of the papers. The first round sends everybody one common start; after that the server only hears
 how large the loss is. Departures: none known (Ghosh et al. 2022 do not say how long their
 local models train; set `rounds`). `keep="best"` is ours: few examples are soon overfitted, so a client trains trial
-models on parts of its examples beside the real one, and keeps the real one as it was when the trials were last seen to
-do better, by more than chance, on the examples that they had not been trained on.
+models on parts of its examples beside the real one, and keeps the real one as it was when the trials were at their best
+on the examples that they had not been trained on.
 """
 
 from __future__ import annotations
@@ -62,14 +62,13 @@ def _try(client: Client, trials: Params, local: Descent, *, first: bool) -> None
         return loss(client, model, on=client.train._replace(weight=weight))
 
     trials, memory = vmap(train)(trials, kept), client.memory
-    found, model = vmap(judge)(trials, held), memory.get("model")
+    found, model = vmap(judge)(trials, held).mean(), memory.get("model")
     memory.set("trials", trials)
     if first:
         best, least = model, found
     else:
         best, least = memory.get("best"), memory.get("least")
-        gain = least - found
-        better = gain.mean() > gain.std() / TRIALS**0.5  # by more than its standard error
+        better = found < least
         best = tree_map(lambda new, old: torch.where(better, new, old), model, best)
         least = torch.where(better, found, least)
     memory.set("best", best)

@@ -60,8 +60,8 @@ _LARGE_TABLE = _TABLE_OF_NUMBERS._replace(lr=1.0, rounds=60, decay=0.96, steps=5
 """A perceptron wants many steps, and a step on a batch costs little beside one on all examples."""
 _PICTURES = Defaults(lr=0.1, steps=5, batch=16)
 """A round of a convolutional network in seconds, for fifty clients on one core."""
-ALONE_ROUNDS = 30
-"""Rounds of clients that train alone and keep the best of their models: that is found early, or nothing is lost."""
+ALONE_ROUNDS, ALONE_STEPS = 60, 10
+"""Of clients that train alone and keep the best of their models: whoever needs no more has found it early."""
 ONCE = "alone"
 """What settings are called that say how clients train by themselves, once and not round by round."""
 ADAM_LR = 0.01
@@ -82,13 +82,15 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
     Nested settings are completed field by field, so that giving `local.lr` leaves `local.steps` as it was.
     """
     settings = dict(given)
+    if algorithm is Alone and defaults.keep == "best":
+        steps = None if defaults.steps is None else max(defaults.steps, ALONE_STEPS)
+        defaults = defaults._replace(rounds=ALONE_ROUNDS, steps=steps, decay=1.0)
     if given.get("averaging") == "gradients" and defaults.gradient_lr is not None:
         defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0)
     for field in dataclasses.fields(algorithm):
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:
-            alone = algorithm is Alone and defaults.keep == "best"
-            settings.setdefault("rounds", ALONE_ROUNDS if alone else defaults.rounds)
+            settings.setdefault("rounds", defaults.rounds)
         elif field.name == "keep" and defaults.keep is not None:
             settings.setdefault("keep", defaults.keep)
         elif isinstance(value, Mapping) and isinstance(own, Descent):
