@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from corymb.algorithms import IFCA, Alone
 from corymb.core.driver import drive
+from corymb.core.objective import Examples
 from corymb.evaluate import (
+    SERVED,
+    TRIVIAL,
     adjusted_rand_index,
     cluster_metrics,
     clusters_in_use,
@@ -22,6 +25,7 @@ from corymb.evaluate import (
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
+from corymb.objectives.measures import METRICS
 from corymb.objectives.partial import completed
 from tests.tiny import ENGINES, classification, federation, regression
 
@@ -186,8 +190,10 @@ def test_a_client_that_cannot_be_scored_is_named_and_makes_means_infinite(engine
     found = score(fed, algorithm, last(drive(algorithm, fed)), truth=torch.zeros(4, dtype=torch.int64))
     assert found.not_scored == found.exploded == ["client-1"]
     assert found.scores.isfinite().tolist() == [True, False, True, True]
-    infinite = {"test_squared_error", "test_squared_error_examples", "worst_decile_squared_error", "train_loss"}
-    assert {name for name, value in found.metrics.items() if value == math.inf} == infinite
+    errors = [name.format(error) for name in SERVED for error in ("squared_error", "mae", "rmse")]
+    assert {name for name, value in found.metrics.items() if value == math.inf} == {*errors, "train_loss"}
+    assert found.metrics["test_r2"] == found.metrics["worst_decile_r2"] == -math.inf
+    assert math.isnan(found.metrics["trivial_squared_error"])  # that client's is not known
     assert found.metrics["ari"] == 1.0  # labels are known of everybody
     assert math.isfinite(found.answered_loss)
 
@@ -202,6 +208,105 @@ def test_an_accuracy_that_cannot_be_had_is_the_worst():
     assert found.not_scored == ["client-0"]
     assert found.metrics["test_accuracy"] == -math.inf
     assert found.metrics["train_loss"] == math.inf
+
+
+def known_metrics(models, labels, data, trivial):
+    """What scikit-learn says of each client, by metric, and of all examples; of the model, or of a constant."""
+    by_client, everything = {}, []
+    for i, label in enumerate(labels):
+        rows = slice(int(data.test.offsets[i]), int(data.test.offsets[i + 1]))
+        x, y = data.test.x[rows], data.test.y[rows]
+        if not len(y):
+            continue
+        if y.is_floating_point():
+            said = x @ models["weight"][label]
+        else:
+            said = x @ models["1.weight"][label].T + models["1.bias"][label]
+        said = said if trivial is None else trivial.expand(said.shape)
+        everything.append((said, y))
+        for name, value in sklearn_metrics(said, y).items():
+            by_client.setdefault(name, []).append(value)
+    return by_client, sklearn_metrics(*map(torch.cat, zip(*everything, strict=True)))
+
+
+def sklearn_metrics(said, y):
+    from sklearn import metrics as known
+
+    if y.is_floating_point():
+        squared = known.mean_squared_error(y, said)
+        found = {"squared_error": squared, "mae": known.mean_absolute_error(y, said), "rmse": squared**0.5}
+        return {**found, "r2": known.r2_score(y, said) if len(y) > 1 else math.nan}
+    answer, chances = said.argmax(-1), said.softmax(-1)
+    areas = [known.roc_auc_score(y == c, chances[:, c]) for c in y.unique().tolist()] if len(y.unique()) > 1 else []
+    right = [float((answer == c)[y == c].double().mean()) for c in y.unique()]
+    return {
+        "accuracy": known.accuracy_score(y, answer),
+        "balanced_accuracy": np.mean(right),
+        "macro_f1": known.f1_score(y, answer, average="macro"),
+        "auc": np.mean(areas) if areas else math.nan,
+        "log_loss": known.log_loss(y, chances, labels=range(chances.shape[1])),
+    }
+
+
+def uneven(data, tested=(1, 0, 9, 14)):
+    """The same data with that many test examples at each client, copies of training examples among them."""
+    x, y = (torch.cat([data.test[part], data.train[part]])[: sum(tested)] for part in (0, 1))
+    return data._replace(test=type(data.test)(x, y, torch.tensor([0, *tested]).cumsum(0)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("task", ["classes", "numbers"])
+def test_metrics_are_scikit_learns_for_every_client_for_all_examples_and_for_the_trivial_prediction(task, engine):
+    if task == "classes":
+        data = uneven(classification(sizes=(3, 5, 4, 16)))
+        objective = Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3)
+        shares = data.train.y.bincount(minlength=3) / len(data.train.y)
+        constant = shares.double().log()
+    else:
+        data = uneven(regression(sizes=(3, 5, 4, 16)))
+        objective, constant = LinearRegression(3, dtype=torch.float64), data.train.y.mean()
+    fed = federation(engine, objective, data)
+    algorithm = IFCA(k=2, rounds=2, local=Descent(lr=0.1, steps=3))
+    at = last(drive(algorithm, fed))
+    found = score(fed, algorithm, at)
+    for trivial, keys in ((None, SERVED), (constant, TRIVIAL)):
+        by_client, of_all = known_metrics(at.models, at.labels.tolist(), data, trivial)
+        for name, values in by_client.items():
+            mine = found.by_client[name]
+            assert (mine.served if trivial is None else mine.trivial)[[0, 2, 3]].tolist() == pytest.approx(
+                values, abs=1e-6, nan_ok=True
+            )
+            defined = [value for value in values if not math.isnan(value)]
+            worst = max(defined) if METRICS[name].higher_is_better is False else min(defined)
+            got = [found.metrics[key.format(name)] for key in keys]
+            near = found.metrics["test_auc_error_examples"] if name == "auc" and trivial is None else 1e-6
+            assert got[::2] == pytest.approx([np.mean(defined), worst], abs=1e-6)
+            assert got[1] == pytest.approx(of_all[name], abs=near + 1e-9)
+            assert found.metrics.get(f"undefined_{name}", 0) == len(values) - len(defined)
+    assert found.metrics["undefined_auc" if task == "classes" else "undefined_r2"] == 1  # one test example only
+
+
+def test_logits_that_are_no_numbers_on_test_examples_are_not_scored():
+    data = classification(sizes=(3, 5, 4, 6))
+    test = data.test._replace(x=data.test.x.clone())
+    test.x[2] = torch.nan  # one of client-1's; its training examples are sound
+    objective = Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3)
+    for engine in ENGINES:
+        fed = federation(engine, objective, data._replace(test=test))
+        algorithm = IFCA(k=2, rounds=1)
+        found = score(fed, algorithm, last(drive(algorithm, fed)))
+        assert found.not_scored == found.exploded == ["client-1"]
+        assert found.metrics["test_accuracy"] == found.metrics["test_auc"] == -math.inf
+        assert found.metrics["test_log_loss"] == math.inf
+
+
+@pytest.mark.parametrize("logits", [[math.nan, 0.0], [math.inf, 0.0], [-math.inf, -math.inf]])
+def test_logits_that_give_no_probabilities_are_right_about_nothing(logits):
+    objective = Classification(Network(mlp(4, [], 2)), 2)
+    examples = Examples(torch.zeros(2, 4), torch.tensor([0, 0]), torch.ones(2))
+    grades = objective.grade(torch.tensor([logits, [0.0, -math.inf]]), examples)
+    assert grades[0].isnan()
+    assert grades[1] == 1
 
 
 def test_looking_changes_nothing():

@@ -40,8 +40,11 @@ if TYPE_CHECKING:
     from corymb.models import cnn, mlp
     from corymb.runs.defaults import configure
     from corymb.runs.fit import fit
+    from corymb.runs.later.refresh import refresh
+    from corymb.runs.own.callbacks import StopRun
     from corymb.runs.run import Run
     from corymb.runs.settings import RunSettings
+    from corymb.runs.tuning.study import tune
     from corymb.settings import InvalidInput
 
 __version__ = "0.1.0"
@@ -67,8 +70,11 @@ _HOMES = {
     "corymb.data": ["FederatedDataset"],
     "corymb.runs.defaults": ["configure"],
     "corymb.runs.fit": ["fit"],
+    "corymb.runs.later.refresh": ["refresh"],
+    "corymb.runs.own.callbacks": ["StopRun"],
     "corymb.runs.run": ["Run"],
     "corymb.runs.settings": ["RunSettings"],
+    "corymb.runs.tuning.study": ["tune"],
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
     "corymb.local": ["Descent"],
     "corymb.models": ["cnn", "mlp"],
@@ -107,6 +113,7 @@ __all__ = [
     "Share",
     "Shares",
     "Snapshot",
+    "StopRun",
     "Sums",
     "__version__",
     "cnn",
@@ -118,6 +125,8 @@ __all__ = [
     "models",
     "objectives",
     "on_client",
+    "refresh",
+    "tune",
 ]
 
 

@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from corymb.core.client import Client, ClientFn, Objective, Served, Share, on_client
-from corymb.core.federation import Federation, Replies, each
+from corymb.core.federation import Cohort, Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.local import losses_of, scores, served_loss, served_score
+from corymb.local import losses_of, scores, served_loss, served_predictions, served_score
+from corymb.local.reference import weighted_mean
+from corymb.objectives.measures import METRICS, higher_is_better, measures_of, metric_names
 from corymb.settings import InvalidInput
 from corymb.trees import Params, count, take
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Scored(NamedTuple):
@@ -30,19 +31,65 @@ class Scored(NamedTuple):
 
     loss: Tensor
     """Mean over its training examples."""
-    score: Tensor
-    """Mean over its test examples; 0 where it has none."""
     tested: Tensor
     """How many test examples it has."""
+    values: Tensor
+    """Its metrics, the objective's own score first; 0 where it has no test examples."""
+    trivial: Tensor
+    """The same of the trivial prediction; empty where there is none."""
+    defined: Tensor
+    """Which metrics are defined for the labels of its test examples."""
+
+
+@on_client
+def describe_labels(client: Client) -> Share[tuple[()]]:
+    """What the trivial prediction is made of, by the client's number of training examples."""
+    measures = measures_of(client.objective)
+    assert measures is not None
+    return Share({"labels": measures.labels(client.train)}, weight=client.train.weight.sum().reshape(1))
 
 
 @on_client
 def score_served(
-    client: Client, models: Params, label: Tensor, share: Tensor | None, *, serve: ClientFn[..., Params | Served]
-) -> Scored:
-    """The loss, on the client's training examples, and the score, on its test examples, of what it is served."""
-    served = serve(client, models, label, share)
-    return Scored(served_loss(client, served), served_score(client, served), client.test.weight.sum())
+    client: Client,
+    models: Params,
+    label: Tensor,
+    share: Tensor | None,
+    trivial: Tensor | None,
+    *,
+    serve: ClientFn[..., Params | Served],
+) -> Share[Scored]:
+    """How well what the client is served fits its training examples and predicts its test examples.
+
+    Its own metrics are the note; of what metrics over all clients' examples are made of, only the sums come back.
+    """
+    served, test, objective = serve(client, models, label, share), client.test, client.objective
+    loss, tested = served_loss(client, served), test.weight.sum()
+    measures = measures_of(objective)
+    if measures is None or trivial is None:
+        own = served_score(client, served).reshape(1)
+        note = Scored(loss, tested, own, own[:0], torch.ones_like(own, dtype=torch.bool))
+        return Share({"tested": tested}, weight=torch.ones(1), note=note)
+    said = served_predictions(client, served)
+    both = (said, measures.repeated(trivial.to(said), len(test.weight)))
+    found = [measures.values(predictions, test) for predictions in both]
+    own_scores = [weighted_mean(objective.grade(predictions, test), test.weight) for predictions in both]
+    rest = [place for place, metric in enumerate(measures.metrics) if metric.name != objective.score_name]
+    values, constant = (
+        torch.cat([own.reshape(1).to(its.value), its.value[rest]]) for own, its in zip(own_scores, found, strict=True)
+    )
+    defined = torch.cat([torch.ones_like(found[0].defined[:1]), found[0].defined[rest]])
+    sums = {"tested": tested, **measures.sums(said, trivial, test)}
+    return Share(sums, weight=torch.ones(1), note=Scored(loss, tested, values, constant, defined))
+
+
+class ByClient(NamedTuple):
+    """Each client's test score of one metric: n, NaN where it has none."""
+
+    served: Tensor
+    """Of what the client is served."""
+    trivial: Tensor | None
+    """Of the trivial prediction."""
 
 
 class Evaluation(NamedTuple):
@@ -58,6 +105,8 @@ class Evaluation(NamedTuple):
     """Those of them whose loss or score was not finite."""
     answered_loss: float
     """The mean training loss of those that answered."""
+    by_client: dict[str, ByClient]
+    """Every metric at every client, by the metric's name."""
 
 
 def evaluate(
@@ -79,11 +128,18 @@ def score(
     *,
     truth: Tensor | None = None,
     true_parameters: Params | None = None,
+    trivial: Tensor | None = None,
 ) -> Evaluation:
-    """As `evaluate`, with every client's own score: one question to the clients gives both."""
-    replies = _ask_served(fed, score_served, algorithm, snapshot)
-    rows = Scored(*(row.double().cpu() for row in replies.value))
-    metrics = _test_metrics(fed.objective, rows.score[rows.tested > 0], rows.tested[rows.tested > 0])
+    """As `evaluate`, with every client's own score: one question to the clients gives both.
+
+    `trivial` is what `trivial_prediction` gives; it is the same for a whole run, and asked for if it is not given.
+    """
+    trivial = trivial_prediction(fed) if trivial is None else trivial
+    clients = fed.evaluation().clients
+    replies = clients.sum(score_served, *_served_to(clients, snapshot), trivial, serve=algorithm.serve)
+    rows = Scored(*(row.cpu() if row.dtype == torch.bool else row.double().cpu() for row in replies.value.note))
+    sums = {name: total[0].double().cpu() for name, total in replies.value.total.items()}
+    metrics = _test_metrics(fed.objective, rows, sums, None if trivial is None else trivial.double().cpu())
     metrics["train_loss"] = answered_loss = float(rows.loss.mean())
     not_scored = [fed.names[place] for place in (~replies.clients.mask).nonzero().flatten().tolist()]
     if not_scored:
@@ -92,14 +148,27 @@ def score(
         metrics |= cluster_metrics(snapshot.labels, truth)
     if true_parameters is not None:
         metrics |= parameter_metrics(snapshot.models, true_parameters)
-    nothing = torch.full((len(fed.names),), torch.nan, dtype=torch.float64)
+    by_client = _by_client(fed, replies.clients, rows)
     return Evaluation(
         metrics,
-        scores=replies.clients.put(nothing, torch.where(rows.tested > 0, rows.score, torch.nan)),
+        scores=by_client[fed.objective.score_name].served,
         not_scored=not_scored,
         exploded=[name for name, reason in replies.rejected if "not finite" in reason],
         answered_loss=answered_loss,
+        by_client=by_client,
     )
+
+
+def trivial_prediction(fed: Federation) -> Tensor | None:
+    """The best constant prediction, from the labels of all clients' training examples; None for an own objective.
+
+    For classes it is the share of each, whose likeliest is the most frequent class; for numbers, their mean.
+    """
+    measures = measures_of(fed.objective)
+    if measures is None:
+        return None
+    sums = fed.evaluation().clients.sum(describe_labels).value
+    return measures.trivial(sums.total["labels"][0] / sums.weight[0].clamp_min(1))
 
 
 def clusters_in_use(labels: Tensor) -> int:
@@ -114,28 +183,80 @@ def clusters_in_use(labels: Tensor) -> int:
 # ---- at the clients
 
 
-def _ask_served(fed: Federation, fn: ClientFn[..., T], algorithm: Algorithm, snapshot: Snapshot) -> Replies[T]:
-    """Ask every client a question about what it is served."""
-    clients = fed.evaluation().clients
+def _served_to(clients: Cohort, snapshot: Snapshot) -> tuple[Params, Tensor, Tensor | None]:
+    """What clients are asked about: all models, and the label and the shares of each."""
     share = None if snapshot.shares is None else each(clients.pick(snapshot.shares))
-    return clients.map(fn, snapshot.models, each(clients.pick(snapshot.labels)), share, serve=algorithm.serve)
+    return snapshot.models, each(clients.pick(snapshot.labels)), share
 
 
-def _test_metrics(objective: Objective, scores: Tensor, tested: Tensor) -> dict[str, float]:
-    if not len(scores):
-        return {}
-    name = objective.score_name
-    worst = scores.sort(descending=not objective.higher_is_better).values[: -(-len(scores) // 10)]
+def _by_client(fed: Federation, answered: Cohort, rows: Scored) -> dict[str, ByClient]:
+    nothing = torch.full((len(fed.names),), torch.nan, dtype=torch.float64)
+
+    def column(table: Tensor, place: int) -> Tensor:
+        known = rows.defined[:, place] & (rows.tested > 0)
+        return answered.put(nothing, torch.where(known, table[:, place], torch.nan))
+
     return {
-        f"test_{name}": float(scores.mean()),
-        f"test_{name}_examples": float((scores * tested).sum() / tested.sum()),
-        f"worst_decile_{name}": float(worst.mean()),
+        name: ByClient(column(rows.values, place), column(rows.trivial, place) if rows.trivial.shape[1] else None)
+        for place, name in enumerate(metric_names(fed.objective))
     }
 
 
+# ---- over clients and over examples
+
+
+SERVED = ("test_{}", "test_{}_examples", "worst_decile_{}")
+TRIVIAL = ("trivial_{}", "trivial_{}_examples", "trivial_worst_decile_{}")
+"""What a metric is called as a mean over clients, over all examples, and over the worst tenth of clients."""
+
+
+def _test_metrics(objective: Objective, rows: Scored, sums: Params, trivial: Tensor | None) -> dict[str, float]:
+    """Every metric of what clients are served, with that of the trivial prediction beside it."""
+    rows = Scored(*(row[rows.tested > 0] for row in rows))
+    if not len(rows.tested):
+        return {}
+    names, measures = metric_names(objective), measures_of(objective)
+    tables = [(SERVED, rows.values), *([(TRIVIAL, rows.trivial)] if rows.trivial.shape[1] else [])]
+    pooled = [_means_over_examples(names, table, rows.tested) for _, table in tables]
+    if measures is not None and trivial is not None:
+        means, constant = pooled[0].copy(), pooled[1].copy()
+        pooled[0] |= measures.over_examples(sums, means, constant)
+        pooled[1] |= measures.over_examples(measures.if_constant(sums, trivial), constant, constant)
+    found: dict[str, float] = {}
+    for place, name in enumerate(names):
+        here = rows.defined[:, place]
+        for (keys, table), examples in zip(tables, pooled, strict=True):
+            of_clients = {} if not here.any() else _over_clients(table[here, place], higher_is_better(objective, name))
+            summary = {**of_clients, **({1: examples[name]} if name in examples else {})}
+            found |= {keys[place].format(name): summary[place] for place in sorted(summary)}
+        if not here.all():
+            found[f"undefined_{name}"] = float((~here).sum())
+    details = {name: value for name, value in pooled[0].items() if name not in names}
+    return found | {f"test_{name}_examples": value for name, value in details.items()}
+
+
+def _means_over_examples(names: Sequence[str], table: Tensor, tested: Tensor) -> dict[str, float]:
+    """Of the metrics that are means over a client's examples, the means over all clients' examples."""
+    means = (table * tested[:, None]).sum(0) / tested.sum()
+    return {
+        name: float(mean)
+        for place, (name, mean) in enumerate(zip(names, means, strict=True))
+        if place == 0 or METRICS[name].of_examples
+    }
+
+
+def _over_clients(values: Tensor, larger_is_better: bool) -> dict[int, float]:
+    """The mean over clients, and that over the worst tenth of them, by their places among the keys."""
+    worst = values.sort(descending=not larger_is_better).values[: -(-len(values) // 10)]
+    return {0: float(values.mean()), 2: float(worst.mean())}
+
+
 def _worst(objective: Objective, name: str) -> float:
-    """The worst value that a metric can have."""
-    return -math.inf if objective.higher_is_better and name != "train_loss" else math.inf
+    """The worst value that a metric can have; what is not of the served models is not known then."""
+    for metric in metric_names(objective):
+        if name in [key.format(metric) for key in SERVED]:
+            return -math.inf if higher_is_better(objective, metric) else math.inf
+    return math.inf if name == "train_loss" else math.nan
 
 
 def every_loss(fed: Federation, models: Params) -> Tensor:
@@ -249,7 +370,7 @@ def local_models_on_cluster(
 ) -> float:
     """Each client's model on **all** test examples of its own true cluster, mean over models: Ghosh et al. 2022."""
     view = fed.evaluation()
-    own = _ask_served(fed, publish_served, algorithm, snapshot)
+    own = view.clients.map(publish_served, *_served_to(view.clients, snapshot), serve=algorithm.serve)
     if isinstance(own.value, Served):
         raise InvalidInput("Clients are served several models at once: there is none to test alone.")
     cluster_of = own.clients.pick(truth)

@@ -93,6 +93,21 @@ def uniform(key: Key, shape: tuple[int, ...] = (), dtype: torch.dtype = torch.fl
     return (_shift(bits(key, shape), 64 - exact).to(wide) * 2.0**-exact).to(dtype)
 
 
+def happens(key: Key, probability: float, shape: tuple[int, ...] = ()) -> Tensor:
+    """True with this probability at every place of `shape`; a batch of keys stands in front.
+
+    The cheap way to many draws: SplitMix64 as a stream from the key, each of its words in two halves of 32 bits.
+
+    >>> happens(root(0), 0.5, (2, 4)).tolist()
+    [[True, False, False, False], [False, True, False, False]]
+    """
+    size = _size(shape)
+    places = torch.arange(1, (size + 1) // 2 + 1, device=key.device)
+    words = _mix(key.unsqueeze(-1) + places * _GOLDEN)
+    halves = torch.stack([words, words >> 32], -1).flatten(-2)[..., :size] & (2**32 - 1)
+    return (halves < round(probability * 2**32)).reshape(*key.shape, *shape)
+
+
 def integers(key: Key, high: int, shape: tuple[int, ...] = ()) -> Tensor:
     """Integers in [0, high), from 63 bits: the bias is below high / 2**63."""
     return _shift(bits(key, shape), 1) % high

@@ -133,6 +133,16 @@ def _meant(kinds: list[type], values: Mapping[str, Any]) -> type:
     return max(kinds, key=lambda kind: len({field.name for field in dataclasses.fields(kind)} & values.keys()))
 
 
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values, field by field; those of `over` win."""
+    both = {name: merged(under[name], over[name]) for name in under.keys() & over.keys() if _nested(under, over, name)}
+    return {**under, **over, **both}
+
+
+def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> bool:
+    return isinstance(under[name], Mapping) and isinstance(over[name], Mapping)
+
+
 def fingerprint(*parts: object) -> str:
     """A short hash of plain values: equal settings have equal fingerprints in every process."""
     text = json.dumps(parts, sort_keys=True, default=str)

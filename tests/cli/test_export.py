@@ -1,7 +1,9 @@
 import json
 import shlex
+import sys
 
 import numpy as np
+import pytest
 import torch
 from safetensors import safe_open
 from torch import nn
@@ -34,6 +36,36 @@ def test_an_exported_model_predicts_without_the_library(tmp_path, monkeypatch, c
     assert np.allclose(logits.softmax(-1).detach().numpy(), want, atol=1e-5)
 
 
+@pytest.mark.parametrize("data", [small.arrays, small.prices])
+def test_an_onnx_file_gives_the_same_predictions_for_any_number_of_examples(data, tmp_path, capsys):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    from onnx.reference import ReferenceEvaluator
+
+    run = corymb.fit(corymb.FedAvg(rounds=2), data())
+    run.save(tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), "--cluster", "0", "--format", "onnx"]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'run' / 'cluster-0.onnx'}\n"
+    assert err == ""
+    proto = onnx.load(out.strip())
+    x = data()[0][:7].astype(np.float32)
+    for some in (x, x[:1]):
+        (said,) = ReferenceEvaluator(proto).run(None, {"x": some})
+        want = run.module(0)(torch.as_tensor(some)).detach().numpy()
+        assert said.shape == want.shape
+        assert np.allclose(said, want, rtol=1e-5, atol=1e-5)
+    about = json.loads({prop.key: prop.value for prop in proto.metadata_props}["corymb"])
+    assert about["classes"] == list(run.schema.classes)
+
+
+def test_without_onnx_there_is_a_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save(tmp_path / "run")
+    assert main(["export", str(tmp_path / "run"), "--cluster", "0", "--format", "onnx"]) == 2
+    assert capsys.readouterr().err == "corymb: ONNX is not installed: pip install 'corymb[onnx]'.\n"
+
+
 def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save("run")
@@ -41,7 +73,7 @@ def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys):
     for line, what in (
         ("export run --cluster 1", "no cluster 1"),
         ("export alone --cluster 0", "models of their own"),
-        ("export run --cluster 0 --format onnx", "safetensors"),
+        ("export run --cluster 0 --format pickle", "safetensors"),
         ("export run --cluster 0 --out run", "is a folder"),
     ):
         assert main(shlex.split(line)) == 2

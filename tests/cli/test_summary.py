@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import corymb
 from corymb.algorithms import FedAvg
@@ -36,6 +37,33 @@ def test_a_run_that_diverges_has_a_code_and_names_the_setting(capsys, monkeypatc
 def test_keep_going_is_an_option(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic")
-    line = "run clinic fedavg --label outcome --rounds 1 --keep-going --json -q"
+    line = "run clinic fedavg --label outcome --rounds 2 --keep-going --json -q"
     assert main(line.split()) == 0
     assert json.loads(capsys.readouterr().out)["config"]["keep_going"] is True
+    assert main([*line.replace("--keep-going", "--max_seconds 0").split(), "--out", "cut"]) == 0
+    capsys.readouterr()
+    assert main(["resume", "cut", "--keep-going", "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["keep_going"] is True
+
+
+def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    small.folder(tmp_path / "clinic")
+    line = "run clinic fedavg --label outcome --rounds 1 --local.lr 0.0001 --metric auc -q"
+    assert main(line.split()) == 0
+    printed = capsys.readouterr().out
+    head = next(row for row in printed.splitlines() if "trivial" in row)
+    assert " ".join(head.replace("┃", "").split()).startswith("test score mean trivial worst tenth by example")
+    assert printed.index("AUC") < printed.index("accuracy")
+    assert main([*line.split(), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    metrics = result["metrics"]
+    assert metrics["trivial_auc"] == metrics["trivial_auc_examples"] == 0.5
+    assert {"test_accuracy", "test_accuracy_examples", "worst_decile_accuracy", "test_log_loss"} <= set(metrics)
+    run = corymb.Run.load(result["folder"])
+    print_result(replace(run, metrics={**run.metrics, "test_auc": 0.5}), as_json=False)
+    line = "The run is no better than giving every example the same chance: test AUC 0.5, and 0.5 without any features."
+    assert line in " ".join(capsys.readouterr().out.split())
+    assert main(["run", "clinic", "fedavg", "--label", "outcome", "--metric", "mae"]) == 2
+    assert "choose accuracy, balanced_accuracy, macro_f1, auc or log_loss." in capsys.readouterr().err

@@ -1,13 +1,15 @@
 import pytest
 import torch
 
-from corymb.core.objective import Examples
+from corymb.core.objective import Draws, Examples
 from corymb.keys import root
 from corymb.local import Descent
 from corymb.local.curvature import curvature, step_part
 from corymb.local.reference import descend_one, gradient_one
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
+
+DRAWS = Draws(root(0), 0, None)
 
 
 def steep(spread: float, dtype: torch.dtype = torch.float64, m: int = 12) -> Examples:
@@ -21,7 +23,9 @@ def steep(spread: float, dtype: torch.dtype = torch.float64, m: int = 12) -> Exa
 @pytest.mark.parametrize("spread", [0.0, 3.0, 300.0])
 def test_the_curvature_of_a_linear_model_is_its_largest_eigenvalue(spread, dtype):
     examples, objective = steep(spread, dtype), LinearRegression(5, dtype=dtype)
-    found = curvature(lambda at: gradient_one(objective, at, examples), {"weight": torch.full((5,), 7.0, dtype=dtype)})
+    found = curvature(
+        lambda at: gradient_one(objective, at, examples, DRAWS), {"weight": torch.full((5,), 7.0, dtype=dtype)}
+    )
     largest = 2 * torch.linalg.eigvalsh(examples.x.mT @ examples.x / 12)[-1]
     assert 0.8 * largest < found < 1.001 * largest
 
@@ -29,10 +33,12 @@ def test_the_curvature_of_a_linear_model_is_its_largest_eigenvalue(spread, dtype
 def test_it_is_the_same_for_clients_alone_and_in_a_stack():
     objective, start = LinearRegression(5, dtype=torch.float64), {"weight": torch.ones(5, dtype=torch.float64)}
     clients = [steep(0.0), steep(20.0)]
-    alone = [curvature(lambda at, on=on: gradient_one(objective, at, on), start) for on in clients]
+    alone = [curvature(lambda at, on=on: gradient_one(objective, at, on, DRAWS), start) for on in clients]
 
     def together(at):
-        rows = [gradient_one(objective, {"weight": at["weight"][i]}, on)["weight"] for i, on in enumerate(clients)]
+        rows = [
+            gradient_one(objective, {"weight": at["weight"][i]}, on, DRAWS)["weight"] for i, on in enumerate(clients)
+        ]
         return {"weight": torch.stack(rows)}
 
     stacked = curvature(together, {"weight": torch.ones(2, 5, dtype=torch.float64)}, clients=2)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from corymb import keys
 from corymb.core.client import Client, Examples, Memory
+from corymb.core.objective import Draws
 from corymb.local import Descent, descend, gradient, loss, losses, one_hot, score, scores
 from corymb.local.descent import Batches, Stepper
 from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
@@ -15,6 +16,7 @@ from corymb.objectives import LinearRegression
 from tests.tiny import farthest
 
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
+DRAWS = Draws(keys.root(0))
 
 
 def examples(m: int, seed: int = 0) -> Examples:
@@ -188,7 +190,7 @@ def test_nothing_flows_back_from_what_weighs_nothing():
     params, on = model(), examples(4)
     on = on._replace(weight=torch.tensor([1.0, 1.0, 0.0, 0.0]).double())
     far = on._replace(x=torch.where(on.weight[:, None] > 0, on.x, 1e200))
-    assert farthest(gradient_one(OBJECTIVE, params, far), gradient_one(OBJECTIVE, params, on)) < 1e-12
+    assert farthest(gradient_one(OBJECTIVE, params, far, DRAWS), gradient_one(OBJECTIVE, params, on, DRAWS)) < 1e-12
 
 
 def by_hand(params, on: Examples):
@@ -201,7 +203,7 @@ def by_hand(params, on: Examples):
 def test_gradients_and_losses_are_those_of_the_formula(m, seed):
     on, params = examples(m, seed), model(seed)
     on = on._replace(weight=torch.arange(1, m + 1).double())
-    assert farthest(gradient_one(OBJECTIVE, params, on), by_hand(params, on)) < 1e-9
+    assert farthest(gradient_one(OBJECTIVE, params, on, DRAWS), by_hand(params, on)) < 1e-9
     models = {"weight": torch.stack([params["weight"], 2 * params["weight"]])}
     want = [((on.x @ w - on.y) ** 2 * on.weight).sum() / on.weight.sum() for w in models["weight"]]
     assert farthest(measure_one("losses", OBJECTIVE, models, on), torch.stack(want)) < 1e-9
@@ -234,8 +236,8 @@ def test_a_client_uses_its_training_examples_unless_told_otherwise():
     assert torch.equal(scores(me, models, on=me.train), measure_one("scores", OBJECTIVE, models, me.train))
     assert torch.equal(loss(me, params), losses(me, models)[0])
     assert torch.equal(score(me, params), scores(me, models)[0])
-    assert farthest(gradient(me, params), gradient_one(OBJECTIVE, params, me.train)) == 0
-    assert farthest(gradient(me, params, on=me.test), gradient_one(OBJECTIVE, params, me.test)) == 0
+    assert farthest(gradient(me, params), gradient_one(OBJECTIVE, params, me.train, DRAWS)) == 0
+    assert farthest(gradient(me, params, on=me.test), gradient_one(OBJECTIVE, params, me.test, DRAWS)) == 0
 
 
 def test_another_purpose_gives_other_batches():

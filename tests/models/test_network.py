@@ -12,6 +12,7 @@ from corymb.algorithms import FedAvg
 from corymb.core.client import Client, Examples, on_client
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
+from corymb.core.objective import Draws
 from corymb.core.snapshot import Snapshot
 from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.evaluate import evaluate
@@ -68,14 +69,17 @@ DROPPING = {
 
 
 @pytest.mark.parametrize("name", DROPPING)
-def test_dropout_is_refused_by_name_unless_switched_off(name):
-    with pytest.raises(InvalidInput) as error:
-        Network(DROPPING[name])
-    assert name in str(error.value)
-    assert "dropout='off'" in str(error.value)
-    assert "\n" not in str(error.value)
+def test_dropout_is_refused_by_name_where_that_is_asked_for_or_it_cannot_be_keyed(name):
+    inside = name in ("LSTM", "MultiheadAttention")
+    for dropout in ("refuse", "on") if inside else ("refuse",):
+        with pytest.raises(InvalidInput) as error:
+            Network(DROPPING[name], dropout=dropout)
+        assert name in str(error.value)
+        assert "dropout='off'" in str(error.value)
+        assert ("torch's own code" in str(error.value)) == inside
+        assert "\n" not in str(error.value)
     Network(DROPPING[name], dropout="off")
-    Network(around(nn.Dropout(0.0)))
+    Network(around(nn.Dropout(0.0)), dropout="refuse")
 
 
 def test_dropout_that_is_off_drops_nothing():
@@ -136,10 +140,120 @@ class Dice(nn.Module):
         return self.out(functional.dropout(x, 0.5))
 
 
-def test_a_model_that_throws_dice_is_refused(caplog):
-    objective = Classification(Network(Dice, dtype=torch.float64), 3)
-    with pytest.raises(InvalidInput, match="other results for the same examples"):
-        VectorisedEngine(objective, classification(), DOUBLE)
+@pytest.mark.parametrize("engine", [LoopEngine, VectorisedEngine])
+@pytest.mark.parametrize("dropout", ["on", "off", "refuse"])
+def test_a_model_that_throws_dice_is_refused(dropout, engine):
+    objective = Classification(Network(Dice, dropout=dropout, dtype=torch.float64), 3)
+    with pytest.raises(InvalidInput, match=r"^The model drops features out when it is evaluated, too: write dropout"):
+        Federation(engine(objective, classification(), DOUBLE)).clients.map(
+            just_losses, stack([objective.init(root(0))])
+        )
+
+
+# ---- keyed dropout: that every engine gives the same bits is a law of `corymb.testing`, under the learner "dropout"
+
+
+class Written(nn.Module):
+    """What is done to the features in training, written out in forward."""
+
+    def __init__(self, drop) -> None:
+        super().__init__()
+        self.drop, self.out = drop, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.drop(x, self.training))
+
+
+def dropped(layer: nn.Module, x: Tensor, draws: Draws) -> Tensor:
+    """What a layer makes of x in a step of training."""
+    network = Network(lambda: nn.Sequential(layer, nn.Flatten(), nn.Linear(x[0].numel(), x[0].numel(), bias=False)))
+    return network.training({"2.weight": torch.eye(x[0].numel())}, x, draws).reshape(x.shape)
+
+
+@pytest.mark.parametrize("p", [0.2, 0.5, 1.0])
+def test_dropout_drops_its_share_and_scales_the_rest(p):
+    out = dropped(nn.Dropout(p), torch.ones(400, 10), Draws(root(0)))
+    assert set(out.unique().tolist()) <= {0.0, torch.tensor(1 / (1 - p) if p < 1 else 0.0).item()}
+    assert abs(float((out == 0).float().mean()) - p) < 4 * (p * (1 - p) / 4000) ** 0.5 + 1e-9
+    assert float((out == 0).float().mean(0).std()) < 0.05
+
+
+@pytest.mark.parametrize(("kind", "axes"), [(nn.Dropout1d, 1), (nn.Dropout2d, 2), (nn.Dropout3d, 3)])
+def test_channels_are_dropped_as_a_whole(kind, axes):
+    out = dropped(kind(0.5), torch.ones(50, 4, *[2] * axes), Draws(root(0))).flatten(2)
+    assert bool(((out == 0).all(-1) | (out == 2).all(-1)).all())
+    assert 0.3 < float((out == 0).float().mean()) < 0.7
+
+
+@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
+def test_alpha_dropout_keeps_mean_and_variance(kind):
+    generator = torch.Generator().manual_seed(0)
+    out = dropped(kind(0.3), torch.randn(4000, 8, generator=generator), Draws(root(0)))
+    assert abs(float(out.mean())) < 0.03
+    assert abs(float(out.std()) - 1) < 0.03
+
+
+def test_an_examples_dropout_depends_on_its_client_step_layer_and_place_alone():
+    x, key = torch.ones(6, 30), root(1)
+    both = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
+    all_of_them = dropped(nn.Dropout(0.5), x, Draws(key))
+    some = torch.tensor([4, 1])
+    assert torch.equal(dropped(nn.Dropout(0.5), x[some], Draws(key, rows=some)), all_of_them[some])
+    for other in (Draws(root(2)), Draws(key, step=1), Draws(key, rows=torch.arange(6) + 1)):
+        assert not torch.equal(dropped(nn.Dropout(0.5), x, other), all_of_them)
+    assert not torch.equal(dropped(both, x, Draws(key)), 2 * all_of_them)  # the second layer has draws of its own
+
+
+def test_dropout_is_for_steps_of_training_and_reads_no_global_generator():
+    network = Network(around(nn.Dropout(0.5)))
+    plain = Network(around(nn.Identity()))
+    params, x = network.init(root(1)), torch.ones(5, 4)
+    state = torch.get_rng_state()
+    assert torch.equal(network(params, x), plain(params, x))
+    trained = network.training(params, x, Draws(root(0)))
+    assert torch.equal(trained, network.training(params, x, Draws(root(0))))
+    assert not torch.equal(trained, plain(params, x))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert network.describe().endswith(", dropout on")
+    assert Network(around(nn.Dropout(0.5)), dropout="off").describe().endswith("}")
+
+
+REFUSED = {
+    "noise": (lambda x, training: x + torch.randn_like(x) * training, r"global generator \(randn_like\)"),
+    "examples on the second axis": (
+        lambda x, training: functional.dropout(x.T, 0.5, training).T,
+        r"dropout has an input of shape \[4, 5\] for 5 examples: .* examples on the first axis, or dropout='off'",
+    ),
+    "attention": (
+        lambda x, training: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1 * training),
+        "set its dropout to 0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("drop", "line"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_keyed_is_refused_in_one_line(drop, line):
+    network = Network(lambda: Written(drop))
+    params = network.init(root(0))
+    with pytest.raises(InvalidInput, match=line) as error:
+        network.training(params, torch.ones(5, 4), Draws(root(0)))
+    assert "\n" not in str(error.value)
+
+
+def test_dropout_in_forward_is_refused_where_that_is_asked_for():
+    network = Network(lambda: Written(lambda x, training: functional.dropout(x, 0.5, training)), dropout="refuse")
+    with pytest.raises(InvalidInput, match=r"drops features out in training: .*dropout='off'"):
+        network.training(network.init(root(0)), torch.ones(5, 4), Draws(root(0)))
+
+
+def test_a_frozen_normalisation_stays_as_it_is_under_dropout():
+    def model():
+        return nn.Sequential(*backbone(), nn.Dropout(0.5))
+
+    network = Network(model)
+    kept = [value.clone() for value in network.module.buffers()]
+    network.training(network.init(root(0)), torch.randn(7, 4), Draws(root(0)))
+    assert all(torch.equal(a, b) for a, b in zip(kept, network.module.buffers(), strict=True))
 
 
 @on_client

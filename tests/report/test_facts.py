@@ -3,16 +3,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from corymb.report.facts import Score, kept_rounds, moments, savings, score_of, shares_of
+from corymb.report.facts import kept_rounds, moments, savings, shares_of
 from corymb.report.sections.communication.savings import saving_text
 from tests.report.reported import noted, runs, saving_run, soft_run
-
-
-def test_where_less_is_better_a_smaller_error_is_a_gain():
-    error = Score("squared_error", True)
-    assert error.gain(1.0, 2.0) == "50.0% better than"
-    assert error.gain(2.0, 1.0) == "100.0% worse than"
-    assert Score("accuracy", False).gain(0.9, 0.9) == "the same as"
 
 
 def test_the_path_of_labels_ends_at_the_result():
@@ -44,12 +37,6 @@ def test_savings_are_seen_in_the_ledger_whatever_the_algorithm_is_called():
     assert savings(renamed) == savings(run)._replace(possible=False)
     one_model = [{**row, "bytes_down": row["bytes_down"] // 2} for row in runs()[0].history]
     assert savings(replace(runs()[0], history=one_model)) is None
-
-
-@pytest.mark.parametrize(("name", "worst", "lower"), [("rank", 0.9, True), ("rank", 0.1, False)])
-def test_a_score_without_its_objective_is_read_from_the_worst_tenth(name, worst, lower):
-    run = replace(runs()[0], objective=None, metrics={f"test_{name}": 0.5, f"worst_decile_{name}": worst})
-    assert score_of(run) == Score(name, lower)
 
 
 def test_shares_add_up_to_one_and_are_unknown_where_there_are_none():

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from corymb.cli.app import main
+from corymb.evaluate import ByClient
 from corymb.report import html as report
 from corymb.report.html import write_report
 from corymb.report.sections import tabs
@@ -55,7 +56,10 @@ def test_a_large_run_makes_no_large_page(tmp_path):
     history = [{**run.history[0], "clock": t, "stage": "", "moves": moves} for t in range(300)]
     names = tuple(f"{number:060}" for number in range(n))
     losses, scores = torch.from_numpy(rng.random((n, k)) + 0.1), torch.from_numpy(rng.random(n))
-    large = replace(run, snapshot=snapshot, names=names, history=history, losses=losses, scores=scores)
+    by_client = {name: ByClient(scores, scores) for name in run.by_client}
+    large = replace(
+        run, snapshot=snapshot, names=names, history=history, losses=losses, scores=scores, by_client=by_client
+    )
     assert write_report(large, tmp_path / "a.html").stat().st_size < 6_000_000
 
 

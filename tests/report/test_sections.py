@@ -109,3 +109,23 @@ def test_clients_without_shares_are_left_out_of_the_memberships():
     (figure,) = (figure for figure in figures([partial]) if figure.name == "memberships")
     assert len(figure.data[0]["x"]) == len(run.names) - 1
     assert "11 of 12 clients are drawn" in figure.caption
+
+
+@pytest.mark.parametrize(("trivial", "lines"), [(0.4, 1), (40.0, 0)])
+def test_the_trivial_score_is_drawn_by_round_unless_it_would_flatten_the_rest(trivial, lines):
+    run = runs()[0]
+    rounds = [
+        {**row, "stage": "", "metrics": {"test_log_loss": 0.5 - t / 20, "worst_decile_log_loss": 0.9 - t / 20}}
+        for t, row in enumerate(run.history[:4])
+    ]
+    config = {**run.config, "metric": "log_loss"}
+    metrics = {**run.metrics, "trivial_log_loss": trivial}
+    noted_none = replace(run.snapshot, notes={})
+    (figure,) = (
+        figure
+        for figure in figures([replace(run, history=rounds, config=config, metrics=metrics, snapshot=noted_none)])
+        if figure.name == "course"
+    )
+    assert len(figure.layout["shapes"]) == lines
+    assert ("Dotted: always" in figure.caption) == bool(lines)
+    assert lines or "Far off: always giving every class its share of all examples, 40." in figure.caption

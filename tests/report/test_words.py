@@ -6,8 +6,9 @@ import pytest
 from corymb.algorithms import FedAvg
 from corymb.core.federation import Ledger
 from corymb.local import Descent
-from corymb.report.facts import Score, kept_rounds
+from corymb.report.facts import kept_rounds
 from corymb.report.html import key_numbers, write_report
+from corymb.report.scores import Score
 from corymb.report.sections.overview.sizes import sizes
 from corymb.report.words import not_scored, titles_of, verdict, warnings_of
 from corymb.runs.fit import fit
@@ -51,7 +52,8 @@ def test_clients_that_were_not_scored_are_named(format, tmp_path):
 
 def test_a_run_that_diverges_is_said_to():
     run = fit(FedAvg(rounds=9, local=Descent(lr=1.0, steps=5)), small.prices(), evaluate_every=1)
-    stopped, grew = warnings_of(run)
+    stopped, grew, trivial = warnings_of(run)
+    assert trivial.startswith("The run is no better than always answering the mean: test squared error ")
     assert stopped == "The run was stopped early (diverged) after 4 rounds."
     assert grew.startswith("The run diverges: training loss grew from 1.13 to ")
     assert grew.endswith("lower --local.lr (now 1).")

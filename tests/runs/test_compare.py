@@ -93,3 +93,26 @@ def test_folders_of_runs_are_groups(tmp_path, capsys, monkeypatch):
     assert "paired t-test, Wilcoxon" in printed
     assert main(["compare", str(tmp_path), str(tmp_path / "b")]) == 2
     assert "contains none" in capsys.readouterr().err
+
+
+def test_the_metric_that_leads_comes_first_and_says_who_is_better(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    a, b = labelled([0] * 12, test_auc=0.8, test_log_loss=0.5), labelled([0] * 12, test_auc=0.7, test_log_loss=0.4)
+    found = compare(alone(a), alone(b))
+    assert (found.metric, found.better, found.deltas[0].name) == ("accuracy", None, "test_accuracy")
+    found = compare(alone(a), alone(b), "auc")
+    assert [delta.name for delta in found.deltas[:2]] == ["test_auc", "trivial_auc"]
+    assert found.better == "A"
+    assert not [delta.name for delta in found.deltas if delta.name.startswith("trivial_") and "auc" not in delta.name]
+    assert compare(alone(a), alone(b), "log_loss").better == "B"
+    chosen = replace(a, config={**a.config, "metric": "log_loss"})
+    assert compare(alone(chosen), alone(b)).metric == "log_loss"
+    with pytest.raises(InvalidInput, match="no metric 'r2' that all runs have: choose accuracy, balanced_accuracy, "):
+        compare(alone(a), alone(b), "r2")
+    folders = [str(run.save(tmp_path / name)) for run, name in ((a, "a"), (b, "b"))]
+    assert main(["compare", *folders, "--metric", "auc"]) == 0
+    printed = capsys.readouterr().out
+    assert "A has the better test AUC: A 0.8, B 0.7; giving every example the same chance: 0.5." in printed
+    assert main(["compare", *folders, "--metric", "auc", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["metric"], said["better"]) == ("auc", "A")

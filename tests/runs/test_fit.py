@@ -9,13 +9,17 @@ from torch import nn
 import corymb
 from corymb.core.federation import TooFewReplies
 from corymb.data import FederatedDataset, mixed_regression_ifca
+from corymb.engines import Placement
 from corymb.local import Descent
-from corymb.objectives import LinearRegression
+from corymb.models import Network
+from corymb.objectives import Classification, LinearRegression
 from corymb.runs import session as session_module
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.folder.checkpoints import clocks_in
 from corymb.runs.history import divergence
+from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput
+from corymb.testing.wired import Wired
 from tests.runs import small
 
 FAST = corymb.IFCA(k=2, rounds=3, local=Descent(lr=0.3, steps=5))
@@ -282,6 +286,13 @@ def test_a_run_that_diverges_goes_on_if_asked(caplog):
     assert caplog.text.count("the run diverges") == 1
 
 
+def test_a_run_that_diverged_is_resumed_to_its_end_if_asked(tmp_path):
+    fit(DIVERGING, small.prices(), evaluate_every=1, out=tmp_path / "run")
+    run = fit(DIVERGING, small.prices(), resume=tmp_path / "run", keep_going=True)
+    assert (run.stopped, len(run.history)) == ("", 9)
+    assert same_models(run, fit(DIVERGING, small.prices(), evaluate_every=1, keep_going=True))
+
+
 def test_a_resumed_run_keeps_the_count_and_warns_once(tmp_path, caplog):
     def cut(row):
         if row["clock"] == 4:
@@ -302,6 +313,18 @@ def test_a_client_that_never_could_be_scored_stops_nothing():
     assert all(np.isfinite(row["evaluated_loss"]) and "diverging" not in row for row in run.history)
 
 
+class Unaware:
+    """Uses a network with dropout and knows nothing of training steps."""
+
+    def __init__(self) -> None:
+        self.inner = Classification(Network(dropping), 2)
+        self.init, self.losses = self.inner.init, self.inner.losses
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+
+
 WRONG = {
     "more clusters than clients": (dict(algorithm=corymb.IFCA(k=7)), "k=7 clusters are more than the 6 clients"),
     "an engine": (dict(engine="lop"), "Did you mean 'loop'"),
@@ -317,7 +340,11 @@ WRONG = {
     "a model's output in a loop": (dict(model=lambda: nn.Linear(2, 5), engine="loop"), "one logit for each"),
     "a model's input in a loop": (dict(model=lambda: nn.Linear(9, 2), engine="loop"), "cannot take this data"),
     "no model at all": (dict(model=3), "The model is a int"),
-    "dropout": (dict(model=lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))), "dropout='off'"),
+    "dropout": (
+        dict(model=lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), dropout="refuse"),
+        "dropout='off'",
+    ),
+    "dropout that an objective leaves out": (dict(model=Unaware()), "Unaware has a network with dropout"),
 }
 
 
@@ -328,9 +355,53 @@ def test_what_cannot_work_is_refused_in_a_line(wrong, line, table):
     assert "\n" not in str(error.value)
 
 
-def test_dropout_can_be_switched_off(table):
-    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
-    assert fit(FAST, table, model, dropout="off").clusters >= 1
+def test_dropout_gives_the_same_run_on_every_engine_and_is_off_when_predicting(table, tmp_path):
+    algorithm = corymb.IFCA(k=2, rounds=2, local=Descent(lr=0.3, epochs=1, batch=8))
+    options = dict(precision="float64", evaluate_every=1)
+    want = fit(algorithm, table, dropping, engine="loop", **options)
+    wired = Wired(NullObjective(dtype=torch.float64), table, Placement(dtype=torch.float64))
+    stopped = fit(algorithm, table, dropping, **options, max_seconds=0, out=tmp_path / "run")
+    runs = [
+        fit(algorithm, table, dropping, **options),
+        fit(algorithm, table, dropping, kernel="foreach", memory=1, **options),
+        fit(algorithm, wired, dropping, evaluate_every=1),
+        fit(algorithm, table, dropping, resume=tmp_path / "run"),
+    ]
+    assert stopped.stopped == "max_seconds"
+    for run in runs:
+        assert run.labels == want.labels
+        assert max(float((run.models[name] - value).abs().max()) for name, value in want.models.items()) < 1e-9
+        for row, other in zip(run.history, want.history, strict=True):
+            assert row["metrics"] == pytest.approx({name: other["metrics"][name] for name in row["metrics"]}, abs=1e-9)
+    assert all(torch.equal(runs[0].models[name], runs[-1].models[name]) for name in want.models)  # bit for bit
+    off = fit(algorithm, table, dropping, dropout="off", **options, out=tmp_path / "off")
+    assert not torch.equal(off.models["0.weight"], want.models["0.weight"])
+    x = table.test.x
+    assert (want.predict_proba(x, cluster=0) == want.predict_proba(x, cluster=0)).all()
+    for folder in ("run", "off"):
+        assert corymb.Run.load(tmp_path / folder, dropping).predict(x, cluster=0).shape == (len(x),)
+
+
+def test_a_run_is_loaded_with_its_dropout_as_it_was(table, tmp_path):
+    def recurrent() -> nn.Module:
+        return Reader()
+
+    run = fit(FAST, table, recurrent, dropout="off", out=tmp_path / "run")
+    with pytest.raises(InvalidInput, match="cannot draw from keys"):
+        fit(FAST, table, recurrent)
+    x = table.test.x
+    assert (corymb.Run.load(tmp_path / "run", recurrent).predict(x, cluster=0) == run.predict(x, cluster=0)).all()
+
+
+class Reader(nn.Module):
+    """Dropout that cannot be keyed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(1, 3, num_layers=2, dropout=0.5, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.out(self.lstm(x[..., None])[0][:, -1])
 
 
 def test_an_objective_that_cannot_move_runs_where_it_is(mixture):

@@ -327,10 +327,13 @@ def test_a_run_killed_while_it_goes_on_longer_goes_on_to_its_new_end(tmp_path):
     crashing.assert_same(crashing.fit("alone", 6, resume=tmp_path / "run"), crashing.fit("alone", 6))
 
 
-@pytest.mark.parametrize("algorithm", [corymb.IFCA(k=2, rounds=2, restarts=2), corymb.SRFCA(rounds=2)])
+@pytest.mark.parametrize(
+    "algorithm",
+    [corymb.IFCA(k=2, rounds=2, restarts=2), corymb.SRFCA(rounds=2), corymb.SRFCA(rounds=1, refinements=1)],
+)
 def test_a_run_whose_rounds_are_not_its_last_is_not_made_longer(algorithm, tmp_path):
     before = corymb.fit(algorithm, crashing.TABLE, out=tmp_path / "run")
-    with pytest.raises(InvalidInput, match="cannot go on from 2 to 4 rounds"):
+    with pytest.raises(InvalidInput, match=f"cannot go on from {algorithm.rounds} to 4 rounds"):
         corymb.fit(replace(algorithm, rounds=4), crashing.TABLE, resume=tmp_path / "run")
     assert corymb.Run.load(tmp_path / "run").to_dict() == before.to_dict() | {
         "config": json.loads(json.dumps(before.config))

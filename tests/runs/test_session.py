@@ -1,5 +1,6 @@
 """A session works on an engine: it needs no data in its own process, and asks clients no more than it has to."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -90,7 +91,8 @@ def test_the_end_of_a_run_asks_each_question_once(monkeypatch):
 
     monkeypatch.setattr(Federation, "ask", ask)
     fit(FAST, table(), evaluate_every=0)
-    once = {"send_means", "send_deviations", "try_model", "score_served", "losses_of", "draw_test_losses"}
+    standard, labels = {"send_means", "send_deviations"}, {"describe_labels"}
+    once = standard | labels | {"try_model", "score_served", "losses_of", "draw_test_losses"}
     assert {name: asked.pop(name) for name in once} == dict.fromkeys(once, 1)
     assert sum(asked.values()) == FAST.rounds  # and one question a round
     asked.clear()
@@ -106,3 +108,45 @@ def test_truth_goes_with_the_names_whatever_the_order():
     assert list(run.labels) == ["a", "b", "c", "d", "site-9", "site-10"]
     assert run.metrics["ari"] == 1.0
     assert run.labels["a"] == run.labels["site-9"] == run.labels["c"] != run.labels["b"]
+
+
+class ScoredOnly:
+    """An objective of a user's own, with a score and no metrics beside it."""
+
+    inner = corymb.objectives.LinearRegression(2)
+    init, losses, scores = inner.init, inner.losses, inner.scores
+    score_name, higher_is_better = "miss", False
+
+
+def test_the_metric_that_was_chosen_picks_the_best_checkpoint_and_is_kept(tmp_path):
+    run = fit(FAST, table(), metric="log_loss", evaluate_every=1, out=tmp_path / "run")
+    scores = [row["metrics"]["test_log_loss"] for row in run.history]
+    for path in (tmp_path / "run" / "checkpoints").glob("*.json"):
+        manifest = json.loads(path.read_text())
+        assert manifest["score"] == -scores[manifest["clock"] - 1]
+    again = corymb.Run.load(tmp_path / "run")
+    assert again.metric == "log_loss"
+    assert again.metrics == run.metrics
+    for name, (served, trivial) in run.by_client.items():
+        assert torch.allclose(again.by_client[name].served, served, equal_nan=True)
+        assert torch.allclose(again.by_client[name].trivial, trivial, equal_nan=True)
+    assert set(run.by_client) == {"accuracy", "balanced_accuracy", "macro_f1", "auc", "log_loss"}
+
+
+def test_a_metric_that_does_not_fit_is_refused_in_one_line(tmp_path):
+    with pytest.raises(InvalidInput, match=r"'r2' does not fit what is learned: choose accuracy, .* or log_loss\.$"):
+        fit(FAST, table(), metric="r2", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InvalidInput, match=r"There is no metric 'exactness': choose squared_error, r2, mae or rmse\.$"):
+        fit(corymb.FedAvg(rounds=1), small.prices(), metric="exactness")
+
+
+def test_an_objective_with_a_score_alone_has_that_and_nothing_beside_it():
+    x, y, client = small.prices()
+    data = FederatedDataset.from_arrays(x / 100, y / 1e5, client)
+    run = fit(corymb.FedAvg(rounds=1), data, ScoredOnly(), metric="miss")
+    assert {name for name in run.metrics if name.startswith("test")} == {"test_miss", "test_miss_examples"}
+    assert not [name for name in run.metrics if name.startswith("trivial")]
+    assert "no better" not in run._repr_html_()
+    with pytest.raises(InvalidInput, match=r"'auc' does not fit what is learned: choose miss\.$"):
+        fit(corymb.FedAvg(rounds=1), data, ScoredOnly(), metric="auc")

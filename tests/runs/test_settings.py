@@ -33,6 +33,8 @@ OTHER = RunSettings(
     checkpoint_every=2,
     min_replies=2,
     dropout="off",
+    class_weight="balanced",
+    metric="auc",
     keep_going=True,
 )
 """No default but for the kernel, which the loop engine does not take."""
@@ -122,7 +124,8 @@ WRONG = {
     "device": "gpu",
     "precision": "float16",
     "kernel": "fast",
-    "dropout": "on",
+    "dropout": "of",
+    "class_weight": "yes=0",
     "threads": 0,
     "memory": 0,
     "evaluate_every": -1,

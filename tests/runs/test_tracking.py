@@ -17,8 +17,7 @@ def test_rounds_can_be_read_back_with_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with TensorBoard(tmp_path) as board:
-        run = corymb.fit(FAST, small.arrays(), progress=board, evaluate_every=1)
+    run = corymb.fit(FAST, small.arrays(), callbacks=TensorBoard(tmp_path), evaluate_every=1)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert {"churn", "train_loss", "metrics/test_accuracy", "bytes_up"} <= set(events.Tags()["scalars"])

@@ -100,6 +100,7 @@ class SRFCA:
 
     serve = serve_refined
     keeps_memory = True
+    rounds_come_last = False
 
     def __post_init__(self) -> None:
         given = self.threshold == "auto" or self.threshold > 0

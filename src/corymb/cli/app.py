@@ -5,6 +5,7 @@ Commands are modules of their own, imported when they are called, so that help a
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,16 @@ COMMANDS = {
             "corymb resume runs/digits-ifca-1",
             "corymb resume runs/digits-ifca-1 --rounds 200",
             "corymb resume runs/mine --max_seconds 600 -q",
+        ),
+    ),
+    "tune": Command(
+        "corymb.cli.tuning.tune:tune_any",
+        "Search settings of an algorithm by trial, judged on held-out training examples: "
+        "`corymb tune DATA ALGORITHM [--param NAME=RANGE ...]`.",
+        (
+            "corymb tune digits ifca --k 4 --trials 20",
+            "corymb tune digits fedavg --param local.lr=log:0.001:1 --param local.steps=int:1:20",
+            "corymb tune digits ifca --trials 50 --out studies/digits  # again, to go on",
         ),
     ),
     "report": Command(
@@ -152,10 +163,9 @@ def _app(tokens: Sequence[str]) -> Any:
     app = App(name="corymb", help=HELP, version=__version__, default_parameter=spelled, help_epilogue=_epilogue(first))
     for name, command in COMMANDS.items():
         place: Any = command.place
-        if name == "run" == next(iter(tokens), ""):  # its settings depend on the algorithm
-            from corymb.cli.run import command_for
-
-            place = command_for(tokens[1:])
+        if name in ("run", "tune") and name == next(iter(tokens), ""):  # its settings depend on the algorithm
+            module = importlib.import_module(place.partition(":")[0])
+            place = module.command_for(tokens[1:])
         words: Any = {"help": command.help, "help_epilogue": _epilogue(command.examples)}
         if name == "data":
             app.command(within := App(name="data", **words, default_parameter=spelled))

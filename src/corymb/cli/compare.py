@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_text
 from pathlib import Path
 
-from corymb.report.comparison import DIFFERENT, as_page, cells
+from corymb.report.comparison import DIFFERENT, as_page, cells, outcome
 from corymb.report.figures.drawing import cluster_name
 from corymb.report.html import put
 from corymb.runs.compare import Comparison, Confusion, Side, compare, group
@@ -14,7 +14,7 @@ from corymb.runs.run import Run
 from corymb.settings import require
 
 
-def compare_runs(a: Path, b: Path, *, out: Path | None = None, json: bool = False) -> None:
+def compare_runs(a: Path, b: Path, *, metric: str | None = None, out: Path | None = None, json: bool = False) -> None:
     """Show the differences between two runs, or two groups of runs.
 
     Parameters
@@ -23,6 +23,8 @@ def compare_runs(a: Path, b: Path, *, out: Path | None = None, json: bool = Fals
         The folder of a run, or a folder of runs that differ in their seed.
     b
         The same, to compare with it.
+    metric
+        The metric to judge by, such as auc; if not given, A's own.
     out
         Write a page, FILE.html, and print its path.
     json
@@ -31,7 +33,7 @@ def compare_runs(a: Path, b: Path, *, out: Path | None = None, json: bool = Fals
     if out is not None:
         kind = out.suffix.lower()
         require(kind in (".html", ".htm"), f"{out}: a comparison is written as HTML; use the ending .html.")
-    found = compare(read_side(a), read_side(b))
+    found = compare(read_side(a), read_side(b), metric)
     if out is not None:
         put(out.expanduser(), as_page(found))
     if json:
@@ -59,6 +61,8 @@ def show(found: Comparison) -> None:
     console = Console()
     console.print(f"A: {found.names[0]}\nB: {found.names[1]}", markup=False, highlight=False)
     console.print(_deltas(found))
+    for sentence in outcome(found):
+        console.print(sentence, highlight=False)
     if found.confusion is None:
         console.print(DIFFERENT)
         return

@@ -2,34 +2,92 @@
 
 # No postponed annotations here: cyclopts reads them.
 import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 from cyclopts import Parameter
+from torch import nn
 
 from corymb.cli.assign import OwnModel, RunFolder
 from corymb.runs.history import plain
 from corymb.runs.run import Run
-from corymb.settings import require
+from corymb.settings import InvalidInput, first_line, require
 
 
 def export(
     run: RunFolder,
     *,
     cluster: Annotated[int, Parameter(help="The cluster whose model is written.")],
-    format: Annotated[Literal["safetensors"], Parameter(help="How the model is written.")] = "safetensors",
-    out: Annotated[Path | None, Parameter(help="The file; if not given, RUN/cluster-J.safetensors.")] = None,
+    format: Annotated[
+        Literal["safetensors", "onnx"],
+        Parameter(help="How the model is written: its parameters, or (onnx) a file that other programs can run."),
+    ] = "safetensors",
+    out: Annotated[Path | None, Parameter(help="The file; if not given, RUN/cluster-J.FORMAT.")] = None,
     model: OwnModel = None,
 ) -> None:
-    """Write the state of `run.module(cluster)`, parameters and standardising, with what they mean as metadata."""
-    from safetensors.torch import save
-
+    """Write `run.module(cluster)`, parameters and standardising, with what they mean as metadata."""
     loaded = Run.load(run, model)
-    state = {name: value.clone().contiguous() for name, value in loaded.module(cluster).state_dict().items()}
+    module = loaded.module(cluster)
     place = run / f"cluster-{cluster}.{format}" if out is None else out.expanduser()
     require(not place.is_dir(), f"{place} is a folder: give the model a file name.")
-    place.write_bytes(save(state, {"format": "pt", "corymb": json.dumps(about(loaded, cluster))}))
+    meaning = json.dumps(about(loaded, cluster))
+    place.write_bytes(_safetensors(module, meaning) if format == "safetensors" else _onnx(module, meaning, loaded))
     print(place)
+
+
+def _safetensors(module: nn.Module, meaning: str) -> bytes:
+    from safetensors.torch import save
+
+    state = {name: value.clone().contiguous() for name, value in module.state_dict().items()}
+    return save(state, {"format": "pt", "corymb": meaning})
+
+
+def _onnx(module: nn.Module, meaning: str, run: Run) -> bytes:
+    """The whole computation, for any number of examples."""
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 - torch.onnx needs it
+    except ImportError:
+        raise InvalidInput("ONNX is not installed: pip install 'corymb[onnx]'.") from None
+    dtype = torch.int64 if run.schema.codes else next(module.parameters()).dtype
+    two = torch.zeros(2, *run.schema.features, dtype=dtype)  # one would be taken for the only number there can be
+    output = "targets" if run.schema.task == "regression" else "logits"
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
+        warnings.simplefilter("ignore")  # of what torch itself does on the way
+        try:
+            program = torch.onnx.export(
+                module,
+                (two,),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("examples")},),
+                input_names=["x"],
+                output_names=[output],
+                verbose=False,
+            )
+        except Exception as error:
+            raise InvalidInput(f"torch.onnx cannot write this model: {first_line(error)}") from error
+    assert program is not None
+    proto = program.model_proto
+    onnx.helper.set_model_props(proto, {"corymb": meaning})
+    written: bytes = proto.SerializeToString()
+    return written
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without what a logger has to say."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def about(run: Run, cluster: int) -> dict[str, object]:

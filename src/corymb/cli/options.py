@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Group, Parameter, Token
@@ -94,16 +94,6 @@ def given(options: Any) -> dict[str, Any]:
         if value is not None:
             found[field.name] = value
     return found
-
-
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values, field by field; those of `over` win."""
-    both = {name: merged(under[name], over[name]) for name in under.keys() & over.keys() if _nested(under, over, name)}
-    return {**under, **over, **both}
-
-
-def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> bool:
-    return isinstance(under[name], Mapping) and isinstance(over[name], Mapping)
 
 
 def field_texts(kind: type) -> dict[str, str]:

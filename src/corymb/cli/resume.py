@@ -12,7 +12,7 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.request import Request
 from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
-from corymb.runs.fit import resume_run
+from corymb.runs.fit import Watch, resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.plan import rounds_in, with_rounds
 from corymb.runs.progress import RoundLine
@@ -25,6 +25,7 @@ def resume(
     *,
     rounds: Annotated[int | None, Parameter(help="Go on to this many rounds, also if the run has ended.")] = None,
     max_seconds: Annotated[float | None, Parameter(help="Stop again after the round in which this time is up.")] = None,
+    keep_going: Annotated[bool, Parameter(help="Go on with a run that diverges.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
 ) -> int:
@@ -42,9 +43,15 @@ def resume(
     with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
         data, algorithm = request.load()
         with RoundLine(planned_rounds(algorithm)) as line:
-            progress = None if quiet else line
-            model = request.fit_options.model
-            done = resume_run(folder, algorithm, data, model, max_seconds=max_seconds, progress=progress)
+            done = resume_run(
+                folder,
+                algorithm,
+                data,
+                request.fit_options.model,
+                max_seconds=max_seconds,
+                keep_going=keep_going,
+                watch=Watch(None if quiet else line),
+            )
     return print_result(replace(done, folder=run), as_json=json)
 
 

@@ -11,16 +11,16 @@ from cyclopts import Group, Parameter
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
-from corymb.cli.options import given, merged, options_of
+from corymb.cli.options import given, options_of
 from corymb.cli.request import USAGE, FitOptions, Request, read_toml
 from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
 from corymb.runs.defaults import entry_of, from_data
-from corymb.runs.fit import start_run
+from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, merged
 
 DataName = Annotated[
     str | None, Parameter(help="A name (`corymb list data`), a folder with a file for each client, or one file.")
@@ -56,11 +56,20 @@ class Output:
 TO_STDOUT = Output()
 
 
-def command_for(tokens: Sequence[str]) -> Callable[..., int]:
-    """The command with the settings of the algorithm that `tokens` name."""
+def command_for(
+    tokens: Sequence[str],
+    perform: Callable[[Mapping[str, Any], Any], int] | None = None,
+    output_of: Any = Output,
+    without_name: Callable[..., int] | None = None,
+) -> Callable[..., int]:
+    """The command with the settings of the algorithm that `tokens` name.
+
+    `perform` is what the command does with the values given and an `output_of`; if not given, it runs.
+    """
     name = _named_algorithm(tokens)
     if name is None:
-        return run_any
+        return without_name or run_any
+    act, no_output = perform or _run, output_of()
     algorithm_class = CATALOGUE[name].algorithm
     kind: Any = options_of(algorithm_class, leave_out=from_data(algorithm_class))
     none_given = kind()
@@ -73,11 +82,11 @@ def command_for(tokens: Sequence[str]) -> Callable[..., int]:
         of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,
         settings: Annotated[Settings, Parameter(name="*", group=RUN)] = NO_SETTINGS,
         of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
-        output: Annotated[Output, Parameter(name="*", group=OUTPUT)] = TO_STDOUT,
+        output: Annotated[output_of, Parameter(name="*", group=OUTPUT)] = no_output,
     ) -> int:
         named = {key: value for key, value in (("data", data), ("algorithm", algorithm)) if value is not None}
         options = {**given(settings), **given(of_fit), **given(of_data), **given(of_algorithm)}
-        return _run({**options, **named}, output)
+        return act({**options, **named}, output)
 
     return run
 
@@ -136,7 +145,7 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
                 request.settings,
                 out=folder,
                 max_seconds=request.fit_options.max_seconds,
-                progress=None if output.quiet else line,
+                watch=Watch(None if output.quiet else line),
                 data_name=request.data,
                 data_options=request.data_options,
             )

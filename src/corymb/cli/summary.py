@@ -6,14 +6,19 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
+from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.words import not_scored
 from corymb.runs.history import CONVERGED, divergence, readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 NAMES_SHOWN = 3
 
@@ -51,9 +56,9 @@ def show_run(run: Run, folder: Path | None) -> None:
     for label, size in run.sizes.items():
         clusters.add_row("none" if label < 0 else str(label), str(size), escape(members(run, label)))
     metrics = Table(show_header=False)
-    for name, value in run.metrics.items():
+    for name, value in other_metrics(run).items():
         metrics.add_row(name, readable(value))
-    console.print(clusters, metrics, sep="\n")
+    console.print(clusters, *_scores(run), metrics, sep="\n")
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
     console.print(f"{ledger.rounds} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
@@ -61,8 +66,25 @@ def show_run(run: Run, folder: Path | None) -> None:
         console.print(f"Diverging: {escape(grew)}.", style="bold", highlight=False)
     if run.not_scored:
         console.print(escape(not_scored(run)), style="bold", highlight=False)
+    for line in cautions(run):
+        console.print(escape(line), style="bold", highlight=False)
     for line in advice(run, folder):
         console.print(escape(line), style="dim", highlight=False)
+
+
+def _scores(run: Run) -> list[Table]:
+    """The test scores as a table, the leading metric first; nothing where there were no test examples."""
+    from rich.table import Table
+
+    rows = score_rows(run)
+    if not rows:
+        return []
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == "test score" else "right")
+    for row in rows:
+        table.add_row(*row.values())
+    return [table]
 
 
 def members(run: Run, label: int) -> str:

@@ -126,17 +126,21 @@ def _missing(like: Tensor) -> Tensor:
 
 
 class Kernel(Protocol):
-    """How an engine does the three things a client does with its data, for a stack of clients at once.
+    """How an engine does what a client does with its data, for a stack of clients at once.
 
-    Every tensor has a leading axis of clients, but for the models of `measure` when they are `shared` by all.
+    Every tensor has a leading axis of clients, but for models that are `shared` by all.
     """
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss (or score) of each of k models: n k."""
         ...
 
-    def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
-        """The gradient of the mean loss of each client's model: n rows."""
+    def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
+        """What a model says of each example: n m ..., anything for rows of weight 0."""
+        ...
+
+    def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
+        """The gradient of the mean training loss of each client's model: n rows."""
         ...
 
     def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from corymb.keys import Key
+from corymb.keys import Key, fold
 from corymb.trees import Params
 
 
@@ -19,11 +19,37 @@ class Examples(NamedTuple):
     weight: Tensor
 
 
+class Draws(NamedTuple):
+    """What is random in one step of training: the same for an example alone, in a batch and in a padded stack."""
+
+    key: Key
+    """The client's, for this training."""
+    step: int = 0
+    rows: Tensor | None = None
+    """Where each example stands among all of the client's; None where these are all of them."""
+
+    def keys(self, m: int) -> Key:
+        """A key for each of m examples: m."""
+        rows = torch.arange(m, device=self.key.device) if self.rows is None else self.rows
+        return fold(fold(self.key, "training", self.step), rows)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What differs from client to client, for vmap."""
+        return (self.key,) if self.rows is None else (self.key, self.rows)
+
+    def of(self, tensors: tuple[Tensor, ...]) -> Draws:
+        """One client's, from its own tensors."""
+        return Draws(tensors[0], self.step, *tensors[1:])
+
+
 class Objective(Protocol):
     """What is learned. Knows no federation; everything is per example and never reduced early.
 
     Law: an example's loss does not depend on the other examples. A score of your own is a class with these members;
-    nothing elsewhere knows scores by name.
+    nothing elsewhere knows scores by name. One that trains on another loss than it measures is a `Trained` too. An
+    objective may also have `measures` (`corymb.objectives.measures`): further metrics of its predictions, and the
+    trivial prediction that they are held against.
     """
 
     @property
@@ -71,4 +97,13 @@ class Objective(Protocol):
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records: equal exactly where the objectives are."""
+        ...
+
+
+@runtime_checkable
+class Trained(Protocol):
+    """An objective whose gradients are of another loss than `losses`: with dropout, or with weights of classes."""
+
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """What a step of training makes smaller, for each example. An example's depends on its own draws alone."""
         ...

@@ -68,7 +68,8 @@ class Algorithm(Protocol):
     """Settings with a loop of their own: yields a snapshot after every communication round, in every stage.
 
     An algorithm whose runs are not `rounds` snapshots long has a property `planned_rounds` besides; one whose client
-    functions write client memory says so with `keeps_memory = True`.
+    functions write client memory says so with `keeps_memory = True`, and one whose `rounds` other stages follow with
+    `rounds_come_last = False`.
     """
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:

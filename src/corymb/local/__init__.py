@@ -12,7 +12,7 @@ from torch import Tensor
 from corymb.core.client import Client, Served, on_client
 from corymb.core.objective import Examples
 from corymb.local.descent import Descent
-from corymb.local.leaving import Descending, Gradient, Measuring, leave
+from corymb.local.leaving import Descending, Gradient, Measuring, Predicting, leave
 from corymb.local.reference import as_params, weighted_mean
 from corymb.trees import Params, count, take
 
@@ -30,6 +30,7 @@ __all__ = [
     "serve_assigned",
     "serve_mixture",
     "served_loss",
+    "served_predictions",
     "served_score",
 ]
 
@@ -54,15 +55,15 @@ def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
     return scores(client, _one_row(params), on)[0]
 
 
-def gradient(client: Client, params: Params, on: Examples | None = None) -> Params:
-    """The gradient of the mean loss."""
-    return as_params(params, leave(client, Gradient(), params, on or client.train))
+def gradient(client: Client, params: Params, on: Examples | None = None, purpose: str = "gradient") -> Params:
+    """The gradient of the mean training loss; `purpose` picks the key of what is random in it, such as dropout."""
+    return as_params(params, leave(client, Gradient(), params, on or client.train, client.key(purpose)))
 
 
 def descend(
     client: Client, params: Params, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
-    """The model after descent from `params`; `purpose` picks the key that orders the batches."""
+    """The model after descent from `params`; `purpose` picks the key of batches and dropout."""
     return as_params(params, leave(client, Descending(how), params, on or client.train, client.key(purpose)))
 
 
@@ -126,6 +127,12 @@ def served_score(client: Client, served: Params | Served, on: Examples | None = 
         return score(client, served, on)
     on = on or client.test
     return weighted_mean(client.objective.grade(_mixed(client, served, on), on), on.weight)
+
+
+def served_predictions(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
+    """What is predicted for each test example by what a client is served; rows of weight 0 may hold anything."""
+    on = on or client.test
+    return _mixed(client, served, on) if isinstance(served, Served) else leave(client, Predicting(), served, on)[0]
 
 
 def _mixed(client: Client, served: Served, on: Examples) -> Tensor:

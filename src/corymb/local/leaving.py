@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, Measure
-from corymb.core.objective import Examples, Objective
+from corymb.core.objective import Draws, Examples, Objective
 from corymb.keys import Key
 from corymb.local.descent import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one
@@ -43,14 +43,27 @@ class Measuring:
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """The gradient of the mean loss."""
+class Predicting:
+    """What a model says of each example; rows of weight 0 may hold anything."""
 
     def one(self, objective: Objective, params: Params, on: Examples, key: Key | None) -> Sequence[Tensor]:
-        return list(gradient_one(objective, params, on).values())
+        return (objective.predict(params, on.x),)
 
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
-        return list(work.kernel.gradient(work.objective, _led(params, on) if shared else params, on).values())
+        return (work.kernel.predict(work.objective, params, on, shared=shared),)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of the mean training loss."""
+
+    def one(self, objective: Objective, params: Params, on: Examples, key: Key | None) -> Sequence[Tensor]:
+        assert key is not None
+        return list(gradient_one(objective, params, on, Draws(key)).values())
+
+    def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
+        assert key is not None
+        return list(work.kernel.gradient(work.objective, _led(params, on) if shared else params, on, key).values())
 
 
 @dataclass(frozen=True)

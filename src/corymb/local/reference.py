@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Measure
-from corymb.core.objective import Examples, Objective
+from corymb.core.objective import Draws, Examples, Objective, Trained
 from corymb.keys import Key
 from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
@@ -22,11 +22,18 @@ def measure_one(what: Measure, objective: Objective, models: Params, on: Example
     return torch.stack([weighted_mean(per_example(take(models, j), on), on.weight) for j in range(k)])
 
 
-def gradient_one(objective: Objective, params: Params, on: Examples) -> Params:
-    """The gradient of the mean loss on one client's examples."""
+def training_losses(objective: Objective, params: Params, on: Examples, draws: Draws) -> Tensor:
+    """The loss of each example that a step of training makes smaller."""
+    return (
+        objective.training_losses(params, on, draws) if isinstance(objective, Trained) else objective.losses(params, on)
+    )
+
+
+def gradient_one(objective: Objective, params: Params, on: Examples, draws: Draws) -> Params:
+    """The gradient of the mean training loss on one client's examples."""
     with torch.enable_grad():
         leaves = [value.detach().requires_grad_() for value in params.values()]
-        mean = weighted_mean(objective.losses(as_params(params, leaves), on), on.weight)
+        mean = weighted_mean(training_losses(objective, as_params(params, leaves), on, draws), on.weight)
         grads = torch.autograd.grad(mean, leaves, allow_unused=True, materialize_grads=True)
     return as_params(params, grads)
 
@@ -36,12 +43,13 @@ def descend_one(objective: Objective, params: Params, on: Examples, key: Key, ho
     params = {name: value.clone() for name, value in params.items()}
     part = None
     if how.safe:
-        some = _rows(on, Batches.sample(how, on.weight, key))
-        part = step_part(how, lambda at: gradient_one(objective, at, some), params)
+        rows = Batches.sample(how, on.weight, key)
+        some, same = _rows(on, rows), Draws(key, 0, rows)
+        part = step_part(how, lambda at: gradient_one(objective, at, some, same), params)
     stepper = Stepper(how, list(params.values()), part)
-    for rows, _ in Batches(how, on.weight, key):
+    for step, (rows, _) in enumerate(Batches(how, on.weight, key)):
         batch = _rows(on, rows)
-        stepper.step(list(gradient_one(objective, params, batch).values()))
+        stepper.step(list(gradient_one(objective, params, batch, Draws(key, step, rows)).values()))
     return params
 
 

@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +14,23 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.overrides import TorchFunctionMode
 
+from corymb.core.objective import Draws
 from corymb.keys import Key
+from corymb.models.drawing import KeyedDraws, KeyedDropout
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
 ModelLike = nn.Module | Callable[[], nn.Module]
+Dropout = Literal["on", "off", "refuse"]
 
 
 class Network:
     """A module, and how to make its parameters.
 
     `model` is a function that makes a module, or a module whose layers have `reset_parameters`. Layers that couple
-    examples (batch normalisation) are refused; dropout is refused too unless `dropout="off"`.
+    examples (batch normalisation) are refused. Dropout, as a layer or in `forward`, is active in steps of training and
+    draws from keys: the same on every engine. `dropout="off"` switches it off, `dropout="refuse"` refuses the model.
 
     Frozen parameters (`requires_grad=False`) are part of the module, not of its parameters: they keep the values that
     the module came with (of a function: of its first module), the same for every cluster, are not trained and do not
@@ -38,13 +41,14 @@ class Network:
         self,
         model: ModelLike,
         *,
-        dropout: Literal["refuse", "off"] = "refuse",
+        dropout: Dropout = "on",
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model, self.dropout, self.device, self.dtype = model, dropout, torch.device(device), dtype
         module = self._make(0)
-        refuse_coupled(module, dropout)
+        refuse_coupled(module)
+        self.drops = dropout != "off" and refuse_dropout(module, every=dropout == "refuse")
         names = [name for name, _ in module.named_parameters()]
         self.trainable = {name for name, p in module.named_parameters() if p.requires_grad}
         if not self.trainable:
@@ -53,6 +57,8 @@ class Network:
         if len(self.trainable) < len(names):
             module = copy.deepcopy(module)  # its frozen values are used: a function may give the same module again
         self.module = _deterministic(module).to(device=device, dtype=dtype)
+        self._evaluated = False
+        self._draws: bool | None = False if dropout == "off" else None  # not known before the first step of training
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
         """The same network elsewhere, or in another precision."""
@@ -64,7 +70,7 @@ class Network:
         return {name: p.detach().to(self.device, self.dtype) for name, p in params if name in self.trainable}
 
     def _make(self, seed: int) -> nn.Module:
-        with _KeyedDraws(seed):
+        with KeyedDraws(seed):
             if not isinstance(self.model, nn.Module):
                 module = self.model()
                 if not isinstance(module, nn.Module):
@@ -89,14 +95,44 @@ class Network:
         return module
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        """The module's output with these parameters."""
+        """The module's output with these parameters; nothing in it is random."""
+        if not self._evaluated:  # look once: watching every operation takes time
+            with torch.no_grad(), KeyedDropout(None, len(x)):
+                functional_call(self.module, params, (x,))
+            self._evaluated = True
         out: Tensor = functional_call(self.module, params, (x,))
         return out
+
+    def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
+        """The module's output in a step of training: dropout is active, and drawn from the examples' own keys."""
+        if self._draws is None:
+            with torch.no_grad(), KeyedDropout(draws, len(x)) as dropout:
+                functional_call(self._in_training, params, (x,))
+            self._draws = dropout.layers > 0
+            if self._draws and self.dropout == "refuse":
+                raise InvalidInput(
+                    f"The model {type(self.module).__name__} drops features out in training: take that out, or {_OFF}."
+                )
+        if not self._draws:
+            return self(params, x)
+        with KeyedDropout(draws, len(x)):
+            out: Tensor = functional_call(self._in_training, params, (x,))
+        return out
+
+    @cached_property
+    def _in_training(self) -> nn.Module:
+        """The module in training mode, but for normalisations: those are frozen. Its tensors are the module's own."""
+        tensors = (*self.module.parameters(), *self.module.buffers())
+        module = copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors}).train()
+        for layer in module.modules():
+            if isinstance(layer, (_BatchNorm, _InstanceNorm)):
+                layer.eval()
+        return module
 
     def describe(self) -> str:
         """What the model is, for fingerprints and run records."""
         shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
-        return f"{self.module} {shapes}{self._frozen}"
+        return f"{self.module} {shapes}{self._frozen}{', dropout on' if self.drops else ''}"
 
     @cached_property
     def _frozen(self) -> str:
@@ -124,8 +160,8 @@ def _deterministic(module: nn.Module) -> nn.Module:
     return module
 
 
-def refuse_coupled(module: nn.Module, dropout: str) -> None:
-    """Refuse layers under which an example's loss depends on other examples or on a global generator."""
+def refuse_coupled(module: nn.Module) -> None:
+    """Refuse layers under which an example's loss depends on other examples."""
     for name, layer in module.named_modules():
         kind = type(layer).__name__
         keeps = isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
@@ -134,36 +170,28 @@ def refuse_coupled(module: nn.Module, dropout: str) -> None:
                 f"Layer {name!r} ({kind}) makes an example's loss depend on the other examples and keeps running "
                 "statistics: use GroupNorm (or LayerNorm) instead, or freeze it."
             )
-        rate = getattr(layer, "p", 0) if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0)
-        if dropout != "off" and isinstance(rate, (int, float)) and rate > 0:
-            raise InvalidInput(
-                f"Layer {name!r} ({kind}) has dropout {rate}, which would draw from a global generator: remove it, or "
-                "switch all dropout off with dropout='off'."
-            )
+
+
+_OFF = "switch all dropout off with dropout='off'"
+
+
+def refuse_dropout(module: nn.Module, *, every: bool) -> bool:
+    """Whether layers of a module drop out; refuses those whose draws cannot be keyed, or with `every` all of them."""
+    found = False
+    for name, layer in module.named_modules():
+        kind, plain = type(layer).__name__, isinstance(layer, _DropoutNd)
+        rate = getattr(layer, "p", 0) if plain else getattr(layer, "dropout", 0)
+        if not isinstance(rate, (int, float)) or rate <= 0:
+            continue
+        inside = isinstance(layer, (nn.RNNBase, nn.MultiheadAttention))
+        if every or inside:
+            where = " inside torch's own code, where it cannot draw from keys" if inside else ""
+            raise InvalidInput(f"Layer {name!r} ({kind}) has dropout {rate}{where}: set it to 0, or {_OFF}.")
+        found |= plain
+    return found
 
 
 def _constant(layer: nn.Module) -> bool:
     """Whether a normalisation is frozen: it then scales by the statistics that it came with."""
     own = list(layer.parameters())
     return bool(own and layer.track_running_stats) and not any(p.requires_grad for p in own)
-
-
-_RANDOM = {"rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "multinomial"}
-_RANDOM |= {"normal", "bernoulli", "poisson", "binomial", "orthogonal_", "sparse_", "trunc_normal_"}
-_RANDOM |= {f"{kind}_" for kind in ("uniform", "normal", "bernoulli", "exponential", "random")}
-_RANDOM |= {f"{kind}_" for kind in ("log_normal", "cauchy", "geometric")}
-_RANDOM |= {f"{way}_{kind}_" for way in ("kaiming", "xavier") for kind in ("uniform", "normal")}
-
-
-class _KeyedDraws(TorchFunctionMode):
-    """Random draws within it come from its own generator: the global one is neither read nor seeded."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(seed % 2**63)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if getattr(func, "__name__", "") in _RANDOM:
-            kwargs["generator"] = kwargs.get("generator") or self.generator
-        return func(*args, **kwargs)

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from corymb.core.client import Examples
+from corymb.core.objective import Draws
 from corymb.keys import Key
 from corymb.models.network import Network
+from corymb.objectives.measures.classes import OfClasses
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
 
 class Classification:
-    """A network whose output is one logit a class."""
+    """A network whose output is one logit a class.
+
+    `class_weight` has a weight for each class: in training, and there alone, the loss of an example counts that much.
+    """
 
     score_name = "accuracy"
     higher_is_better = True
     squared = None
 
-    def __init__(self, network: Network, classes: int) -> None:
+    def __init__(self, network: Network, classes: int, class_weight: Sequence[float] | None = None) -> None:
         self.network, self.classes = network, classes
+        self.measures = OfClasses(classes)
+        self.class_weight = None if class_weight is None else tuple(class_weight)
+        if self.class_weight is not None and len(self.class_weight) != classes:
+            raise InvalidInput(f"class_weight has {len(self.class_weight)} weights for {classes} classes.")
+        self._weight = None if class_weight is None else torch.tensor(class_weight).to(network.device, network.dtype)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Classification:
         """The same objective elsewhere, or in another precision."""
-        return Classification(self.network.to(device, dtype), self.classes)
+        return Classification(self.network.to(device, dtype), self.classes, self.class_weight)
 
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""
@@ -33,7 +45,9 @@ class Classification:
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """The logits of each example: m classes."""
-        logits = self.network(params, x)
+        return self._checked(self.network(params, x), x)
+
+    def _checked(self, logits: Tensor, x: Tensor) -> Tensor:
         if logits.dim() != 2 or logits.shape[-1] != self.classes:
             raise InvalidInput(
                 f"The model's output for {len(x)} examples has shape {list(logits.shape)}, wanted "
@@ -45,13 +59,20 @@ class Classification:
         """Cross-entropy of each example."""
         return cross_entropy(self.predict(params, examples.x), examples.y, reduction="none")
 
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """Cross-entropy of each example with dropout, times the weight of its class."""
+        logits = self._checked(self.network.training(params, examples.x, draws), examples.x)
+        losses = cross_entropy(logits, examples.y, reduction="none")
+        return losses if self._weight is None else losses * self._weight[examples.y]
+
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """1 where the likeliest class is right, otherwise 0."""
         return self.grade(self.predict(params, examples.x), examples)
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
-        """1 where the likeliest class is right, otherwise 0."""
-        return (predictions.argmax(-1) == examples.y).to(examples.weight.dtype)
+        """1 where the likeliest class is right, otherwise 0; NaN where the logits give no probabilities."""
+        right = (predictions.argmax(-1) == examples.y).to(examples.weight.dtype)
+        return torch.where(predictions.log_softmax(-1).isnan().any(-1), torch.nan, right)
 
     def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
         """The logarithms of the classes' probabilities under the mixture: m classes."""
@@ -59,4 +80,5 @@ class Classification:
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
-        return f"classification of {self.classes} classes by {self.network.describe()}"
+        weighed = "" if self.class_weight is None else f", classes weighed {list(self.class_weight)}"
+        return f"classification of {self.classes} classes by {self.network.describe()}{weighed}"

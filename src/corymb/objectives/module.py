@@ -47,7 +47,7 @@ class InUnits(nn.Module):
         """Raw features -> logits or targets."""
         x = x / 255 if x.dtype == torch.uint8 else x
         out: Tensor = self.model((x - self.mean) / self.scale if self.standardises else x)
-        out = out.reshape(len(x)) if self.targets else out
+        out = out.reshape(x.shape[0]) if self.targets else out  # not len(x): ONNX wants the number to stay open
         return out * self.target_scale + self.target_mean if self.standardises else out
 
 

@@ -7,8 +7,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from corymb.core.objective import Examples, Objective
+from corymb.core.objective import Draws, Examples, Objective, Trained
 from corymb.keys import Key
+from corymb.local.reference import training_losses
+from corymb.models.network import Network
+from corymb.objectives.measures import measures_of
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
@@ -23,6 +26,7 @@ class PartialObjective:
         self.score_name: str = getattr(inner, "score_name", "score")
         self.higher_is_better: bool = getattr(inner, "higher_is_better", True)
         self.squared: float | None = getattr(inner, "squared", None)
+        self.measures = measures_of(inner)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> PartialObjective:
         """The same objective elsewhere. One without a `to` makes its models where it always does; they are moved."""
@@ -39,6 +43,10 @@ class PartialObjective:
         """The loss of each example."""
         losses: Tensor = self.inner.losses(params, examples)
         return losses
+
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """What training makes smaller: the loss, unless the objective has a `training_losses`."""
+        return training_losses(self.inner, params, examples, draws)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """The score of each example."""
@@ -70,7 +78,21 @@ class PartialObjective:
 
 def completed(objective: Any) -> Objective:
     """The objective itself if it has every member of the protocol, else wrapped in a `PartialObjective`."""
+    _refuse_silent_dropout(objective)
     members = [name for name in vars(Objective) if not name.startswith("_")]
     if all(hasattr(objective, name) for name in members):
         return cast(Objective, objective)
     return PartialObjective(objective)
+
+
+def _refuse_silent_dropout(objective: Any) -> None:
+    """An objective around a network with dropout that knows nothing of training steps would leave the dropout out."""
+    if isinstance(objective, Trained):
+        return
+    for held in (getattr(objective, "__dict__", {})).values():
+        network = held if isinstance(held, Network) else getattr(held, "network", None)
+        if isinstance(network, Network) and network.drops:
+            raise InvalidInput(
+                f"{type(objective).__qualname__} has a network with dropout, which its losses leave out: give it a "
+                "training_losses(params, examples, draws), or make the network with dropout='off'."
+            )

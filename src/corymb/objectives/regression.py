@@ -9,8 +9,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from corymb.core.client import Examples
+from corymb.core.objective import Draws
 from corymb.keys import Key, normal
 from corymb.models.network import Network
+from corymb.objectives.measures.numbers import OfNumbers
 from corymb.settings import InvalidInput
 from corymb.trees import Params
 
@@ -23,6 +25,7 @@ class LinearRegression:
 
     score_name = "squared_error"
     higher_is_better = False
+    measures = OfNumbers()
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Regression:
     score_name = "squared_error"
     higher_is_better = False
     squared = 1.0
+    measures = OfNumbers()
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -93,7 +97,9 @@ class Regression:
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """ŷ of each example."""
-        out = self.network(params, x)
+        return self._checked(self.network(params, x), x)
+
+    def _checked(self, out: Tensor, x: Tensor) -> Tensor:
         if out.shape not in ((len(x),), (len(x), 1)):
             raise InvalidInput(
                 f"The model's output for {len(x)} examples has shape {list(out.shape)}, wanted [{len(x)}, 1]."
@@ -105,6 +111,10 @@ class Regression:
         return self.grade(self.predict(params, examples.x), examples)
 
     scores = losses
+
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """The squared error of each example, with dropout."""
+        return self.grade(self._checked(self.network.training(params, examples.x, draws), examples.x), examples)
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
         """The squared error of each prediction."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from corymb.report.content import Content, Tab, Table, TableRow
 from corymb.report.figures.drawing import cluster_name
 from corymb.report.html import KeyNumber, render
+from corymb.report.scores import Score
 from corymb.report.sections import Filled
 from corymb.runs.compare import Comparison, Confusion, Delta
 from corymb.runs.history import readable
@@ -22,11 +25,24 @@ def as_page(found: Comparison) -> bytes:
     return render(
         name="B against A",
         data="",
-        verdict=[f"A is {found.names[0]}.", f"B is {found.names[1]}.", *agreement(found)],
+        verdict=[f"A is {found.names[0]}.", f"B is {found.names[1]}.", *outcome(found), *agreement(found)],
         warnings=[] if found.confusion is not None else [DIFFERENT],
         keys=_keys(found),
         tabs=[tab],
     )
+
+
+def outcome(found: Comparison) -> list[str]:
+    """Which side is better by the metric that leads, and what the trivial prediction scores; nothing if unknown."""
+    by_name = {delta.name: delta for delta in found.deltas}
+    test, trivial = by_name.get(f"test_{found.metric}"), by_name.get(f"trivial_{found.metric}")
+    if test is None or not math.isfinite(test.difference):
+        return []
+    score = Score(found.metric, found.lower_is_better)
+    who = "A and B have the same" if found.better is None else f"{found.better} has the better"
+    values = f"A {score.text(test.a)}, B {score.text(test.b)}"
+    beside = "" if trivial is None or not math.isfinite(trivial.a) else f"; {score.trivial}: {score.text(trivial.a)}"
+    return [f"{who} test {score.words}: {values}{beside}."]
 
 
 def agreement(found: Comparison) -> list[str]:
@@ -44,8 +60,9 @@ def agreement(found: Comparison) -> list[str]:
 
 
 def _keys(found: Comparison) -> list[KeyNumber]:
-    tests = [delta for delta in found.deltas if delta.name.startswith("test_")][:1]
-    shown = [KeyNumber(cells(delta, False)[3], f"{delta.name.replace('_', ' ')}, B − A") for delta in tests]
+    words = Score(found.metric, found.lower_is_better).words if found.metric else ""
+    tests = [delta for delta in found.deltas if delta.name == f"test_{found.metric}"]
+    shown = [KeyNumber(cells(delta, False)[3], f"test {words}, B − A") for delta in tests]
     return [*shown, *([] if found.confusion is None else [KeyNumber(f"{found.confusion.ari:.2f}", "ARI of A and B")])]
 
 
@@ -79,8 +96,13 @@ def cells(delta: Delta, several: bool) -> list[str]:
         return [delta.name, *texts]
     if delta.spread is None:
         return [delta.name, *texts, "–", "–", "–"]
-    spread = _bytes(delta.spread) if in_bytes else f"{delta.spread:.3g}"
-    return [delta.name, *texts, spread, f"{delta.t_test:.3g}", f"{delta.wilcoxon:.3g}"]
+    spread = _bytes(delta.spread) if in_bytes else readable(delta.spread, 3)
+    return [delta.name, *texts, spread, *map(_chance, (delta.t_test, delta.wilcoxon))]
+
+
+def _chance(p: float | None) -> str:
+    """A p-value."""
+    return "–" if p is None else "< 0.0001" if p < 1e-4 else readable(p, 3)
 
 
 def _bytes(count: float) -> str:

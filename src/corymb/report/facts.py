@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corymb.evaluate import adjusted_rand_index
-from corymb.runs.history import readable
+from corymb.report.scores import scores_in, scores_of, trivial_scores_of
 from corymb.trees import nbytes
 
 if TYPE_CHECKING:
@@ -32,51 +32,6 @@ class Moment(NamedTuple):
 
     round: int
     labels: LabelArray
-
-
-class Score(NamedTuple):
-    """The run's measure of quality: its name, and whether less of it is better."""
-
-    name: str
-    lower_is_better: bool
-
-    @property
-    def words(self) -> str:
-        """The name as it is written in a sentence."""
-        return self.name.replace("_", " ")
-
-    @property
-    def percent(self) -> bool:
-        """Whether values are shown in per cent."""
-        return self.name.endswith("accuracy")
-
-    def text(self, value: float | None) -> str:
-        """A value as it is shown."""
-        if value is None or not np.isfinite(value):
-            return "–"
-        return f"{value:.1%}" if self.percent else readable(value)
-
-    def gain(self, ours: float, theirs: float) -> str:
-        """How much better or worse ours is, in words."""
-        better = ours < theirs if self.lower_is_better else ours > theirs
-        if self.percent:
-            points = abs(ours - theirs) * 100
-            same, size = points < 0.05, f"{points:.1f} points"
-        else:
-            same, size = abs(ours - theirs) < 1e-3 * abs(theirs), f"{abs(ours / theirs - 1) if theirs else 0:.1%}"
-        return "the same as" if same else f"{size} {'better' if better else 'worse'} than"
-
-
-def score_of(run: Run) -> Score | None:
-    """The measure by which the run's test examples were scored, if there were any."""
-    prefix = "worst_decile_"
-    name = next((name.removeprefix(prefix) for name in run.metrics if name.startswith(prefix)), None)
-    if name is None:
-        return None
-    if run.objective is not None:
-        return Score(name, not run.objective.higher_is_better)
-    # A loaded run may lack its objective; the worst tenth of clients is on the worse side of the mean.
-    return Score(name, run.metrics[f"{prefix}{name}"] > run.metrics[f"test_{name}"])
 
 
 def restart_of(row: Round) -> str:
@@ -155,11 +110,6 @@ def final_losses(run: Run) -> Numbers | None:
     return np.asarray(run.losses.double().numpy())
 
 
-def scores_of(run: Run) -> Numbers | None:
-    """Each client's test score (n), NaN where it has no test examples; None where scores were not kept."""
-    return None if run.scores is None else np.asarray(run.scores.double().numpy())
-
-
 def shares_of(run: Run) -> Numbers | None:
     """How much of each client belongs to each cluster (n k), rows adding up to 1; None unless clusters are soft.
 
@@ -174,14 +124,13 @@ def shares_of(run: Run) -> Numbers | None:
 
 
 def clients(run: Run) -> list[dict[str, Any]]:
-    """A row for each client: its cluster, its test score, its margin, its shares and its losses, where known."""
-    losses, scores, score, shares = final_losses(run), scores_of(run), score_of(run), shares_of(run)
+    """A row for each client: its cluster, its test scores, its margin, its shares and its losses, where known."""
+    losses, shares, scores = final_losses(run), shares_of(run), _test_scores(run)
     margin = None if losses is None else margins(losses)
     rows: list[dict[str, Any]] = []
     for place, (name, label) in enumerate(run.labels.items()):
         row: dict[str, Any] = {"client": name, "cluster": label}
-        if scores is not None and score is not None:
-            row[f"test_{score.name}"] = float(scores[place])
+        row |= {name: float(values[place]) for name, values in scores.items()}
         if margin is not None and losses is not None:
             row["margin"] = float(margin[place])
             row |= {f"loss_{j}": float(loss) for j, loss in enumerate(losses[place])}
@@ -189,6 +138,15 @@ def clients(run: Run) -> list[dict[str, Any]]:
             row |= {f"share_{j}": float(share) for j, share in enumerate(shares[place])}
         rows.append(row)
     return rows
+
+
+def _test_scores(run: Run) -> dict[str, Numbers]:
+    """Every client's test scores, the leading measure first with the trivial one beside it."""
+    found: dict[str, Numbers | None] = {}
+    for place, score in enumerate(scores_in(run)):
+        found[f"test_{score.name}"] = scores_of(run, score)
+        found |= {f"trivial_{score.name}": trivial_scores_of(run, score)} if place == 0 else {}
+    return {name: values for name, values in found.items() if values is not None}
 
 
 def margins(losses: Numbers) -> Numbers:

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from corymb.report.content import Content, Figure
-from corymb.report.facts import score_of
 from corymb.report.figures.drawing import colour
 from corymb.report.png import as_png
+from corymb.report.scores import score_of, trivial_of
 from corymb.report.sections import Filled, fill
 from corymb.report.text import as_csv, as_markdown
 from corymb.report.words import title_of, verdict, warnings_of
@@ -139,6 +139,8 @@ def key_numbers(run: Run) -> list[KeyNumber]:
     ]
     if score is not None:
         shown.append(KeyNumber(score.text(run.metrics[f"test_{score.name}"]), f"test {score.words}"))
+        if (trivial := trivial_of(run, score)) is not None:
+            shown.append(KeyNumber(score.text(trivial), "trivial"))
         shown.append(KeyNumber(score.text(run.metrics[f"worst_decile_{score.name}"]), "worst tenth"))
     if "ari" in run.metrics:
         shown.append(KeyNumber(f"{run.metrics['ari']:.2f}", "ARI"))

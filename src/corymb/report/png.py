@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corymb.report.facts import final_losses, kept_rounds, moments, positions, score_of
+from corymb.report.facts import final_losses, kept_rounds, moments, positions
 from corymb.report.figures.drawing import NO_CLUSTER, TIMES, cluster_name, colour, thinned
 from corymb.report.figures.river import BAR, river
+from corymb.report.scores import score_of, trivial_of
 from corymb.report.words import title_of, titles_of, verdict
 from corymb.settings import InvalidInput
 
@@ -130,6 +131,9 @@ def _quality(panel: Any, runs: Sequence[Run]) -> None:
         panel.annotate(
             f"{title}  {score.text(ends[1])}", (ends[1], place), (0, 8), textcoords="offset points", ha="right"
         )
+    if (trivial := trivial_of(runs[0], score)) is not None:
+        panel.axvline(trivial, color=QUIET, ls=":")
+        panel.annotate("trivial", (trivial, len(runs) - 0.5), (3, 3), textcoords="offset points", color=QUIET)
     panel.set_yticks([])
     panel.set_ylim(len(runs) - 0.5, -0.8)
     panel.set_xlabel(f"test {score.words}: worst tenth of clients (open) and mean")

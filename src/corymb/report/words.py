@@ -17,10 +17,9 @@ from corymb.report.facts import (
     notes_of,
     quiet_rounds,
     repairs,
-    score_of,
-    scores_of,
 )
-from corymb.runs.history import CONVERGED, divergence
+from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
+from corymb.runs.history import CONVERGED, divergence, readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -110,10 +109,15 @@ def _certainty(run: Run) -> str:
 
 def _comparison(run: Run, others: Sequence[Run]) -> str:
     score = score_of(run)
+    if score is None and f"undefined_{run.metric}" in run.metrics:
+        return f"Its {run.metric} is not defined for any client, so its quality on new data is unknown."
     if score is None:
         return "There were no test examples, so its quality on new data is unknown."
     ours, worst = run.metrics[f"test_{score.name}"], run.metrics[f"worst_decile_{score.name}"]
-    text = f"Clients' test {score.words} is {score.text(ours)} on average and {score.text(worst)} in the worst tenth"
+    trivial = trivial_of(run, score)
+    beside = "" if trivial is None else f" ({score.trivial}: {score.text(trivial)})"
+    mean = f"Clients' test {score.words} is {score.text(ours)} on average{beside}"
+    text = f"{mean} and {score.text(worst)} in the worst tenth"
     named = {ROLES.get(role_of(other), title_of(other)): other for other in others}
     against = {who: other.metrics.get(f"test_{score.name}") for who, other in named.items()}
     known = [
@@ -149,6 +153,7 @@ def warnings_of(run: Run) -> list[str]:
         found.append(f"{what} rejected.")
     if run.not_scored:
         found.append(not_scored(run))
+    found.extend(cautions(run))
     if text := notes.get("warning"):
         found.append(f"The algorithm says: {text}.")
     return found
@@ -184,11 +189,14 @@ def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
         if scores is not None and score is not None:
             known = np.sort(scores[mine & np.isfinite(scores)])[:: -1 if score.lower_is_better else 1]
             row[f"test {score.words}"] = score.text(float(known.mean()) if len(known) else None)
+            if (trivial := trivial_scores_of(run, score)) is not None:
+                beside = trivial[mine & np.isfinite(trivial)]
+                row["trivial"] = score.text(float(beside.mean()) if len(beside) else None)
             row["worst tenth"] = score.text(float(known[: -(-len(known) // 10)].mean()) if len(known) else None)
         if losses is not None:
             known = losses[mine & np.isfinite(losses).all(1)]
-            row["own loss"] = f"{known.min(1).mean():.3g}" if len(known) else "–"
-            row["margin"] = f"{np.median(margins(known)):.3g}×" if len(known) else "–"
+            row["own loss"] = readable(known.min(1).mean(), 3) if len(known) else "–"
+            row["margin"] = f"{readable(float(np.median(margins(known))), 3)}×" if len(known) else "–"
         rows.append(row)
     return rows
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from corymb.evaluate import adjusted_rand_index
+from corymb.objectives.measures import METRICS, listed
 from corymb.runs.history import plain
 from corymb.settings import require
 
@@ -73,6 +74,17 @@ class Comparison(NamedTuple):
     """Of the first pair; None if the runs have different clients."""
     ari: list[float]
     """Agreement of the clusters, for each pair."""
+    metric: str = ""
+    """The metric that leads: it comes first among the differences, and says which side is better."""
+    lower_is_better: bool = False
+
+    @property
+    def better(self) -> str | None:
+        """The better side, A or B, by the metric that leads; None where they are equal or one is not known."""
+        test = next((delta for delta in self.deltas if delta.name == f"test_{self.metric}"), None)
+        if test is None or not math.isfinite(test.difference) or test.difference == 0:
+            return None
+        return "B" if (test.difference < 0) == self.lower_is_better else "A"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
@@ -81,6 +93,8 @@ class Comparison(NamedTuple):
         whole = {
             "runs": list(self.names),
             "seeds": self.seeds,
+            "metric": self.metric,
+            "better": self.better,
             "deltas": deltas,
             "confusion": confusion,
             "ari": self.ari,
@@ -99,13 +113,29 @@ def group(name: str, runs: Iterable[Run]) -> Side:
     return Side(name, dict(sorted(found.items())))
 
 
-def compare(a: Side, b: Side) -> Comparison:
-    """Compare B with A. Two single runs are a pair whatever their seeds; groups are paired by seed."""
+def compare(a: Side, b: Side, metric: str | None = None) -> Comparison:
+    """Compare B with A. Two single runs are a pair whatever their seeds; groups are paired by seed.
+
+    The metric that leads is the one given, or that of the first run of A.
+    """
     pairs = _pairs(a, b)
+    leading = _leading(pairs, metric)
     first = confusion(*pairs[0])
     agreed = [found.ari for found in (confusion(*pair) for pair in pairs) if found is not None]
     seeds = [left.seed for left, _ in pairs]
-    return Comparison((a.name, b.name), seeds, deltas(pairs), first, agreed)
+    lower = bool(leading) and not pairs[0][0].higher_is_better(leading)
+    return Comparison((a.name, b.name), seeds, deltas(pairs, leading), first, agreed, leading, lower)
+
+
+def _leading(pairs: Sequence[tuple[Run, Run]], metric: str | None) -> str:
+    """The metric to judge by; refuses one that some run does not have."""
+    first = pairs[0][0]
+    if metric is None:
+        return first.metric or ""
+    common = [name for name in METRICS if all(f"test_{name}" in run.metrics for pair in pairs for run in pair)]
+    known = all(f"test_{metric}" in run.metrics for pair in pairs for run in pair)
+    require(known, f"There is no metric {metric!r} that all runs have: choose {listed(common)}.")
+    return metric
 
 
 def _pairs(a: Side, b: Side) -> list[tuple[Run, Run]]:
@@ -138,10 +168,16 @@ def confusion(a: Run, b: Run) -> Confusion | None:
     )
 
 
-def deltas(pairs: Sequence[tuple[Run, Run]]) -> list[Delta]:
-    """The difference in every metric and cost that both sides have."""
+def deltas(pairs: Sequence[tuple[Run, Run]], leading: str = "") -> list[Delta]:
+    """The difference in every metric and cost that both sides have, the leading metric's first.
+
+    Of trivial scores, which say nothing about a run, there is only the one beside the leading metric.
+    """
     measured = [(_measures(a), _measures(b)) for a, b in pairs]
-    names = [name for name in measured[0][0] if all(name in a and name in b for a, b in measured)]
+    head = [name.format(leading) for name in ("test_{}", "trivial_{}", "worst_decile_{}", "test_{}_examples")]
+    every = [*head, *measured[0][0]]
+    shown = [name for name in dict.fromkeys(every) if name in head or not name.startswith(("trivial_", "undefined_"))]
+    names = [name for name in shown if all(name in a and name in b for a, b in measured)]
     return [_delta(name, [a[name] for a, _ in measured], [b[name] for _, b in measured]) for name in names]
 
 

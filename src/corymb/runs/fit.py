@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
@@ -17,9 +18,11 @@ from corymb.data.arrays import Values
 from corymb.data.features import as_array, is_image
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
-from corymb.runs.folder.reader import is_finished, read_config, read_environment
+from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.learners import Model
+from corymb.runs.own.callbacks import Callbacks
+from corymb.runs.own.metrics import Metric, check_metrics
 from corymb.runs.plan import (
     Plan,
     check_longer,
@@ -52,6 +55,8 @@ def fit(
     start: Snapshot | None = None,
     progress: bool | Progress | None = None,
     max_seconds: float | None = None,
+    callbacks: object = (),
+    metrics: Mapping[str, Metric] | None = None,
     settings: RunSettings | None = None,
     **options: Any,
 ) -> Run:
@@ -65,25 +70,42 @@ def fit(
             `package.module:function`; if not given, a model that suits the data.
         out: A folder, new or empty, where the run is saved as it goes.
         resume: The folder of a run that was stopped. It continues exactly as if it had never stopped: its own
-            settings (seed, engine, precision, ...) apply, not those given here; algorithm, data and model must be the
-            same. An algorithm with more rounds makes it longer, also one that has ended.
+            settings (seed, engine, precision, ...) apply, `keep_going` aside, not those given here; algorithm, data
+            and model must be the same. An algorithm with more rounds makes it longer, also one that has ended.
         start: A snapshot to start from.
         progress: True for a line per round on stderr, or a function that takes each round's record.
         max_seconds: Stop after the round in which this time is up.
+        callbacks: Functions that take each round's record, or objects with any of `on_start`, `on_round`,
+            `on_evaluation` and `on_end`. Raising `corymb.StopRun` in one ends the run after that round.
+        metrics: Functions of (predictions, y) that give a value for each example, by name: computed at the clients
+            on their test examples, as `test_<name>`.
         settings: How to carry out the run.
         options: Fields of `RunSettings` by name, such as `seed=3`; they win over `settings`.
 
     Ctrl-C ends the run after the last complete round.
     """
     settings = (settings or RunSettings()).updated(options, others=inspect.signature(fit).parameters)
+    watch = Watch(progress, callbacks, metrics)
     if resume is None:
-        return start_run(
-            algorithm, data, model, settings, out=out, start=start, max_seconds=max_seconds, progress=progress
-        )
+        return start_run(algorithm, data, model, settings, out=out, start=start, max_seconds=max_seconds, watch=watch)
     require(
         out is None and start is None, "A resumed run has a folder and a start of its own: leave out and start out."
     )
-    return resume_run(resume, algorithm, data, model, max_seconds=max_seconds, progress=progress)
+    going = settings.keep_going
+    return resume_run(resume, algorithm, data, model, max_seconds=max_seconds, keep_going=going, watch=watch)
+
+
+class Watch(NamedTuple):
+    """Who looks on: progress on stderr, callbacks, and metrics of the user's own."""
+
+    progress: bool | Progress | None = None
+    callbacks: object = ()
+    metrics: Mapping[str, Metric] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Fields of `Plan`."""
+        Callbacks(self.callbacks)  # refuses what is none before anything is written
+        return {"metrics": check_metrics(self.metrics or {})}
 
 
 def start_run(
@@ -95,19 +117,25 @@ def start_run(
     out: Folder | None = None,
     start: Snapshot | None = None,
     max_seconds: float | None = None,
-    progress: bool | Progress | None = None,
+    watch: Watch = Watch(),  # noqa: B008 - frozen
     data_name: str | None = None,
     data_options: DataOptions = DataOptions(),  # noqa: B008 - frozen
 ) -> Run:
     """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
-    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
+    rest: dict[str, Any] = {
+        "algorithm": algorithm,
+        "model": model,
+        "data_options": data_options,
+        "max_seconds": max_seconds,
+    }
+    rest |= watch.fields()
     plan = partial(plan_for, data, settings, data_name=data_name, **rest)
-    with _session(plan, settings.threads, store) as session:
+    with session_for(plan, settings.threads, store) as session:
         at = None if start is None else placed_snapshot(start, session.plan.placement)
         if store is not None:
             session.create_folder(at)
-        return _finish(session, at, progress)
+        return finish(session, at, watch)
 
 
 def resume_run(
@@ -117,11 +145,12 @@ def resume_run(
     model: Model | None = None,
     *,
     max_seconds: float | None = None,
-    progress: bool | Progress | None = None,
+    keep_going: bool = False,
+    watch: Watch = Watch(),  # noqa: B008 - frozen
 ) -> Run:
     """Continue the run in a folder to its end, or beyond it if the algorithm has more rounds than the run had.
 
-    A run that has ended is otherwise returned as it is.
+    A run that has ended is otherwise returned as it is. With `keep_going` one that diverged goes on.
     """
     store = RunStore(Path(folder).expanduser())
     config, ended = read_config(store.folder), is_finished(store.folder)
@@ -133,9 +162,18 @@ def resume_run(
     if longer:
         config = {**config, "until": "rounds"}  # whoever asks for rounds gets them
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
-    rest = {"algorithm": algorithm, "model": model, "data_options": data_options, "max_seconds": max_seconds}
+    settings = replace(settings, keep_going=settings.keep_going or keep_going)
+    rest: dict[str, Any] = {
+        "algorithm": algorithm,
+        "model": model,
+        "data_options": data_options,
+        "max_seconds": max_seconds,
+    }
+    rest |= watch.fields()
+    if "refreshed" in config.get("record", {}):  # its features are standardised as those that it began with
+        rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
-    with _session(plan, settings.threads, store) as session:
+    with session_for(plan, settings.threads, store) as session:
         saved = store.reopen()
         start = session.restore(saved, environment)
         if longer:
@@ -144,11 +182,11 @@ def resume_run(
             whole = ended and len(session.history) == planned_rounds(with_fewer(algorithm, before))
             check_longer(algorithm, before, now, start if whole else None)
             store.plan_anew(as_toml(with_rounds(config, now)))
-        return _finish(session, start, progress)
+        return finish(session, start, watch)
 
 
 @contextmanager
-def _session(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
+def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
     """A session that is ready to run; its folder is released afterwards."""
     with threads_set(threads), nullcontext() if store is None else closing(store):
         yield Session(plan(), store)
@@ -182,12 +220,16 @@ def _check_clusters(k: object, clients: int, name: str) -> None:
     require(not too_many, f"k={k} clusters are more than the {clients} clients of {name!r}.")
 
 
-def _finish(session: Session, start: Snapshot | None, progress: bool | Progress | None) -> Run:
-    with _shown(progress, session.plan.algorithm) as show:
-        session.run(start, show)
+def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
+    """Do the rounds of a session, and what comes at the end."""
+    with _shown(watch.progress, session.plan.algorithm) as show:
+        callbacks = Callbacks(watch.callbacks, show)
+        callbacks.start(session.about_to_start(start))
+        session.run(start, callbacks)
     run = session.result()
     if session.store is not None:
         session.store.finish(final_files(run))
+    callbacks.end(run)
     return run
 
 

@@ -168,11 +168,11 @@ def divergence(history: Sequence[Round], config: Mapping[str, Any], times: int =
     grown = growth(history, evaluated_loss, times) or growth(history, noted_loss, times)
     if grown is None:
         return ""
-    last = f"{grown.last:.3g}" if math.isfinite(grown.last) else "infinity"
+    last = readable(grown.last, 3) if math.isfinite(grown.last) else "infinity"
     steps = dict(_step_sizes(config))
     name = "local.lr" if "local.lr" in steps else next(iter(steps), None)
     advice = "make its steps smaller" if name is None else f"lower --{name} (now {steps[name]:g})"
-    return f"training loss grew from {grown.first:.3g} to {last}: {advice}"
+    return f"training loss grew from {readable(grown.first, 3)} to {last}: {advice}"
 
 
 def _step_sizes(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -186,13 +186,13 @@ def _step_sizes(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 # ---- words and plain values
 
 
-def readable(value: float) -> str:
-    """A number with four digits that count, and no exponent where a reader expects none.
+def readable(value: float, digits: int = 4) -> str:
+    """A number with so many digits that count, and no exponent where a reader expects none.
 
-    >>> readable(33763.2), readable(0.12345), readable(1e-7)
-    ('33,760', '0.1235', '1e-07')
+    >>> readable(33763.2), readable(0.12345), readable(1e-7), readable(33763.2, 2)
+    ('33,760', '0.1235', '1e-07', '34,000')
     """
-    text = f"{value:.4g}"
+    text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 

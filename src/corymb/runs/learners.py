@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn, no_grad
 
@@ -19,12 +19,12 @@ from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
+from corymb.models.network import Dropout
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.objectives.partial import completed
 from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
 
-Dropout = Literal["refuse", "off"]
 Model = ModelLike | Objective | str
 START = 0.1
 """A linear layer starts at this part of torch's values: not at 0, where all clusters' models would be the same."""
@@ -120,7 +120,7 @@ def outputs(schema: DataSchema) -> int:
     return 1 if schema.task == "regression" else len(schema.classes)
 
 
-def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "refuse") -> Learner:
+def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "on") -> Learner:
     """The objective that fits a model to data of this schema; without a model, to so many training examples.
 
     A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or

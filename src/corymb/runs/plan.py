@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -21,9 +21,10 @@ from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
 from corymb.runs.folder.environment import versions
 from corymb.runs.learners import Model
+from corymb.runs.own.metrics import Metric
 from corymb.runs.serving import served_by
 from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.runs.standardise import NullObjective
+from corymb.runs.standardise import NullObjective, Standard
 from corymb.settings import InvalidInput, require, to_dict
 from corymb.trees import Params
 
@@ -92,6 +93,14 @@ class Plan:
     """The true clusters and parameters, known in simulations only."""
     true_parameters: Params | None = None
     max_seconds: float | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """The user's own."""
+    standard: Standard | None = None
+    """How features are standardised, where that is settled already: by a run that goes on."""
+    living: int | None = None
+    """The clock of a run that goes on with its own clients: they keep its objective and what they remember by then."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """What else there is to say of the run, for `record` in its config."""
 
     def __post_init__(self) -> None:
         limit = self.max_seconds
@@ -99,11 +108,14 @@ class Plan:
 
     def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
         """The same clients, sharing their examples, with an objective and empty client memory."""
-        return self.engine.open(placed(objective, self.placement), journal)
+        return self.engine if self.living is not None else self.engine.open(placed(objective, self.placement), journal)
 
     def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""
-        return Federation(engine, min_replies=self.settings.min_replies)
+        fed = Federation(engine, min_replies=self.settings.min_replies)
+        if self.living is not None:
+            fed.rewind(self.living)  # a federation that knows of no clock would have its clients forget everything
+        return fed
 
 
 def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint: str) -> dict[str, Any]:
@@ -128,6 +140,7 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
             "data": fingerprint,
             "clients": len(engine.names),
             "versions": versions(),
+            **plan.record,
         },
     }
 
@@ -154,11 +167,20 @@ def check_longer(algorithm: Algorithm, before: int, now: int, end: Snapshot | No
     """
     shorter = with_fewer(algorithm, before)
     one_for_one = planned_rounds(algorithm) - planned_rounds(shorter) == now - before
+    ends_there = end is None or (end.round == before and _rounds_come_last(algorithm))
     require(
-        one_for_one and (end is None or end.round == before),
+        one_for_one and ends_there,
         f"This run cannot go on from {before} to {now} rounds: other stages follow them (restarts, refinements), so "
         "that more rounds make another run. Start a new one.",
     )
+
+
+def _rounds_come_last(algorithm: Any) -> bool:
+    """Whether no other stage follows the rounds that `rounds_in` finds: an algorithm that has one says so."""
+    name = next((name for name in LAST_STAGES if hasattr(algorithm, name)), "")
+    if hasattr(algorithm, "rounds") or not name:
+        return bool(getattr(algorithm, "rounds_come_last", True))
+    return _rounds_come_last(getattr(algorithm, name))
 
 
 def with_fewer(algorithm: Any, rounds: int) -> Any:

@@ -20,7 +20,8 @@ from corymb.core.objective import Examples, Objective
 from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
-from corymb.evaluate import clusters_in_use
+from corymb.evaluate import ByClient, clusters_in_use
+from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
@@ -58,13 +59,15 @@ class Run:
     standard: Standard | None = None
     """Means and scales of the features, if they were standardised."""
     stopped: str = ""
-    """Why the run ended early: `interrupted`, `max_seconds`, `diverged` or `killed`; empty if it did not."""
+    """Why the run ended early: `interrupted`, `max_seconds`, `diverged`, `callback` or `killed`; else empty."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
     """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of
     their own or there are too many losses."""
     scores: torch.Tensor | None = None
     """n: the test score of each client's model; NaN for a client without test examples."""
+    by_client: dict[str, ByClient] = field(default_factory=dict)
+    """Every metric at every client, by the metric's name: see docs/metrics.md."""
     not_scored: tuple[str, ...] = ()
     """Clients that could not be scored in the last round: with one, means over clients are infinite."""
     calibration: Calibration | None = None
@@ -109,6 +112,22 @@ class Run:
     def seed(self) -> int:
         """The seed of the run."""
         return self.snapshot.seed
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that leads: the one that was chosen, or the objective's own; None without test examples."""
+        prefix = "worst_decile_"
+        own = next((name.removeprefix(prefix) for name in self.metrics if name.startswith(prefix)), None)
+        return self.config.get("metric") or own
+
+    def higher_is_better(self, metric: str) -> bool:
+        """Whether more is better of one of the metrics of test examples."""
+        if self.objective is not None and metric == self.objective.score_name:
+            return self.objective.higher_is_better
+        if metric in METRICS:
+            return METRICS[metric].higher_is_better
+        # A loaded run may lack its objective; the worst tenth of clients is on the worse side of the mean.
+        return self.metrics[f"worst_decile_{metric}"] <= self.metrics[f"test_{metric}"]
 
     def model(self, which: str | int) -> Params:
         """The parameters of a cluster's model (given its number) or of a client's (given its name)."""
@@ -178,6 +197,23 @@ class Run:
         examples = Examples(features, labels, torch.ones(len(labels)))
         return assign(self._objective(), self.models, used, examples, self.calibration)
 
+    def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
+        """Go on with new examples for the run's clients, and with new clients: a run that continues this one.
+
+        Arguments:
+            data: The data as they are now, of the same kind: all examples that each client has from here on.
+            rounds: How many more rounds; if not given, as many as the algorithm has.
+            options: `out`, a new folder; `model` and `algorithm`, where they are your own and the run was loaded;
+                `progress`, `callbacks` and `metrics` as for `fit`.
+
+        Models, and the clusters of clients that were there, stay; new clients get theirs in the first round. History
+        and ledger go on. Where models stay with clients, the run must be the one that `fit` returned, its clients the
+        same, and they serve the new run from then on.
+        """
+        import corymb  # what starts runs stands above this module
+
+        return corymb.refresh(self, data, rounds=rounds, **options)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
         ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}
@@ -212,7 +248,8 @@ class Run:
         recorded = parts["config"]["model"]
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
             model = recorded
-        objective = None if model is None else learner_for(model, parts["schema"]).objective
+        dropout = parts["config"].get("dropout", "on")
+        objective = None if model is None else learner_for(model, parts["schema"], dropout=dropout).objective
         return Run(**parts, objective=objective)
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:
@@ -223,7 +260,13 @@ class Run:
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(size) for label, size in self.sizes.items() if label >= 0)
-        shown = [f"{name} {readable(value)}" for name, value in self.metrics.items()]
+        others = ("test_", "worst_decile_", "trivial_", "undefined_")
+        headline = [f"{what}{self.metric}" for what in others]
+        shown = [
+            f"{name} {readable(value)}"
+            for name, value in self.metrics.items()
+            if name in headline or not name.startswith(others)
+        ]
         lines = [
             f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
             f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",

@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
+from torch import Tensor
+
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Ledger, TooFewReplies
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.data.schema import DataSchema
 from corymb.engines import Placement
-from corymb.evaluate import Evaluation, score
+from corymb.evaluate import Evaluation, score, trivial_prediction
 from corymb.objectives import LinearRegression, Regression
+from corymb.objectives.class_weight import weighed
+from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
@@ -33,9 +37,12 @@ from corymb.runs.history import (
     evaluated_loss,
     growth,
     noted_loss,
+    plain,
     record,
 )
 from corymb.runs.learners import check_model, learner_for
+from corymb.runs.own.callbacks import Start, StopRun
+from corymb.runs.own.metrics import with_own
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
@@ -59,6 +66,7 @@ class Session:
             plan.model, self.schema, examples=int(plan.engine.sizes.sum()), dropout=plan.settings.dropout
         )
         self.standard, moments = self._standard()
+        self.class_weight = self._class_weight(moments)
         objective = self.learner.objective
         if self.standard is not None:
             objective = Standardised(objective, self.standard)
@@ -66,6 +74,8 @@ class Session:
         self.fed = plan.federate(self.engine)
         self.fed.ledger = moments
         check_model(self.fed)
+        self.metric = chosen_metric(self.fed.objective, plan.settings.metric)
+        self._trivial: Tensor | None = None
         self.history: list[Round] = []
         self.at: Snapshot | None = None
         self.stopped = ""
@@ -81,13 +91,24 @@ class Session:
 
     def _standard(self) -> tuple[Standard | None, Ledger]:
         """The means and scales of raw features, and what it cost to ask for them."""
-        if not self.schema.standardise:
-            return None, Ledger()
+        if not self.schema.standardise or self.plan.standard is not None:
+            return self.plan.standard, Ledger()
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         standard = standard_of(fed, self.schema.features, targets=ours and self.schema.task == "regression")
         fed.ledger.rounds += 2  # means, then deviations
         return standard, fed.ledger
+
+    def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:
+        """The weights of the classes, which the objective trains with from here on."""
+        given = self.plan.settings.class_weight
+        if given is None:
+            return None
+        fed = self.plan.federate(self.plan.engine)
+        fed.ledger = ledger
+        objective, weights = weighed(self.learner.objective, fed, given, self.schema.classes)
+        self.learner = self.learner._replace(objective=objective)
+        return weights
 
     def create_folder(self, start: Snapshot | None) -> None:
         """Create the run's folder; a snapshot to start from becomes its first checkpoint."""
@@ -95,8 +116,15 @@ class Session:
         self.environment["seed"] = seed = self.plan.settings.seed if start is None else start.seed
         files = initial_files(self._config(seed), self.environment, self.fed.names, self.schema, self.standard)
         self.store.create(files, self.environment["run"])
+        self.store.rounds.append([plain(row) for row in self.history])
         if start is not None:
             self.store.checkpoint(start, self._checkpoint_info())
+
+    def take_over(self, history: list[Round], ledger: Ledger, seconds: float) -> None:
+        """Begin where another run has ended."""
+        self.history, self.fed.ledger = history, ledger
+        self._logged = AuditCursor.of(ledger)
+        self.began -= seconds
 
     def restore(self, saved: Saved | None, environment: dict[str, Any]) -> Snapshot | None:
         """Take up the state of a checkpoint; None if there is none."""
@@ -111,13 +139,20 @@ class Session:
         self.at = placed_snapshot(start, self.plan.placement)
         return self.at
 
+    def about_to_start(self, start: Snapshot | None) -> Start:
+        """What the run is, for callbacks."""
+        seed = self.plan.settings.seed if start is None else start.seed
+        return Start(tuple(self.fed.names), self._config(seed), planned_rounds(self.plan.algorithm), len(self.history))
+
     def run(self, start: Snapshot | None, show: Progress) -> None:
         """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed."""
         began, limit = time.perf_counter(), self.plan.max_seconds
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
                 for row in self._rounds(start):
-                    show(row)
+                    if self._told_to_stop(row, show):
+                        self.stopped = "callback"
+                        break
                     if self._diverged():
                         self.stopped = "diverged"
                         break
@@ -136,6 +171,17 @@ class Session:
             self._save()
             raise
         self._save()
+
+    def _told_to_stop(self, row: Round, show: Progress) -> bool:
+        """Show a round to the user's callbacks; an error of theirs is the user's, who keeps a checkpoint."""
+        try:
+            show(row)
+        except StopRun:
+            return True
+        except Exception:
+            self._save()
+            raise
+        return False
 
     def _rounds(self, start: Snapshot | None) -> Iterator[Round]:
         settings, fed = self.plan.settings, self.fed
@@ -158,8 +204,17 @@ class Session:
         """Metrics and each client's test score, asked for once per snapshot."""
         if self._evaluation is None:
             plan = self.plan
-            truth, parameters = plan.truth, plan.true_parameters
-            self._evaluation = score(self.fed, plan.algorithm, at, truth=truth, true_parameters=parameters)
+            self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial
+            found = score(
+                self.fed,
+                plan.algorithm,
+                at,
+                truth=plan.truth,
+                true_parameters=plan.true_parameters,
+                trivial=self._trivial,
+            )
+            own = plan.metrics
+            self._evaluation = with_own(found, self.fed, plan.algorithm, at, own) if own else found
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
@@ -221,9 +276,10 @@ class Session:
 
     def _checkpoint_info(self) -> CheckpointInfo:
         counts = {name: getattr(self.fed.ledger, name) for name in COUNTS}
-        objective, metrics = self.fed.objective, {} if self._evaluation is None else self._evaluation.metrics
-        value = metrics.get(f"test_{objective.score_name}", math.nan)
-        larger = (value if objective.higher_is_better else -value) if math.isfinite(value) else None
+        metrics = {} if self._evaluation is None else self._evaluation.metrics
+        value = metrics.get(f"test_{self.metric}", math.nan)
+        better = higher_is_better(self.fed.objective, self.metric)
+        larger = (value if better else -value) if math.isfinite(value) else None
         return CheckpointInfo(counts, self.engine.describe(), time.perf_counter() - self.began, larger)
 
     # ---- the end
@@ -254,6 +310,7 @@ class Session:
             serving=(self.fed.evaluation(), plan.algorithm.serve) if own else None,
             losses=fits.losses,
             scores=found.scores,
+            by_client=found.by_client,
             not_scored=tuple(found.not_scored),
             calibration=fits.calibration,
             environment=self.environment,
@@ -261,7 +318,10 @@ class Session:
         )
 
     def _config(self, seed: int) -> dict[str, Any]:
-        return config_of(self.plan, self.engine, model=self.learner.name, seed=seed, fingerprint=self.fingerprint)
+        config = config_of(self.plan, self.engine, model=self.learner.name, seed=seed, fingerprint=self.fingerprint)
+        if self.class_weight is not None:
+            config["record"]["class_weight"] = self.class_weight
+        return config
 
     def _oracle_error(self, at: Snapshot) -> dict[str, float]:
         def open_fed() -> Federation:

@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from corymb.data import FederatedDataset, load
 from corymb.data.labels import Task
 from corymb.engines.vectorised.kernels import KernelName
-from corymb.runs.learners import Dropout
+from corymb.models.network import Dropout
+from corymb.objectives.class_weight import as_text
 from corymb.settings import did_you_mean, require
 
 EngineName = Literal["vectorised", "loop"]
@@ -49,14 +50,20 @@ class RunSettings:
     """Rounds between checkpoints, from which the run can be resumed."""
     min_replies: int = 1
     """A round with fewer usable replies does not count."""
-    dropout: Dropout = "refuse"
-    """What to do with dropout layers: refuse the model, or switch them off."""
+    dropout: Dropout = "on"
+    """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
+    class_weight: str | None = None
+    """Weights of classes in the training loss: `balanced`, or such as `no=1,yes=5`. Scores are not weighed."""
+    metric: str | None = None
+    """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
+    classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     until: Until = "rounds"
     """When a run ends: after all its `rounds`, or before that where nothing changes any more (`converged`)."""
     keep_going: bool = False
     """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "class_weight", as_text(self.class_weight))  # fit takes a mapping too
         for name, choices in _choices(RunSettings).items():
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
-from corymb.core.objective import Examples, Objective
+from corymb.core.objective import Draws, Examples, Objective
 from corymb.core.sums import Sums
 from corymb.keys import Key
+from corymb.local.reference import training_losses
+from corymb.objectives.measures import measures_of
 from corymb.trees import Params, map_tensors
 
 
@@ -100,6 +102,7 @@ class Standardised:
         self.score_name = inner.score_name
         self.higher_is_better = inner.higher_is_better
         self.squared = inner.squared
+        self.measures = measures_of(inner)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""
@@ -112,6 +115,10 @@ class Standardised:
     def losses(self, params: Params, examples: Examples) -> Tensor:
         """The loss of each example, in standard units."""
         return self.inner.losses(params, self._standardised(examples))
+
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """What training makes smaller, in standard units."""
+        return training_losses(self.inner, params, self._standardised(examples), draws)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """The score of each example, in the units of the data: a squared error grows with the square of the scale."""

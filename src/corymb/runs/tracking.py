@@ -28,7 +28,7 @@ def scalars(row: Round) -> Iterator[tuple[str, float]]:
 class TensorBoard:
     """Writes the numbers of every round to a folder for `tensorboard --logdir`.
 
-    `with TensorBoard("runs/a/tensorboard") as board: fit(..., progress=board)`.
+    `fit(..., callbacks=TensorBoard("runs/a/tensorboard"))`.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -38,11 +38,17 @@ class TensorBoard:
             raise InvalidInput("TensorBoard is not installed: pip install 'corymb[tracking]'.") from None
         self._writer: Any = SummaryWriter(os.fspath(folder))
 
-    def __call__(self, row: Round) -> None:
+    def on_round(self, row: Round) -> None:
         """Write a round's record."""
         for name, value in scalars(row):
             self._writer.add_scalar(name, value, row["clock"])
         self._writer.flush()
+
+    __call__ = on_round
+
+    def on_end(self, run: object) -> None:
+        """Close the log when the run has ended."""
+        self.close()
 
     def close(self) -> None:
         """Close the log."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import dropout, linear
 
 from corymb.core.client import Objective
 from corymb.models import Network, mlp
@@ -126,6 +126,22 @@ class Steps(nn.Module):
         return out
 
 
+class Dropping(nn.Module):
+    """Dropout in every way that people write it, of features and of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.drop, self.channels, self.alpha = nn.Dropout(0.3), nn.Dropout2d(0.4), nn.AlphaDropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.channels(self.drop(self.first(x).tanh()).reshape(-1, 3, 2, 1)).flatten(1)
+        x = dropout(self.alpha(self.second(x).tanh()), 0.3, training=self.training)
+        each = self.drop(x.reshape(-1, 2))  # two rows of an example after another
+        out: Tensor = self.out(each.reshape(x.shape))
+        return out
+
+
 def squares(x: Tensor) -> Tensor:
     """The features and their squares."""
     return torch.cat([x, x**2], -1)
@@ -145,4 +161,7 @@ LEARNERS = {
     "transposed weight": Learner(network(Turning), classification),
     "unused parameter": Learner(network(Unused), classification),
     "turned linear": Learner(network(Turned), classification),
+    "dropout": Learner(  # and weights of classes: all that sets the loss of training apart
+        lambda: Classification(Network(Dropping, dtype=DOUBLE), 3, (0.5, 1.0, 3.0)), classification, FUSED
+    ),
 }

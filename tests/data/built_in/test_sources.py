@@ -62,7 +62,7 @@ def server(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     running = Server()
     for name, data in CONTENTS.items():
-        running.serve("good", name, gzip.compress(data))
+        running.serve("good", name, gzip.compress(data, mtime=0))
     yield running
     running.server.shutdown()
     running.server.server_close()
@@ -95,8 +95,8 @@ def test_the_next_mirror_helps_out(server):
 @pytest.mark.parametrize(
     ("body", "claimed", "complaint"),
     [
-        (gzip.compress(CONTENTS["x_train.gz"][:-1] + b"?"), None, "its contents have the SHA-256"),
-        (gzip.compress(CONTENTS["x_train.gz"])[:-50], None, "cannot be unpacked"),
+        (gzip.compress(CONTENTS["x_train.gz"][:-1] + b"?", mtime=0), None, "its contents have the SHA-256"),
+        (gzip.compress(CONTENTS["x_train.gz"], mtime=0)[:-50], None, "cannot be unpacked"),
         (b"not found, says the page", None, "its contents have the SHA-256"),
         (b"short", 50, "got 5 of 50 bytes|IncompleteRead"),
         (bytes(2**21), None, "got more than"),

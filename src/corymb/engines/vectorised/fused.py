@@ -16,11 +16,14 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
-from corymb.local.reference import weighted_mean
+from corymb.core.objective import Draws
+from corymb.local.reference import training_losses, weighted_mean
 from corymb.trees import Params
 
 
-def fused_step(objective: Objective, params: Params, on: Examples, lr: float, part: Tensor | None = None) -> None:
+def fused_step(
+    objective: Objective, params: Params, on: Examples, draws: Draws, lr: float, part: Tensor | None = None
+) -> None:
     """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients.
 
     `part` is the part of the step that each client takes, where that is not all of it.
@@ -28,12 +31,12 @@ def fused_step(objective: Objective, params: Params, on: Examples, lr: float, pa
     with torch.enable_grad():
         token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that the first layer has a backward
 
-        def mean_loss(one: Params, examples: Examples) -> Tensor:
+        def mean_loss(one: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
             with _Linears(one, token, lr):
-                values = objective.losses(one, examples)
+                values = training_losses(objective, one, examples, draws.of(drawn))
             return weighted_mean(values, examples.weight)
 
-        losses = vmap(mean_loss)(params, on)
+        losses = vmap(mean_loss)(params, on, draws.tensors)
         (losses.sum() if part is None else part @ losses).backward()  # a part of the loss has that part of the gradient
 
 

@@ -11,7 +11,7 @@ Which one does a piece of work is a pure function of model, optimiser and device
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,12 +20,13 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from corymb.core.client import Examples, Measure, Objective
+from corymb.core.objective import Draws
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
 from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
-from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
+from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses, weighted_mean
 from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]
@@ -88,13 +89,31 @@ class Kernels:
             return _measure_shared(getattr(objective, what), models, on)
         return _measure_own(getattr(objective, what), models, on)
 
-    def gradient(self, objective: Objective, params: Params, on: Examples) -> Params:
+    def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
+        """What a model says of each example of every client: n m ..."""
+        if self.pick(None) == "serial" and not (shared and self.traits.independent):
+            rows = [
+                objective.predict(params if shared else take(params, i), on.x[i, :m])
+                for i, m in enumerate(_lengths(on))
+            ]
+            longest = on.weight.shape[1]
+            return torch.stack([torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows])
+        if shared:
+            said = objective.predict(params, on.x.flatten(0, 1))
+            return said.reshape(*on.weight.shape, *said.shape[1:])
+        each: Tensor = vmap(objective.predict)(params, on.x)
+        return each
+
+    def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
         """Every client's gradient of its own model: n rows."""
         self.watch.see(on)
         if self.pick(None) == "serial":
-            rows = [gradient_one(objective, take(params, i), _client(on, i, m)) for i, m in enumerate(_lengths(on))]
+            rows = [
+                gradient_one(objective, take(params, i), _client(on, i, m), Draws(key[i]))
+                for i, m in enumerate(_lengths(on))
+            ]
             return _stacked(rows)
-        return _gradients(objective, params, on)
+        return _gradients(objective, params, on, Draws(key))
 
     def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:
         """Every client's descent from its own model: n rows."""
@@ -110,15 +129,15 @@ class Kernels:
         part = None
         if how.safe:
             places = Batches.sample(how, on.weight, key)
-            some = on if places is None else _rows(on, places, None)
-            part = step_part(how, lambda at: _gradients(objective, at, some), params, clients=len(on.weight))
+            some, same = on if places is None else _rows(on, places, None), Draws(key, 0, places)
+            part = step_part(how, lambda at: _gradients(objective, at, some, same), params, clients=len(on.weight))
         if name == "fused":
-            for batch, _ in _batches(on, key, how):
-                fused_step(objective, params, batch, how.lr, part)
+            for batch, _, draws in _batches(on, key, how):
+                fused_step(objective, params, batch, draws, how.lr, part)
             return params
         stepper = Stepper(how, list(params.values()), part)
-        for batch, active in _batches(on, key, how):
-            stepper.step(list(_gradients(objective, params, batch).values()), active)
+        for batch, active, draws in _batches(on, key, how):
+            stepper.step(list(_gradients(objective, params, batch, draws).values()), active)
         return params
 
 
@@ -137,17 +156,18 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
     return torch.stack([run({name: value[:, j] for name, value in models.items()}, on) for j in range(k)], dim=1)
 
 
-def _gradients(objective: Objective, params: Params, on: Examples) -> Params:
-    def mean_loss(one: Params, examples: Examples) -> Tensor:
-        return weighted_mean(objective.losses(one, examples), examples.weight)
+def _gradients(objective: Objective, params: Params, on: Examples, draws: Draws) -> Params:
+    def mean_loss(one: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
+        values = training_losses(objective, one, examples, draws.of(drawn))
+        return weighted_mean(values, examples.weight)
 
-    grads: Params = vmap(grad(mean_loss))(params, on)
+    grads: Params = vmap(grad(mean_loss))(params, on, draws.tensors)
     return grads
 
 
-def _batches(on: Examples, key: Key, how: Descent) -> Any:
-    for rows, active in Batches(how, on.weight, key):
-        yield (on if rows is None else _rows(on, rows, active)), active
+def _batches(on: Examples, key: Key, how: Descent) -> Iterator[tuple[Examples, Tensor | None, Draws]]:
+    for step, (rows, active) in enumerate(Batches(how, on.weight, key)):
+        yield (on if rows is None else _rows(on, rows, active)), active, Draws(key, step, rows)
 
 
 def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from corymb.core.client import Examples, Objective
+from corymb.core.objective import Draws
 from corymb.engines.host import ClientHost, one_line
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.traits import Traits, watch
@@ -103,16 +104,17 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
             own = [given if shared else take(given, i) for i in range(2)]
             want = torch.stack([measure_one("losses", objective, own[i], c) for i, c in enumerate(clients)])
             _compare("losses", {"": got}, {"": want})
-        got_rows = kernels.gradient(objective, models, on)
-        _compare(
-            "gradient", got_rows, stack([gradient_one(objective, take(models, i), c) for i, c in enumerate(clients)])
-        )
+        got_rows = kernels.gradient(objective, models, on, keys)
+        rows = [gradient_one(objective, take(models, i), c, Draws(keys[i])) for i, c in enumerate(clients)]
+        _compare("gradient", got_rows, stack(rows))
         for how in DESCENTS:
             got_rows = kernels.descend(objective, models, on, keys, how)
             rows = [descend_one(objective, take(models, i), c, keys[i], how) for i, c in enumerate(clients)]
             _compare(f"descent with {how}", got_rows, stack(rows))
     except _Differs as difference:
         return str(difference)
+    except InvalidInput:  # the model is at fault, whichever the kernel
+        raise
     except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
         return one_line(error)
     return None

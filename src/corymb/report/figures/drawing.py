@@ -62,14 +62,14 @@ def spread(order: LabelArray, columns: int) -> list[int]:
 def line(x: list[int], y: list[float], tint: str) -> PlotlyTrace:
     """A line over rounds."""
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": {"color": tint, "width": 2.5},
-            "hovertemplate": "round %{x}: %{y:.4g}<extra></extra>"}  # fmt: skip
+            "hovertemplate": "round %{x}: %{y:,.4~r}<extra></extra>"}  # fmt: skip
 
 
 def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> PlotlyTrace:
     """The clients of a cluster (at the positions `mine`) as dots, with a box around the middle half."""
     known = sorted((int(place) for place in mine if np.isfinite(values[place])), key=lambda place: float(values[place]))
     known = known[:: -(-len(run.names) // MOST_CLIENTS)]  # an even selection by size leaves the box where it is
-    shown = f"{{x:{'.1%' if percent else '.4g'}}}"
+    shown = f"{{x:{'.1%' if percent else ',.4~r'}}}"
     return {
         "type": "box",
         "name": cluster_name(label),
@@ -91,6 +91,12 @@ def box(run: Run, label: int, values: Numbers, mine: Any, percent: bool) -> Plot
 def upright(x: float) -> dict[str, Any]:
     """A dotted line from bottom to top."""
     return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1,
+            "line": {"color": "$ink", "width": 1.5, "dash": "dot"}}  # fmt: skip
+
+
+def level(y: float) -> dict[str, Any]:
+    """A dotted line from left to right."""
+    return {"type": "line", "y0": y, "y1": y, "xref": "paper", "x0": 0, "x1": 1,
             "line": {"color": "$ink", "width": 1.5, "dash": "dot"}}  # fmt: skip
 
 

@@ -65,7 +65,14 @@ def final_files(run: Run) -> dict[str, bytes]:
     return {
         CONFIG: as_toml(run.config),
         SNAPSHOT: snapshot_to_bytes(run.snapshot),
-        LOSSES: pack({"losses": run.losses, "scores": run.scores, "calibration": to_tree(run.calibration)}),
+        LOSSES: pack(
+            {
+                "losses": run.losses,
+                "scores": run.scores,
+                "by_client": {name: tuple(scores) for name, scores in run.by_client.items()},
+                "calibration": to_tree(run.calibration),
+            }
+        ),
         RESULT: json.dumps({**run.to_dict(), "about": about}, indent=1).encode(),
     }
 

@@ -8,7 +8,7 @@ audit.jsonl            rejected replies, abandoned rounds, repairs, refused chec
 checkpoints/, memory/  what resuming needs: see `corymb.runs.folder.writer`
 result.json            labels, metrics and ledger, as the command line prints them
 snapshot.safetensors   the final snapshot: models, labels and everything needed to continue from it
-losses.safetensors     each client's loss under each model, its test score, and the calibration of `Run.assign`
+losses.safetensors     each client's loss under each model, its test scores, and the calibration of `Run.assign`
 standard.safetensors   means and scales of the features, if they were standardised
 
 TOML, JSON and safetensors: reading a run folder never executes anything in it.

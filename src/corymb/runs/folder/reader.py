@@ -10,6 +10,7 @@ from typing import Any
 
 from corymb.core.federation import Ledger
 from corymb.data.schema import DataSchema
+from corymb.evaluate import ByClient
 from corymb.messages import snapshot_from_bytes
 from corymb.runs.assign import from_tree
 from corymb.runs.folder.checkpoints import Refused, clocks_in, read_checkpoint
@@ -29,7 +30,7 @@ from corymb.runs.folder.layout import (
 )
 from corymb.runs.history import ENDED, Round
 from corymb.runs.standardise import Standard
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, first_line, require
 from corymb.wire import WireError, unpack
 
 KILLED = "killed"
@@ -49,9 +50,9 @@ def read_run(folder: str | Path) -> Parts:
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
-        text = str(error).strip().splitlines()
-        line = f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-        raise InvalidInput(f"{place} cannot be read as a run: {line}.") from None
+        kind, line = type(error).__name__, first_line(error)
+        why = kind if line == kind else f"{kind}: {line}"
+        raise InvalidInput(f"{place} cannot be read as a run: {why}.") from None
 
 
 def is_finished(folder: str | Path) -> bool:
@@ -88,6 +89,7 @@ def _finished(place: Path) -> Parts:
         "stopped": about["stopped"],
         "losses": losses["losses"],
         "scores": losses["scores"],
+        "by_client": {name: ByClient(*scores) for name, scores in losses.get("by_client", {}).items()},
         "calibration": from_tree(losses["calibration"]),
     }
 
@@ -127,7 +129,7 @@ def _initial_parts(place: Path) -> Parts:
         "names": tuple(clients["names"]),
         "config": _current(tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))),
         "schema": DataSchema.read(clients["schema"] if "schema" in clients else clients["kind"]),  # format 1: kind
-        "standard": _read_standard(place / STANDARD),
+        "standard": read_standard(place),
         "folder": place,
         "environment": json.loads((place / ENVIRONMENT).read_text(encoding="utf-8")),
     }
@@ -159,7 +161,9 @@ def restored_ledger(counts: Mapping[str, int], audit: Sequence[Mapping[str, Any]
     return Ledger(**counts, rejected=events("rejected"), abandoned=events("abandoned"))
 
 
-def _read_standard(path: Path) -> Standard | None:
+def read_standard(folder: Path) -> Standard | None:
+    """How the features of the run in a folder were standardised; None if they were not."""
+    path = folder / STANDARD
     if not path.exists():
         return None
     rows = unpack(path.read_bytes())

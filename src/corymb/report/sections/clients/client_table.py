@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def client_table(runs: Sequence[Run]) -> Table:
 def _cell(value: Any) -> str | Dot:
     if isinstance(value, str):
         return value
-    return Dot(value) if isinstance(value, int) else readable(value)
+    return Dot(value) if isinstance(value, int) else readable(value) if math.isfinite(value) else "–"
 
 
 SECTION = Section(order=20, show=client_table)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from corymb.report.content import Figure, Section
 from corymb.report.facts import notes_of
 from corymb.report.figures.drawing import NO_CLUSTER, flag, upright
+from corymb.runs.history import readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -29,7 +30,7 @@ def distances(runs: Sequence[Run]) -> Figure | None:
         "y": counts,
         "width": edges[1] - edges[0],
         "marker": {"color": ["$accent" if is_near else NO_CLUSTER for is_near in near], "line": {"width": 0}},
-        "hovertemplate": "%{y} pairs about %{x:.3g} apart<extra></extra>",
+        "hovertemplate": "%{y} pairs about %{x:,.3~r} apart<extra></extra>",
     }
     how = (
         "was given"
@@ -40,7 +41,7 @@ def distances(runs: Sequence[Run]) -> Figure | None:
         "height": 320,
         "bargap": 0,
         "shapes": [upright(threshold)],
-        "annotations": [flag(threshold, f"threshold {threshold:.3g}")],
+        "annotations": [flag(threshold, f"threshold {readable(threshold, 3)}")],
         "xaxis": {"title": {"text": "distance between two clients"}},
         "yaxis": {"title": {"text": "pairs"}},
     }

@@ -10,6 +10,7 @@ import numpy as np
 from corymb.report.content import Figure, Section
 from corymb.report.facts import final_losses
 from corymb.report.figures.drawing import TIMES, cluster_name, safe, thinned
+from corymb.runs.history import readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -23,11 +24,11 @@ def heat_map(runs: Sequence[Run]) -> Figure | None:
         return None
     chosen, labels = thinned(run, losses), run.snapshot.labels.numpy()
     times = losses[chosen] / np.maximum(losses[chosen].min(1, keepdims=True), 1e-12)
+    who = {place: f"{safe(run.names[place])}, {cluster_name(int(labels[place]))}" for place in chosen}
     texts = [
-        [f"{safe(run.names[place])}, {cluster_name(int(labels[place]))}<br>loss of model {j}: {losses[place, j]:.4g}"
-         for place in chosen]
+        [f"{who[place]}<br>loss of model {j}: {readable(losses[place, j])}" for place in chosen]
         for j in range(losses.shape[1])
-    ]  # fmt: skip
+    ]
     ticks = [t for t in (1, 2, 4, 8) if t <= TIMES]
     trace = {
         "type": "heatmap",

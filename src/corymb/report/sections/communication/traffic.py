@@ -37,7 +37,7 @@ def traffic(runs: Sequence[Run]) -> Figure | None:
 
 def _bytes(x: list[int], y: list[float], name: str, tint: str) -> PlotlyTrace:
     return {"type": "bar", "x": x, "y": y, "name": name, "marker": {"color": tint, "line": {"width": 0}},
-            "hovertemplate": f"round %{{x}}, {name}: %{{y:.3g}} MB<extra></extra>"}  # fmt: skip
+            "hovertemplate": f"round %{{x}}, {name}: %{{y:,.3~r}} MB<extra></extra>"}  # fmt: skip
 
 
 SECTION = Section(order=20, show=traffic)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from corymb.report.content import Section, Table
 from corymb.report.facts import notes_of
 from corymb.report.words import entry_of
+from corymb.runs.history import readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -32,7 +33,7 @@ def notes(runs: Sequence[Run]) -> Table | None:
 def _written(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_written(one) for one in value[:12]) + (", ..." if len(value) > 12 else "")
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return readable(value) if isinstance(value, float) else str(value)
 
 
 SECTION = Section(order=15, show=notes)

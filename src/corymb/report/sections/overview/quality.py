@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Figure, PlotlyTrace, Section
-from corymb.report.facts import Score, score_of
-from corymb.report.figures.drawing import NO_CLUSTER, safe
+from corymb.report.figures.drawing import NO_CLUSTER, flag, safe, upright
+from corymb.report.scores import Score, score_of, trivial_of
 from corymb.report.words import titles_of
 
 if TYPE_CHECKING:
@@ -41,13 +41,17 @@ def quality(runs: Sequence[Run]) -> Figure | None:
         _ends(score, names, worst, colours, "circle-open", "worst tenth", "bottom center"),
         _ends(score, names, mean, colours, "circle", "mean", "top center"),
     ]
+    trivial = [value for value in [trivial_of(runs[0], score)] if value is not None]
     layout = {
         "height": 120 + 58 * len(names),
-        "xaxis": {"tickformat": ".0%" if score.percent else "", "range": _around([*worst, *mean], score)},
+        "xaxis": {"tickformat": ".0%" if score.percent else "", "range": _around([*worst, *mean, *trivial], score)},
         "yaxis": {"type": "category", "range": [len(names) - 0.4, -0.6], "showgrid": False},
         "margin": {"l": 118, "r": 30},
+        "shapes": [upright(value) for value in trivial],
+        "annotations": [flag(value, "trivial") for value in trivial],
     }
-    caption = f"Filled: mean test {score.words} over clients. Open: mean over the worst tenth of them."
+    dotted = f" Dotted: {score.trivial}." if trivial else ""
+    caption = f"Filled: mean test {score.words} over clients. Open: mean over the worst tenth of them.{dotted}"
     title = "Quality, beside the baselines" if len(shown) > 1 else "Quality"
     return Figure("quality", title, caption, [*spans, *ends], layout)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Dot, Section, Table
-from corymb.report.facts import score_of
+from corymb.report.scores import score_of, trivial_of
 from corymb.report.words import titles_of
 from corymb.runs.progress import readable_bytes
 
@@ -24,6 +24,7 @@ def side_by_side(runs: Sequence[Run]) -> Table | None:
         row: dict[str, str | Dot] = {"run": title}
         if score is not None:
             row[f"test {score.words}"] = score.text(run.metrics.get(f"test_{score.name}"))
+            row["trivial"] = score.text(trivial_of(run, score))
             row["worst tenth"] = score.text(run.metrics.get(f"worst_decile_{score.name}"))
         if "ari" in runs[0].metrics:
             row["ARI"] = f"{run.metrics['ari']:.2f}" if "ari" in run.metrics else "–"

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import final_losses, score_of, scores_of
+from corymb.report.facts import final_losses
 from corymb.report.figures.drawing import box
+from corymb.report.scores import score_of, scores_of, served_worse
+from corymb.runs.history import counted
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -36,7 +38,9 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
         "margin": {"l": 84, "r": 20},
     }
     caption = f"Each dot is a client: {what}. Boxes hold the middle half, dots far to the side deserve a look."
-    return Figure("by-cluster", f"{what.capitalize()} by cluster", caption, traces, layout)
+    if score is not None and (worse := served_worse(run, score)):
+        caption += f" {counted(worse, 'client')} {'does' if worse == 1 else 'do'} no better than {score.trivial}."
+    return Figure("by-cluster", f"{what[0].upper()}{what[1:]} by cluster", caption, traces, layout)
 
 
 SECTION = Section(order=10, show=by_cluster)

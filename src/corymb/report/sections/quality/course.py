@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import kept_rounds, score_of
-from corymb.report.figures.drawing import NO_CLUSTER, label_at, line
+from corymb.report.facts import kept_rounds
+from corymb.report.figures.drawing import NO_CLUSTER, label_at, level, line
+from corymb.report.scores import score_of, trivial_of
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -30,8 +31,19 @@ def course(runs: Sequence[Run]) -> Figure | None:
         traces.append(line([t for t, _ in known], [round(value, 5) for _, value in known], tint))
         annotations.append({**label_at(*known[-1], words, tint), "yshift": 12 if name == "test" else -14})
     axis = {"title": {"text": f"test {score.words}"}, "tickformat": ".0%" if score.percent else ""}
-    layout = {"height": 320, "xaxis": {"title": {"text": "round"}}, "yaxis": axis, "annotations": annotations}
-    caption = f"It was looked at in {len(rows)} rounds; a flat end says that more rounds would add little."
+    trivial, drawn = trivial_of(run, score), [value for trace in traces for value in trace["y"]]
+    span = max(drawn) - min(drawn)
+    near = trivial is not None and min(drawn) - span <= trivial <= max(drawn) + span  # else it would flatten the rest
+    layout = {
+        "height": 320,
+        "xaxis": {"title": {"text": "round"}},
+        "yaxis": axis,
+        "annotations": annotations,
+        "shapes": [level(trivial)] if trivial is not None and near else [],
+    }
+    where = f" Dotted: {score.trivial}." if near else f" Far off: {score.trivial}, {score.text(trivial)}."
+    dotted = "" if trivial is None else where
+    caption = f"It was looked at in {len(rows)} rounds; a flat end says that more rounds would add little.{dotted}"
     return Figure("course", f"Test {score.words} by round", caption, traces, layout)
 
 

@@ -1,4 +1,4 @@
-"""Every metric of the last round."""
+"""Metrics of the last round that are no scores."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Section, Table
+from corymb.report.scores import other_metrics
 from corymb.runs.history import readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 
-def metrics(runs: Sequence[Run]) -> Table:
+def metrics(runs: Sequence[Run]) -> Table | None:
     """A row for each metric; what they mean is in docs/metrics.md."""
-    rows = [{"metric": name, "value": readable(value)} for name, value in runs[0].metrics.items()]
-    return Table("metrics", "Metrics", rows, style="facts")
+    rows = [{"metric": name, "value": readable(value)} for name, value in other_metrics(runs[0]).items()]
+    return Table("metrics", "Other metrics", rows, style="facts") if rows else None
 
 
-SECTION = Section(order=50, show=metrics)
+SECTION = Section(order=60, show=metrics)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from corymb.report.content import Figure, Section
 from corymb.report.facts import kept_rounds, restart_of
 from corymb.report.figures.drawing import NO_CLUSTER, line
+from corymb.runs.history import readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -28,7 +29,7 @@ def training(runs: Sequence[Run]) -> Figure | None:
     layout = {"height": 320, "xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "training loss"}}}
     several = len([trace for trace in traces if trace["x"]]) > 1
     caption = "Mean over the clients that took part, before they trained; " + (
-        "the restart that was kept is in colour." if several else f"it ended at {rows[-1]['train_loss']:.3g}."
+        "the restart that was kept is in colour." if several else f"it ended at {readable(rows[-1]['train_loss'], 3)}."
     )
     return Figure("training", "Training loss", caption, traces, layout)
 

@@ -1,0 +1,1 @@
+"""`corymb tune`."""

@@ -1,0 +1,180 @@
+"""`Run.refresh`: a run goes on with new examples for its clients, and with new clients.
+
+The models and the clusters of clients that were there stay; a client that is new gets its cluster in the first round.
+Features stay standardised as they were: the models know no other units. What is asked is by clock, which goes on, so no
+random draw is used twice.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from corymb.core.engine import Engine
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.data import FederatedDataset
+from corymb.data.schema import schema_of
+from corymb.runs.defaults import entry_of, from_data, started
+from corymb.runs.fit import Arrays, Watch, as_dataset, finish, plan_for, session_for
+from corymb.runs.folder.layout import check_free
+from corymb.runs.folder.writer import RunStore
+from corymb.runs.history import Round, counted
+from corymb.runs.learners import MODELS, Model
+from corymb.runs.own.metrics import Metric
+from corymb.runs.plan import check_longer, placed_snapshot, rounds_in, with_rounds
+from corymb.runs.session import Progress
+from corymb.runs.settings import RunSettings
+from corymb.settings import InvalidInput, from_dict, require, to_dict
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+log = logging.getLogger(__name__)
+
+
+def refresh(
+    run: Run,
+    data: FederatedDataset | str | os.PathLike[str] | Arrays,
+    *,
+    rounds: int | None = None,
+    algorithm: Algorithm | None = None,
+    model: Model | None = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool | Progress | None = None,
+    callbacks: object = (),
+    metrics: Mapping[str, Metric] | None = None,
+) -> Run:
+    """Go on with a run on data as they are now; see `Run.refresh`."""
+    watch = Watch(progress, callbacks, metrics)
+    dataset = _like(run, as_dataset(data, run.seed).in_order())
+    algorithm = algorithm or _algorithm(run, dataset)
+    before = rounds_in(to_dict(algorithm))
+    require(rounds is None or rounds >= 1, f"rounds must be at least 1, got {rounds}.")
+    if before is None:
+        raise InvalidInput(f"{run.config['algorithm']} has no rounds of its own: it cannot go on, start a new run.")
+    joined = [name for name in dataset.names if name not in run.labels]
+    gone = [name for name in run.names if name not in dataset.names]
+    if gone:
+        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
+        log.warning(
+            "%s of the run not in the new data, and takes no further part: %s", counted(len(gone), "client"), named
+        )
+    onward, more = started(algorithm), rounds or before
+    if onward is not None:
+        onward, start = _with_rounds(onward, more), run.snapshot.handover()
+    else:
+        require(
+            not joined and not gone,
+            f"Clients of {run.config['algorithm']} cannot come or go in the middle of a run: the new data must have "
+            f"the same {len(run.names)} clients ({', '.join([*joined, *gone][:3])}).",
+        )
+        onward, start = _with_rounds(algorithm, before + more), replace(run.snapshot, fingerprint="")
+        check_longer(onward, before, before + more, run.snapshot)
+    settings = RunSettings.recorded(run.config)
+    remembers = bool(getattr(onward, "keeps_memory", False))
+    plan = partial(
+        plan_for,
+        _living(run, dataset, out) if remembers else dataset,
+        settings,
+        living=run.snapshot.clock if remembers else None,
+        algorithm=onward,
+        model=_model(run, model),
+        standard=run.standard,
+        record={"refreshed": [*_refreshed(run), {"clock": run.snapshot.clock, "data": run.config["record"]["data"]}]},
+        data_name=dataset.name,
+        **watch.fields(),
+    )
+    store = None if out is None else RunStore(check_free(Path(out)))
+    with session_for(plan, settings.threads, store) as session:
+        at = placed_snapshot(_renamed(start, run.names, dataset.names), session.plan.placement)
+        session.take_over(_history(run, dataset.names), copy.deepcopy(run.ledger), run.seconds)
+        if store is not None:
+            session.create_folder(at)
+        return finish(session, at, watch)
+
+
+def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
+    """The data with the run's classes, unless they are of another kind."""
+    if data.task == "classification" == run.schema.task and data.classes != run.schema.classes:
+        places = {name: place for place, name in enumerate(run.schema.classes)}
+        strange = next((name for name in data.classes if name not in places), None)
+        require(strange is None, f"The new data have a class {strange!r} that the run does not know: start a new run.")
+        number = torch.tensor([places[name] for name in data.classes])
+        train, test = (split._replace(y=number[split.y]) for split in (data.train, data.test))
+        data = replace(data, train=train, test=test, classes=run.schema.classes)
+    now, then = schema_of(data), run.schema
+    for name, got, wanted in zip(now._fields, now, then, strict=True):
+        require(got == wanted, f"The new data have {name} {got}, those of the run {wanted}: start a new run.")
+    return data
+
+
+def _algorithm(run: Run, data: FederatedDataset) -> Algorithm:
+    """The run's algorithm, from its record."""
+    name = run.config["algorithm"]
+    try:
+        kind: Any = entry_of(name).algorithm
+    except InvalidInput:
+        raise InvalidInput(f"The run's algorithm, {name}, is your own: give it again, algorithm=....") from None
+    own = {field.name for field in dataclasses.fields(kind)}
+    told = {name: value(data) for name, value in from_data(kind).items()}
+    algorithm: Algorithm = from_dict(kind, {**{n: v for n, v in run.config.items() if n in own}, **told})
+    return algorithm
+
+
+def _with_rounds(algorithm: Any, rounds: int) -> Algorithm:
+    changed: Algorithm = from_dict(type(algorithm), with_rounds(to_dict(algorithm), rounds))
+    return changed
+
+
+def _model(run: Run, given: Model | None) -> Model | None:
+    if given is not None or run.config["model"] in MODELS:
+        return given or str(run.config["model"])
+    if run.objective is None:
+        raise InvalidInput(f"The run's model ({run.config['model']}) is not the library's: give it again, model=....")
+    return run.objective
+
+
+def _living(run: Run, data: FederatedDataset, out: object) -> Engine:
+    """The run's own clients, who remember, with new examples."""
+    require(
+        run.serving is not None and out is None,
+        "Models of this run stay with its clients: only the run itself, not a loaded one, can go on, and without out=.",
+    )
+    assert run.serving is not None
+    engine = run.serving[0]._engine  # the view that serves predictions reaches the same clients
+    if (host := getattr(engine, "host", None)) is not None:
+        host.journal = None  # its folder is that of the run that has ended
+    cleared = engine.refresh(data)
+    if cleared:
+        log.warning("what clients remember along their old examples is cleared: %s", ", ".join(cleared))
+    return engine
+
+
+def _renamed(at: Snapshot, before: tuple[str, ...], names: tuple[str, ...]) -> Snapshot:
+    """A snapshot for other clients: those that were there keep their labels, the others have none."""
+    if before == names:
+        return at
+    place = {name: position for position, name in enumerate(before)}
+    labels = [int(at.labels[place[name]]) if name in place else -1 for name in names]
+    return replace(at, labels=torch.tensor(labels), shares=None)
+
+
+def _history(run: Run, names: tuple[str, ...]) -> list[Round]:
+    """The rounds so far, with moves by the clients' new positions; who is gone is not in them."""
+    now = {name: str(position) for position, name in enumerate(names)}
+    here = {str(old): now[name] for old, name in enumerate(run.names) if name in now}
+    return [{**row, "moves": {here[p]: label for p, label in row["moves"].items() if p in here}} for row in run.history]
+
+
+def _refreshed(run: Run) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = run.config["record"].get("refreshed", [])
+    return found

@@ -1,0 +1,1 @@
+"""What users bring to a run of their own: callbacks and metrics."""

@@ -1,0 +1,278 @@
+"""`tune`: trials of settings with Optuna, each a run on three quarters of the training examples, judged on the rest.
+
+The test examples take no part: what is held out is `corymb.local.held_out`'s part of each client's training examples.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from corymb.core.federation import TooFewReplies
+from corymb.core.objective import Examples
+from corymb.core.snapshot import Algorithm
+from corymb.data import FederatedDataset
+from corymb.data.ragged import Ragged, offsets_of
+from corymb.data.schema import schema_of
+from corymb.local.held_out import hold_out
+from corymb.runs.defaults import configure, entry_of, name_of
+from corymb.runs.fit import Arrays, as_dataset, fit
+from corymb.runs.learners import Model, learner_for
+from corymb.runs.settings import RunSettings
+from corymb.runs.tuning.space import Space, default_space, nested, read_range
+from corymb.settings import InvalidInput, fingerprint, merged, require, to_dict
+
+JOURNAL, ABOUT = "study.jsonl", "study.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Settings that were tried."""
+
+    settings: dict[str, Any]
+    score: float | None
+    """The mean over clients of the metric, on held-out training examples; None where the run diverged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What tuning found."""
+
+    algorithm: Algorithm
+    """With the best settings: give it to `fit`."""
+    settings: dict[str, Any]
+    """The best settings, `local.lr` for a nested one."""
+    score: float
+    """Of the best settings."""
+    metric: str
+    """What the score is: `accuracy`, say."""
+    trials: list[Trial]
+    command: str
+    """The run with the best settings, on the command line."""
+
+
+def tune(
+    algorithm: str | Algorithm | type[Algorithm],
+    data: FederatedDataset | str | os.PathLike[str] | Arrays,
+    model: Model | None = None,
+    *,
+    trials: int = 20,
+    params: Mapping[str, str | Sequence[Any]] | None = None,
+    given: Mapping[str, Any] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, Trial, float | None], None] | None = None,
+    data_name: str | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    settings: RunSettings | None = None,
+    **options: Any,
+) -> Tuned:
+    """Search settings of an algorithm by trial. Test examples are not looked at.
+
+    Arguments:
+        algorithm: A name (`corymb list algorithms`), a class, or an algorithm whose settings are kept but for `params`.
+        data: As for `fit`, but for engines.
+        model: As for `fit`.
+        trials: How many there are in all: in a folder that has some already, the rest follows.
+        params: Ranges by setting: `{"local.lr": "log:0.001:1", "k": "int:2:8", "averaging": ["models", "gradients"]}`.
+            If not given, `k`, the step size and the number of steps, each where the algorithm has it.
+        given: Settings of the algorithm that stay as they are.
+        out: A folder where the study is kept, so that it can go on: the same call again does.
+        progress: A function that takes the number of a trial, the trial and the best score so far.
+        data_name: What the data are called in the command.
+        data_options: Options of the data in the command.
+        settings: How to carry out the runs; `options` are its fields by name, as for `fit`.
+    """
+    require(trials >= 1, f"trials must be at least 1, got {trials}.")
+    settings = (settings or RunSettings()).updated(options)
+    dataset = as_dataset(data, settings.seed)
+    fixed = dict(given or {})
+    if not isinstance(algorithm, (str, type)):
+        fixed, algorithm = merged(to_dict(algorithm), fixed), type(algorithm)
+    first = configure(algorithm, dataset, **({"k": 2} if _needs_k(algorithm, fixed) else {}), **fixed)
+    space = {name: read_range(name, span) for name, span in (params or {}).items()}
+    space = space or default_space(first, fixed if isinstance(algorithm, str) else given or {}, len(dataset))
+    require(bool(space), f"{name_of(first)} has no settings to tune by default: give params=, --param NAME=RANGE.")
+    objective = learner_for(model, schema_of(dataset), dropout=settings.dropout).objective
+    task = _Task(
+        algorithm=algorithm,
+        data=held_apart(dataset),
+        model=model,
+        space=space,
+        fixed=fixed,
+        settings=replace(settings, evaluate_every=0),
+        metric=objective.score_name,
+    )
+    task.configured({name: span.first for name, span in space.items()})  # refuses what is no setting before any trial
+    with _study(task, out, larger=objective.higher_is_better) as study:
+        task.search(study, trials, progress)
+        best = _best(study)
+    if best is None:
+        raise InvalidInput(
+            f"None of {trials} trials gave a finite {task.metric}: search smaller steps, --param local.lr=log:LOW:HIGH."
+        )
+    chosen = dict(best.user_attrs["settings"])
+    full = merged(fixed, nested(chosen))
+    own = {name: value for name, value in to_dict(settings).items() if value != getattr(RunSettings(), name)}
+    called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
+    words = [called, name_of(first), *_options({**full, **(data_options or {}), **own})]
+    words += ["--model", model] if isinstance(model, str) else []
+    return Tuned(
+        algorithm=task.configured(chosen),
+        settings=chosen,
+        score=float(best.value),
+        metric=task.metric,
+        trials=_tried(study),
+        command=shlex.join(["corymb", "run", *words]),
+    )
+
+
+def held_apart(data: FederatedDataset) -> FederatedDataset:
+    """The same clients without their test examples: what is held out of their training examples takes that place."""
+    m = int(data.sizes.sum())
+    held = torch.zeros(m, dtype=torch.bool)
+    for start, end in zip(data.train.offsets[:-1].tolist(), data.train.offsets[1:].tolist(), strict=True):
+        places = torch.ones(end - start)
+        held[start:end] = hold_out(Examples(places, places, places)).held.weight > 0
+    require(bool(held.any()), "No client has two training examples: none can be held out to judge settings by.")
+    return replace(data, train=_rows(data.train, ~held), test=_rows(data.train, held))
+
+
+def _rows(examples: Ragged, which: torch.Tensor) -> Ragged:
+    sizes = torch.stack([part.sum() for part in which.split(examples.sizes.tolist())])
+    return Ragged(examples.x[which], examples.y[which], offsets_of(sizes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What a trial runs."""
+
+    algorithm: str | type[Algorithm]
+    data: FederatedDataset
+    model: Model | None
+    space: Space
+    fixed: Mapping[str, Any]
+    settings: RunSettings
+    metric: str
+
+    def configured(self, chosen: Mapping[str, Any]) -> Algorithm:
+        return configure(self.algorithm, self.data, **merged(self.fixed, nested(chosen)))
+
+    def about(self) -> str:
+        """Equal exactly where trials can be compared."""
+        name = self.algorithm if isinstance(self.algorithm, str) else self.algorithm.__name__
+        named = self.model if isinstance(self.model, str) or self.model is None else "own"
+        space = {name: str(span) for name, span in self.space.items()}
+        return fingerprint(name, self.data.fingerprint(), named, dict(self.fixed), to_dict(self.settings), space)
+
+    def search(self, study: Any, trials: int, progress: Callable[[int, Trial, float | None], None] | None) -> None:
+        import optuna
+
+        while (done := len(_finished(study))) < trials:
+            # A new sampler for each trial, seeded by how many went before: a study may stop and go on without a trace.
+            study.sampler = optuna.samplers.TPESampler(seed=1000 * self.settings.seed + done)
+            trial = study.ask()
+            chosen = {name: span.suggest(trial, name) for name, span in self.space.items()}
+            trial.set_user_attr("settings", chosen)
+            score = self.score(chosen)
+            if score is None:
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            else:
+                study.tell(trial, score)
+            if progress is not None:
+                best = _best(study)
+                progress(done + 1, Trial(settings=chosen, score=score), None if best is None else best.value)
+
+    def score(self, chosen: Mapping[str, Any]) -> float | None:
+        """The metric on held-out training examples; None where the run diverged."""
+        try:
+            run = fit(self.configured(chosen), self.data, self.model, settings=self.settings)
+        except TooFewReplies:
+            return None
+        if run.stopped == "interrupted":
+            raise KeyboardInterrupt
+        score = run.metrics.get(f"test_{self.metric}", math.nan)
+        return score if math.isfinite(score) and run.stopped != "diverged" else None
+
+
+def _needs_k(algorithm: str | type[Algorithm], fixed: Mapping[str, Any]) -> bool:
+    """Whether an algorithm has no number of clusters of its own: it is then searched."""
+    kind = entry_of(algorithm).algorithm if isinstance(algorithm, str) else algorithm
+    field = getattr(kind, "__dataclass_fields__", {}).get("k")
+    return "k" not in fixed and field is not None and field.default is field.default_factory
+
+
+def _options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
+    """Settings as options of `corymb run`."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _options(value, f"{outer}{name}.")
+        elif value is True:
+            yield f"--{outer}{name}"
+        elif value is False:
+            yield f"--no-{outer}{name}"
+        elif value is not None:
+            yield from (f"--{outer}{name}", str(value))
+
+
+# ---- Optuna
+
+
+@contextmanager
+def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> Iterator[Any]:
+    try:
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        raise InvalidInput("Optuna is not installed: pip install 'corymb[tune]'.") from None
+    optuna.logging.set_verbosity(logging.ERROR)
+    direction: Literal["maximize", "minimize"] = "maximize" if larger else "minimize"
+    if out is None:
+        yield optuna.create_study(direction=direction)
+        return
+    place = Path(out).expanduser()
+    require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder for the study.")
+    others = [path.name for path in place.iterdir()] if place.is_dir() and not (place / ABOUT).exists() else []
+    require(not others, f"{place} is not empty and holds no study: give a folder that is new or empty.")
+    place.mkdir(parents=True, exist_ok=True)
+    about = task.about()
+    if (place / ABOUT).exists():
+        try:
+            before = json.loads((place / ABOUT).read_text(encoding="utf-8")).get("about")
+        except ValueError:
+            before = None
+        require(
+            before == about,
+            f"{place} holds a study of something else (data, algorithm, settings or ranges): give another folder.",
+        )
+    else:
+        (place / ABOUT).write_text(json.dumps({"about": about, "metric": task.metric}), encoding="utf-8")
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(place / JOURNAL)))
+    yield optuna.create_study(study_name="corymb", storage=storage, direction=direction, load_if_exists=True)
+
+
+def _finished(study: Any) -> list[Any]:
+    """Trials that count: one that was killed does not."""
+    import optuna
+
+    states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state in states]
+
+
+def _best(study: Any) -> Any:
+    """The best trial, the first of equals; None where every one diverged."""
+    scored = [trial for trial in _finished(study) if trial.value is not None]
+    return study.best_trial if scored else None
+
+
+def _tried(study: Any) -> list[Trial]:
+    return [Trial(settings=dict(trial.user_attrs["settings"]), score=trial.value) for trial in _finished(study)]

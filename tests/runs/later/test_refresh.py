@@ -1,0 +1,148 @@
+"""A run goes on with other examples and other clients, and what was learned stays."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import corymb
+from corymb.local import Descent
+from corymb.runs.fit import as_dataset, fit
+from corymb.runs.history import labels_after
+from corymb.settings import InvalidInput
+from tests.runs import small
+
+FAST = corymb.IFCA(k=2, rounds=4, local=Descent(lr=0.3, steps=5))
+
+
+def grown(clients: int = 8, rows: int = 30, shift: float = 0.0):
+    """The data of `small` with more examples for each of its clients, and two more clients."""
+    x, y, client = small.arrays(clients, rows, seed=1)
+    return x + shift, y, client
+
+
+@pytest.fixture(scope="module")
+def begun():
+    return fit(FAST, small.arrays())
+
+
+def same(one, other) -> bool:
+    return one.labels == other.labels and all(torch.equal(one.models[name], other.models[name]) for name in one.models)
+
+
+def test_a_run_goes_on_with_more_examples_and_new_clients(begun):
+    seen = []
+    run = begun.refresh(grown(), rounds=2, callbacks=lambda row: seen.append(row))
+    assert set(begun.labels) < set(run.labels)
+    assert len(run.names) == 8
+    assert [row["clock"] for row in run.history] == [1, 2, 3, 4, 5, 6]
+    assert [row["round"] for row in seen] == [1, 2]
+    joined = {str(run.names.index(name)) for name in ("6", "7")}
+    assert joined <= set(seen[0]["moves"])  # they get their clusters in the first round
+    assert labels_after(run.history, 4, 8) == [begun.labels.get(name, -1) for name in run.names]
+    assert labels_after(run.history, 6, 8) == run.snapshot.labels.tolist()
+    assert run.ledger.bytes_up > begun.ledger.bytes_up
+    assert run.ledger.rounds == begun.ledger.rounds + 2
+    assert run.config["record"]["refreshed"] == [{"clock": 4, "data": begun.config["record"]["data"]}]
+    assert run.config["record"]["data"] != begun.config["record"]["data"]
+    assert run.refresh(grown(), rounds=1).snapshot.clock == 7
+
+
+def test_features_stay_standardised_as_they_were(begun):
+    run = begun.refresh(grown(shift=1000.0), rounds=1)
+    assert all(torch.equal(a, b) for a, b in zip(run.standard, begun.standard, strict=True))
+
+
+def test_what_was_learned_is_where_it_goes_on(begun):
+    """One tiny step from the old models, on the same data, ends near them, with the labels they had."""
+    slow = corymb.IFCA(k=2, rounds=4, local=Descent(lr=1e-6, steps=1))
+    run = begun.refresh(small.arrays(), rounds=1, algorithm=slow)
+    assert run.labels == begun.labels
+    assert all(torch.allclose(run.models[name], begun.models[name], atol=1e-4) for name in run.models)
+
+
+def test_a_loaded_run_goes_on_alike_and_can_be_resumed(begun, tmp_path):
+    want = begun.refresh(grown(), rounds=3)
+    begun.save(tmp_path / "begun")
+    loaded = corymb.Run.load(tmp_path / "begun")
+    stopped = loaded.refresh(grown(), rounds=3, out=tmp_path / "refreshed", callbacks=stop_at(6))
+    assert (stopped.stopped, len(stopped.history)) == ("callback", 6)
+    again = corymb.Run.load(tmp_path / "refreshed")
+    algorithm = corymb.IFCA(k=2, rounds=3, local=FAST.local)
+    got = fit(algorithm, grown(), resume=tmp_path / "refreshed")
+    assert same(got, want)
+    assert [row["clock"] for row in again.history] == [1, 2, 3, 4, 5, 6]
+    assert [row["moves"] for row in got.history] == [row["moves"] for row in want.history]
+    assert got.config["record"]["refreshed"] == want.config["record"]["refreshed"]
+
+
+def stop_at(clock):
+    def stop(row):
+        if row["clock"] == clock:
+            raise corymb.StopRun
+
+    return stop
+
+
+def test_clients_that_are_gone_are_named(begun, caplog):
+    x, y, client = small.arrays()
+    with caplog.at_level(logging.WARNING):
+        run = begun.refresh((x[client > 1], y[client > 1], client[client > 1]), rounds=1)
+    assert "2 clients of the run not in the new data" in caplog.text
+    assert run.names == ("2", "3", "4", "5")
+    assert labels_after(run.history, 4, 4) == [begun.labels[name] for name in run.names]
+
+
+def test_data_without_a_class_that_the_run_has_keep_their_classes(begun):
+    x, y, client = small.arrays()
+    run = begun.refresh((x[y == 1], y[y == 1], client[y == 1]), rounds=1)
+    assert run.schema.classes == ("0", "1")
+    assert run.metrics["train_loss"] > 0
+
+
+def test_models_that_stay_with_clients_go_on_in_the_run_itself(tmp_path):
+    alone = corymb.Alone(rounds=3, local=Descent(lr=0.3, steps=5))
+    run = fit(alone, small.arrays(), out=tmp_path / "alone")
+    on = run.refresh(small.arrays(), rounds=2)
+    want = fit(corymb.Alone(rounds=5, local=alone.local), small.arrays())
+    x = small.arrays()[0][:5]
+    assert len(on.history) == 5
+    for client in range(6):
+        assert (on.predict_proba(x, client=client) == want.predict_proba(x, client=client)).all()
+    with pytest.raises(InvalidInput, match="only the run itself"):
+        corymb.Run.load(tmp_path / "alone").refresh(small.arrays())
+    with pytest.raises(InvalidInput, match=r"cannot come or go .* same 6 clients \(6, 7\)"):
+        run.refresh(grown())
+
+
+def test_a_model_of_ones_own_is_asked_for_again(tmp_path):
+    def model():
+        return nn.Linear(2, 2)
+
+    run = fit(FAST, small.arrays(), model, out=tmp_path / "run")
+    want = run.refresh(small.arrays(), rounds=1)
+    loaded = corymb.Run.load(tmp_path / "run")
+    with pytest.raises(InvalidInput, match=r"give it again, model="):
+        loaded.refresh(small.arrays(), rounds=1)
+    assert same(loaded.refresh(small.arrays(), rounds=1, model=model), want)
+
+
+WRONG = {
+    "another class": (lambda x, y, c: (x, np.where(y, "yes", "no"), c), "class 'no' that the run does not know"),
+    "other features": (lambda x, y, c: (np.hstack([x, x]), y, c), r"features \(4,\), those of the run \(2,\)"),
+    "another task": (lambda x, y, c: (x, y + 0.5, c), "task regression, those of the run classification"),
+}
+
+
+@pytest.mark.parametrize(("change", "line"), WRONG.values(), ids=WRONG)
+def test_data_of_another_kind_are_refused_in_a_line(change, line, begun):
+    with pytest.raises(InvalidInput, match=line):
+        begun.refresh(change(*small.arrays()))
+
+
+def test_what_has_no_further_rounds_is_refused_in_a_line():
+    run = fit(corymb.SRFCA(rounds=1, refinements=1), as_dataset(small.arrays(), seed=0))
+    with pytest.raises(InvalidInput, match="cannot go on from 1 to 2 rounds"):
+        run.refresh(small.arrays())
