@@ -25,7 +25,7 @@ def pictures(clients: int = 1200, each: int = 200):
     rng = np.random.default_rng(0)
     x = rng.random((clients * each, 784), dtype=np.float32)
     client = np.repeat(np.arange(clients), each)
-    return corymb.FederatedDataset.from_arrays(x, rng.integers(0, 10, len(x)), client, test=0)
+    return corymb.FederatedDataset.from_arrays(x, rng.integers(0, 10, len(x)), client, test=0, scale="none")
 
 
 def cases(demo_only: bool):

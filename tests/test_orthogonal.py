@@ -11,7 +11,6 @@ from corymb.orthogonal import (
     orthonormal,
     pair_products,
     points_and_pairs,
-    power_iteration,
     random_bases,
 )
 
@@ -112,19 +111,3 @@ def test_without_a_gap_lemma_5_holds(d, data, size, seed):
     basis = iterate(torch.tensor(x.T @ x + noise), k, steps, seed).numpy()
     missed = np.linalg.norm(x.T - basis @ (basis.T @ x.T), axis=0)
     assert missed.max() <= 3 * np.sqrt(size)
-
-
-@given(k=st.integers(1, 6), seed=SEEDS)
-def test_power_iteration_finds_the_leading_direction(k, seed):
-    rng = np.random.default_rng(seed)
-    vectors = np.linalg.qr(rng.normal(size=(k, k)))[0]
-    matrix = torch.tensor(vectors @ np.diag([3.0, *rng.uniform(-1, 1, size=k - 1)]) @ vectors.T)
-    vector, value = power_iteration(matrix, torch.tensor(rng.normal(size=k)), 60)
-    assert abs(float(vector @ torch.tensor(vectors[:, 0]))) > 1 - 1e-9
-    assert abs(float(value) - 3) < 1e-9
-
-
-def test_power_iteration_on_nothing_is_nothing():
-    vector, value = power_iteration(torch.zeros(2, 2), torch.ones(2), 5)
-    assert torch.isfinite(vector).all()
-    assert float(value) == 0

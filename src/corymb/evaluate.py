@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from corymb.core.client import Client, ClientFn, Objective, Served, Share, on_client
+from corymb.clustering.agreement import agreement
+from corymb.core.client import Client, ClientFn, Examples, Objective, Served, Share, on_client
 from corymb.core.federation import Cohort, Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.local import losses_of, scores, served_loss, served_predictions, served_score
@@ -116,9 +117,13 @@ def evaluate(
     *,
     truth: Tensor | None = None,
     true_parameters: Params | None = None,
+    classes: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Every metric that can be had of a snapshot, by name. Changes nothing: neither the run nor client memory."""
-    return score(fed, algorithm, snapshot, truth=truth, true_parameters=true_parameters).metrics
+    """Every metric that can be had of a snapshot, by name. Changes nothing: neither the run nor client memory.
+
+    `classes` are the names of examples' labels: the true clusters of an algorithm that clusters examples.
+    """
+    return score(fed, algorithm, snapshot, truth=truth, true_parameters=true_parameters, classes=classes).metrics
 
 
 def score(
@@ -129,6 +134,7 @@ def score(
     truth: Tensor | None = None,
     true_parameters: Params | None = None,
     trivial: Tensor | None = None,
+    classes: Sequence[str] = (),
 ) -> Evaluation:
     """As `evaluate`, with every client's own score: one question to the clients gives both.
 
@@ -144,7 +150,9 @@ def score(
     not_scored = [fed.names[place] for place in (~replies.clients.mask).nonzero().flatten().tolist()]
     if not_scored:
         metrics = {name: _worst(fed.objective, name) for name in metrics}
-    if truth is not None:
+    if hasattr(algorithm, "label_points"):
+        metrics |= point_metrics(fed, algorithm, snapshot, classes)
+    elif truth is not None:
         metrics |= cluster_metrics(snapshot.labels, truth)
     if true_parameters is not None:
         metrics |= parameter_metrics(snapshot.models, true_parameters)
@@ -263,6 +271,40 @@ def every_loss(fed: Federation, models: Params) -> Tensor:
     """n k: the training loss of every model at every client, NaN for clients that gave none. Changes nothing."""
     replies = fed.evaluation().clients.map(losses_of, models)
     return replies.clients.put(torch.full((len(fed.names), count(models)), torch.nan), replies.value.cpu())
+
+
+# ---- every example's cluster against its true one
+
+
+@on_client
+def count_points(
+    client: Client, models: Params, *, label: ClientFn[..., Tensor], prior: bool, classes: int
+) -> Share[tuple[()]]:
+    """How many training and test examples are in each pair of cluster and true cluster."""
+    return Share(
+        {
+            part: _pairs_of(label(client, models, on, prior=prior), on, count(models), classes)
+            for part, on in (("train", client.train), ("test", client.test))
+        },
+        weight=client.train.weight.new_ones(1),
+    )
+
+
+def _pairs_of(labels: Tensor, on: Examples, k: int, classes: int) -> Tensor:
+    cluster = labels == torch.arange(k, device=labels.device)[:, None]  # k m
+    true = on.y == torch.arange(classes, device=labels.device)[:, None]
+    return (cluster * on.weight) @ true.to(on.weight).mT
+
+
+def point_metrics(fed: Federation, algorithm: Any, snapshot: Snapshot, classes: Sequence[str]) -> dict[str, float]:
+    """How well examples' clusters agree with their classes; nothing where they have none."""
+    if not classes:
+        return {}
+    options = {"label": algorithm.label_points, "prior": algorithm.prior, "classes": len(classes)}
+    tables = fed.evaluation().clients.sum(count_points, snapshot.models, **options).value.total
+    metrics = agreement(tables["train"][0].double().cpu(), classes)
+    tested = tables["test"][0].double().cpu()
+    return metrics | (agreement(tested, classes, "test_") if float(tested.sum()) else {})
 
 
 # ---- against true clusters

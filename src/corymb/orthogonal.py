@@ -77,13 +77,3 @@ def points_and_pairs(real: Tensor, pairs: int | None = None) -> tuple[Tensor, Te
         return torch.where(m > 1, m, 0), m * (m - 1)
     used = 2 * (m // 2).clamp_max(pairs)
     return used, used
-
-
-def power_iteration(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """The leading eigenvector of a symmetric matrix, and its Rayleigh quotient."""
-    tiny = torch.finfo(matrix.dtype).tiny
-    vector = start / start.norm().clamp_min(tiny)
-    for _ in range(steps):
-        vector = matrix @ vector
-        vector = vector / vector.norm().clamp_min(tiny)
-    return vector, vector @ (matrix @ vector)

@@ -6,7 +6,7 @@ allowed on the way in and become tensors (`as_tensors`) before they leave a clie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -120,6 +120,21 @@ def stack(trees: Sequence[T]) -> T:
 def concat(trees: Sequence[T]) -> T:
     """Trees of rows, one after another."""
     return trees[0] if len(trees) == 1 else tree_map(lambda *rows: torch.cat(rows), trees[0], *trees[1:])
+
+
+def prefixed(prefix: str, params: Params) -> Params:
+    """The same tensors under longer names: one dict can then hold several models.
+
+    >>> prefixed("one", {"weight": torch.ones(2)})
+    {'one/weight': tensor([1., 1.])}
+    """
+    return {f"{prefix}/{name}": value for name, value in params.items()}
+
+
+def part_of(params: Mapping[str, Tensor], prefix: str) -> Params:
+    """What `prefixed` put there, under its own names."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): value for name, value in params.items() if name.startswith(start)}
 
 
 def add(tree: T, other: T, alpha: float | Tensor = 1.0) -> T:

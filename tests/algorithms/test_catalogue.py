@@ -28,7 +28,7 @@ def test_every_note_is_explained(name):
 
 
 def test_notes_that_no_tiny_run_has_are_explained_too():
-    assert {"collapse", "repairs", "restart_losses", "silhouette_by_k"} <= set(CATALOGUE["ifca"].notes)
+    assert {"collapse", "repairs", "restart_losses", "gain_by_cluster"} <= set(CATALOGUE["ifca"].notes)
     assert {"gap", "chance", "warning"} <= set(CATALOGUE["sr-fca"].notes)
 
 

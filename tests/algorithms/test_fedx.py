@@ -13,6 +13,7 @@ from corymb.core.snapshot import Snapshot
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
+from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput
 from tests import tiny
 
@@ -92,6 +93,59 @@ def test_fedprox_is_the_same_for_clients_with_more_and_with_fewer_examples_than_
 def test_the_step_is_one_on_half_the_mean_square_with_and_without_the_half():
     results = [after(FedX(rounds=3), world(half=half)[1]).models for half in (True, False)]
     assert tiny.farthest(*results) < 1e-12
+
+
+def test_the_temperature_is_one_of_half_the_mean_square_too():
+    soft = FedX(rounds=3, assignment="soft", temperature=20.0)
+    one, other = (after(soft, world(half=half)[1]) for half in (True, False))
+    assert tiny.farthest(one.models, other.models) < 1e-12
+    assert tiny.farthest(one.shares, other.shares) < 1e-12
+
+
+def test_standardising_changes_the_step_of_neither():
+    """A wrapper around the objective must not hide that its loss is (or is not) half of the square."""
+    data = tiny.regression(SIZES, TRUTH, d=2)
+    units = Standard(torch.zeros(2), torch.ones(2), torch.zeros(()), torch.ones(()))
+    plain, wrapped = (
+        after(FedX(rounds=3), tiny.federation("vectorised", objective, data)).models
+        for objective in (LinearRegression(2, dtype=tiny.DOUBLE.dtype), Standardised(LinearRegression(2), units))
+    )
+    assert tiny.farthest(plain, wrapped) < 1e-12
+
+
+@pytest.mark.parametrize("engine", tiny.ENGINES)
+@pytest.mark.parametrize("half", [True, False])
+def test_a_whitened_round_by_hand(engine, half):
+    data, fed = world(engine, half=half)
+    want, total = START.numpy().copy(), sum(SIZES)
+    second = sum(x.T @ x for x, _ in examples(data)) / total
+    for x, y in examples(data):
+        label = np.argmin([np.sum((y - x @ theta) ** 2) for theta in START.numpy()])
+        want[label] -= np.linalg.solve(second, x.T @ (x @ START[label].numpy() - y)) / total
+    got = after(FedX(rounds=1, refinement="whitened"), fed).models["weight"].numpy()
+    assert np.abs(got - want).max() < 1e-10
+
+
+def test_whitened_rounds_reach_least_squares_whatever_the_units():
+    data = tiny.regression((30, 40), (0, 0), d=3)
+    data.train.x[:, 0] *= 1000
+    data.train.x[:, 1] += 50
+    fed = tiny.federation("vectorised", LinearRegression(3, dtype=torch.float64), data)
+    at = after(FedX(rounds=20, refinement="whitened"), fed, torch.zeros(1, 3, dtype=torch.float64))
+    best = torch.linalg.lstsq(data.train.x, data.train.y).solution
+    assert tiny.farthest(at.models["weight"][0], best) < 1e-6 * float(best.abs().max())
+
+
+def test_a_linear_layer_is_a_linear_model():
+    data = tiny.regression((30, 40), (0, 0), d=3)
+    objective = Regression(Network(mlp(3, [], 1), dtype=torch.float64))
+    fed = tiny.federation("vectorised", objective, data)
+    models = list(drive(FedX(k=1, rounds=3, refinement="whitened"), fed))[-1].models
+    x = torch.cat([data.train.x, torch.ones(70, 1).double()], 1)
+    best = torch.linalg.lstsq(x, data.train.y).solution
+    assert tiny.farthest(objective.linear.coefficients(models)[0], best) < 1e-9
+    assert tiny.farthest(objective.linear.parameters(objective.linear.coefficients(models)), models) == 0
+    assert Regression(Network(mlp(3, [4], 1))).linear is None
 
 
 def test_as_a_mean_over_members_that_count_alike_it_is_ifca():

@@ -118,10 +118,10 @@ def test_a_start_from_loss_vectors_asks_no_more_than_participants(data):
         assert int((at.labels >= 0).sum()) == 24  # others' numbers mean other models now
 
 
-@pytest.mark.parametrize("more", [{"participants": 0.5}, {"init": "one-shot"}, {"init": "loss-vectors"}])
-def test_a_number_of_clusters_to_be_found_goes_with_neither_participants_nor_another_start(more):
-    with pytest.raises(InvalidInput, match="k='auto' asks every client and is a start by itself"):
-        IFCA(k="auto", **more)
+@pytest.mark.parametrize("init", ["one-shot", "loss-vectors"])
+def test_a_number_of_clusters_to_be_found_goes_with_no_other_start(init):
+    with pytest.raises(InvalidInput, match="k='auto' is a start by itself: leave init out, or give k"):
+        IFCA(k="auto", init=init)
 
 
 @pytest.mark.parametrize(

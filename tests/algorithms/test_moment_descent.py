@@ -13,6 +13,8 @@ from corymb.algorithms import IFCA, moment_descent
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts import moments
+from corymb.algorithms.parts.options import wrapped
+from corymb.algorithms.parts.regression import whitening
 from corymb.core.driver import drive
 from corymb.core.federation import Each, Federation, TooFewReplies
 from corymb.core.snapshot import Snapshot, planned_rounds
@@ -26,6 +28,7 @@ from corymb.settings import InvalidInput, from_dict, to_dict
 from tests import tiny
 from tests.test_orthogonal import angle
 
+AS_IN_THE_PAPER = {"whiten": False, "iterations": 5, "then": None}
 FAST = FedX(rounds=30, averaging="members")  # a third of the rounds that the paper's average takes
 
 
@@ -84,7 +87,7 @@ def test_one_pair_a_client_is_too_few_for_the_first_setting(caplog):
     """A test of the test above: it must be able to fail."""
     data = mixed_regression(0)
     with caplog.at_level(logging.WARNING):
-        first = last(MomentDescent(k=3, pairs=1, then=None), federation(data))
+        first = last(MomentDescent(k=3, pairs=1, **AS_IN_THE_PAPER), federation(data))
     assert fails(first, data)
     assert "the panel has 200 pairs of points" in caplog.text
 
@@ -93,23 +96,20 @@ def test_without_the_sign_rule_anchors_get_lost(monkeypatch):
     """A test of the test above: it must be able to fail."""
     monkeypatch.setattr(moments, "oriented", lambda direction, towards: direction)
     data = mixed_regression(0)
-    assert fails(last(MomentDescent(k=3, then=None), federation(data)), data)
+    assert fails(last(MomentDescent(k=3, **AS_IN_THE_PAPER), federation(data)), data)
 
 
-def test_any_start_has_the_same_outcome():
-    """θ_0 anywhere in the ball of radius R = 3, where the true parameters have norms around 1."""
+@pytest.mark.parametrize("radius", [0.0, 1.0, 3.0, 30.0, 1000.0])
+def test_any_start_has_the_same_outcome(radius):
+    """θ_0 in random directions and very far away, where the true parameters have norms around 1."""
     data = small(n=90, m=60, d=12)
-    fed, floor = federation(data), None
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        direction = torch.randn(12, dtype=torch.float64, generator=rng)
-        radius = 3 * torch.rand((), dtype=torch.float64, generator=rng) ** (1 / 12)
-        start = at_models((radius * direction / direction.norm())[None], len(data))
-        first = last(MomentDescent(k=3, iterations=8, subspace_steps=6, then=None), fed, start)
-        assert first.notes["groups"] == 3
-        assert anchor_errors(first, data).max() < separation(data) / 2
-        floor = floor or oracle(data, fed)
-        assert error(last(FAST, fed, first.handover()), data) < 1.05 * floor
+    fed = federation(data)
+    direction = torch.randn(12, dtype=torch.float64, generator=torch.Generator().manual_seed(int(radius)))
+    start = at_models((radius * direction / direction.norm())[None], len(data))
+    first = last(MomentDescent(k=3, subspace_steps=6, then=None), fed, start)
+    assert first.notes["groups"] == 3
+    assert anchor_errors(first, data).max() < separation(data) / 2
+    assert error(last(FAST, fed, first.handover()), data) < 1.05 * oracle(data, fed)
 
 
 @pytest.mark.parametrize("k", [2, 5])
@@ -122,12 +122,12 @@ def test_other_numbers_of_clusters(k):
 
 
 def test_another_covariance_in_every_cluster():
-    """α = 0.6, β = 1.4: the step is α/2β² of what it is for standard features, and there must be more of them."""
+    """Eigenvalues from 0.6 to 1.4: what is white for everybody is not white in a cluster."""
     rng = np.random.default_rng(0)
     turned = [np.linalg.qr(rng.normal(size=(20, 20)))[0] for _ in range(3)]
     data = small(covariances=[q @ np.diag(np.linspace(0.6, 1.4, 20)) @ q.T for q in turned])
     fed = federation(data)
-    first = last(MomentDescent(k=3, spectrum=(0.6, 1.4), iterations=25, subspace_steps=6, then=None), fed)
+    first = last(MomentDescent(k=3, subspace_steps=6, then=None), fed)
     assert first.notes["groups"] == 3
     assert anchor_errors(first, data).max() < separation(data) / 2
     assert error(last(FAST, fed, first.handover()), data) < 1.05 * oracle(data, fed)
@@ -154,21 +154,20 @@ def test_five_hundred_features():
 
 
 @pytest.mark.parametrize(
-    ("features", "spectrum"),
-    [(Polynomial(degree=2, basis="hermite"), (1.0, 1.0)), (RandomFourier(width=15, scale=0.3), (1 / 15, 1 / 15))],
-    ids=["polynomial", "random Fourier"],
+    "features",
+    [Polynomial(degree=2, basis="hermite"), Polynomial(degree=2), RandomFourier(width=15, scale=0.3)],
+    ids=["Hermite", "monomials", "random Fourier"],
 )
-def test_nonlinear_features(features, spectrum):
+def test_nonlinear_features(features):
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.normal(size=(100 * 40, 4)))
     phi = features(x)
     truth = torch.arange(100) % 2
-    theta = torch.tensor(rng.normal(size=(2, phi.shape[1]))) / spectrum[0] ** 0.5
+    theta = torch.tensor(rng.normal(size=(2, phi.shape[1]))) / phi.square().mean().sqrt()
     y = (phi * theta[truth.repeat_interleave(40)]).sum(1) + 0.1 * torch.tensor(rng.normal(size=len(x)))
     data = tiny.clients(x, y, [40] * 100)
     fed = federation(data, features=features)
-    second = FedX(rounds=200, averaging="members", local=Descent(lr=0.045 / spectrum[1], steps=5))
-    at = last(MomentDescent(k=2, spectrum=spectrum, then=second), fed)
+    at = last(MomentDescent(k=2, then=FedX(refinement="whitened", rounds=60)), fed)
     assert parameter_metrics(at.models, {"weight": theta})["parameter_error"] < 0.05 * float(torch.pdist(theta))
     assert len({(a, b) for a, b in zip(at.labels.tolist(), truth.tolist(), strict=True)}) == 2
 
@@ -193,7 +192,7 @@ def test_orthogonal_iteration_through_the_door_is_numpys_svd(n, d, k, seed):
     k = min(k, d)
     data = tiny.regression(rng.integers(2, 12, size=n).tolist(), rng.integers(k, size=n).tolist(), d=d, seed=seed)
     theta = rng.normal(size=d)
-    algorithm = MomentDescent(k=k, iterations=1, subspace_steps=40, anchors=k, points=2, then=None)
+    algorithm = MomentDescent(k=k, iterations=1, subspace_steps=24, anchors=k, points=2, whiten=False, then=None)
     start = at_models(torch.tensor(theta)[None], n)
     found = list(drive(algorithm, federation(data), start))[-2].carry
     for anchor, basis in zip(found["anchors"].tolist(), found["bases"].numpy(), strict=True):
@@ -223,7 +222,7 @@ def test_anchors_that_take_turns_find_the_same(monkeypatch):
 def test_a_step_by_hand():
     """The anchor moves by σ/2 along the leading direction inside the subspace, towards its mean residual."""
     data = small(n=20, d=5)
-    snapshots = list(drive(MomentDescent(k=2, iterations=1, anchors=4, then=None), federation(data)))
+    snapshots = list(drive(MomentDescent(k=2, iterations=1, anchors=4, whiten=False, then=None), federation(data)))
     before, after = snapshots[-2].carry, snapshots[-1].carry
     for i, anchor in enumerate(before["anchors"].tolist()):
         rows = slice(int(data.train.offsets[anchor]), int(data.train.offsets[anchor + 1]))
@@ -271,6 +270,71 @@ def test_fresh_panels_and_points():
     assert anchor_errors(moves[-1], data).max() < separation(data) / 2
 
 
+# ---- what the data say of the models
+
+
+def judged(caplog, asked, *, rounds=40, **data):
+    with caplog.at_level(logging.WARNING):
+        at = last(MomentDescent(k=asked, then=FedX(refinement="whitened", rounds=rounds)), federation(small(**data)))
+    return at.notes
+
+
+def test_a_right_result_is_judged_right(caplog):
+    notes = judged(caplog, 3)
+    assert notes["mixed_groups"] == notes["same_groups"] == []
+    assert notes["unsure"] == 0
+    assert not caplog.records
+
+
+def test_too_few_groups_are_said(caplog):
+    notes = judged(caplog, 2)
+    assert len(notes["mixed_groups"]) == 1
+    assert "is not one: its clients' own models are" in caplog.text
+    assert "Ask for more groups (k)" in caplog.text
+
+
+def test_groups_where_there_is_one_are_said(caplog):
+    data = small(k=1)
+    with caplog.at_level(logging.WARNING):
+        at = last(MomentDescent(k=2, then=None), federation(data))
+        assert at.notes["groups"] == 1
+        assert "the anchors form 1 groups, not k = 2" in caplog.text
+    assert judged(caplog, 2, k=1)["same_groups"] == [[0, 1]]
+    assert "groups 0 and 1 cannot be told apart" in caplog.text
+
+
+def test_as_many_anchors_as_clusters_can_be_as_many_groups():
+    data = small(k=2, n=60, m=60, d=6)
+    at = last(MomentDescent(k=2, anchors=2, then=None), federation(data), seed=1)
+    own = data.truth[at.carry["anchors"]]
+    assert at.notes["groups"] == len(own.unique()) == 2
+
+
+def test_ifca_passes_settings_on():
+    inside = wrapped(IFCA(k=2, init=MomentDescent(anchors=9, iterations=4)))
+    assert inside.first == MomentDescent(k=2, anchors=9, iterations=4, then=None)
+    assert wrapped(IFCA(k=2, init="moment-descent")).first == MomentDescent(k=2, then=None)
+
+
+@pytest.mark.parametrize("d", [7, 600])
+def test_whitening_is_the_root_of_the_second_moment(d, monkeypatch):
+    """All of it, in parts where a reply would be long, or only its leading directions where there are many."""
+    monkeypatch.setattr(whitening, "NUMBERS", 20)
+    data = small(n=20, m=40, d=d)
+    data.train.x[:, 0] *= 50
+    data.train.x[:, 1] += 3
+    found = whitening.whitening_of(federation(data), torch.zeros(d).double())
+    second = (data.train.x.mT @ data.train.x / len(data.train.x)).double()
+    white = found.root @ second @ found.root
+    assert tiny.farthest(found.kept, torch.eye(d).double()) < 1e-6
+    if d == 7:
+        assert tiny.farthest(white, torch.eye(d).double()) < 1e-4
+        best = torch.linalg.lstsq(data.train.x, data.train.y).solution.double()
+        assert tiny.farthest(found.pooled, best) < 1e-3
+    else:
+        assert float(torch.linalg.eigvalsh(white).max()) < 2  # a step of 1 is stable
+
+
 # ---- what crosses the door
 
 
@@ -300,7 +364,9 @@ def test_only_sums_over_the_panel_reach_the_algorithm(monkeypatch, engine, subsp
     fed = federation(data, engine=engine)
     algorithm = MomentDescent(k=2, iterations=2, subspace=subspace, subspace_steps=2, anchors=4, then=FedX(rounds=2))
     list(drive(algorithm, fed))
-    assert {name for _, name, _, _ in spy.seen} == {"multiply", "move", "choose_and_work", "curvature"}
+    assert {name for _, name, _, _ in spy.seen} == {
+        *("send_second_moments", "multiply", "move", "choose_and_work", "curvature", "judge")
+    }
     for verb, _, (estimates, bases, own), replies in spy.of("multiply"):
         assert verb == "sum"
         assert len(replies.clients) == 15
@@ -330,7 +396,7 @@ def test_panel_clients_see_estimates_with_two_draws_of_noise_of_their_own(monkey
     spy = Spy(monkeypatch)
     data = small()
     fed = federation(data)
-    snapshots = list(drive(MomentDescent(k=3, noise=0.1, iterations=2, subspace_steps=2, then=None), fed))
+    snapshots = list(drive(MomentDescent(k=3, noise=0.1, iterations=2, subspace_steps=2, whiten=False, then=None), fed))
     first, again, second, _ = (args[0].rows for _, _, args, _ in spy.of("multiply"))
     clean = snapshots[0].carry["estimates"]
     draws = (first - clean) / 0.1  # n 2 a d
@@ -428,7 +494,7 @@ def test_it_wants_a_linear_model():
     network = tiny.federation(
         "vectorised", Regression(Network(mlp(3, [4], 1), dtype=torch.float64)), tiny.regression((30,) * 12)
     )
-    with pytest.raises(InvalidInput, match="mixed linear regression"):
+    with pytest.raises(InvalidInput, match="Moment descent is for linear regression"):
         list(drive(MomentDescent(k=2), network))
 
 
@@ -456,7 +522,13 @@ def test_settings_travel_as_plain_values():
         assert from_dict(MomentDescent, to_dict(algorithm)) == algorithm
 
 
-def test_the_defaults_of_the_paper_s_first_setting():
+def test_the_defaults():
     algorithm = MomentDescent()
-    assert (algorithm.k, algorithm.iterations, algorithm.then.local) == (3, 5, Descent(lr=0.045, steps=5))
-    assert planned_rounds(algorithm) == 5 * 11 + algorithm.then.rounds
+    assert (algorithm.k, algorithm.iterations, algorithm.whiten, algorithm.then.refinement) == (
+        3,
+        None,
+        True,
+        "whitened",
+    )
+    assert planned_rounds(algorithm) == 40 * 11 + algorithm.then.rounds
+    assert planned_rounds(MomentDescent(iterations=5, then=None)) == 5 * 11

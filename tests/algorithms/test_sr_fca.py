@@ -35,8 +35,12 @@ TRUTH = (0, 1, 0, 1, 0, 0, 1)
 SIZES = (16, 19, 22, 17, 16, 18, 20)
 ALONE, LINE = Descent(lr=0.05, steps=60), Descent(lr=0.05, steps=2)
 QUICK = SRFCA(alone=ALONE, rounds=3, local=LINE, refinements=2, threshold=0.5, distance="l2")
-DIGITS = SRFCA(alone=Descent(lr=0.3, steps=100), rounds=3, local=Descent(lr=0.3, steps=10), refinements=1)
-REGRESSION = SRFCA(distance="l2", alone=Descent(lr=0.05, steps=150), rounds=15, local=Descent(lr=0.05, steps=5))
+DIGITS = SRFCA(
+    threshold="gap", alone=Descent(lr=0.3, steps=100), rounds=3, local=Descent(lr=0.3, steps=10), refinements=1
+)
+REGRESSION = SRFCA(
+    threshold="gap", distance="l2", alone=Descent(lr=0.05, steps=150), rounds=15, local=Descent(lr=0.05, steps=5)
+)
 
 
 def lines(engine: str = "vectorised", **options) -> Federation:
@@ -314,8 +318,8 @@ def test_clusters_may_have_spread_within_on_a_window_of_thresholds():
     assert all(right[threshold] == 1.0 for threshold in (0.4, 0.55, 0.7)), right
     assert right[0.2] < 1
     assert right[2.0] == 0.0
-    auto = stages_of(REGRESSION, fed)
-    assert misclustering(auto["refine-2"], data.truth) == 0
+    gap = stages_of(REGRESSION, fed)
+    assert misclustering(gap["refine-2"], data.truth) == 0
 
 
 def test_a_merged_model_is_the_mean_of_its_parts_and_small_clusters_are_dissolved():
@@ -343,12 +347,10 @@ def test_a_merged_model_is_the_mean_of_its_parts_and_small_clusters_are_dissolve
     "algorithm",
     [
         replace(QUICK, finish=FedAvg(rounds=2, local=LINE)),
-        replace(
-            QUICK, distance="losses", threshold="auto", averaging="gradients", local=Descent(lr=0.05), diameter=9.0
-        ),
+        replace(QUICK, distance="losses", threshold="gap", averaging="gradients", local=Descent(lr=0.05), diameter=9.0),
         replace(QUICK, components="pivot", warm=True, participants=2, least=1, threshold=0.3, distance="l1"),
     ],
-    ids=["finish", "auto", "pivot"],
+    ids=["finish", "gap", "pivot"],
 )
 def test_a_run_goes_on_from_any_snapshot_of_any_stage(engine, algorithm):
     fed = lines(engine)
@@ -405,7 +407,7 @@ def test_the_ledger_is_what_the_paper_counts():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"threshold": 0.0}, "threshold must be positive or 'auto'"),
+        ({"threshold": 0.0}, "threshold must be positive, 'auto' or 'gap'"),
         ({"least": 0}, "least must be at least 1"),
         ({"refinements": -1}, "refinements must not be negative"),
         ({"trim": 0.5}, "trim must be at least 0 and below 1/2"),
@@ -472,7 +474,9 @@ def test_refinement_gains_what_the_papers_table_5_gains():
 def test_the_clusters_of_rotated_images_are_found(source, seed):
     data = rotated(*source.load(), clients=100, per_client=200, seed=seed, flat=True)
     fed = Federation(VectorisedEngine(Classification(Network(mlp(784, [200], 10)), 10), data))
-    algorithm = SRFCA(alone=Descent(lr=0.1, steps=100), local=Descent(lr=0.1, steps=10), rounds=3, refinements=1)
+    algorithm = SRFCA(
+        threshold="gap", alone=Descent(lr=0.1, steps=100), local=Descent(lr=0.1, steps=10), rounds=3, refinements=1
+    )
     got = stages_of(algorithm, fed, seed=seed)
     assert got["refine-1"].k == 4
     assert misclustering(got["refine-1"], data.truth) == 0

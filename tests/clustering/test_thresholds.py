@@ -154,7 +154,7 @@ def test_clients_that_are_all_the_same_are_one_group():
 
 def test_the_evidence_is_kept_and_nothing_found_is_said(caplog):
     lengths = torch.cdist(*[cloud(0, [10, 10])] * 2)
-    value, notes = settle_threshold("auto", lengths, KEY, least=2, squared=False)
+    value, notes = settle_threshold("gap", lengths, KEY, least=2, squared=False)
     assert notes["threshold"] == value
     assert len(notes["merge_heights"]) == 19
     assert sum(notes["distance_counts"]) == 20 * 19 / 2
@@ -164,6 +164,6 @@ def test_the_evidence_is_kept_and_nothing_found_is_said(caplog):
     given_value, notes = settle_threshold(3.0, lengths, KEY, least=2, squared=False)
     assert given_value == notes["threshold"] == 3.0
     with caplog.at_level(logging.WARNING):
-        _, notes = settle_threshold("auto", lengths[:10, :10], KEY, least=2, squared=False)
+        _, notes = settle_threshold("gap", lengths[:10, :10], KEY, least=2, squared=False)
     assert "show no clusters" in notes["warning"]
     assert "show no clusters" in caplog.text

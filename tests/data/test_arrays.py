@@ -46,10 +46,21 @@ def test_the_test_examples_by_mask_or_apart():
     assert texts.test.y.tolist() == [1]
 
 
-def test_bytes_are_pixels():
-    data = from_arrays(np.full((2, 3, 3), 51, dtype=np.uint8), [0, 1], [0, 0], test=0)
-    assert data.features == (3, 3)
-    assert data.train.x.unique().tolist() == pytest.approx([0.2])
+def test_the_shape_decides_what_is_a_picture_and_not_the_type():
+    pictures = np.full((2, 3, 3), 51, dtype=np.uint8)
+    for kind in (np.uint8, np.float64, np.int32):
+        data = from_arrays(pictures.astype(kind), [0, 1], [0, 0], test=0)
+        assert data.features == (1, 3, 3)
+        assert data.train.x.unique().tolist() == pytest.approx([0.2])
+        assert not data.standardise
+        table = from_arrays(pictures.reshape(2, 9).astype(kind), [0, 1], [0, 0], test=0)
+        assert table.train.x.unique().tolist() == [51]
+        assert table.standardise
+    flat = from_arrays(pictures.reshape(2, 9), [0, 1], [0, 0], test=0, scale="pixels")
+    assert flat.train.x.unique().tolist() == pytest.approx([0.2])
+    windows = from_arrays(pictures, [0, 1], [0, 0], test=0, scale="standard")
+    assert (windows.features, windows.standardise, float(windows.train.x.max())) == ((3, 3), True, 51)
+    assert from_arrays(pictures, [0, 1], [0, 0], test=0, standardise=False).preparation.scale == "none"
 
 
 def test_the_given_array_is_not_written_to():
@@ -68,16 +79,26 @@ def test_the_given_array_is_not_written_to():
         ((X, Y, [0.0] * 4), {}, "Client ids are of type float64"),
         ((X, Y, [[0]] * 4), {}, r"client has the shape \[4, 1\]"),
         ((X[:, 0], Y, [0] * 4), {}, r"use x\[:, None\]"),
-        ((X.astype(str), Y, [0] * 4), {}, "Features are of type"),
+        ((X.astype(complex), Y, [0] * 4), {}, "Features are of type"),
+        ((X, [[0, 1]] * 4, [0] * 4), {}, r"Labels have the shape \[4, 2\]"),
+        ((X, [1j] * 4, [0] * 4), {}, "Labels are of type complex128"),
+        ((X, Y, [0] * 4), {"missing": "zero"}, "missing='zero': one of 'refuse'"),
+        ((X, Y, [0] * 4), {"scale": "log"}, "scale='log': one of 'auto'"),
         ((X, Y, [0] * 4), {"test": 1.0}, "is not a share"),
         ((X, Y, [0] * 4), {"test": [True]}, "wanted a share, a boolean for each of the 4 rows"),
         ((X, Y, [0] * 4), {"test": [True] * 4}, "Client '0' has no training examples"),
-        ((X, Y, ["a"] * 4), {"test": (X, Y, ["b"] * 4)}, "rows of client 'b'"),
+        ((X, Y, ["a"] * 4), {"test": (X, Y, ["b"] * 4)}, "Client 'b' has no training examples"),
+        ((X, Y, ["a"] * 4), {"test": (X[:, :1], Y, ["a"] * 4)}, "they must agree"),
         ((X, Y, [0, 1, 2, 3]), {"names": ["a", "b"]}, "Client id 2 is not a position in the 2 names"),
         ((X, Y, [0, 0, 2, 2]), {"names": ["a", "b", "c"]}, "Client 'b' has no training examples"),
         ((X, Y, ["a"] * 4), {"truth": {"b": 0}}, "truth has no cluster for client 'a'"),
         ((X, Y, ["a"] * 4), {"truth": [0.5]}, "truth is of type float64"),
-        ((X * np.nan, Y, ["a"] * 4), {"test": 0}, "Client 'a', train example 0: feature 0 is nan"),
+        ((X * [1, np.nan], Y, ["a"] * 4), {"test": 0}, "column '1': it has no values"),
+        (
+            (np.where(X == 3, np.nan, X), Y, ["a"] * 4),
+            {},
+            "column '1': 1 missing cells, the first in row 1: say missing",
+        ),
         ((X * 1e300, Y, ["a"] * 4), {"test": 0}, "feature 1 is inf"),
     ],
 )

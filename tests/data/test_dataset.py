@@ -112,6 +112,9 @@ def test_the_schema_is_what_an_engine_hands_over():
         "codes": False,
         "linear": False,
         "feature_names": (),
+        "preparation": None,
+        "notes": (),
+        "clients": {"few_examples": 2, "one_class": 2, "no_test_example": 1},
     }
     assert DataSchema.read(small().schema).size == 2
 

@@ -1,50 +1,59 @@
 import numpy as np
 import pytest
 
-from corymb.data.labels import from_text, read_labels
+from corymb.data.clients import Clients
+from corymb.data.labels import read_labels
+from corymb.data.prepare.cells import as_column
 from corymb.settings import InvalidInput
 
 
-def where(row):
-    return f"row {row}"
+def labels(values, clients=1, **options):
+    """Labels of clients that hold equally many rows, one after another."""
+    column = as_column(np.array(values))
+    codes = np.repeat(np.arange(clients), len(column.kinds) // clients)
+    return read_labels(column, Clients(tuple("abcdefghij"[:clients]), codes), **options)
 
 
-def read(values, **options):
-    found = read_labels(np.array(values), **options)
+def read(values, clients=1, **options):
+    found = labels(values, clients, **options)
     return found.task, found.y.tolist(), found.classes
 
 
 @pytest.mark.parametrize(
     ("values", "options", "wanted"),
     [
-        ([2, 0], {}, ("classification", [2, 0], ("0", "1", "2"))),
-        ([[1], [0]], {}, ("classification", [1, 0], ("0", "1"))),
+        ([2, 0], {}, ("classification", [1, 0], ("0", "2"))),
+        ([1, 2, 1], {}, ("classification", [0, 1, 0], ("1", "2"))),
+        ([-1, 1], {}, ("classification", [0, 1], ("-1", "1"))),
+        ([1.0, 0.0], {}, ("classification", [1, 0], ("0", "1"))),
+        ([10, 9], {}, ("classification", [1, 0], ("9", "10"))),
         (["dog", "cat", "dog"], {}, ("classification", [1, 0, 1], ("cat", "dog"))),
+        (["1", "other"], {}, ("classification", [0, 1], ("1", "other"))),
         ([True, False], {}, ("classification", [1, 0], ("false", "true"))),
         ([True, True], {}, ("classification", [1, 1], ("false", "true"))),
-        ([1.0, 0.0], {}, ("regression", [1, 0], ())),
-        ([1.0, 0.0], {"task": "classification"}, ("classification", [1, 0], ("0", "1"))),
+        (["True", "false"], {}, ("classification", [1, 0], ("false", "true"))),
+        ([0.5, 2.0], {}, ("regression", [0.5, 2], ())),
+        ([1.0, 0.0], {"task": "regression"}, ("regression", [1, 0], ())),
         ([3, -1], {"task": "regression"}, ("regression", [3, -1], ())),
         (["cat"], {"classes": ("dog", "cat")}, ("classification", [1], ("dog", "cat"))),
         ([0], {"classes": ("dog", "cat")}, ("classification", [0], ("dog", "cat"))),
+        ([2, 1], {"classes": ("1", "2")}, ("classification", [1, 0], ("1", "2"))),
     ],
 )
-def test_the_type_decides(values, options, wanted):
+def test_what_occurs_decides(values, options, wanted):
     assert read(values, **options) == wanted
 
 
 @pytest.mark.parametrize(
     ("values", "options", "complaint"),
     [
-        ([0, -1], {}, "The label in row 1 is -1: classes are whole numbers from 0"),
-        ([0.0, 0.5], {"task": "classification"}, "The label in row 1 is 0.5"),
-        ([0.0, np.nan], {"task": "classification"}, "The label in row 1 is nan"),
-        ([1994, 1995], {}, "Labels run up to 1995, but only 2 values occur"),
+        ([0.0, 0.5], {"task": "classification"}, "The label in row 1 is 0.5: classes are whole numbers or text"),
+        ([0.0, np.nan], {}, "The label in row 1 is missing"),
         (["1", "dog"], {"task": "regression"}, "The label in row 1 is the text 'dog': regression wants numbers"),
         (["cow"], {"classes": ("dog", "cat")}, "The label in row 0 is 'cow', which is not one of"),
-        ([[0, 1]], {}, r"Labels have the shape \[1, 2\]"),
-        ([1j], {}, "Labels are of type complex128"),
+        ([2], {"classes": ("dog", "cat")}, "The label in row 0 is '2', which is not one of"),
         ([0], {"task": "guess"}, "task='guess'"),
+        (range(1980, 2001), {}, "21 different whole numbers, 1980 to 2000: say whether they are classes or numbers"),
     ],
 )
 def test_complaints(values, options, complaint):
@@ -52,14 +61,49 @@ def test_complaints(values, options, complaint):
         read(values, **options)
 
 
-def test_text_files_have_one_type_for_all():
-    assert from_text(["1", " 2"], where).tolist() == [1, 2]
-    assert from_text(["1", "2.5"], where).tolist() == [1.0, 2.5]
-    assert from_text(["1", "other"], where).tolist() == ["1", "other"]
+def test_twenty_whole_numbers_are_classes_and_more_are_what_one_says():
+    assert len(labels(range(1981, 2001)).classes) == 20
+    assert len(labels(range(1980, 2001), task="classification").classes) == 21
+    assert labels(range(1980, 2001), task="regression").task == "regression"
+    assert labels([*range(30), 0.5], clients=1).task == "regression"
 
 
-def test_one_word_among_measurements_is_refused():
-    with pytest.raises(InvalidInput, match="The label in row 1 is 'n/a' where others are decimal numbers"):
-        from_text(["1.5", "n/a"], where)
-    with pytest.raises(InvalidInput, match="The label in row 1 is missing"):
-        from_text(["1.5", " "], where)
+ODD = {
+    "text among whole numbers": (
+        [0, 1, 0, 1, "no", "yes"],
+        3,
+        "Client 'c' has the label 'no' .*most clients have whole",
+    ),
+    "decimals among whole numbers": ([0, 1, 0, 1, 0.5, 1], 3, "Client 'c' has the label '0.5' .*have whole numbers"),
+    "text among decimals": ([0.5, 1, 1.5, 1, "low", 1], 3, "Client 'c' has the label 'low' .*have decimal numbers"),
+    "decimals among text": (["u", "v", "u", "v", 0.5, 1], 3, "Client 'c' has the label '0.5' .*have text"),
+    "classes of its own": ([0, 1, 0, 0, 1, 0, 5, 6, 7], 3, "Client 'c' has 3 classes that no other client has, where"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_the_client_that_would_change_the_labels_of_all_is_named(odd):
+    values, clients, complaint = ODD[odd]
+    with pytest.raises(InvalidInput, match=complaint) as caught:
+        labels(np.array(values, dtype=object), clients)
+    assert "\n" not in str(caught.value)
+    assert "task='classification'" in str(caught.value)
+
+
+def test_a_client_with_labels_written_as_decimals_has_the_same_classes():
+    values = np.array([0, 1, 1, 0, 1.0, 0.0], dtype=object)
+    assert read(values, 3) == ("classification", [0, 1, 1, 0, 1, 0], ("0", "1"))
+
+
+def test_a_class_of_one_client_alone_is_kept_and_told():
+    found = labels([0, 1, 0, 1, 0, 998], 3)
+    assert found.classes == ("0", "1", "998")
+    assert found.notes == ("class '998' occurs at client 'c' only",)
+    assert labels([0, 1, 0, 1], 2).notes == ()
+
+
+def test_one_class_a_client_is_no_reason_to_refuse():
+    found = labels(list(range(10)), 10)
+    assert len(found.classes) == 10
+    assert found.notes == ("10 classes occur at one client only each; class '0' occurs at client 'a' only",)
+    assert len(labels(["u", "v"], 2).classes) == 2

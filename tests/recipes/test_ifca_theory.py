@@ -8,6 +8,7 @@ import torch
 
 from corymb.data.built_in.synthetic import mixed_regression_ifca
 from corymb.recipes import ifca_theory as theory
+from corymb.recipes.moment_descent_theory import exponent
 from corymb.settings import InvalidInput
 
 
@@ -57,8 +58,60 @@ def test_the_floor_falls_with_the_square_root_of_all_examples():
 
 @pytest.mark.theory
 def test_the_floor_is_linear_in_the_noise():
-    per_sigma = [theory.floor(100, 50, sigma) / sigma for sigma in (0.125, 0.25, 0.5)]
-    assert max(per_sigma) / min(per_sigma) < 1.05, per_sigma
+    """With seeds of their own: the same examples with more noise would show nothing."""
+    sigmas = (0.125, 0.25, 0.5)
+    per_sigma = [theory.floor(100, 50, s, seeds=range(10 * i, 10 * i + 4)) / s for i, s in enumerate(sigmas, 40)]
+    assert max(per_sigma) / min(per_sigma) < 1.1, per_sigma
+
+
+@pytest.mark.theory
+def test_the_floor_grows_as_one_over_the_root_of_p():
+    """Corollary 1's bound has 1/p; what is measured is 1/√p, as for least squares on a cluster's own examples."""
+    floors = [theory.floor(240, 25, 0.25, k=k, seeds=range(200 + 10 * k, 202 + 10 * k)) for k in (2, 4, 8)]
+    assert -0.6 < exponent([1 / 2, 1 / 4, 1 / 8], floors) < -0.4, floors
+
+
+@pytest.mark.theory
+def test_the_floor_grows_as_the_root_of_d():
+    floors = [theory.floor(100, 25, 0.25, d=d, seeds=range(300 + d, 302 + d)) for d in (10, 20, 40)]
+    assert 0.4 < exponent([10, 20, 40], floors) < 0.6, floors
+
+
+@pytest.mark.theory
+def test_wrong_first_choices_fall_faster_from_nearer_starts_and_with_less_noise():
+    by_alpha = [theory.decay(a, 1.0, sizes=(4, 12), seed=500 + int(100 * a)) for a in (0.05, 0.1, 0.2, 0.4)]
+    assert by_alpha == sorted(by_alpha)
+    assert by_alpha[-1] > 4 * by_alpha[0]
+    by_noise = [theory.decay(0.25, s, sizes=(4, 12), seed=600 + int(10 * s)) for s in (2.0, 1.0, 0.5)]
+    assert by_noise == sorted(by_noise)
+    assert by_noise[-1] > 2 * by_noise[0]
+
+
+@pytest.mark.theory
+def test_a_quarter_of_one_over_p_needs_a_largest_cluster_below_four_times_the_smallest():
+    assert [theory.uneven(p) < 0.1 for p in (0.1, 0.18, 0.22, 0.3)] == [False, False, True, True]
+
+
+@pytest.mark.theory
+def test_ridge_logistic_regression_contracts_and_its_floor_falls_as_the_theory_has_it():
+    errors = theory.logistic_trace(400, 40, 6, seed=3).mean(1)
+    bound = 1 - 0.5 * theory.RIDGE / (8 * (0.25 + theory.RIDGE))
+    assert float((errors[1:5] / errors[:4]).max()) < bound
+    by_clients = [theory.logistic_floor(n, 20, seeds=[10 * n]) for n in (50, 200, 800)]
+    assert -0.6 < exponent([50, 200, 800], by_clients) < -0.4, by_clients
+    by_examples = [theory.logistic_floor(100, fresh, seeds=[fresh]) for fresh in (10, 40, 160)]
+    assert -0.65 < exponent([10, 40, 160], by_examples) < -0.4, by_examples
+
+
+def test_the_optimum_of_ridge_logistic_regression_is_where_its_gradient_is_0():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(400_000, theory.D, generator=rng, dtype=torch.float64)
+    true = torch.zeros(theory.D, dtype=torch.float64)
+    true[0] = 3.0
+    y = torch.sigmoid(x @ true)  # the mean of y: the gradient is linear in it
+    best = true * theory.shrunk(3.0)
+    gradient = (torch.sigmoid(x @ best) - y) @ x / len(x) + theory.RIDGE * best
+    assert float(gradient.abs().max()) < 3e-3
 
 
 @pytest.mark.theory

@@ -102,8 +102,13 @@ def test_a_reproduction_writes_numbers_table_and_figures(monkeypatch, tmp_path, 
     assert numbers["about"]["seeds"] == 2
     assert json.loads((tmp_path / "new" / "curves.json").read_text()) == results
     assert (tmp_path / "new" / "figures.png").stat().st_size > 10_000
+    monkeypatch.setattr(recipe, "work", None)  # nothing is run again
+    again = reproduce.run_recipe("moment-descent", tmp_path / "new", seeds=2, workers=1)
+    assert again.table == table
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
     with pytest.raises(InvalidInput, match="not empty"):
-        reproduce.run_recipe("moment-descent", tmp_path / "new", seeds=2, workers=1)
+        reproduce.run_recipe("moment-descent", tmp_path / "other", seeds=2, workers=1)
 
 
 def test_what_cannot_be_reproduced_is_refused(tmp_path):

@@ -51,7 +51,7 @@ def test_a_large_run_makes_no_large_page(tmp_path):
     labels = torch.from_numpy(rng.integers(0, k, n))
     moves = dict(zip(map(str, range(n)), labels.tolist(), strict=True))
     snapshot = replace(
-        run.snapshot, labels=labels, models={"w": torch.zeros(k, 3)}, notes={"silhouette_by_k": {}}
+        run.snapshot, labels=labels, models={"w": torch.zeros(k, 3)}, notes={"k": 1}
     )  # fmt: skip
     history = [{**run.history[0], "clock": t, "stage": "", "moves": moves} for t in range(300)]
     names = tuple(f"{number:060}" for number in range(n))

@@ -9,8 +9,23 @@ from corymb.core.federation import Ledger
 from corymb.report import sections
 from corymb.report.html import as_json, write_report
 from corymb.report.sections import clusters, figures, fill, tabs
+from corymb.report.sections.clients.little_data import little_data
 from corymb.report.sections.clients.rejected import rejections
 from tests.report.reported import HARMFUL, Page, noted, runs, soft_run
+
+EVIDENCE = {
+    "k": 2,
+    "evidence": "2 clusters: ...",
+    "gain": 0.3,
+    "gain_error": 0.05,
+    "gain_p": 1e-5,
+    "gain_by_cluster": [0.2, 0.4],
+    "gain_error_by_cluster": [0.1, 0.2],
+    "gain_p_by_cluster": [0.01, 0.02],
+    "clients_by_cluster": [5, 7],
+    "nearest_pair": {"mean": 0.1, "error": 0.01, "p": 1e-6, "size": 0.12, "clients": 12, "worse": 0.9},
+    "doubtful_pair": None,
+}
 
 
 def test_what_algorithms_leave_in_their_notes_is_drawn():
@@ -20,8 +35,13 @@ def test_what_algorithms_leave_in_their_notes_is_drawn():
     histogram = next(figure for figure in drawn if figure.name == "distances")
     assert histogram.data[0]["y"] == [3, 0, 2]
     assert "3.00×" in histogram.caption
-    drawn = figures([noted(run, silhouette_by_k={"2": 0.9, "3": 0.4}, k=2)])
-    assert next(figure for figure in drawn if figure.name == "silhouettes").data[0]["x"] == ["2", "3"]
+    drawn = figures([noted(run, **EVIDENCE)])
+    figure = next(figure for figure in drawn if figure.name == "evidence")
+    assert figure.data[0]["x"] == [0.2, 0.4, 0.3]
+    assert figure.data[0]["error_x"]["array"] == [0.1, 0.2, 0.05]
+    assert figure.data[0]["y"][-1] == "all clients"
+    assert "the nearest would lose 12%" in figure.caption
+    assert "most doubtful" not in figure.caption
 
 
 def test_clients_that_gave_no_losses_are_left_out():
@@ -37,6 +57,15 @@ def test_a_client_that_is_rejected_is_listed_once_a_reason():
     entries = [{"clock": clock, "client": HARMFUL[0], "reason": "not finite"} for clock in (1, 2)]
     run = replace(runs()[0], ledger=Ledger(rejected=entries))
     assert rejections(run) == [{"client": HARMFUL[0], "reason": "not finite", "replies": "2", "rounds": "1 to 2"}]
+
+
+def test_clients_with_little_data_and_notes_on_them_are_told(tmp_path):
+    run = runs()[0]
+    schema = run.schema._replace(clients={"one_class": 2}, notes=(f"client {HARMFUL[0]!r} is odd",))
+    told = replace(run, schema=schema)
+    assert [row["value"] for row in little_data([told]).rows] == ["2", schema.notes[0]]
+    assert little_data([replace(run, schema=run.schema._replace(clients={}, notes=()))]) is None
+    assert HARMFUL[0] not in write_report(told, tmp_path / "a.html").read_text()  # escaped
 
 
 def test_a_run_in_which_nobody_knows_all_losses_or_shares_has_a_page(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from corymb.runs.fit import as_dataset
+from corymb.data import as_dataset
 
 HEADER = "age,dose,outcome"
 

@@ -422,6 +422,13 @@ def test_data_of_the_wrong_kind_are_refused():
         FederatedDataset.from_arrays(x, y, client, names=[f"c{i}" for i in range(7)])
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", corymb.FedAvg, 3])
+def test_an_algorithm_of_the_wrong_kind_is_refused(algorithm):
+    with pytest.raises(InvalidInput, match=r"The algorithm is .*: wanted one such as corymb.IFCA\(k=4\)") as caught:
+        fit(algorithm, small.arrays())
+    assert "\n" not in str(caught.value)
+
+
 def test_precision_may_be_lower(mixture):
     run = fit(FAST, mixture, precision="bfloat16")
     assert run.config["precision"] == "bfloat16"

@@ -7,17 +7,20 @@ import torch
 import corymb
 from corymb.core.client import Examples
 from corymb.core.federation import Federation
+from corymb.data import as_dataset
 from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.keys import root
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
-from corymb.runs.fit import as_dataset, fit
+from corymb.runs.fit import fit
 from corymb.runs.standardise import (
+    BEYOND,
     Moments,
     NullObjective,
     Standard,
     Standardised,
+    robust_standard,
     send_deviations,
     send_means,
     standard_of,
@@ -140,12 +143,14 @@ def test_raw_units_are_learned_and_predicted():
 def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     data = as_dataset(small.arrays(), seed=0)
     algorithm = corymb.FedAvg(rounds=2)
-    raw = fit(algorithm, corymb.FederatedDataset.from_arrays(*small.arrays()))
+    raw = fit(algorithm, corymb.FederatedDataset.from_arrays(*small.arrays(), scale="none"))
     standardised = fit(algorithm, data)
-    assert standardised.ledger.rounds == raw.ledger.rounds + 2
-    numbers = (2 + 1) * 2, 2 + 1  # means and sizes, then squares, of two features and of the labels, in float64
-    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * sum(numbers) + 2 * 4)
-    assert standardised.ledger.bytes_down - raw.ledger.bytes_down == len(data) * 8 * 2 * (2 + 1)
+    assert standardised.ledger.rounds == raw.ledger.rounds + 3
+    d = 2 + 1  # two features and the labels
+    # means and sizes, then squares, with a weight each, in float64; then a yes or no
+    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + d)
+    # centre and unit, then those and totals, with two numbers of examples
+    assert standardised.ledger.bytes_down - raw.ledger.bytes_down == len(data) * 8 * (d * (2 + 3) + 2)
 
 
 def test_targets_of_an_objective_of_ones_own_are_left_alone():
@@ -159,3 +164,72 @@ def test_targets_of_an_objective_of_ones_own_are_left_alone():
 
     theirs = fit(corymb.FedAvg(rounds=1, local=Descent(lr=1e-3)), data, Plain())
     assert float(theirs.standard.target_scale) == 1
+
+
+def attacked(task, *, cell=None, target=None, clients=10):
+    """Sixty rows a client, one number of the first client replaced; the score of the others after FedAvg."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60 * clients, 4))
+    y = x @ [2.0, -1.0, 0.5, 1.0]
+    y = (y > 0).astype(int) if task == "classification" else 10 * y + rng.normal(size=len(y))
+    x[3, 1], y[3] = x[3, 1] if cell is None else cell, y[3] if target is None else target
+    data = corymb.FederatedDataset.from_arrays(x, y, np.repeat(np.arange(clients), 60), task=task)
+    run = fit(corymb.configure("fedavg", data, rounds=6), data, evaluate_every=0)
+    return float(run.scores[1:].mean()), run
+
+
+@pytest.mark.parametrize("cell", [1e5, -1e12])
+def test_one_cell_of_one_client_harms_nobody_and_is_named(cell):
+    fair, _ = attacked("classification")
+    score, run = attacked("classification", cell=cell)
+    assert fair > 0.95
+    assert score > fair - 0.01
+    line = "client '0' would supply most of the variance of feature 1: it does not count for its scale"
+    assert run.schema.notes == (line,)
+    assert run.standard.limit.tolist() == [torch.inf, BEYOND, torch.inf, torch.inf]
+    assert float(run.standard.scale[1]) == pytest.approx(1, rel=0.1)
+    new = np.array([[0.5, 1e5, 0, 0], [0.5, -0.1, 0, 0]], dtype=np.float32)
+    chances = run.module(0)(torch.from_numpy(new)).softmax(-1).detach().numpy()
+    assert np.allclose(chances, run.predict_proba(new, cluster=0), atol=1e-6)
+
+
+def test_one_target_of_one_client_harms_nobody():
+    fair, _ = attacked("regression")
+    score, run = attacked("regression", target=1e5)
+    assert score < fair + 0.01 * 625  # the targets' variance
+    assert "of the target: it does not count" in run.schema.notes[0]
+
+
+def test_where_nobody_supplies_most_nothing_changes():
+    data = as_dataset(small.arrays(), seed=0)
+    standard, excluded = robust_standard(
+        Federation(VectorisedEngine(NullObjective(), data)), data.features, targets=False
+    )
+    assert excluded == {}
+    assert not standard.limit.isfinite().any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_only_true_or_false_is_never_out_of_proportion(engine):
+    values = np.repeat([1.0, 0, 0, 0, 0, 0], 5)
+    data = ragged(values, sizes=(5,) * 6)
+    assert robust_standard(Federation(engine(NullObjective(), data)), (1,), targets=False)[1] == {}
+    large = ragged(values * 1000, sizes=(5,) * 6)
+    standard, excluded = robust_standard(Federation(engine(NullObjective(), large)), (1,), targets=False)
+    assert excluded == {"0": [0]}
+    assert (float(standard.mean), float(standard.scale)) == (0, 1)
+
+
+def test_the_standard_of_an_earlier_version_has_no_limits():
+    objective = Standardised(LinearRegression(2), Standard(*STANDARD[:4]))
+    assert objective.predict({"weight": torch.tensor([1.0, -1.0])}, torch.tensor([[1e9, 80.0]])).item() > 1e7
+
+
+def test_a_client_whose_sums_are_refused_is_no_obstacle():
+    values = np.arange(30) % 7 * 1.0
+    values[0], values[7] = 1e30, 1e6  # too large to be added up, and out of proportion
+    fed = Federation(VectorisedEngine(NullObjective(), ragged(values, sizes=(5,) * 6)))
+    standard, excluded = robust_standard(fed, (1,), targets=False)
+    assert {entry["client"] for entry in fed.ledger.rejected} == {"0"}
+    assert excluded == {"0": [0], "1": [0]}
+    assert float(standard.scale) == pytest.approx(2, rel=0.1)

@@ -7,6 +7,7 @@ from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedsoft import FedSoft
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.kfed import KFed
 from corymb.algorithms.local_kmeans import LocalKMeans
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.one_shot import OneShot
@@ -16,16 +17,19 @@ from corymb.algorithms.parts.restarts import Restarts
 from corymb.algorithms.parts.saving import Saving
 from corymb.algorithms.parts.then import Then
 from corymb.algorithms.sr_fca import SRFCA
+from corymb.algorithms.uifca import UIFCA
 
 __all__ = [
     "CFL",
     "IFCA",
     "SRFCA",
+    "UIFCA",
     "Alone",
     "FedAvg",
     "FedProx",
     "FedSoft",
     "FedX",
+    "KFed",
     "LocalKMeans",
     "MomentDescent",
     "OneShot",

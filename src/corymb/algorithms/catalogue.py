@@ -18,12 +18,14 @@ from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedsoft import FedSoft
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
+from corymb.algorithms.kfed import KFed
 from corymb.algorithms.local_kmeans import LocalKMeans
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.one_shot import OneShot
 from corymb.algorithms.one_shot_ifca import OneShotIFCA
 from corymb.algorithms.oracle import Oracle
 from corymb.algorithms.sr_fca import SRFCA
+from corymb.algorithms.uifca import UIFCA
 from corymb.core.snapshot import Algorithm
 
 Role = Literal["method", "global", "local", "oracle"]
@@ -50,7 +52,25 @@ REPAIR = {
 }
 FOUND_K = {
     "k": Note("number", "number of clusters that was found"),
-    "silhouette_by_k": Note("evidence", "silhouette of clients' loss vectors for every number of clusters tried"),
+    "evidence": Note("text", "what held-out examples say of the clusters"),
+    "candidates": Note("number", "clusters before they were compared with one model"),
+    "guarded": Note("text", "whether clusters were given up because they do not beat one model"),
+    "capped": Note("text", "whether the search ended at its limit"),
+    "label_skew": Note("number", "what class biases of clients' own save of one model's held-out loss, as a share"),
+    "pairs": Note("number", "pairs of clusters on trial"),
+    "merged": Note("number", "pairs that were merged in the round"),
+    "loss_of_one": Note("number", "held-out loss of one model for all"),
+    "loss_of_clusters": Note("number", "held-out loss of the clusters' models"),
+    "gain": Note("evidence", "held-out loss of one model less that of the clusters'"),
+    "gain_error": Note("evidence", "standard error of the gain over clients"),
+    "gain_p": Note("evidence", "how likely such a gain is without clusters: nominal"),
+    "share_gaining": Note("number", "share of the clients that gain"),
+    "gain_by_cluster": Note("evidence", "the gain of each cluster's clients"),
+    "gain_error_by_cluster": Note("evidence", "its standard error"),
+    "gain_p_by_cluster": Note("evidence", "how likely such a gain is without clusters: nominal"),
+    "clients_by_cluster": Note("evidence", "how many clients each was judged by"),
+    "nearest_pair": Note("evidence", "of the pairs kept apart the one least surely so: what a merger would cost"),
+    "doubtful_pair": Note("evidence", "of the pairs merged the one nearest to being kept apart: what merging costs"),
 }
 THRESHOLD = {
     "threshold": Note("number", "distance up to which clients, and clusters, belong together"),
@@ -91,6 +111,18 @@ def _one_run(algorithm: IFCA) -> IFCA:
     return replace(algorithm, k=k, restarts=1, init="random")
 
 
+KAPPA = {"kappa": Note("event", "κ of the theory, in the first round of linear models: 1 where local steps are stable")}
+VERDICT = {
+    "spread": Note("numbers", "distance of clients' own models from their group's, by group"),
+    "nearest": Note("numbers", "distance of each group's model from the nearest other one"),
+    "unsure": Note("number", "share of examples at clients whose two halves choose different models, for p_e(n_i)"),
+    "nu": Note("number", "ν of the theory with its constant 1: unsure + √(d k ln k (χ² + 1) / n)"),
+    "mixed_groups": Note("numbers", "groups whose clients do not have one model"),
+    "same_groups": Note("evidence", "pairs of groups that cannot be told apart"),
+}
+"""What moment descent's last round says of the models."""
+
+
 def _second_phase(algorithm: MomentDescent) -> FedX | None:
     """Its first phase finds the start that is given here."""
     return algorithm.then
@@ -106,7 +138,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             algorithm=IFCA,
             title="IFCA",
             description="clients choose the model that fits them, and train it, by turns",
-            notes={**TRAIN_LOSS, **RESTARTS, **REPAIR, **FOUND_K},
+            notes={**TRAIN_LOSS, **RESTARTS, **REPAIR, **FOUND_K, **CLUSTERS},
             chooses=True,
             started=_one_run,
         ),
@@ -117,6 +149,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             notes={
                 **TRAIN_LOSS,
                 **THRESHOLD,
+                **FOUND_K,
                 **CLUSTERS,
                 "moved": Note("number", "clients that changed their cluster"),
                 "merged": Note("number", "clusters that were joined to others"),
@@ -135,6 +168,9 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
                 "joined_below": Note("number", "distance below which anchors were joined"),
                 "merge_heights": THRESHOLD["merge_heights"],
                 "sigma": Note("number", "mean estimated distance of the anchors from their own models"),
+                "noise": Note("number", "how far from its own model noise alone puts an anchor (median)"),
+                **KAPPA,
+                **VERDICT,
             },
             started=_second_phase,
         ),
@@ -142,7 +178,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             algorithm=FedX,
             title="FedX",
             description="moment descent's second phase alone: choose, then FedAvg or FedProx",
-            notes=TRAIN_LOSS,
+            notes={**TRAIN_LOSS, **KAPPA},
             chooses=True,
         ),
         "one-shot-ifca": Entry(
@@ -162,6 +198,8 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
                 "mean_update": Note("numbers", "length of each cluster's mean update"),
                 "longest_update": Note("numbers", "length of the longest update in each cluster"),
                 "split": Note("numbers", "clusters that were split in the round"),
+                "pairs": FOUND_K["pairs"],
+                "accepted": Note("number", "splits that held-out examples confirmed, of those tried"),
             },
             started=_nothing,
         ),
@@ -176,7 +214,26 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             algorithm=LocalKMeans,
             title="Local k-means",
             description="k-means on local models, whose means are served",
-            notes=FOUND_K,
+            notes={**TRAIN_LOSS, **FOUND_K, **CLUSTERS},
+            started=_nothing,
+        ),
+        "uifca": Entry(
+            algorithm=UIFCA,
+            title="UIFCA",
+            description="a cluster for every example, by densities; needs no labels",
+            notes={
+                "train_loss": Note("number", "mean loss of all examples, each under the model of its cluster"),
+                **RESTARTS,
+                "moved": Note("number", "share of all examples that changed their cluster"),
+                "points": Note("numbers", "examples in each cluster"),
+            },
+            started=_nothing,
+        ),
+        "kfed": Entry(
+            algorithm=KFed,
+            title="k-FED",
+            description="a cluster for every example, by k-means at home and of the centres",
+            notes={},
             started=_nothing,
         ),
         "fedavg": Entry(
@@ -205,7 +262,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             algorithm=OneShot,
             title="One-shot clustering",
             description="clusters from local models once, then training inside them",
-            notes={**TRAIN_LOSS, **FOUND_K},
+            notes={**TRAIN_LOSS, **FOUND_K, **CLUSTERS},
             started=_nothing,
         ),
         "oracle": Entry(

@@ -14,6 +14,8 @@ Departures from the paper:
 
 * Where several cuts are equally good, to the last digits, none is made: the updates do not say which is right.
 * Members that did not answer in the round of a split go with the larger half.
+* `accept="evidence"`: a split is not made because its cut is clean, but tried: both halves, and the whole beside them,
+  train for two rounds without their held-out examples, which then decide (`corymb.algorithms.evidence`).
 """
 
 from __future__ import annotations
@@ -21,11 +23,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from corymb.algorithms.evidence.merging import TRAIN_ROUNDS
+from corymb.algorithms.evidence.rounds import side_by_side
+from corymb.algorithms.evidence.trials import Pair, Said, Trials, judge
+from corymb.algorithms.evidence.weighing import tell_losses
+from corymb.algorithms.parts.work import Work
 from corymb.clustering.thresholds import single_linkage, threshold_groups
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, Replies, Sums, each
@@ -34,11 +41,13 @@ from corymb.local import Descent, descend, loss, one_hot, serve_assigned
 from corymb.settings import require
 from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
 
+WAIT = 10
+"""Rounds until clients whose cluster was not split are tried again."""
 TIE = 1e-12
 """Similarities that differ by less are equal but for rounding."""
 
 
-class Said(NamedTuple):
+class Update(NamedTuple):
     """What a client says of its update."""
 
     length: Tensor
@@ -47,13 +56,13 @@ class Said(NamedTuple):
 
 
 @on_client
-def train_and_keep_update(client: Client, model: Params, label: Tensor, *, k: int, local: Descent) -> Share[Said]:
+def train_and_keep_update(client: Client, model: Params, label: Tensor, *, k: int, local: Descent) -> Share[Update]:
     """The difference that training makes to the cluster's model; kept at home as well."""
     update = add(descend(client, model, local), model, alpha=-1.0)
     client.memory.set("update", update)
     length = torch.stack([value.square().sum() for value in update.values()]).sum().sqrt()
     weight = one_hot(label, k) * client.train.weight.sum()
-    return Share(update, weight=weight, label=label, note=Said(length, loss(client, model)))
+    return Share(update, weight=weight, label=label, note=Update(length, loss(client, model)))
 
 
 @on_client
@@ -77,6 +86,8 @@ class CFL:
     """The smallest cluster that may be split."""
     gamma_max: float = 0.0
     """A split must be this clean: √((1 − α_cross) / 2) above it, where α_cross is the largest similarity across."""
+    accept: Literal["gamma", "evidence"] = "gamma"
+    """What makes a split final: γ_max, or besides that held-out examples that keep the halves apart."""
 
     serve = serve_assigned
     keeps_memory = True
@@ -93,6 +104,9 @@ class CFL:
         at = start or Snapshot.fresh(fed, 1)
         at = replace(at, labels=at.labels.clamp_min(0))
         for t in range(at.round, self.rounds):
+            if at.stage == "trial":
+                yield (at := self._trial(fed, at))
+                continue
             own = fed.clients.pick(at.labels)
             replies = fed.clients.sum(
                 train_and_keep_update, each(at.models, of=own), each(own), k=at.k, local=self.local.at(t)
@@ -100,9 +114,32 @@ class CFL:
             mean = replies.value.mean(empty=map_tensors(torch.zeros_like, at.models))
             due, notes = self._due(replies, mean)
             at = at.next(models=add(at.models, mean), notes=notes)
+            due = [c for c in due if self._may_try(at, c)] if self.accept == "evidence" else due
             yield (at := self._split(fed, at, replies, due) if due else at)
 
-    def _due(self, replies: Replies[Sums[Said]], mean: Params) -> tuple[list[int], dict[str, object]]:
+    def _may_try(self, at: Snapshot, cluster: int) -> bool:
+        """Whether there are rounds left for a trial, and the last one of these clients was not just now."""
+        tried = at.carry["tried"][at.labels == cluster] if "tried" in at.carry else torch.tensor([-WAIT])
+        return at.round + TRAIN_ROUNDS + 1 <= self.rounds and at.round - int(tried.max()) >= WAIT
+
+    def _trial(self, fed: Federation, at: Snapshot) -> Snapshot:
+        """A round of a trial: halves and wholes train side by side, and then held-out examples decide."""
+        trials, halves = Trials.from_carry(at.carry), at.carry["halves"]
+        members = fed.clients.where(torch.isin(at.labels, halves))
+        if trials.looks < TRAIN_ROUNDS:
+            trials = replace(trials, looks=trials.looks + 1)
+            work = Work(local=self.local.at(at.round), weights="examples")
+            at = side_by_side(members, at, trials, work)
+            return replace(at, carry={**at.carry, "halves": halves})
+        replies = members.map(tell_losses, concat([at.models, trials.mergers]))
+        decided = judge(
+            at.next(), trials, Said.by(replies.value, replies.clients.pick(at.labels), at.k), last=True, only=halves
+        )
+        tried = torch.where(torch.isin(at.labels, halves), at.round, torch.tensor(-WAIT))
+        notes = {"clusters": decided.at.k, "split": [], "accepted": len(trials.pairs) - decided.merged}
+        return replace(decided.at, stage="", carry={"tried": tried}, notes=notes)
+
+    def _due(self, replies: Replies[Sums[Update]], mean: Params) -> tuple[list[int], dict[str, object]]:
         """The clusters that may be split, and what there is to know of the round."""
         label, said = replies.value.label, replies.value.note
         assert label is not None
@@ -114,12 +151,13 @@ class CFL:
         notes = {"train_loss": float(said.loss.mean()), "clusters": k, "mean_update": means, "longest_update": longest}
         return due, notes | {"split": []}
 
-    def _split(self, fed: Federation, at: Snapshot, replies: Replies[Sums[Said]], due: list[int]) -> Snapshot:
+    def _split(self, fed: Federation, at: Snapshot, replies: Replies[Sums[Update]], due: list[int]) -> Snapshot:
         """Cut these clusters in two where that can be done cleanly; one part keeps the number, both keep the model."""
         updates = replies.clients.where(torch.isin(at.labels, torch.tensor(due))).map(publish_update)
         rows = torch.cat([leaf.flatten(1) for leaf in leaves(updates.value)], dim=1).double().cpu()
         directions = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
         labels, models, split = at.labels.clone(), at.models, []
+        pairs: list[Pair] = []
         for c in due:
             member = updates.clients.pick(at.labels) == c
             clients = updates.clients[member]  # places in the matrix are not the clients' own
@@ -129,9 +167,15 @@ class CFL:
             rest = cut.second.double().mean() > 0.5
             labels[at.labels == c] = torch.where(rest, count(models), c)
             labels = clients.put(labels, torch.where(cut.second, count(models), c))
+            pairs.append(Pair(c, count(models), 0))
             models = concat([models, take(at.models, slice(c, c + 1))])
             split.append(c)
-        return replace(at, models=models, labels=labels, notes={**at.notes, "split": split})
+        at = replace(at, models=models, labels=labels, notes={**at.notes, "split": split})
+        if self.accept == "gamma" or not split:
+            return at
+        trials = Trials(pairs=tuple(pairs), mergers=take(models, torch.tensor(split)))
+        halves = torch.tensor([cluster for pair in pairs for cluster in (pair.a, pair.b)])
+        return replace(at, stage="trial", carry={**trials.to_carry(), "halves": halves})
 
 
 class Cut(NamedTuple):

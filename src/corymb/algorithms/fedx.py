@@ -2,7 +2,7 @@
 
 Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression. NeurIPS 2022 (Phase 2). η: `local.lr`,
 s: `local.steps`, T': `rounds`, λ_i: `assignment`, w_i = n_i / N: `weights`. The paper's loss is half of the mean
-square, and η is a step on that, whether or not the objective has the half.
+square; η is a step on that, and `temperature` is one of that, whether or not the objective has the half.
 
 Each round every client picks the model with the least loss on all its data and refines it: FedAvg with s gradient
 steps, FedProx with the minimum of its loss plus ‖θ − θ_old‖² / 2η, in closed form for linear models. In the paper's
@@ -15,6 +15,9 @@ Departures from the paper:
   λ_ij ∝ exp(−m_i F_i(θ_j) / `temperature`); a client refines every model, and the fraction λ_ij of it counts (for one
   FedAvg step this is the paper's step on the λ-weighted loss).
 * `averaging="members"` is IFCA's form, the mean over a cluster's members; `weights="clients"` counts clients alike.
+* `refinement="whitened"`, for linear models: FedAvg with s = 1 in coordinates in which the second moment of everybody's
+  features is I, so that η = 1 is right whatever the units. A cluster's part of that moment is at most the whole of it,
+  so with `averaging="all"` this step never diverges. Clients return gradients; the server knows the coordinates.
 """
 
 from __future__ import annotations
@@ -27,17 +30,18 @@ from typing import Literal
 from torch import Tensor
 
 from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
-from corymb.algorithms.parts.linear import curvature
+from corymb.algorithms.parts.linear import curvature, linear_or_refuse
+from corymb.algorithms.parts.regression.whitening import whitening_of
 from corymb.algorithms.parts.work import Weights, Work
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
-from corymb.objectives.regression import LinearRegression
+from corymb.objectives.regression import linear_form
 from corymb.settings import require
 from corymb.trees import Params, tree_map
 
 log = logging.getLogger(__name__)
-Refinement = Literal["fedavg", "fedprox"]
+Refinement = Literal["fedavg", "fedprox", "whitened"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +52,9 @@ class FedX:
     """Clusters; without it, as many as the models it starts from."""
     rounds: int = 400
     local: Descent = Descent(lr=0.045, steps=5)
-    """FedAvg's local work; FedProx takes only the step size η from it."""
+    """FedAvg's local work; FedProx takes only the step size η from it, "whitened" takes nothing."""
     refinement: Refinement = "fedavg"
+    """FedAvg, FedProx, or one gradient step of length 1 in coordinates in which features have second moment I."""
     assignment: Literal["hard", "soft"] = "hard"
     temperature: float = 1.0
     """Of soft assignment; towards 0 it becomes hard."""
@@ -69,17 +74,35 @@ class FedX:
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Choose, refine and average, round after round."""
-        linear = isinstance(fed.objective, LinearRegression)
-        require(linear or self.refinement == "fedavg", _NOT_LINEAR)
-        soft = self.temperature if self.assignment == "soft" else None
+        if self.refinement != "fedavg":
+            linear_or_refuse(fed, _NAMES[self.refinement], ", or refinement='fedavg' (with local.proximal)")
+        half = 1.0 if fed.objective.squared is None else 2 * fed.objective.squared  # of the loss, in the paper's
+        soft = self.temperature * half if self.assignment == "soft" else None
+        at, whitened = begin(fed, self.k, start), self.refinement == "whitened"
+        inverse: list[Tensor] = [at.carry["inverse"]] if "inverse" in at.carry else []  # Σ⁻¹, once it is known
+        stability: dict[str, float] = {}
 
         def refine(at: Snapshot, t: int) -> Answers:
-            if t == 0 and linear:
-                self._check_step(fed)
-            work = Work(local=self._local(fed, t), weights=self.weights, proximal=self.refinement == "fedprox")
+            if t == 0 and not whitened and linear_form(fed.objective) is not None:
+                stability["kappa"] = self._kappa(fed)
+            if whitened and not inverse:
+                inverse.append(self._inverse(fed, at))
+            work = Work(
+                local=self._local(fed, t),
+                weights=self.weights,
+                averaging="gradients" if whitened else "models",
+                proximal=self.refinement == "fedprox",
+            )
             return ask(fed.clients.sample(self.participants), at, work, soft=soft)
 
-        return alternate(begin(fed, self.k, start), self.rounds, refine, self._average, soft=soft)
+        def average(models: Params, replies: Answers, t: int) -> Params:
+            return self._average(models, self._refined(fed, models, replies, inverse), replies)
+
+        def keep(before: Snapshot, at: Snapshot, replies: Answers) -> Snapshot:
+            notes = {**at.notes, **stability} if before.round == 0 else at.notes
+            return replace(at, carry={"inverse": inverse[0]} if whitened else {}, notes=notes)
+
+        return alternate(at, self.rounds, refine, average, soft=soft, watch=keep)
 
     def _local(self, fed: Federation, t: int) -> Descent:
         """The step of round t: η is one on half of the mean square, whatever factor c the objective has."""
@@ -87,24 +110,41 @@ class FedX:
         halved = c is not None and self.refinement == "fedavg"
         return replace(local, lr=local.lr * 0.5 / c) if halved and c is not None else local
 
-    def _average(self, models: Params, replies: Answers, t: int) -> Params:
-        """The mean over members, or over all that answered: those outside a cluster return its model as it was."""
-        mean, weight, answered = replies.value.mean(empty=models), replies.value.weight, replies.clients
-        if self.averaging == "members":
+    def _inverse(self, fed: Federation, at: Snapshot) -> Tensor:
+        theta = linear_or_refuse(fed, "this").coefficients(at.models)
+        root = whitening_of(fed, theta[0], weights=self.weights).root
+        return root @ root
+
+    def _refined(self, fed: Federation, models: Params, replies: Answers, inverse: list[Tensor]) -> Params:
+        """The mean of the models that members return, or what one step along the mean of their gradients makes."""
+        mean = replies.value.mean(empty=tree_map(lambda old: old * 0, models) if inverse else models)
+        if not inverse:
             return mean
+        form, c = linear_or_refuse(fed, "this"), fed.objective.squared
+        assert c is not None
+        return form.parameters(form.coefficients(models) - form.coefficients(mean) / (2 * c) @ inverse[0])
+
+    def _average(self, models: Params, refined: Params, replies: Answers) -> Params:
+        """The mean over members, or over all that answered: those outside a cluster return its model as it was."""
+        weight, answered = replies.value.weight, replies.clients
+        if self.averaging == "members":
+            return refined
         whole = int(answered.sizes.sum()) if self.weights == "examples" else len(answered)
-        return tree_map(lambda new, old: old + _led(weight, old) / whole * (new - old), mean, models)
+        return tree_map(lambda new, old: old + _led(weight, old) / whole * (new - old), refined, models)
 
-    def _check_step(self, fed: Federation) -> None:
-        """The theory wants η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
-        most = self.local.lr * float(fed.clients.map(curvature).value.max())
-        if most >= 1 and self.refinement == "fedavg":
-            log.warning("the step is long for some client: lr times its largest curvature is %.2f, wanted < 1", most)
+    def _kappa(self, fed: Federation) -> float:
+        """κ of the theory, which wants γ = η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
+        gamma = self.local.lr * float(fed.clients.map(curvature).value.max())
+        if self.refinement == "fedprox":
+            return 1 + gamma
+        if gamma >= 1:
+            log.warning("the step is long for some client: lr times its largest curvature is %.2f, wanted < 1", gamma)
+        steps = self.local.steps or 1
+        left = (1 - gamma) ** steps if gamma < 1 else 0.0
+        return gamma * steps / (1 - left) if gamma > 0 else 1.0
 
 
-_NOT_LINEAR = (
-    "FedProx in closed form is for linear regression. For other models, take refinement='fedavg' with local.proximal."
-)
+_NAMES = {"fedprox": "FedProx in closed form", "whitened": "The whitened refinement"}
 
 
 def _led(factors: Tensor, like: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class IFCA:
     """Clusters and models at the same time, by alternating choice and training."""
 
     k: int | Literal["auto"] | None
-    """Clusters; `auto` finds their number from clients' losses on a few local models, None takes the start's."""
+    """Clusters; `auto` finds their number by held-out examples, None takes the start's."""
     rounds: int = 60
     local: Descent = Descent(lr=0.1, steps=10)
     """What a client does with the model it chose; option I takes only the step size from it."""
@@ -72,8 +72,7 @@ class IFCA:
         require(self.soft is None or self.soft > 0, f"soft is a temperature above 0, got {self.soft}.")
         require(not (self.saving and self.soft), "saving and soft do not go together.")
         require(not auto or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
-        alone = "k='auto' asks every client and is a start by itself: leave participants and init out, or give k."
-        require(not auto or (self.participants is None and self.init == "random"), alone)
+        require(not auto or self.init == "random", "k='auto' is a start by itself: leave init out, or give k.")
 
     @property
     def planned_rounds(self) -> int:

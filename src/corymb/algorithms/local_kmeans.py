@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from corymb.algorithms.parts.starts import ByProbes, by_local_models
+from corymb.algorithms.evidence.merging import MergeByEvidence, rounds_of
+from corymb.algorithms.parts.starts import by_local_models
 from corymb.algorithms.parts.then import stages
+from corymb.algorithms.parts.work import Work
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
 from corymb.settings import require
 
@@ -26,7 +28,7 @@ class LocalKMeans:
     """k-means of local models, in one exchange."""
 
     k: int | Literal["auto"]
-    """Clusters; `auto` finds their number from clients' losses on a few local models, in two rounds more."""
+    """Clusters; `auto` finds their number by held-out examples, in many rounds more."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
 
@@ -37,14 +39,18 @@ class LocalKMeans:
 
     @property
     def planned_rounds(self) -> int:
-        """One exchange, after two to find k where it is not given."""
-        return 3 if self.k == "auto" else 1
+        """One exchange, after those that find k where it is not given."""
+        return planned_rounds(self._finder) + 1 if self.k == "auto" else 1
+
+    @property
+    def _finder(self) -> MergeByEvidence:
+        return MergeByEvidence(alone=self.alone, work=Work(local=rounds_of(self.alone)))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train alone, group, average."""
         if self.k != "auto":
             return by_local_models(fed, self.k, self.alone, start)
-        return stages(fed, start, find=ByProbes(alone=self.alone).run, average=self._average)
+        return stages(fed, start, find=self._finder.run, average=self._average)
 
     def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         assert start is not None  # its number of models is the k that was found

@@ -1,8 +1,8 @@
 """Moment descent: mixed regression from any start, by way of a few anchor clients.
 
 Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression. NeurIPS 2022 (Phase 1, "FedMD", and
-Algorithm 3; Phase 2 is `FedX`). H: `anchors`, T: `iterations`, T_1: `subspace_steps`, T_2: `power_steps`, m: `panel`,
-2ℓ: `points`, Δ: `separation`, ε: `epsilon`, (α, β): `spectrum`, θ_0: the first model of the start.
+Algorithm 3; Phase 2 is `FedX`). H: `anchors`, T: `iterations`, T_1: `subspace_steps`, m: `panel`, 2ℓ: `points`,
+Δ: `separation`, ε: `epsilon`, (α, β): `spectrum`, θ_0: the first model of the start.
 
 With ε(x, y, θ) = (y − φ(x)·θ) φ(x), an iteration is, for every anchor i with estimate θ_i: the top-k subspace U_i of
 Y_i, the mean of ε ε'ᵀ over pairs of points of the same client, over a panel of clients, found by orthogonal iteration
@@ -12,14 +12,26 @@ than Δ/2 are joined, and each group's mean is a model.
 
 Departures from the paper:
 
-* All ordered pairs of a client's points count, with weight m_c, not one pair a client: `pairs=1` is the theory's form,
-  which needs far more clients than the paper's experiments have. Either is symmetric here, so that a step of orthogonal
-  iteration takes one product, not two.
+* All of it in coordinates in which everybody's features have second moment I (`whiten`), so that α = β = 1 for features
+  in any units. Distances, and with them Δ, are then root mean square differences of predictions. Without a start, θ_0
+  is the one model that fits everybody best, which the same sums give.
+* All ordered pairs of a panel client's points count, with weight m_c, not one pair a client: `pairs=1` is the theory's
+  form, which needs far more clients than the paper's experiments have. `pairs` acts on the panel only: an anchor always
+  uses all pairs of its points. Either is symmetric here, so that a step of orthogonal iteration takes one product, not
+  two.
+* `subspace_steps` is a fixed number, where the theory wants of the order of k log(N·d). What the k leading directions
+  hold beyond the differences θ*_j − θ_i (there are fewer where clusters agree with θ_i) is noise, and does no harm: an
+  anchor looks for its own direction inside them.
 * A singular vector has no sign: b is turned so that b · mean(U_iᵀε) ≥ 0. Without that, anchors walk at random.
+* b is the eigenvector of the largest eigenvalue, found exactly at the anchor (the matrix is k k), not by T_2 steps of
+  power iteration, which finds the largest magnitude; a largest eigenvalue below 0 counts as σ = 0.
+* Iterations go on until no anchor feels far from its model or σ no longer falls, not for a fixed T, unless `iterations`
+  is given.
 * Anchors are ⌈6k ln k⌉ by default (the paper's experiments: ⌈3k ln k⌉) and are drawn from clients with enough data.
-* Anchors are joined by complete linkage; without Δ, at the widest gap between the heights of merges, and without Δ
-  nothing stops an anchor but σ = 0. Where that leaves more or fewer than k groups, k-means makes them k, and we say so.
-* A negative Rayleigh quotient of the power iteration counts as σ = 0: nothing but noise is left to follow.
+* Anchors are joined by complete linkage; without Δ, into k groups if those are farther apart than noise explains, else
+  at the widest gap, and without Δ nothing stops an anchor but σ = 0. Where that leaves more or fewer than k groups,
+  k-means makes them k, and we say so.
+* When phase 2 is over, a last question says whether every group is one and all of them are different (`verdict`).
 """
 
 from __future__ import annotations
@@ -28,20 +40,23 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import count
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from corymb.algorithms.fedx import FedX
+from corymb.algorithms.parts.linear import linear_or_refuse
 from corymb.algorithms.parts.moments import move, multiply
+from corymb.algorithms.parts.regression.verdict import verdict
+from corymb.algorithms.parts.regression.whitening import whitening_of
 from corymb.algorithms.parts.then import stages
-from corymb.clustering.grouping import complete_linkage, group_means, k_means
+from corymb.clustering.grouping import complete_linkage, group_means, k_means, widest_gap
 from corymb.core.federation import Cohort, Federation, TooFewReplies, each
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold, normal
 from corymb.local import serve_assigned
-from corymb.objectives.regression import LinearRegression
 from corymb.orthogonal import leading_subspace, orthonormal, random_bases
 from corymb.settings import require
 
@@ -58,13 +73,14 @@ class MomentDescent:
     """Clusters."""
     anchors: int | None = None
     """Anchor clients; by default ⌈6k ln k⌉, or all that have enough data where these are fewer."""
-    iterations: int = 5
+    iterations: int | None = None
+    """Steps of the anchors; by default until they no longer come nearer, at most 40 (5 if `fresh`)."""
     subspace: Literal["iteration", "svd"] = "iteration"
     """Federated orthogonal iteration, or the SVD of the pooled d d matrix, as in the paper's experiments."""
     subspace_steps: int = 10
     """Steps of orthogonal iteration, each a communication round."""
-    power_steps: int = 30
-    """Steps of an anchor's own power iteration."""
+    whiten: bool = True
+    """Work in coordinates in which features have second moment I, found from sums over all clients."""
     pairs: int | None = None
     """Disjoint pairs of points of each panel client; by default all pairs."""
     panel: int | None = None
@@ -80,16 +96,16 @@ class MomentDescent:
     epsilon: float = 0.1
     """With a given separation, anchors stop where they feel nearer than this part of it."""
     spectrum: tuple[float, float] = (1.0, 1.0)
-    """Bounds of the eigenvalues of the features' covariance."""
+    """Bounds of the eigenvalues of the features' second moment (after whitening: within each cluster)."""
     noise: float = 0.0
     """Standard deviation of noise on the estimates that panel clients see (Remark 2): two draws a client."""
-    then: FedX | None = FedX()
+    then: FedX | None = FedX(refinement="whitened", rounds=200)
     """The second phase; None: moment descent alone."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
-        for name in ("k", "iterations", "subspace_steps", "power_steps", "anchors", "pairs"):
+        for name in ("k", "iterations", "subspace_steps", "anchors", "pairs"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
         few = f"{self.anchors} anchors cannot find k = {self.k} clusters: take at least k, better 6k ln k."
@@ -106,49 +122,86 @@ class MomentDescent:
 
     @property
     def planned_rounds(self) -> int:
-        """Every step of orthogonal iteration is a round, and so is every step of the anchors."""
-        return self.iterations * (self._looks + 1) + (planned_rounds(self.then) if self.then else 0)
+        """Every step of orthogonal iteration is a round, and so is every step of the anchors; at most so many."""
+        return self._most * (self._looks + 1) + (planned_rounds(self.then) if self.then else 0)
 
     @property
     def _looks(self) -> int:
         return self.subspace_steps if self.subspace == "iteration" else 1
 
+    @property
+    def _most(self) -> int:
+        """Iterations at most; new panels are even parts of all clients, so that with them the number is fixed."""
+        return self.iterations or (5 if self.fresh else 40)
+
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Both phases, or the first alone."""
-        second = {"fedx": self.then.run} if self.then else {}
-        return stages(fed, start, descent=self._descend, **second)
+        return stages(fed, start, descent=self._descend, **({"fedx": self._refine} if self.then else {}))
+
+    def _refine(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
+        """Phase 2; its last round ends with a verdict on the models."""
+        assert self.then is not None
+        for at in self.then.run(fed, start):
+            yield self._judged(fed, at) if at.round == self.then.rounds else at
+
+    def _judged(self, fed: Federation, at: Snapshot) -> Snapshot:
+        theta = linear_or_refuse(fed, NAME).coefficients(at.models)
+        found = verdict(fed, at, whitening_of(fed, theta[0]).root)
+        found.say()
+        return replace(at, notes={**at.notes, **found.notes()})
 
     def _descend(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, self.k)
         if "anchors" not in at.carry:
-            at = self._choose_anchors(fed, at)
-        for r in range(at.round, self.iterations * (self._looks + 1)):
+            at = self._choose_anchors(fed, at, given=start is not None)
+        for r in count(at.round):
+            if len(at.carry["sigmas"]) >= 1 and self._ended(at.carry["sigmas"]):
+                return
             t, look = divmod(r, self._looks + 1)
             if look == 0:
                 at = self._choose_panel(fed, at, t)
             at = self._look(fed, at) if look < self._looks else self._move(fed, at, t)
             yield at
 
-    def _choose_anchors(self, fed: Federation, at: Snapshot) -> Snapshot:
+    def _ended(self, sigmas: Tensor) -> bool:
+        """Whether anchors have moved often enough, by the largest σ before each step and how far groups are apart."""
+        if self.iterations is not None or self.fresh or len(sigmas) == self._most:
+            return len(sigmas) >= self._most
+        felt, apart = sigmas.unbind(1)
+        stuck = len(felt) > STILL and bool(felt[-STILL:].min() > 0.9 * felt[:-STILL].min())
+        return stuck or bool(felt[-1] <= NEAR * apart[-1])
+
+    def _choose_anchors(self, fed: Federation, at: Snapshot, *, given: bool) -> Snapshot:
         """Line 3: anchors, all with the same estimate."""
-        linear = isinstance(fed.objective, LinearRegression)
-        require(linear, "Moment descent is for mixed linear regression: the objective must be a LinearRegression.")
-        start = at.models["weight"][:1]
-        d, points = start.shape[-1], (self.points or 8 * self.k) * (self.iterations if self.fresh else 1)
+        start = linear_or_refuse(fed, NAME).coefficients(at.models)[:1]
+        d, points = start.shape[-1], (self.points or 8 * self.k) * (self._most if self.fresh else 1)
         require(self.k <= d, f"k = {self.k} clusters do not fit into {d} features: k must be at most {d}.")
         able, least = fed.clients.where(fed.sizes >= points), self.anchors or self.k
         lack = f"{len(able)} clients have the {points} points that an anchor needs, wanted {least} such clients"
         require(len(able) >= least, f"{lack}: lower points, anchors or k, or bring larger clients.")
         anchors = able.sample(self.anchors or max(self.k, math.ceil(6 * self.k * math.log(self.k))))
         anchors = anchors[anchors.pick(fed.name_hashes).argsort()]  # groups are numbered by names, not by positions
-        carry = {"anchors": anchors.ids, "estimates": start.repeat(len(anchors), 1), "used": anchors.mask}
+        root = back = torch.eye(d).to(start)
+        self._check_panel(fed.clients.where(fed.sizes >= 2), features=d, first=False)
+        if self.whiten:
+            found = whitening_of(fed, start[0])
+            root, back = found.root, found.back
+            start = start @ found.kept if given else found.pooled[None]
+        carry = {
+            "anchors": anchors.ids,
+            "estimates": start.repeat(len(anchors), 1),
+            "used": anchors.mask,
+            "root": root,
+            "back": back,
+            "sigmas": start.new_zeros(0, 2),
+        }
         return replace(at, carry=carry)
 
     def _choose_panel(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
         """Line 7: whom to ask in this iteration, and a random basis for every anchor."""
         estimates, used = at.carry["estimates"], at.carry["used"]
         able = fed.clients.where((fed.sizes >= 2) & ~(used & self.fresh))  # one point makes no pair
-        part = max(1, len(able) // (self.iterations - t)) if self.fresh else None
+        part = max(1, len(able) // (self._most - t)) if self.fresh else None
         panel = able.sample(self.panel or part)
         d = estimates.shape[1]
         self._check_panel(panel, features=d, first=t == 0)
@@ -176,12 +229,12 @@ class MomentDescent:
 
     def _look(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Line 9: a step of orthogonal iteration for every anchor, or its whole Y_i: that is a product with I."""
-        bases = at.carry["bases"]
+        bases, root = at.carry["bases"], at.carry["root"]
         a, d, direct = *bases.shape[:2], self.subspace == "svd"
-        factors = torch.eye(d).to(bases).expand(a, d, d) if direct else bases
+        factors = root @ (torch.eye(d).to(bases).expand(a, d, d) if direct else bases)
         at_once = max(1, NUMBERS // factors[0].numel())
         parts = [slice(i, i + at_once) for i in range(0, a, at_once)]
-        products = torch.cat([self._product(fed, at, factors[part], part) for part in parts])
+        products = root @ torch.cat([self._product(fed, at, factors[part], part) for part in parts])
         bases = leading_subspace(products, self.k) if direct else orthonormal(products)
         return at.next(carry={**at.carry, "bases": bases}, notes={})
 
@@ -190,7 +243,8 @@ class MomentDescent:
         panel, sent = Cohort(fed, at.carry["panel"]), at.carry["estimates"][None]
         if self.noise:  # the same two draws for a client in every step of one iteration
             keys = fold(at.carry["noise"], panel.pick(fed.name_hashes))
-            sent = sent + self.noise * normal(keys, (2, *sent.shape[1:])).to(sent)  # n 2 a d
+            draws = normal(keys, (2, *sent.shape[1:])).to(sent) @ at.carry["root"]
+            sent = sent + self.noise * draws  # n 2 a d
         sent = each(sent[:, :, which]) if self.noise else sent[:, which]
         own = (panel.ids[:, None] == at.carry["anchors"][which]).long()  # n a
         own = torch.where(own.any(1), own.argmax(1), -1).to(bases.device)
@@ -206,21 +260,22 @@ class MomentDescent:
         replies = anchors.map(
             move,
             each(estimates),
-            each(at.carry["bases"]),
+            each(at.carry["root"] @ at.carry["bases"]),
             part=t if self.fresh else 0,
-            parts=self.iterations if self.fresh else 1,
-            power_steps=self.power_steps,
+            parts=self._most if self.fresh else 1,
             step=low / (2 * high**2),
             stop=self.epsilon * (self.separation or 0),
         )
         replied = anchors.pick(replies.clients.mask).to(estimates.device)
         estimates[replied] = replies.value.estimate
-        groups = complete_linkage(
-            estimates, self.separation and self.separation / 2, most=max(self.k, len(anchors) // 2)
-        )
-        labels = groups.labels if groups.number == self.k else k_means(estimates, self.k, fed.key("k-means"))
-        if groups.number != self.k and t + 1 == self.iterations:
-            log.warning("the anchors form %d groups, not k = %d: k-means makes them k", groups.number, self.k)
+        points = estimates @ at.carry["back"]
+        groups = joined(points, self.k, self.separation, float(replies.value.noise.median()))
+        felt = torch.tensor([[float(replies.value.sigma.max()), groups.apart]])
+        sigmas = torch.cat([at.carry["sigmas"], felt.to(at.carry["sigmas"])])
+        labels = groups.labels if groups.number == self.k else k_means(points, self.k, fed.key("k-means"))
+        if groups.number != self.k and self._ended(sigmas):
+            say = log.warning if self.then is None else log.info  # with a second phase, its verdict says what is wrong
+            say("the anchors form %d groups, not k = %d: k-means makes them k", groups.number, self.k)
         everybody = anchors.put(torch.full_like(at.labels, -1), labels)
         notes = {
             "iteration": t + 1,
@@ -228,6 +283,50 @@ class MomentDescent:
             "joined_below": groups.threshold,
             "merge_heights": groups.heights,
             "sigma": float(replies.value.sigma.mean()),
+            "noise": float(replies.value.noise.median()),
         }
-        models = {"weight": group_means(estimates, labels, self.k)}
-        return at.next(models=models, labels=everybody, carry={**at.carry, "estimates": estimates}, notes=notes)
+        models = linear_or_refuse(fed, NAME).parameters(group_means(estimates, labels, self.k))
+        carry = {**at.carry, "estimates": estimates, "sigmas": sigmas}
+        return at.next(models=models, labels=everybody, carry=carry, notes=notes)
+
+
+NAME = "Moment descent"
+NEAR = 0.05
+"""Of the distance at which k groups become k - 1: where no anchor feels farther from its own model, they are there."""
+STILL = 3
+"""Iterations in which the farthest anchor does not come nearer, after which it will not."""
+NOISE = 6.0
+"""Times the distance that noise alone explains: how far apart two anchors of one cluster may stand at the end."""
+
+
+class Joined(NamedTuple):
+    """The groups that anchors form."""
+
+    labels: Tensor
+    number: int
+    threshold: float
+    heights: list[float]
+    apart: float
+    """The distance at which k groups become k − 1, or that noise explains, if that is more."""
+
+
+def joined(points: Tensor, k: int, separation: float | None, noise: float) -> Joined:
+    """Anchors closer than half the separation; without it, k groups if noise cannot explain how far apart they are.
+
+    Fewer, if it can; more, if the widest gap above what noise explains says so.
+    """
+    heights = complete_linkage(points, 0.0).heights
+    floor = NOISE * noise
+    real = [height for height in heights if height > floor]
+    apart = max(heights[-(k - 1)] if 1 < k <= len(points) else 0.0, floor, 1e-300)
+    if separation is not None:
+        cut = separation / 2
+    elif not real:
+        cut = max([floor, *heights])
+    else:
+        gap = widest_gap([floor, *real], most=len(points))
+        more = sum(height > gap.threshold for height in heights) + 1 >= k
+        below = ([floor, *real])[-k] if len(real) >= k else floor
+        cut = gap.threshold if more or len(real) < k - 1 else math.sqrt(below * real[-(k - 1)])
+    groups = complete_linkage(points, cut)
+    return Joined(groups.labels, groups.number, cut, heights, apart)

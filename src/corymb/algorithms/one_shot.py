@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from corymb.algorithms.evidence.merging import MergeByEvidence, rounds_of
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.moment_descent import MomentDescent
-from corymb.algorithms.parts.starts import ByProbes, by_local_models
+from corymb.algorithms.parts.starts import by_local_models
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
 from corymb.algorithms.parts.work import Work
@@ -34,7 +35,7 @@ class OneShot:
     """Clusters from one exchange of local models."""
 
     k: int | Literal["auto"]
-    """Clusters; `auto` finds their number from clients' losses on a few local models."""
+    """Clusters; `auto` finds them, and their number, by held-out examples, in many rounds instead of one."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
     inner: FedAvg | FedProx | IFCA | FedX | MomentDescent = FedAvg()
@@ -47,8 +48,12 @@ class OneShot:
 
     @property
     def planned_rounds(self) -> int:
-        """One exchange (three to find k), then the inner algorithm's."""
-        return (3 if self.k == "auto" else 1) + planned_rounds(self.inner)
+        """One exchange, or those that find k, then the inner algorithm's."""
+        return (planned_rounds(self._finder) if self.k == "auto" else 1) + planned_rounds(self.inner)
+
+    @property
+    def _finder(self) -> MergeByEvidence:
+        return MergeByEvidence(alone=self.alone, work=Work(local=rounds_of(self.alone)))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Cluster once, then train."""
@@ -56,7 +61,7 @@ class OneShot:
 
     def _cluster(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         if self.k == "auto":
-            return ByProbes(alone=self.alone, work=Work(local=self.alone)).run(fed, start)
+            return self._finder.run(fed, start)
         return by_local_models(fed, self.k, self.alone, start)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:

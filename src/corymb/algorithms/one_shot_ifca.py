@@ -25,8 +25,8 @@ from corymb.local import Descent, serve_assigned
 class OneShotIFCA:
     """ONE_SHOT, then IFCA with as many models as there are clusters."""
 
-    threshold: float | Literal["auto"] = "auto"
-    """λ: clients at most this far apart belong together; `auto` finds it from the distances."""
+    threshold: float | Literal["gap"] = "gap"
+    """λ: clients at most this far apart belong together; `gap` finds it from the distances."""
     least: int = 2
     """Clusters have at least so many clients."""
     alone: Descent = Descent(lr=0.1, steps=100)

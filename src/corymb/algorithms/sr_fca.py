@@ -12,7 +12,9 @@ Served after ONE_SHOT: each client's own model, which it has kept; after each ME
 
 Departures from the paper:
 
-* `threshold="auto"` finds λ (`corymb.clustering.thresholds`). Where the distances show no clusters there is one.
+* `threshold="auto"`, the default, needs no λ: the clusters of ONE_SHOT are found by held-out examples
+  (`corymb.algorithms.evidence`) and are not merged later. `threshold="gap"` finds λ in the distances
+  (`corymb.clustering.thresholds`); where those show no clusters there is one.
 * RECLUSTER leaves client i out of the loss F_c(w_i) of its own cluster: its overfitted loss would bias it to stay.
 * MERGE dissolves merged clusters of fewer than `least` clients, who go to the nearest other cluster; the paper keeps
   components of at least t *clusters*, which for t = 2 would delete every cluster that did not merge. The largest stays.
@@ -24,18 +26,20 @@ Departures from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from corymb.algorithms.evidence.merging import MergeByEvidence
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.parts.merging import merge, recluster
 from corymb.algorithms.parts.own_models import publish_own, serve_refined, train_alone
+from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
 from corymb.algorithms.parts.work import Averaging, Work
 from corymb.clustering.distances import measure_named
@@ -47,7 +51,7 @@ from corymb.keys import fold
 from corymb.local import Descent, loss
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import require
-from corymb.trees import Params, add, count, map_tensors, take
+from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, take
 
 Step = Callable[[Federation, Snapshot], Snapshot]
 
@@ -69,8 +73,9 @@ def work_in_cluster(client: Client, model: Params, *, work: Work) -> Worked:
 class SRFCA:
     """Clusters by the distances of clients' own models, refined by training inside them. Their number is found."""
 
-    threshold: float | Literal["auto"] = "auto"
-    """λ: clients, and clusters, at most this far apart belong together; `auto` finds it from the distances."""
+    threshold: float | Literal["auto", "gap"] = "auto"
+    """λ: clients, and clusters, at most this far apart belong together; `auto` finds the clusters by held-out examples
+    instead, `gap` finds λ from the distances."""
     least: int = 2
     """t: clusters have at least so many clients."""
     refinements: int = 2
@@ -103,8 +108,8 @@ class SRFCA:
     rounds_come_last = False
 
     def __post_init__(self) -> None:
-        given = self.threshold == "auto" or self.threshold > 0
-        require(given, f"threshold must be positive or 'auto', got {self.threshold}.")
+        given = self.threshold in ("auto", "gap") or (not isinstance(self.threshold, str) and self.threshold > 0)
+        require(given, f"threshold must be positive, 'auto' or 'gap', got {self.threshold}.")
         require(self.least >= 1, f"least must be at least 1, got {self.least}.")
         require(self.refinements >= 0, f"refinements must not be negative, got {self.refinements}.")
         require(0 <= self.trim < 0.5, f"trim must be at least 0 and below 1/2, got {self.trim}.")
@@ -115,7 +120,12 @@ class SRFCA:
     @property
     def planned_rounds(self) -> int:
         """Two for ONE_SHOT, `rounds` and one more for each REFINE, and those of `finish`."""
-        return sum(rounds for _, rounds, _ in self._plan) + (planned_rounds(self.finish) if self.finish else 0)
+        first = planned_rounds(self._finder) if self.threshold == "auto" else 0
+        return first + sum(rounds for _, rounds, _ in self._plan) + (planned_rounds(self.finish) if self.finish else 0)
+
+    @property
+    def _finder(self) -> MergeByEvidence:
+        return MergeByEvidence(alone=self.alone, work=Work(local=self.local), participants=self.participants)
 
     @property
     def _plan(self) -> list[tuple[str, int, Step]]:
@@ -126,8 +136,19 @@ class SRFCA:
         return plan
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """ONE_SHOT, then REFINE R times, then `finish`."""
-        at = start or Snapshot.fresh(fed, 1)
+        """ONE_SHOT, then REFINE R times, then `finish`; clusters that are found by evidence are found before."""
+        if self.threshold == "auto":
+            return stages(fed, start, find=self._finder.run, refine=self._from_found)
+        return self._successive(fed, start or Snapshot.fresh(fed, 1))
+
+    def _from_found(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
+        assert start is not None  # the clusters come from the stage before
+        if not start.stage:
+            found = {"found": start.labels, **prefixed("omega", start.models)}
+            start = replace(start, models=Snapshot.fresh(fed, 1).models, carry=found)
+        return self._successive(fed, start)
+
+    def _successive(self, fed: Federation, at: Snapshot) -> Iterator[Snapshot]:
         stages = [name for name, _, _ in self._plan]
         done = stages.index(at.stage) if at.stage in stages else len(stages) if at.stage == "finish" else 0
         for stage, rounds, step in self._plan[done:]:
@@ -152,26 +173,32 @@ class SRFCA:
         own = fed.clients.map(publish_own)  # clients without one are rejected and get no cluster
         known = measure.known(own.clients, own.value)
         members, distances = known.clients, measure.between_clients(known.value)
-        threshold, notes = settle_threshold(
-            self.threshold, distances, fed.key("threshold"), least=self.least, squared=measure.squared
-        )
-        labels = self._groups(distances, threshold, fed, members.pick(fed.name_hashes), min(self.least, len(members)))
-        k = int(labels.max()) + 1
-        nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
-        require(k > 0, f"threshold={threshold:.3g} puts no clients together: the nearest are {nearest:.3g} apart.")
+        if self.threshold == "auto":
+            threshold, notes = torch.nan, dict[str, Any]()
+            labels, k = _completed(members.pick(at.carry["found"]), distances), count(part_of(at.carry, "omega"))
+        else:
+            threshold, notes = settle_threshold(
+                self.threshold, distances, fed.key("threshold"), least=self.least, squared=measure.squared
+            )
+            order, least = members.pick(fed.name_hashes), min(self.least, len(members))
+            labels = self._groups(distances, threshold, fed, order, least)
+            k = int(labels.max()) + 1
+            nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
+            require(k > 0, f"threshold={threshold:.3g} puts no clients together: the nearest are {nearest:.3g} apart.")
         models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
         carry = {
             "members": members.ids,
             "known": known.value,
             "threshold": torch.tensor(threshold, dtype=torch.float64),
+            **prefixed("omega", part_of(at.carry, "omega")),
         }
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
-        return at.next(models=models, labels=(members, labels), carry=carry | _named("w0", start), notes=notes)
+        return at.next(models=models, labels=(members, labels), carry=carry | prefixed("w0", start), notes=notes)
 
     def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
         """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""
-        start, local = _part(at.carry, "w0"), self.local.at(at.round)
-        models = _part(at.carry, "omega") or (at.models if self.warm else _copies(start, at.k))
+        start, local = part_of(at.carry, "w0"), self.local.at(at.round)
+        models = part_of(at.carry, "omega") or (at.models if self._warm else _copies(start, at.k))
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
         replies = cohort.map(work_in_cluster, each(models, of=cohort.pick(at.labels)), work=work)
@@ -184,11 +211,11 @@ class SRFCA:
         if self.diameter is not None:
             models = into_ball(models, start, self.diameter / 2)
         notes = {"train_loss": float(replies.value.loss.mean()), "clusters": at.k}
-        return at.next(carry={**at.carry, **_named("omega", models)}, notes=notes)
+        return at.next(carry={**at.carry, **prefixed("omega", models)}, notes=notes)
 
     def _refine(self, fed: Federation, at: Snapshot) -> Snapshot:
         """RECLUSTER and MERGE, after one question to all clients."""
-        measure, models = measure_named(self.distance), _part(at.carry, "omega")
+        measure, models = measure_named(self.distance), part_of(at.carry, "omega")
         members, threshold = Cohort(fed, at.carry["members"]), float(at.carry["threshold"])
         fit = measure.fit(members, models)
         here = members.pick(fit.clients.mask)
@@ -210,10 +237,17 @@ class SRFCA:
         labels = fit.clients.put(everybody, merged.labels)
         return at.next(models=merged.models, labels=labels, carry=carry, notes=notes)
 
+    @property
+    def _warm(self) -> bool:
+        """Clusters found by evidence come with trained models."""
+        return self.warm or self.threshold == "auto"
+
     def _groups(
         self, distances: Tensor, threshold: float, fed: Federation, order: Tensor | None = None, least: int = 1
     ) -> Tensor:
         order = torch.arange(len(distances)) if order is None else order
+        if self.threshold == "auto":  # clusters found to be apart are not merged by distance
+            return torch.arange(len(distances))
         if self.components == "graph":
             return threshold_groups(distances, threshold, order=order, least=least)
         return pivot_groups(distances, threshold, order=order, draws=fold(fed.key("pivots"), order), least=least)
@@ -223,13 +257,13 @@ class SRFCA:
         return fed.clients.where(torch.stack(chosen).any(0))
 
 
+def _completed(labels: Tensor, distances: Tensor) -> Tensor:
+    """Labels with those of clients that were never asked for one filled in: the cluster that is nearest on average."""
+    known = labels >= 0
+    clusters = labels[known].unique()
+    apart = torch.stack([distances[:, labels == cluster].mean(1) for cluster in clusters], dim=1)
+    return torch.where(known, labels, clusters[apart.argmin(1)])
+
+
 def _copies(model: Params, k: int) -> Params:
     return map_tensors(lambda value: value.expand(k, *value.shape).clone(), model)
-
-
-def _named(prefix: str, model: Params) -> Params:
-    return {f"{prefix}/{name}": value for name, value in model.items()}
-
-
-def _part(carry: Mapping[str, Tensor], prefix: str) -> Params:
-    return {n.removeprefix(f"{prefix}/"): value for n, value in carry.items() if n.startswith(f"{prefix}/")}

@@ -8,6 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from corymb.cli.examples import read_examples
+from corymb.data.readers.archives import LABELS
+from corymb.data.readers.contents import LABEL
+from corymb.data.readers.folder import NPZ
+from corymb.data.readers.tables import kind_of
 from corymb.runs.history import plain
 from corymb.runs.run import Run
 from corymb.settings import InvalidInput
@@ -28,7 +32,7 @@ def assign_file(
     loaded = Run.load(run, model)
     examples = read_examples(file, loaded, label)
     if examples.y is None:
-        told = label or ("y" if file.suffix.lower() == ".npz" else loaded.config.get("label", "label"))
+        told = label or loaded.config.get("label") or (LABELS if kind_of(file) == NPZ else LABEL)
         raise InvalidInput(f"{file.name} has no labels {told!r}: assigning needs some; --label names their column.")
     answer = loaded.assign(examples.x, examples.y)
     print(json_module.dumps(plain(answer._asdict()), allow_nan=False) if json else f"{file.stem}: {answer}")

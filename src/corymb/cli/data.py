@@ -73,6 +73,11 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
     }
     if data.feature_names:
         facts["columns"] = ", ".join(data.feature_names)
+    thin = {"few_examples": "with few training examples", "one_class": "with one class", "no_test_example": "untested"}
+    if counts := ", ".join(f"{count} {thin[name]}" for name, count in data.thin.items()):
+        facts["thin clients"] = counts
+    for number, note in enumerate(data.notes):
+        facts["notes" if number == 0 else f"note {number + 1}"] = note
     if data.truth is not None:
         facts["truth"] = f"{counted(len(data.truth.unique()), 'cluster')} of {data.truth.bincount().tolist()} clients"
     return facts

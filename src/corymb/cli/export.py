@@ -99,7 +99,7 @@ def about(run: Run, cluster: int) -> dict[str, object]:
         "clients": run.sizes.get(cluster, 0),
         "model": run.config["model"],
         "learns": run.config["record"]["learns"],
-        "schema": plain(run.schema.describe()),
+        "schema": plain(run.schema._replace(notes=()).describe()),  # notes may name clients
         "classes": list(run.schema.classes),
         "standardising": _STANDARD if run.standard is not None else None,
         "seed": run.seed,
@@ -107,5 +107,9 @@ def about(run: Run, cluster: int) -> dict[str, object]:
     }
 
 
-_STANDARD = {"features": "(x - mean) / scale", "output": "output * target_scale + target_mean"}
-"""How the tensors called mean, scale, target_mean and target_scale are used."""
+_STANDARD = {
+    "features": "(x - mean) / scale",
+    "limit": "where there is one: beyond it, sign(z) (limit + log(1 + |z| - limit) / 4)",
+    "output": "output * target_scale + target_mean",
+}
+"""How the tensors called mean, scale, limit, target_mean and target_scale are used."""

@@ -1,8 +1,10 @@
 """`corymb reproduce`: run a paper's experiments, draw its figures, and compare its claims with our measurements.
 
 A recipe is a module of `corymb.recipes` with `jobs`, `work`, `measures` and `draw`; the paper's claims are in
-`papers/<paper>/expected.toml`. Jobs run in processes of their own, one thread each. Files written:
+`papers/<paper>/expected.toml`. Jobs run in processes of their own, one thread each, and are kept as they end
+(`corymb.recipes.cells`): the same command goes on where it was stopped. Files written:
 
+cells/         the results of each job
 numbers.json   every measure, with machine and versions
 curves.json    the results of every job, to six digits
 table.md       the paper's claims, our measurements, and whether they agree
@@ -13,14 +15,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
 import platform
-import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 
 from corymb import __version__
+from corymb.recipes.cells import rounded, run_cells
 from corymb.runs.folder.layout import check_free
 from corymb.settings import InvalidInput, did_you_mean, require
 
@@ -52,7 +52,12 @@ class Recipe(Protocol):
         ...
 
 
-RECIPES: Mapping[str, str] = MappingProxyType({"moment-descent": "corymb.recipes.moment_descent"})
+RECIPES: Mapping[str, str] = MappingProxyType(
+    {"moment-descent": "corymb.recipes.moment_descent", "uifca": "corymb.recipes.uifca"}
+)
+
+
+CELLS = "cells"
 
 
 class Claim(NamedTuple):
@@ -79,54 +84,81 @@ class Claim(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of a reproduction."""
 
-    claims: list[tuple[Claim, float]]
+    claims: list[tuple[Claim, float | None]]
     table: str
     folder: Path
     seconds: float
+    left: int = 0
+    """Jobs that were not run, or failed."""
 
     @property
     def hold(self) -> int:
         """How many of the paper's claims hold."""
-        return sum(claim.holds(value) for claim, value in self.claims)
+        return sum(value is not None and claim.holds(value) for claim, value in self.claims)
 
 
-def reproduce(paper: str, *, out: Path | None = None, seeds: int = 10, workers: int | None = None) -> None:
+def reproduce(
+    paper: str,
+    *,
+    out: Path | None = None,
+    seeds: int = 10,
+    workers: int | None = None,
+    seconds: float | None = None,
+) -> None:
     """Run a paper's experiments and compare its claims with our numbers.
 
     Parameters
     ----------
     paper
-        The paper: moment-descent.
+        The paper: moment-descent or uifca.
     out
-        A new or empty folder for numbers, table and figures; runs/reproduce-PAPER if not given.
+        A folder for numbers, table and figures: new, empty or this command's own; runs/reproduce-PAPER if not given.
     seeds
         Number of seeds for the main claim.
     workers
         Number of processes; one per core if not given.
+    seconds
+        Stop after this time; the same command goes on later.
     """
-    outcome = run_recipe(paper, out or Path("runs") / f"reproduce-{paper}", seeds=seeds, workers=workers)
+    folder = out or Path("runs") / f"reproduce-{paper}"
+    outcome = run_recipe(paper, folder, seeds=seeds, workers=workers, seconds=seconds)
     print(outcome.table)
+    if outcome.left:
+        print(f"{outcome.left} jobs are left: the same command runs them.")
     print(f"{outcome.hold} of {len(outcome.claims)} claims hold; {outcome.seconds:.0f} s; {outcome.folder}")
 
 
-def run_recipe(paper: str, out: Path, *, seeds: int = 10, workers: int | None = None) -> Outcome:
-    """Run all jobs of a paper's recipe and write numbers, table and figures into `out`."""
+def run_recipe(
+    paper: str, out: Path, *, seeds: int = 10, workers: int | None = None, seconds: float | None = None
+) -> Outcome:
+    """Run all jobs of a paper's recipe that `out` does not have yet, and write numbers, table and figures into it."""
     require(seeds >= 1, f"seeds must be at least 1, got {seeds}.")
-    recipe, claims, folder = recipe_for(paper), expected(paper), check_free(out)
+    recipe, claims = recipe_for(paper), expected(paper)
+    folder = out if (out / CELLS).is_dir() else check_free(out)
     began = time.monotonic()
-    results = _run_all(paper, recipe.jobs(seeds), workers or os.cpu_count() or 1)
-    seconds = time.monotonic() - began
+    jobs = recipe.jobs(seeds)
+    work = f"{RECIPES[paper]}:work"
+    cells = run_cells(work, jobs, folder / CELLS, workers=workers or os.cpu_count() or 1, seconds=seconds)
+    taken = time.monotonic() - began
+    missing = [*cells.failed, *cells.left]
+    if missing and not getattr(recipe, "PARTIAL", False):
+        why = next(iter(cells.failed.values()), "there was no time")
+        raise InvalidInput(
+            f"{len(missing)} of {len(jobs)} jobs did not end ({missing[0]}: {why}): run the command again."
+        )
+    results = cells.results
     measures = recipe.measures(results)
-    judged = [(claim, measures[claim.measure]) for claim in claims]
+    judged = [(claim, measures.get(claim.measure)) for claim in claims]
     table = table_of(judged)
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {"paper": paper, "seeds": seeds, "seconds": round(seconds, 1), **_machine()}
-    numbers = json.dumps({"about": about, "measures": _rounded(measures)}, indent=1)
+    if hasattr(recipe, "tables"):
+        table += "\n" + recipe.tables(results)
+    about = {"paper": paper, "seeds": seeds, "seconds": round(taken, 1), "jobs": len(results), **_machine()}
+    numbers = json.dumps({"about": about, "measures": rounded(measures)}, indent=1)
     (folder / "numbers.json").write_text(numbers + "\n", encoding="utf-8")
-    (folder / "curves.json").write_text(json.dumps(_rounded(results)) + "\n", encoding="utf-8")
+    (folder / "curves.json").write_text(json.dumps(rounded(results)) + "\n", encoding="utf-8")
     (folder / "table.md").write_text(table, encoding="utf-8")
     recipe.draw(results, folder / "figures.png")
-    return Outcome(judged, table, folder, seconds)
+    return Outcome(judged, table, folder, taken, len(missing))
 
 
 def recipe_for(paper: str) -> Recipe:
@@ -144,53 +176,16 @@ def expected(paper: str) -> list[Claim]:
         return [Claim(**claim) for claim in tomllib.load(file)["claim"]]
 
 
-def table_of(judged: Sequence[tuple[Claim, float]]) -> str:
+def table_of(judged: Sequence[tuple[Claim, float | None]]) -> str:
     """The claims and our measurements as a Markdown table."""
     head = "| Figure | The paper says | Measured | Ours | Wanted | Holds |\n|---|---|---|---|---|---|\n"
     return head + "".join(
-        f"| {claim.figure} | {claim.says} | {claim.what} | {value:.3g} | {claim.wanted} "
-        f"| {'yes' if claim.holds(value) else '**no**'} |\n"
+        f"| {claim.figure} | {claim.says} | {claim.what} | {'not run' if value is None else format(value, '.3g')} "
+        f"| {claim.wanted} | {'–' if value is None else 'yes' if claim.holds(value) else '**no**'} |\n"
         for claim, value in judged
     )
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _rounded(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _machine() -> dict[str, str | int]:
     versions = {"corymb": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {**versions, "cores": os.cpu_count() or 1}
-
-
-def _run_all(paper: str, jobs: Sequence[str], workers: int) -> dict[str, Any]:
-    """The results of all jobs in their order, whichever finishes first."""
-    found: dict[str, Any] = {}
-    if workers == 1:
-        for job in jobs:
-            found[job] = _work(paper, job)
-            _tell(len(found), len(jobs), job)
-        return found
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        running = {pool.submit(_work, paper, job): job for job in jobs}
-        try:
-            for done in as_completed(running):
-                found[running[done]] = done.result()
-                _tell(len(found), len(jobs), running[done])
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return {job: found[job] for job in jobs}
-
-
-def _work(paper: str, job: str) -> dict[str, Any]:
-    return recipe_for(paper).work(job)
-
-
-def _tell(done: int, total: int, job: str) -> None:
-    print(f"{done}/{total}  {job}", file=sys.stderr, flush=True)

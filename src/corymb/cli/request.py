@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset
+from corymb.data.catalogue import NAMES
+from corymb.data.store import SUFFIX
 from corymb.runs.defaults import configure
 from corymb.runs.plan import rounds_in
+from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
 from corymb.settings import InvalidInput, from_dict
 
@@ -63,13 +67,20 @@ class Request:
             algorithm_settings=own,
             settings=_part(RunSettings, values),
             fit_options=_part(FitOptions, values),
-            data_options=_part(DataOptions, values),
+            data_options=_part(DataOptions, {**values, **_task_of(str(values["algorithm"]), values)}),
         )
 
     def load(self) -> tuple[FederatedDataset, Algorithm]:
         """The data, and the algorithm with the defaults that suit them."""
         data = self.data_options.load(self.data, self.settings.seed)
         return data, configure(self.algorithm, data, **self.algorithm_settings)
+
+
+def _task_of(algorithm: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """An algorithm of densities needs no labels: what it is given by path is read as that, unless told otherwise."""
+    by_path = values["data"] not in NAMES and Path(str(values["data"])).suffix != SUFFIX
+    known = algorithm in CATALOGUE and labels_points(CATALOGUE[algorithm].algorithm)
+    return {"task": "density"} if known and by_path and values.get("task") is None else {}
 
 
 def _part(kind: type[S], values: Mapping[str, Any]) -> S:

@@ -72,6 +72,20 @@ def complete_linkage(points: Tensor, threshold: float | None = None, *, most: in
     return Groups(labels, int(labels.max()) + 1, cut, heights, gap)
 
 
+def ward(points: Tensor, k: int) -> Tensor:
+    """At most k groups by Ward's method, numbered by what is in them, whatever the order of the points."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    if k <= 1 or len(points) < 2:
+        return torch.zeros(len(points), dtype=torch.int64)
+    rows, order = _in_own_order(points)
+    distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(0)
+    tree = linkage(squareform(distances.numpy(), checks=False), method="ward")
+    labels = torch.from_numpy(fcluster(tree, k, criterion="maxclust")).long()
+    return by_appearance(labels)[order.argsort()]
+
+
 def k_means(points: Tensor, k: int, key: Key, *, starts: int = 10) -> Tensor:
     """The labels of the best of several runs of k-means (k-means++ starts); fewer than k where points coincide.
 

@@ -134,13 +134,13 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
 
 
 def settle_threshold(
-    given: float | Literal["auto"], distances: Tensor, key: Key, *, least: int, squared: bool
+    given: float | Literal["gap"], distances: Tensor, key: Key, *, least: int, squared: bool
 ) -> tuple[float, dict[str, object]]:
     """The threshold, given or found, with what a plot of it needs; logs a warning where none is found."""
     rows = distances.detach().cpu().double().numpy()
     counts, edges = np.histogram(rows[np.triu_indices(len(rows), k=1)], BINS)
     notes: dict[str, object] = {"distance_counts": counts.tolist(), "distance_edges": edges.tolist()}
-    if given != "auto":
+    if given != "gap":
         heights = [merge.height for merge in single_linkage(distances)]
         return given, notes | {"threshold": given, "merge_heights": heights}
     found = find_threshold(distances, key, least=least, squared=squared)

@@ -11,7 +11,8 @@ from corymb.data.built_in.synthetic import (
 )
 from corymb.data.catalogue import NAMES, NamedDataset, load
 from corymb.data.dataset import FederatedDataset, Ragged
-from corymb.data.readers.folder import from_folder
+from corymb.data.doors import as_dataset
+from corymb.data.files import from_folder
 
 __all__ = [
     "FASHION_MNIST",
@@ -21,6 +22,7 @@ __all__ = [
     "FederatedDataset",
     "NamedDataset",
     "Ragged",
+    "as_dataset",
     "digits",
     "digits_iid",
     "digits_inverted",

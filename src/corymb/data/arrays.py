@@ -1,125 +1,122 @@
-"""Arrays with a client for each row, sorted into train and test examples of named clients."""
+"""Arrays with a client for each row, or arrays of each client, as a source of the one road."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import ArrayLike
-from torch import Tensor
+from torch.utils.data import Dataset
 
-from corymb.core.engine import in_order
-from corymb.data.features import Array, as_array, as_features
-from corymb.data.labels import Labels, Task, read_labels
-from corymb.data.ragged import Ragged, by_client
-from corymb.data.split import held_out
+from corymb.data.clients import Values
+from corymb.data.features import Array, as_array
+from corymb.data.prepare.cells import Column, as_column, joined
+from corymb.data.prepare.road import Source
+from corymb.data.readers.contents import Contents
+from corymb.data.readers.frames import is_frame, read_frame
+from corymb.data.readers.torch_dataset import as_arrays
 from corymb.settings import InvalidInput, require
 
-Values = ArrayLike | Tensor
 Test = float | Values | tuple[Values, Values, Values]
-Truth = Values | Mapping[str, int]
 
 
-class Ordered(NamedTuple):
-    """The fields of a data set that come from arrays."""
-
-    train: Ragged
-    test: Ragged
-    names: tuple[str, ...]
-    task: Task
-    classes: tuple[str, ...]
-
-
-class _Rows(NamedTuple):
-    x: Tensor
-    y: Tensor
-    client: Tensor
-
-    def where(self, mask: Tensor, n: int) -> Ragged:
-        return by_client(self.x[mask], self.y[mask], self.client[mask], n)
-
-
-def order(x: Values, labels: Labels, client: Values, *, test: Test, names: Sequence[str] | None, seed: int) -> Ordered:
-    """Features, labels and each row's client as train and test examples of named clients."""
-    named, codes = name_clients(as_array(client), names)
-    rows = _Rows(as_features(x), labels.y, codes)
-    _check_lengths(rows)
-    train, held = _divide(rows, test, named, labels, seed)
-    return Ordered(train, held, named, labels.task, labels.classes)
-
-
-def _divide(rows: _Rows, test: Test, names: tuple[str, ...], labels: Labels, seed: int) -> tuple[Ragged, Ragged]:
-    n = len(names)
+def source_of(
+    x: Values,
+    y: Values | None,
+    client: Values,
+    *,
+    test: Test,
+    names: Sequence[str] | None,
+    feature_names: Sequence[str],
+) -> Source:
+    """Features, labels, if there are any, and each row's client; test examples that come apart are rows as well."""
+    features, labels, owner = features_in(x), None if y is None else labels_in(y), as_array(client)
+    held = _mask(test, len(features if labels is None else labels.kinds))
     if isinstance(test, tuple):
-        x, y, client = test
-        codes = name_clients(as_array(client), names)[1]
-        held = _Rows(as_features(x), read_labels(as_array(y), labels.task, labels.classes).y, codes)
-        _check_lengths(held)
-        return by_client(*rows, n), by_client(*held, n)
-    mask = _mask(as_array(test), rows.client, names, seed)
-    return rows.where(~mask, n), rows.where(mask, n)
-
-
-def _mask(test: Array, client: Tensor, names: tuple[str, ...], seed: int) -> Tensor:
-    if test.ndim == 0 and test.dtype.kind in "iuf":
-        return held_out(client, names, float(test), seed)
+        require(labels is not None, "Test examples that come apart need labels, as training examples do: give y.")
+        assert labels is not None
+        more, more_labels, more_owner = features_in(test[0]), labels_in(test[1]), as_array(test[2])
+        one, other = list(more.shape[1:]), list(features.shape[1:])
+        require(one == other, f"Test examples have the shape {one}, training examples {other}: they must agree.")
+        held = np.repeat([False, True], [len(features), len(more)])
+        features, labels = np.concatenate([features, more]), joined([labels, more_labels])
+        owner = np.concatenate([owner, more_owner])
+    if not len(feature_names):
+        return Source(features, labels, owner, held, names)
+    shape = list(features.shape[1:])
     require(
-        test.dtype == np.bool_ and test.shape == client.shape,
-        f"test is {test.dtype} {list(test.shape)}: wanted a share, a boolean for each of the {len(client)} rows, or "
+        [len(feature_names)] == shape,
+        f"There are {len(feature_names)} feature names for features of shape {shape}: name each one.",
+    )
+    columns = {name: as_column(features[:, place], name) for place, name in enumerate(feature_names)}
+    return Source(columns, labels, owner, held, names)
+
+
+def _mask(test: Test, rows: int) -> float | Array:
+    if isinstance(test, tuple):
+        return 0.0
+    given = as_array(test)
+    if given.ndim == 0 and given.dtype.kind in "iuf":
+        return float(given)
+    require(
+        given.dtype == np.bool_ and given.shape == (rows,),
+        f"test is {given.dtype} {list(given.shape)}: wanted a share, a boolean for each of the {rows} rows, or "
         "(x, y, client) of the test examples.",
     )
-    return torch.from_numpy(test.copy())
+    return given
 
 
-def _check_lengths(rows: _Rows) -> None:
-    x, y, client = (len(part) for part in rows)
-    require(x == y == client, f"x has {x} rows, y {y} and client {client}: give one label and one client for each row.")
+def features_in(x: Values) -> Array:
+    """An array of features; one of Python objects, or of text, is a table."""
+    try:
+        array = as_array(x)
+    except ValueError as error:
+        raise InvalidInput(f"x is no array ({error}): wanted [rows, features].") from None
+    require(array.dtype.kind in "biufUO", f"Features are of type {array.dtype}: wanted numbers or text.")
+    require(
+        array.ndim >= 2,
+        f"x has the shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
+    )
+    table = array.dtype.kind in "biuf" or array.ndim == 2
+    require(table, f"Features are of type {array.dtype}: wanted numbers.")
+    return array
 
 
-def name_clients(client: Array, names: Sequence[str] | None) -> tuple[tuple[str, ...], Tensor]:
-    """The clients' names, and each row's position among them.
-
-    Without `names`, clients are in the order of their names, in which runs of digits count as numbers; with them,
-    whole-number ids are positions in `names`.
-    """
-    require(client.ndim == 1, f"client has the shape {list(client.shape)}: wanted one client id for each row.")
-    if client.dtype.kind == "O":
-        require(all(isinstance(one, str) for one in client), "Client ids are of mixed types: make all of them text.")
-        client = client.astype(np.str_)
-    require(client.dtype.kind in "iuU", f"Client ids are of type {client.dtype}: wanted whole numbers or text.")
-    if names is not None and client.dtype.kind in "iu":
-        return tuple(names), _positions(client, len(names))
-    found, codes = np.unique(client, return_inverse=True)
-    occurring = [str(one) for one in found]
-    wanted = tuple(names) if names is not None else tuple(occurring[place] for place in in_order(occurring))
-    number = {name: position for position, name in enumerate(wanted)}
-    for name in occurring:
-        require(
-            name in number, f"There are rows of client {name!r}, who is not among the clients: correct or add the name."
-        )
-    lookup = torch.tensor([number[name] for name in occurring], dtype=torch.int64)
-    return wanted, lookup[torch.from_numpy(codes)]
+def labels_in(y: Values) -> Column:
+    """One label for each row."""
+    values = as_array(y)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    require(values.ndim == 1, f"Labels have the shape {list(values.shape)}: wanted one label for each example.")
+    require(
+        values.dtype.kind in "biufUO",
+        f"Labels are of type {values.dtype}: wanted numbers, booleans or text.",
+    )
+    return as_column(values, "y")
 
 
-def _positions(client: Array, n: int) -> Tensor:
-    for one in client[(client < 0) | (client >= n)][:1]:
-        raise InvalidInput(
-            f"Client id {one} is not a position in the {n} names: number the clients from 0, or name more."
-        )
-    return torch.from_numpy(client.astype(np.int64))
+def contents_of_clients(clients: Mapping[str, Any] | Sequence[Any], label: str | None) -> dict[str, Contents]:
+    """The rows of each client, by its name: a pair (x, y), a data frame or a torch data set of pairs."""
+    items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    return {str(name): _of_client(str(name), rows, label) for name, rows in items}
 
 
-def read_truth(truth: Truth | None, names: Sequence[str]) -> Tensor | None:
-    """True clusters in the order of `names`, from an array in that order or from a mapping by name."""
-    if truth is None:
-        return None
-    if isinstance(truth, Mapping):
-        for name in names:
-            require(name in truth, f"truth has no cluster for client {name!r}: give one for every client.")
-        truth = [truth[name] for name in names]
-    clusters = as_array(truth)
-    if clusters.dtype.kind not in "iu":
-        raise InvalidInput(f"truth is of type {clusters.dtype}: wanted a whole number for each client.")
-    return torch.from_numpy(clusters.astype(np.int64))
+def _of_client(name: str, rows: Any, label: str | None) -> Contents:
+    def where(row: int) -> str:
+        return f"client {name!r}, row {row}"
+
+    if is_frame(rows):
+        read = read_frame(rows, client=None, label=label, features=None, whole=False)
+        return read._replace(origin=f"client {name!r}", where=where)
+    if isinstance(rows, Dataset):
+        rows = as_arrays(rows)
+    pair = isinstance(rows, (tuple, list)) and len(rows) == 2
+    require(
+        pair,
+        f"Client {name!r} has a {type(rows).__name__}: wanted a pair (x, y), a data frame or a torch data set.",
+    )
+    x, y = features_in(rows[0]), labels_in(rows[1])
+    require(
+        len(x) == len(y.kinds), f"Client {name!r}: x has {len(x)} rows, y {len(y.kinds)}: give one label for each row."
+    )
+    return Contents(f"client {name!r}", x, y, None, None, where)

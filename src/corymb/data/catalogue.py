@@ -9,10 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from corymb.data.built_in import images, sources, synthetic
+from corymb.data.built_in import images, points, sources, synthetic
 from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
 from corymb.data.dataset import FederatedDataset
-from corymb.data.readers.folder import SUFFIXES, from_folder
+from corymb.data.files import from_folder
+from corymb.data.readers.folder import SUFFIXES
+from corymb.data.readers.tables import kind_of
 from corymb.data.store import SUFFIX
 from corymb.settings import InvalidInput, did_you_mean, require
 
@@ -74,12 +76,20 @@ NAMES: Mapping[str, NamedDataset] = MappingProxyType(
         "fashion-rotated": NamedDataset(
             "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once", _fashion_rotated
         ),
+        "gaussians": NamedDataset("no labels: examples of four Gaussians at 4 clients x 1000", points.gaussians),
+        "subspace": NamedDataset("no labels: examples of four subspaces at 4 clients x 1000", points.subspace),
+        "mnist-digits": NamedDataset(
+            "no labels: MNIST, clusters by digit, 10 clients; downloaded once", points.mnist_digits
+        ),
+        "mnist-rotation-points": NamedDataset(
+            "no labels: MNIST's threes in four rotations, 4 clients; downloaded once", points.mnist_rotation_points
+        ),
     }
 )
 
 
 def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) -> FederatedDataset:
-    """A data set by its name, or your own by its path; `options` (client, label, test, task) go to `from_folder`.
+    """A data set by its name, or your own by its path; `options` (client, label, ...) go to `from_folder`.
 
     A path is a folder, a table, an npz file or a file made by `FederatedDataset.save`. A folder that has the name of a
     built-in data set is reached as `./name`.
@@ -100,4 +110,4 @@ def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) ->
 
 
 def _looks_like_path(name: str) -> bool:
-    return any(mark in name for mark in "/\\~") or name.startswith(".") or Path(name).suffix in SUFFIXES
+    return any(mark in name for mark in "/\\~") or name.startswith(".") or kind_of(Path(name)) in SUFFIXES

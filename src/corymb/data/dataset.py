@@ -5,22 +5,29 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from corymb.core.engine import in_order
-from corymb.data.arrays import Test, Truth, Values, order, read_truth
+from corymb.data.arrays import Test, contents_of_clients, source_of
+from corymb.data.clients import Truth, Values, read_truth
 from corymb.data.features import as_array
-from corymb.data.labels import Task, read_labels
+from corymb.data.labels import Task
+from corymb.data.prepare.columns import Missing
+from corymb.data.prepare.road import How, Preparation, Scale, Source, prepare
 from corymb.data.ragged import Ragged, select
+from corymb.data.readers.contents import Contents, Names
+from corymb.data.readers.folder import join
+from corymb.data.readers.frames import class_names, is_frame, is_hugging_face, read_frame, read_hugging_face
 from corymb.data.readers.torch_dataset import as_arrays
 from corymb.data.schema import DataSchema
 from corymb.data.store import read_dataset, write_dataset
@@ -28,6 +35,26 @@ from corymb.data.validate import check_dataset, check_names
 from corymb.settings import require
 
 __all__ = ["FederatedDataset", "Ragged"]
+log = logging.getLogger(__name__)
+FEW = 3
+"""A client with so few training examples is counted as one that has few."""
+
+
+class Options(TypedDict, total=False):
+    """What every door takes."""
+
+    task: Task | Literal["auto"]
+    """What labels are: classes or numbers; if not said, what most clients' labels look like."""
+    classes: Sequence[str]
+    """The names of the classes; whole numbers that are no such names are positions among them."""
+    missing: Missing
+    """What to do with missing cells: `refuse` them, take the `mean` or `median` of the column, or `drop` the row."""
+    scale: Scale | Literal["auto"]
+    """`standard`: to be standardised; `pixels`: divided by 255 if most clients have 0 to 255; `none`: as they are."""
+    truth: Truth | None
+    """True clusters, in the order of the clients or by name."""
+    name: str
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -50,6 +77,10 @@ class FederatedDataset:
     feature_names: tuple[str, ...] = ()
     standardise: bool = False
     """Whether features are still to be standardised, which a federation does without pooling the data."""
+    preparation: Preparation | None = None
+    """What was done to users' cells to make features of them; None for features that came as they are."""
+    notes: tuple[str, ...] = ()
+    """What was dropped, filled in or found odd on the way."""
 
     def __post_init__(self) -> None:
         check_dataset(self)
@@ -80,7 +111,28 @@ class FederatedDataset:
             codes=not self.train.x.is_floating_point(),
             linear=self.true_parameters is not None,
             feature_names=self.feature_names,
+            preparation=self.preparation,
+            notes=self.notes,
+            clients=self.thin,
         ).describe()
+
+    @property
+    def thin(self) -> dict[str, int]:
+        """How many clients have few training examples, one class only, or no test example; only what occurs."""
+        few = int((self.sizes <= FEW).sum())
+        untested = int((self.test.sizes == 0).sum())
+        found = {"few_examples": few, "one_class": self._one_class(), "no_test_example": untested}
+        return {name: count for name, count in found.items() if count}
+
+    def _one_class(self) -> int:
+        """Clients whose training examples are all of one class."""
+        if self.task != "classification" or len(self.classes) < 2:
+            return 0
+        owner = torch.arange(len(self)).repeat_interleave(self.sizes)
+        low, high = torch.full((len(self),), len(self.classes)), torch.full((len(self),), -1)
+        low.scatter_reduce_(0, owner, self.train.y, "amin")
+        high.scatter_reduce_(0, owner, self.train.y, "amax")
+        return int((low == high).sum())
 
     def __len__(self) -> int:
         return self.clients
@@ -108,8 +160,13 @@ class FederatedDataset:
         return f"<table><caption>FederatedDataset <b>{escape(self.name)}</b></caption>{cells}</table>"
 
     def fingerprint(self) -> str:
-        """The SHA-256 of all contents but the data set's name: equal exactly where the data are equal."""
-        digest = hashlib.sha256(json.dumps(self._header() | {"name": None}, sort_keys=True).encode())
+        """The SHA-256 of clients, examples, task and classes: equal exactly where the data are equal.
+
+        What the data set and its columns are called, and by which door it came in, makes no difference.
+        """
+        plain = {"name": None, "names": self.names, "task": self.task, "classes": self.classes, "feature_names": ()}
+        header = json.dumps({**plain, "standardise": self.standardise}, sort_keys=True)
+        digest = hashlib.sha256(header.encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
             digest.update(tensor.cpu().contiguous().flatten().numpy().data)
@@ -160,8 +217,10 @@ class FederatedDataset:
         prefix = "true_parameters."
         parameters = {name.removeprefix(prefix): rows for name, rows in tensors.items() if name.startswith(prefix)}
         plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in header.items()}
+        prepared = plain.pop("preparation", None)
         return cls(
             **plain,
+            preparation=None if prepared is None else Preparation.read(prepared),
             train=Ragged(*(tensors[f"train.{name}"] for name in Ragged._fields)),
             test=Ragged(*(tensors[f"test.{name}"] for name in Ragged._fields)),
             truth=tensors.get("truth"),
@@ -169,8 +228,9 @@ class FederatedDataset:
         )
 
     def _header(self) -> dict[str, Any]:
-        plain = ("name", "names", "task", "classes", "feature_names", "standardise")
-        return {name: getattr(self, name) for name in plain}
+        plain = ("name", "names", "task", "classes", "feature_names", "standardise", "notes")
+        prepared = None if self.preparation is None else self.preparation.describe()
+        return {**{name: getattr(self, name) for name in plain}, "preparation": prepared}
 
     def _tensors(self) -> dict[str, Tensor]:
         parts = {"train": self.train, "test": self.test}
@@ -180,43 +240,109 @@ class FederatedDataset:
         return tensors | {f"true_parameters.{name}": rows for name, rows in (self.true_parameters or {}).items()}
 
     @classmethod
+    def from_source(
+        cls, source: Source, *, notes: Sequence[str] = (), fallback: str = "data", **options: Unpack[Options]
+    ) -> FederatedDataset:
+        """What came in by any door, by the one road: see `corymb.data.prepare`."""
+        names = ("task", "classes", "missing", "scale", "seed")
+        prepared = prepare(source, How(**{name: options[name] for name in names if name in options}))  # type: ignore[literal-required]
+        told = (*notes, *prepared.notes)
+        for note in told:
+            log.warning("%s: %s", options.get("name", fallback), note)
+        return cls(
+            name=options.get("name", fallback),
+            truth=read_truth(options.get("truth"), prepared.names),
+            **prepared._replace(notes=told)._asdict(),
+        )
+
+    @classmethod
     def from_arrays(
         cls,
         x: Values,
-        y: Values,
+        y: Values | None,
         client: Values,
         *,
         test: Test = 0.2,
         names: Sequence[str] | None = None,
-        truth: Truth | None = None,
-        task: Task | Literal["auto"] = "auto",
-        classes: Sequence[str] = (),
         feature_names: Sequence[str] = (),
-        standardise: bool = False,
-        name: str = "arrays",
-        seed: int = 0,
+        standardise: bool | None = None,
+        **options: Unpack[Options],
     ) -> FederatedDataset:
         """Arrays (numpy, torch or lists) with a client id, a whole number or text, for each row.
 
         `test` is the share of each client's rows to hold out (by seed, client's name and row number), a boolean for
         each row, or `(x, y, client)` of the test examples. Clients come in the order of their names, where runs of
-        digits count as numbers, or in that of `names`, in which whole-number ids are positions. `truth` is in the same
-        order, or a mapping by name. Integers, booleans and text in `y` are classes, floats are targets, unless `task`
-        says otherwise. Bytes in `x` are divided by 255.
+        digits count as numbers, or in that of `names`, in which whole-number ids are positions. x with two axes is a
+        table, to be standardised, with three or four axes it is pictures; `scale` says otherwise, and `standardise`
+        is short for `scale="standard"` or `"none"`. Without `y`, or with `task="density"`, the task is to learn the
+        density of `x`; labels are then the true clusters of examples, for evaluation. See docs/data.md.
 
         >>> data = FederatedDataset.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], ["b", "a", "a"], test=0)
+        >>> data.names, data.sizes.tolist(), data.standardise
+        (('a', 'b'), [2, 1], True)
+        """
+        if standardise is not None:
+            options["scale"] = "standard" if standardise else "none"
+        source = source_of(x, y, client, test=test, names=names, feature_names=feature_names)
+        return cls.from_source(source, fallback="arrays", **options)
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Mapping[str, Any] | Sequence[Any],
+        *,
+        label: str | None = None,
+        test: float = 0.2,
+        **options: Unpack[Options],
+    ) -> FederatedDataset:
+        """Each client's examples, by name or in a list: a pair (x, y), a data frame or a torch data set of pairs.
+
+        Clients of a list are called 0, 1, ...; `label` is the column of labels of data frames.
+
+        >>> data = FederatedDataset.from_clients({"b": ([[0.0]], [0]), "a": ([[1.0], [2.0]], [1, 1])}, test=0)
         >>> data.names, data.sizes.tolist()
         (('a', 'b'), [2, 1])
         """
-        labels = read_labels(as_array(y), task, classes)
-        found = order(x, labels, client, test=test, names=names, seed=seed)
-        return cls(
-            name=name,
-            **found._asdict(),
-            truth=read_truth(truth, found.names),
-            feature_names=tuple(feature_names),
-            standardise=standardise,
-        )
+        require(len(clients) > 0, "There are no clients: give the examples of at least one.")
+        found = contents_of_clients(clients, label)
+        return cls.from_source(join(list(found.values()), test=test, names=list(found)), fallback="clients", **options)
+
+    @classmethod
+    def from_dataframe(
+        cls,
+        frame: Any,
+        *,
+        client: str | None = None,
+        label: str | None = None,
+        features: Names = None,
+        test: float = 0.2,
+        **options: Unpack[Options],
+    ) -> FederatedDataset:
+        """A data frame of pandas or polars: a column of clients, one of labels, and features in all others.
+
+        `features` names the columns to use; a column `test` marks the rows to test on.
+        """
+        require(is_frame(frame), f"This is a {type(frame).__name__}: wanted a data frame of pandas or polars.")
+        contents = read_frame(frame, client=client, label=label, features=features)
+        return cls.from_source(join([contents], test=test), notes=_left_out(contents), fallback="data frame", **options)
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        dataset: Any,
+        *,
+        client: str | None = None,
+        label: str | None = None,
+        features: Names = None,
+        test: float = 0.2,
+        **options: Unpack[Options],
+    ) -> FederatedDataset:
+        """A Hugging Face data set with a column of clients; see `from_dataframe`. Classes have the names it gives."""
+        wanted = "a Hugging Face data set"
+        require(is_hugging_face(dataset), f"This is a {type(dataset).__name__}: wanted {wanted}.")
+        contents = read_hugging_face(dataset, client=client, label=label, features=features)
+        options.setdefault("classes", class_names(dataset, label))
+        return cls.from_source(join([contents], test=test), notes=_left_out(contents), fallback=wanted, **options)
 
     @classmethod
     def from_torch(
@@ -226,18 +352,18 @@ class FederatedDataset:
         *,
         test: float | Values | tuple[Dataset[Any], Values] = 0.2,
         names: Sequence[str] | None = None,
-        truth: Truth | None = None,
-        task: Task | Literal["auto"] = "auto",
-        classes: Sequence[str] = (),
-        name: str = "torch",
-        seed: int = 0,
+        **options: Unpack[Options],
     ) -> FederatedDataset:
         """A torch data set of (features, label) pairs with a client id for each; see `from_arrays`.
 
-        `test` may also be `(dataset, client)`: a data set of test examples and their clients.
+        `test` may also be `(dataset, client)`: a data set of test examples and their clients. A list or a mapping of
+        data sets, one a client, is for `from_clients`.
         """
         x, y = as_arrays(dataset)
         held: Test = (*as_arrays(test[0]), test[1]) if isinstance(test, tuple) else test
-        return cls.from_arrays(
-            x, y, client, test=held, names=names, truth=truth, task=task, classes=classes, name=name, seed=seed
-        )
+        source = source_of(x, y, client, test=held, names=names, feature_names=())
+        return cls.from_source(source, fallback="torch", **options)
+
+
+def _left_out(contents: Contents) -> list[str]:
+    return [f"{name!r} only numbers the rows and is no feature" for name in contents.left_out]

@@ -1,9 +1,12 @@
-"""What is to be predicted: classes or numbers, decided by the type of the labels.
+"""What is to be predicted: classes or numbers, decided by what the labels of most clients are.
 
-One rule holds for arrays, folders and tables. Integers, booleans and text are classes; floats are regression targets,
-even where all of them are whole numbers (`task="classification"` says otherwise, and then takes whole floats as
-classes). Integer classes keep their numbers, so that class 3 is 3 whether or not class 2 occurs; text classes are
-numbered in sorted order and keep their names.
+One rule holds for every door. Text, booleans and whole numbers are classes, whole numbers also where they are written
+as 1.0; numbers with decimals are regression targets. The values that occur are the classes, in sorted order, and keep
+their names: {1, 2} are two classes, "1" and "2". More than `MOST_CLASSES` whole numbers could be either: `task` says.
+
+Most clients decide the type of the labels; one whose labels would change it is refused by name. Classes are the union
+of what occurs; a class that one client alone has is told, and a client is refused whose own classes are more than all
+that others have.
 """
 
 from __future__ import annotations
@@ -15,14 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.data.clients import Clients, majority
 from corymb.data.features import Array
+from corymb.data.prepare.cells import Column, Kind, numeral
 from corymb.settings import InvalidInput, require
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "regression", "density"]
+"""A density is learned from features alone; labels, where there are any, are the true clusters of examples."""
 RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""
-
-_SPARSE = 1000  # labels such as the years 1994 and 1995 count something else than classes
+MOST_CLASSES = 20
+"""Whole numbers of more values than this are asked about."""
+_TEXT, _DECIMAL, _WHOLE = range(3)  # where as many clients say one as the other, the more general type
+_NAMES = ("text", "decimal numbers", "whole numbers")
 
 
 class Labels(NamedTuple):
@@ -31,111 +39,157 @@ class Labels(NamedTuple):
     y: Tensor
     task: Task
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What is to be said about the classes."""
 
 
 def read_labels(
-    values: Array,
+    cells: Column,
+    clients: Clients,
     task: Task | Literal["auto"] = "auto",
     classes: Sequence[str] = (),
     where: RowName = lambda row: f"row {row}",
 ) -> Labels:
     """Labels of any type as classes or targets."""
-    require(
-        task in ("auto", "classification", "regression"), f"task={task!r}: 'classification', 'regression' or 'auto'."
-    )
-    values = _plain(values)
-    if task == "regression" or (task == "auto" and values.dtype.kind == "f"):
-        return Labels(_targets(values, where), "regression", ())
-    if values.dtype.kind in "Ub":
-        return _named(values, classes, where)
-    return _numbered(values, classes, where)
+    tasks = ("auto", "classification", "regression", "density")
+    require(task in tasks, f"task={task!r}: wanted one of {', '.join(map(repr, tasks))}.")
+    if task == "density":  # classes, which only evaluation looks at
+        return read_labels(cells, clients, "classification", classes, where)._replace(task="density")
+    _check_present(cells, where)
+    if task == "auto" and not classes:
+        task = _task(cells, clients, where)
+        told = False
+    else:
+        task, told = task if task != "auto" else "classification", True
+    if task == "regression":
+        return Labels(_targets(cells, where), "regression", ())
+    named, codes = _named(cells, where)
+    if classes:
+        return Labels(_among(named, codes, tuple(classes), where), "classification", tuple(classes))
+    if not told:
+        _check_classes(named, codes, cells, clients)
+    if set(cells.kinds) == {Kind.TRUTH}:
+        return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
+    return Labels(torch.from_numpy(codes), "classification", named, _held_by_one(named, codes, clients))
 
 
-def _plain(values: Array) -> Array:
-    """One label for each row, as a number, a boolean or text."""
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    require(values.ndim == 1, f"Labels have the shape {list(values.shape)}: wanted one label for each example.")
-    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
-        return values.astype(np.str_)
-    require(values.dtype.kind in "biufU", f"Labels are of type {values.dtype}: wanted numbers, booleans or text.")
-    return values
+def no_labels(rows: int) -> Labels:
+    """For examples without labels, whose density is to be learned."""
+    return Labels(torch.zeros(rows, dtype=torch.int64), "density", ())
 
 
-def _targets(values: Array, where: RowName) -> Tensor:
-    if values.dtype.kind == "U":
-        row = next((row for row, value in enumerate(values) if not is_number(value)), 0)
+def _check_present(cells: Column, where: RowName) -> None:
+    for row in np.flatnonzero(cells.kinds == Kind.MISSING)[:1]:
         raise InvalidInput(
-            f"The label in {where(row)} is the text {str(values[row])!r}: regression wants numbers; for classes use "
+            f"The label in {where(int(row))} is missing: fill it in, or drop such rows (missing='drop')."
+        )
+
+
+# ---- the type, by the majority
+
+
+def _task(cells: Column, clients: Clients, where: RowName) -> Task:
+    """What the labels of most clients are; refuses those that would make them something else."""
+    votes = _votes(cells, clients)
+    kind = majority(votes[votes >= 0], 3)
+    odd = {_TEXT: votes == _DECIMAL, _DECIMAL: votes == _TEXT, _WHOLE: (votes == _TEXT) | (votes == _DECIMAL)}[kind]
+    if kind == _WHOLE and not (votes == _TEXT).any() and _distinct(cells) > MOST_CLASSES:
+        odd = votes == _TEXT  # many values, and some with decimals: measurements
+        kind = _DECIMAL if (votes == _DECIMAL).any() else kind
+    for client in np.flatnonzero(odd)[:1]:
+        row = _witness(cells, clients, client, votes[client])
+        raise InvalidInput(
+            f"Client {clients.names[client]!r} has the label {cells.text(row)!r} ({where(row)}), where most clients "
+            f"have {_NAMES[kind]}: correct its labels or leave it out; if they are right, say task='classification' or "
+            "'regression'."
+        )
+    return "regression" if kind == _DECIMAL else "classification"
+
+
+def _votes(cells: Column, clients: Clients) -> Array:
+    """What the labels of each client are; -1 for a client that has none."""
+    fraction = (cells.kinds == Kind.NUMBER) & (cells.values != np.floor(cells.values))
+    words = (cells.kinds == Kind.TEXT) | (cells.kinds == Kind.DATE)
+    rows, text, decimal = (clients.sums(mask) for mask in (np.ones(len(words)), words, fraction))
+    votes = np.where(decimal > 0, _DECIMAL, np.where(text > 0, _TEXT, _WHOLE))
+    return np.where(rows > 0, votes, -1)
+
+
+def _witness(cells: Column, clients: Clients, client: int, vote: int) -> int:
+    """A row that shows why a client's labels are what they are."""
+    mine = clients.codes == client
+    text = (cells.kinds == Kind.TEXT) | (cells.kinds == Kind.DATE)
+    shows = text if vote == _TEXT else ~text & (cells.values != np.floor(cells.values))
+    return int(np.flatnonzero(mine & shows)[0])
+
+
+def _distinct(cells: Column) -> int:
+    return len(np.unique(cells.values[np.isfinite(cells.values)]))
+
+
+# ---- targets and classes
+
+
+def _targets(cells: Column, where: RowName) -> Tensor:
+    for row in np.flatnonzero(~np.isin(cells.kinds, [Kind.NUMBER, Kind.TRUTH]))[:1]:
+        raise InvalidInput(
+            f"The label in {where(int(row))} is the text {cells.text(int(row))!r}: regression wants numbers; for "
+            "classes use task='classification'."
+        )
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(cells.values.astype(np.float32))
+
+
+def _named(cells: Column, where: RowName) -> tuple[tuple[str, ...], Array]:
+    """The classes that occur, numbers in the order of numbers, and each label's position among them."""
+    if np.isin(cells.kinds, [Kind.TEXT, Kind.DATE, Kind.TRUTH]).any():
+        texts, codes = np.unique([cells.text(row) for row in range(len(cells.kinds))], return_inverse=True)
+        return tuple(str(text) for text in texts), codes.astype(np.int64)
+    for row in np.flatnonzero(cells.values != np.floor(cells.values))[:1]:
+        raise InvalidInput(
+            f"The label in {where(int(row))} is {numeral(float(cells.values[row]))}: classes are whole numbers or "
+            "text; for targets use task='regression'."
+        )
+    numbers, codes = np.unique(cells.values, return_inverse=True)
+    return tuple(numeral(float(number)) for number in numbers), codes.astype(np.int64)
+
+
+def _among(named: tuple[str, ...], codes: Array, classes: tuple[str, ...], where: RowName) -> Tensor:
+    """Positions among classes that were given; whole numbers that are no names of theirs are positions."""
+    number = {name: place for place, name in enumerate(classes)}
+    if not set(named) <= set(number) and all(name.isdigit() and int(name) < len(classes) for name in named):
+        number = {name: int(name) for name in named}
+    for code, name in enumerate(named):
+        if name not in number:
+            row = int(np.flatnonzero(codes == code)[0])
+            raise InvalidInput(f"The label in {where(row)} is {name!r}, which is not one of the classes {classes}.")
+    return torch.from_numpy(np.array([number[name] for name in named], dtype=np.int64)[codes])
+
+
+def _check_classes(named: tuple[str, ...], codes: Array, cells: Column, clients: Clients) -> None:
+    """Refuse a client whose own classes outnumber all others', and ask what many whole numbers are."""
+    has = clients.counts(codes, len(named)) > 0
+    own = (has & (has.sum(0) == 1)).sum(1)  # n: classes that nobody else has
+    for client in np.flatnonzero(2 * own > len(named))[: 1 if clients.n > 2 else 0]:
+        raise InvalidInput(
+            f"Client {clients.names[client]!r} has {own[client]} classes that no other client has, where all others "
+            f"have {len(named) - own[client]}: correct its labels or leave it out; if they are right, say "
             "task='classification'."
         )
-    return torch.from_numpy(values.astype(np.float32))
-
-
-def _named(values: Array, classes: Sequence[str], where: RowName) -> Labels:
-    if values.dtype.kind == "b":
-        values, classes = np.where(values, "true", "false"), classes or ("false", "true")
-    found, codes = np.unique(values, return_inverse=True)
-    names = tuple(classes) or tuple(str(name) for name in found)
-    number = {name: code for code, name in enumerate(names)}
-    for code, name in enumerate(found):
-        if str(name) not in number:
-            row = int(np.flatnonzero(codes == code)[0])
-            raise InvalidInput(f"The label in {where(row)} is {str(name)!r}, which is not one of the classes {names}.")
-    lookup = np.array([number[str(name)] for name in found], dtype=np.int64)
-    return Labels(torch.from_numpy(lookup[codes]), "classification", names)
-
-
-def _numbered(values: Array, classes: Sequence[str], where: RowName) -> Labels:
-    with np.errstate(invalid="ignore"):
-        codes = values.astype(np.int64)
-    for row in np.flatnonzero((codes != values) | (codes < 0))[:1]:
-        raise InvalidInput(
-            f"The label in {where(int(row))} is {values[row]}: classes are whole numbers from 0, or text; "
-            "for targets use task='regression'."
-        )
-    return Labels(torch.from_numpy(codes), "classification", tuple(classes) or _numerals(codes))
-
-
-def _numerals(codes: Array) -> tuple[str, ...]:
-    top = int(codes.max(initial=-1)) + 1
-    distinct = len(np.unique(codes)) if top > _SPARSE else top
+    whole = not np.isin(cells.kinds, [Kind.TEXT, Kind.DATE]).any()
     require(
-        top <= 2 * distinct,
-        f"Labels run up to {top - 1}, but only {distinct} values occur: number the classes from 0, give them as text, "
-        "or use task='regression'.",
+        not whole or len(named) <= MOST_CLASSES,
+        f"The labels are {len(named)} different whole numbers, {named[0]} to {named[-1]}: say whether they are classes "
+        "or numbers, task='classification' or task='regression' (--task).",
     )
-    return tuple(str(code) for code in range(top))
 
 
-def from_text(cells: Sequence[str], where: RowName) -> Array:
-    """The labels of a text file: integers if all of them are, otherwise numbers if all of them are, otherwise text."""
-    for row, cell in enumerate(cells):
-        if not cell.strip():
-            raise InvalidInput(f"The label in {where(row)} is missing: fill it in or drop the row.")
-    for kind in (int, float):
-        try:
-            return np.array([kind(cell) for cell in cells])
-        except ValueError:
-            continue
-    _refuse_mixture(cells, where)
-    return np.array([cell.strip() for cell in cells])
-
-
-def _refuse_mixture(cells: Sequence[str], where: RowName) -> None:
-    """Refuse text among decimal numbers: one 'n/a' must not turn every measurement into a class of its own."""
-    numbers = [is_number(cell) for cell in cells]
-    if any(
-        is_number and not cell.strip().lstrip("+-").isdigit() for is_number, cell in zip(numbers, cells, strict=True)
-    ):
-        row = numbers.index(False)
-        raise InvalidInput(f"The label in {where(row)} is {cells[row]!r} where others are decimal numbers: correct it.")
-
-
-def is_number(cell: object) -> bool:
-    """Whether a cell of a table can be read as a number."""
-    try:
-        float(cell)  # type: ignore[arg-type]
-    except (ValueError, TypeError):
-        return False
-    return True
+def _held_by_one(named: tuple[str, ...], codes: Array, clients: Clients) -> tuple[str, ...]:
+    """A note on classes that a single client has."""
+    has = clients.counts(codes, len(named)) > 0
+    alone = np.flatnonzero(has.sum(0) == 1)
+    if not len(alone) or clients.n < 3:
+        return ()
+    first = int(alone[0])
+    told = f"class {named[first]!r} occurs at client {clients.names[int(has[:, first].argmax())]!r} only"
+    return (f"{len(alone)} classes occur at one client only each; {told}" if len(alone) > 1 else told,)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from corymb.data.labels import Task
+from corymb.data.prepare.road import Preparation
 
 
 class DataSchema(NamedTuple):
@@ -23,6 +25,12 @@ class DataSchema(NamedTuple):
     """Whether the data were made by linear models without an intercept, whose parameters are known."""
     feature_names: tuple[str, ...] = ()
     """The columns of a table, in the order of the features."""
+    preparation: Preparation | None = None
+    """How users' cells became features, which new examples have to go through as well."""
+    notes: tuple[str, ...] = ()
+    """What was dropped, filled in or found odd on the way."""
+    clients: Mapping[str, int] = MappingProxyType({})
+    """How many clients have few training examples, one class only or no test example."""
 
     @property
     def picture(self) -> bool:
@@ -39,13 +47,15 @@ class DataSchema(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """The fields as a mapping that JSON can hold."""
-        return self._asdict()
+        prepared = None if self.preparation is None else self.preparation.describe()
+        return {**self._asdict(), "preparation": prepared, "clients": dict(self.clients)}
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> DataSchema:
         """The schema from what `describe` gave, or from the same read out of a file."""
-        rows = {name: tuple(values.get(name, ())) for name in ("features", "classes", "feature_names")}
-        return DataSchema(**{**values, **rows})
+        rows = {name: tuple(values.get(name, ())) for name in ("features", "classes", "feature_names", "notes")}
+        prepared = values.get("preparation")
+        return DataSchema(**{**values, **rows, "preparation": None if prepared is None else Preparation.read(prepared)})
 
 
 class Described(Protocol):

@@ -79,7 +79,8 @@ def _check_nobody_empty(data: FederatedDataset) -> None:
 
 
 def _check_labels(data: FederatedDataset) -> None:
-    require(data.task in ("classification", "regression"), f"task={data.task!r}: 'classification' or 'regression'.")
+    known = ("classification", "regression", "density")
+    require(data.task in known, f"task={data.task!r}: wanted {', '.join(map(repr, known))}.")
     if data.task == "regression":
         require(
             data.train.y.is_floating_point(), f"Regression targets are {data.train.y.dtype}: wanted floating numbers."
@@ -87,6 +88,9 @@ def _check_labels(data: FederatedDataset) -> None:
         require(not data.classes, "A regression has no classes: leave `classes` out, or set task='classification'.")
         return
     require(data.train.y.dtype == torch.int64, f"Class labels are {data.train.y.dtype}: wanted int64.")
+    if data.task == "density" and not data.classes:
+        require(not bool(data.train.y.any()), "Examples have true clusters without names: give `classes`.")
+        return
     require(len(data.classes) > 0, "Classification needs the names of the classes: give `classes`.")
     require(len(set(data.classes)) == len(data.classes), "Two classes have the same name: names must differ.")
     for part, examples in (("train", data.train), ("test", data.test)):

@@ -25,6 +25,7 @@ __all__ = [
     "losses_of",
     "one_hot",
     "part",
+    "point_losses",
     "score",
     "scores",
     "serve_assigned",
@@ -53,6 +54,12 @@ def loss(client: Client, params: Params, on: Examples | None = None) -> Tensor:
 def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
     """The mean score of one model."""
     return scores(client, _one_row(params), on)[0]
+
+
+def point_losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
+    """The loss of each of k models on every one of the client's training examples: k m. Stays at home, as they do."""
+    on = on or client.train
+    return torch.stack([client.objective.losses(take(models, j), on) for j in range(count(models))])
 
 
 def gradient(client: Client, params: Params, on: Examples | None = None, purpose: str = "gradient") -> Params:

@@ -38,6 +38,8 @@ class Descent:
     """FedProx's μ: adds (μ/2)·‖θ − θ_start‖² to the loss."""
     safe: bool = False
     """Take shorter steps where the client's own loss is too steep for `lr`: at most 1/L, L its largest curvature."""
+    clip_gradient: float | None = None
+    """The greatest norm of a step's gradient, over all parameters; a longer one is shortened to it."""
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"lr must be positive, got {self.lr}.")
@@ -51,6 +53,8 @@ class Descent:
         require(self.optimiser == "sgd" or not self.safe, "safe goes with optimiser 'sgd', not with 'adam'.")
         require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}.")
         require(self.proximal >= 0, f"proximal must not be negative, got {self.proximal}.")
+        positive = self.clip_gradient is None or self.clip_gradient > 0
+        require(positive, f"clip_gradient must be positive, got {self.clip_gradient}.")
 
     def at(self, round: int) -> Descent:
         """The same descent with the step size of that round."""
@@ -59,7 +63,8 @@ class Descent:
     @property
     def plain(self) -> bool:
         """Whether a step is θ ← θ − lr · gradient and nothing else."""
-        return self.optimiser == "sgd" and not (self.momentum or self.weight_decay or self.proximal)
+        extras = self.momentum or self.weight_decay or self.proximal or self.clip_gradient
+        return self.optimiser == "sgd" and not extras
 
 
 class Batches:
@@ -115,12 +120,14 @@ class Batches:
 class Stepper:
     """In-place steps of SGD (momentum, weight decay, proximal term) or Adam on a list of tensors.
 
-    The tensors may have a leading axis of clients; then `active` says whose step counts. `part` is the part of the
-    step size that each client takes, where that is not all of it.
+    Stacked tensors have a leading axis of clients; then `active` says whose step counts. `part` is the part of the step
+    size that each client takes, where that is not all of it.
     """
 
-    def __init__(self, how: Descent, params: list[Tensor], part: Tensor | None = None) -> None:
-        self.how, self.params, self.part = how, params, part
+    def __init__(
+        self, how: Descent, params: list[Tensor], part: Tensor | None = None, *, stacked: bool = False
+    ) -> None:
+        self.how, self.params, self.part, self.stacked = how, params, part, stacked
         self.start = [p.clone() for p in params] if how.proximal else []
         slots = 2 if how.optimiser == "adam" else 1 if how.momentum else 0
         self.state = [[torch.zeros_like(p) for p in params] for _ in range(slots)]
@@ -129,6 +136,8 @@ class Stepper:
     def step(self, grads: list[Tensor], active: Tensor | None = None) -> None:
         """θ ← θ − lr · direction, for the clients that are active."""
         how = self.how
+        if how.clip_gradient is not None:
+            grads = self._clipped(grads, how.clip_gradient)
         if how.weight_decay:
             grads = list(torch._foreach_add(grads, self.params, alpha=how.weight_decay))
         if how.proximal:
@@ -146,6 +155,13 @@ class Stepper:
         if self.part is not None:
             grads = [led(self.part, g) * g for g in grads]
         torch._foreach_add_(self.params, grads, alpha=-how.lr)
+
+    def _clipped(self, grads: list[Tensor], most: float) -> list[Tensor]:
+        """Each client's gradient, no longer than `most`."""
+        first = 1 if self.stacked else 0
+        norm = torch.stack([g.flatten(first).square().sum(-1) for g in grads]).sum(0).sqrt()
+        factor = most / norm.clamp_min(most)
+        return [g * factor.reshape(*factor.shape, *[1] * (g.dim() - first)) for g in grads]
 
     def _adam(self, grads: list[Tensor], beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> list[Tensor]:
         first, second = self.state

@@ -7,6 +7,7 @@ Each is a frozen dataclass that is called with a batch of x (m inputs) and gives
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations_with_replacement
@@ -40,29 +41,30 @@ class Polynomial:
 
     def __call__(self, x: Tensor) -> Tensor:
         """m inputs -> m width."""
-        exponents = _exponents(x.shape[-1], self.degree, self.constant).to(x.device)  # inputs width
-        columns = zip(self._powers(x).unbind(-2), exponents, strict=True)
-        return math.prod((powers[..., wanted] for powers, wanted in columns), start=torch.ones_like(x[..., :1]))
+        factors = _factors(x.shape[-1], self.degree, self.constant).to(x.device)  # degree width
+        powers = self._powers(x)
+        return math.prod((powers[..., wanted] for wanted in factors[1:]), start=powers[..., factors[0]])
 
     def _powers(self, x: Tensor) -> Tensor:
+        """1, then all inputs, then all of their second powers, ...: m (1 + inputs degree)."""
         powers = [torch.ones_like(x), x]
         for n in range(1, self.degree):
             if self.basis == "monomial":
                 powers.append(powers[-1] * x)
             else:  # √(n+1) h_{n+1} = x h_n − √n h_{n−1}
                 powers.append((x * powers[-1] - n**0.5 * powers[-2]) / (n + 1) ** 0.5)
-        return torch.stack(powers, dim=-1)  # m inputs degree+1
+        return torch.cat([powers[0][..., :1], *powers[1:]], dim=-1)
 
 
 @lru_cache(maxsize=32)
-def _exponents(inputs: int, degree: int, constant: bool) -> Tensor:
-    """The power of each input in each feature: inputs width."""
-    rows = [
-        [factors.count(i) for i in range(inputs)]
-        for order in range(0 if constant else 1, degree + 1)
-        for factors in combinations_with_replacement(range(inputs), order)
-    ]
-    return torch.tensor(rows).T
+def _factors(inputs: int, degree: int, constant: bool) -> Tensor:
+    """Which powers each feature is the product of, by their places in `_powers`; 0 is the factor 1: degree width."""
+    columns = []
+    for order in range(0 if constant else 1, degree + 1):
+        for chosen in combinations_with_replacement(range(inputs), order):
+            places = [1 + (n - 1) * inputs + i for i, n in Counter(chosen).items()]
+            columns.append(places + [0] * (degree - len(places)))
+    return torch.tensor(columns).T
 
 
 @dataclass(frozen=True, kw_only=True)

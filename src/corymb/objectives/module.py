@@ -23,44 +23,61 @@ class Units(NamedTuple):
     scale: Tensor
     target_mean: Tensor
     target_scale: Tensor
+    limit: Tensor | None = None
+    """Standard deviations beyond which features grow as a logarithm; None or infinite: nowhere."""
+
+
+def limited(z: Tensor, limit: Tensor) -> Tensor:
+    """Values that grow only as a quarter of their logarithm beyond `limit`, to either side.
+
+    >>> limited(torch.tensor([-2.0, 3.0, 1e5]), torch.tensor(3.0))
+    tensor([-2.0000,  3.0000,  5.8782])
+    """
+    size = z.abs()
+    return z.sign() * (torch.minimum(size, limit) + (size - limit).clamp_min(0).log1p() / 4)
 
 
 class InUnits(nn.Module):
     """A model with the standardising inside; it needs nothing but torch.
 
-    Its input is a batch of raw features, floats or bytes (which are pixels, and divided by 255); its output is a logit
-    for each class (m classes) or a target for each example (m).
+    Its input is a batch of raw features, floats or bytes (which are pixels, and divided by 255, unless features are
+    standardised); its output is a logit for each class (m classes) or a target for each example (m).
     """
 
     mean: Tensor
     scale: Tensor
     target_mean: Tensor
     target_scale: Tensor
+    limit: Tensor
 
     def __init__(self, model: nn.Module, units: Units | None, *, targets: bool) -> None:
         super().__init__()
         self.model, self.targets, self.standardises = model, targets, units is not None
+        self.limits = units is not None and units.limit is not None and bool(units.limit.isfinite().any())
         for name, value in (units._asdict() if units is not None else {}).items():
-            self.register_buffer(name, value.clone())
+            if value is not None and (name != "limit" or self.limits):
+                self.register_buffer(name, value.clone())
 
     def forward(self, x: Tensor) -> Tensor:
         """Raw features -> logits or targets."""
-        x = x / 255 if x.dtype == torch.uint8 else x
-        out: Tensor = self.model((x - self.mean) / self.scale if self.standardises else x)
+        x = x / 255 if x.dtype == torch.uint8 and not self.standardises else x
+        z = (x - self.mean) / self.scale if self.standardises else x
+        out: Tensor = self.model(limited(z, self.limit) if self.limits else z)
         out = out.reshape(x.shape[0]) if self.targets else out  # not len(x): ONNX wants the number to stay open
         return out * self.target_scale + self.target_mean if self.standardises else out
 
 
 class Linear(nn.Module):
-    """φ(x)·θ, without an intercept."""
+    """φ(x)·θ; with an intercept, that is the last entry of θ."""
 
-    def __init__(self, weight: Tensor, features: Callable[[Tensor], Tensor] | None) -> None:
+    def __init__(self, weight: Tensor, features: Callable[[Tensor], Tensor] | None, *, intercept: bool) -> None:
         super().__init__()
-        self.weight, self.features = nn.Parameter(weight), features
+        self.weight, self.features, self.intercept = nn.Parameter(weight), features, intercept
 
     def forward(self, x: Tensor) -> Tensor:
         """m inputs -> m."""
-        return linear(x if self.features is None else self.features(x), self.weight)
+        x = x if self.features is None else self.features(x)
+        return linear(x, self.weight[:-1]) + self.weight[-1] if self.intercept else linear(x, self.weight)
 
 
 class Own(nn.Module):
@@ -84,7 +101,7 @@ def module_of(objective: Objective, params: Params, units: Units | None, *, targ
 def _bare(objective: Objective, params: Params) -> nn.Module:
     """The module that takes features as the objective does."""
     if isinstance(objective, LinearRegression):
-        return Linear(params["weight"].clone(), objective.features)
+        return Linear(params["weight"].clone(), objective.features, intercept=objective.intercept)
     if not isinstance(objective, (Classification, Regression)):
         return Own(objective, params)
     module = copy.deepcopy(objective.network.module).requires_grad_(True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from corymb.core.client import Examples
-from corymb.core.objective import Draws
+from corymb.core.objective import Draws, Objective
 from corymb.keys import Key, normal
 from corymb.models.network import Network
 from corymb.objectives.measures.numbers import OfNumbers
@@ -17,10 +18,43 @@ from corymb.settings import InvalidInput
 from corymb.trees import Params
 
 
+@dataclass(frozen=True)
+class LinearForm:
+    """How an objective is the squared loss of φ(x)·θ: what it makes of examples, and of parameters.
+
+    An intercept is the last entry of θ, and the last feature 1. Parameters may have leading axes, such as one for k
+    models; θ then has them too.
+    """
+
+    features: Callable[[Tensor], Tensor]
+    """A batch of x -> m d."""
+    targets: Callable[[Tensor], Tensor]
+    """y as θ has to meet it."""
+    coefficients: Callable[[Params], Tensor]
+    """Parameters -> θ."""
+    parameters: Callable[[Tensor], Params]
+    """θ -> parameters."""
+
+    def after(self, features: Callable[[Tensor], Tensor], targets: Callable[[Tensor], Tensor]) -> LinearForm:
+        """The form of an objective that changes examples before this one sees them."""
+        return LinearForm(
+            lambda x: self.features(features(x)),
+            lambda y: self.targets(targets(y)),
+            self.coefficients,
+            self.parameters,
+        )
+
+
+def linear_form(objective: Objective) -> LinearForm | None:
+    """The linear form that an objective says it has (`linear`); None where there is none."""
+    form: LinearForm | None = getattr(objective, "linear", None)
+    return form
+
+
 class LinearRegression:
     """y ≈ φ(x)·θ, loss (y − ŷ)², or half of it with `half=True` (as in Su, Xu, Yang 2022).
 
-    `features` is φ, a function of one batch of x; without it, x itself.
+    `features` is φ, a function of one batch of x; without it, x itself. With `intercept`, the last entry of θ is added.
     """
 
     score_name = "squared_error"
@@ -32,18 +66,29 @@ class LinearRegression:
         inputs: int,
         *,
         features: Callable[[Tensor], Tensor] | None = None,
+        intercept: bool = False,
         half: bool = False,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.inputs, self.features, self.half = inputs, features, half
+        self.inputs, self.features, self.intercept, self.half = inputs, features, intercept, half
         self.squared: float | None = 0.5 if half else 1.0
         self.device, self.dtype = torch.device(device), dtype
-        self.width = inputs if features is None else int(features(torch.zeros(1, inputs)).shape[-1])
+        self.width = intercept + (inputs if features is None else int(features(torch.zeros(1, inputs)).shape[-1]))
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> LinearRegression:
         """The same objective elsewhere, or in another precision."""
-        return LinearRegression(self.inputs, features=self.features, half=self.half, device=device, dtype=dtype)
+        how = {"features": self.features, "intercept": self.intercept, "half": self.half}
+        return LinearRegression(self.inputs, **how, device=device, dtype=dtype)  # type: ignore[arg-type]
+
+    @property
+    def linear(self) -> LinearForm:
+        """φ and θ, in the open."""
+        return LinearForm(self._design, lambda y: y, lambda params: params["weight"], lambda theta: {"weight": theta})
+
+    def _design(self, x: Tensor) -> Tensor:
+        x = x if self.features is None else self.features(x)
+        return with_ones(x) if self.intercept else x
 
     def init(self, key: Key) -> Params:
         """A random direction of expected norm 1."""
@@ -51,7 +96,8 @@ class LinearRegression:
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """ŷ of each example."""
-        return linear(x if self.features is None else self.features(x), params["weight"])
+        x, weight = x if self.features is None else self.features(x), params["weight"]
+        return linear(x, weight[:-1]) + weight[-1] if self.intercept else linear(x, weight)
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
         """(Half of) the squared error of each example."""
@@ -73,7 +119,8 @@ class LinearRegression:
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
         features = "x" if self.features is None else getattr(self.features, "__qualname__", repr(self.features))
-        return f"linear regression on {self.width} features {features}, half={self.half}"
+        intercept = ", intercept" if self.intercept else ""
+        return f"linear regression on {self.width} features {features}{intercept}, half={self.half}"
 
 
 class Regression:
@@ -94,6 +141,35 @@ class Regression:
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""
         return self.network.init(key)
+
+    @property
+    def linear(self) -> LinearForm | None:
+        """Of a network that is one linear layer."""
+        layers = list(self.network.module.named_children()) or [("", self.network.module)]
+        name, layer = layers[-1]
+        flat = all(isinstance(other, nn.Flatten) for _, other in layers[:-1])
+        chained = isinstance(self.network.module, (nn.Sequential, nn.Linear))
+        if not (chained and flat and isinstance(layer, nn.Linear) and layer.out_features == 1):
+            return None
+        weight, bias = (f"{name}.{kind}".lstrip(".") for kind in ("weight", "bias"))
+        names = {weight} | ({bias} if layer.bias is not None else set())
+        if names != self.network.trainable:
+            return None  # part of it is frozen
+
+        def coefficients(params: Params) -> Tensor:
+            row = params[weight].squeeze(-2)
+            return torch.cat([row, params[bias]], -1) if bias in params else row
+
+        def parameters(theta: Tensor) -> Params:
+            if bias not in names:
+                return {weight: theta.unsqueeze(-2)}
+            return {weight: theta[..., :-1].unsqueeze(-2), bias: theta[..., -1:]}
+
+        def features(x: Tensor) -> Tensor:
+            x = x.flatten(1)
+            return with_ones(x) if bias in names else x
+
+        return LinearForm(features, lambda y: y, coefficients, parameters)
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """ŷ of each example."""
@@ -127,6 +203,11 @@ class Regression:
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
         return f"regression by {self.network.describe()}"
+
+
+def with_ones(x: Tensor) -> Tensor:
+    """The features and a last one that is 1, for an intercept."""
+    return torch.cat([x, torch.ones_like(x[..., :1])], -1)
 
 
 def _mean(predictions: Tensor, weights: Tensor) -> Tensor:

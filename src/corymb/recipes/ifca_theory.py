@@ -2,17 +2,21 @@
 
 Ghosh, Chung, Yin, Ramchandran, IEEE Transactions on Information Theory 2022, Theorem 1 and Corollary 1: mixed linear
 regression, fresh examples each round, a start within (½ − α)Δ of the truth, step γ = 1/(4p). Then the error halves
-every round (the loss (y − ŷ)² has curvature 2), down to a floor of the order σ·√(d / (p·n·n')); a client errs in its
-first choice with a probability that falls exponentially in its n' examples.
+every round (the loss (y − ŷ)² has curvature 2), down to a floor of at most the order (σ/p)·√(d / (n·n'));
+a client errs in
+its first choice with a probability that falls exponentially in its n' examples. Theorem 2 and Corollary 2: strongly
+convex losses, here ridge logistic regression, with γ = 1/L.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,15 +24,17 @@ from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.parts.alternate import Answers, alternate, begin, work_on_best
 from corymb.algorithms.parts.sharing import mean_models, step_along
 from corymb.algorithms.parts.work import Averaging, Work
-from corymb.core.client import Client, Share, on_client
+from corymb.core.client import Client, Examples, Objective, Share, on_client
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.data.built_in.synthetic import mixed_regression_ifca
+from corymb.data.built_in.synthetic import mixed_regression, mixed_regression_ifca
 from corymb.data.dataset import FederatedDataset
+from corymb.data.ragged import Ragged, offsets_of
 from corymb.engines import Placement, VectorisedEngine
-from corymb.keys import fold, normal, root
+from corymb.keys import Key, fold, normal, root
 from corymb.local import Descent, part, serve_assigned
+from corymb.objectives.partial import completed
 from corymb.objectives.regression import LinearRegression
 from corymb.settings import require
 from corymb.trees import Params
@@ -79,14 +85,30 @@ class Trace(NamedTuple):
     first_mistakes: float
 
 
-def trace(n: int, fresh: int, rounds: int, sigma: float, *, alpha: float = 0.25, seed: int = 0) -> Trace:
-    """IFCA with `fresh` new examples for each choice and each gradient, from (½ − α)Δ away in random directions."""
-    data = mixed_regression_ifca(seed, n=n, m=2 * rounds * fresh, d=D, k=K, sigma=sigma, separation=SEPARATION, test=1)
+def trace(
+    n: int,
+    fresh: int,
+    rounds: int,
+    sigma: float,
+    *,
+    alpha: float = 0.25,
+    d: int = D,
+    k: int = K,
+    together: bool = False,
+    seed: int = 0,
+) -> Trace:
+    """IFCA with `fresh` new examples for each choice and each gradient, from (½ − α)Δ away, with γ = 1/(4p), p = 1/k.
+
+    In random directions, or with `together` all along θ*_2 − θ*_1: then cluster 2's own model moves away from its
+    clients as the first one comes near, the worst case. (If each moves towards the other, α changes no choice.)
+    """
+    data = mixed_regression_ifca(seed, n=n, m=2 * rounds * fresh, d=d, k=k, sigma=sigma, separation=SEPARATION, test=1)
     truth = _true(data)
-    directions = normal(fold(root(seed), "directions"), (K, D), torch.float64)
+    directions = normal(fold(root(seed), "directions"), (k, d), torch.float64)
+    directions = (truth[1] - truth[0]).expand(k, d) if together else directions
     directions = directions / directions.norm(dim=1, keepdim=True)
     start = truth + (0.5 - alpha) * SEPARATION * directions
-    algorithm = FreshIFCA(k=K, rounds=rounds, local=Descent(lr=1 / (4 * P)), averaging="gradients")
+    algorithm = FreshIFCA(k=k, rounds=rounds, local=Descent(lr=k / 4), averaging="gradients")
     errors, mistakes = [(start - truth).norm(dim=1)], torch.nan
     for at in run(algorithm, data, start, seed=seed):
         errors.append((at.models["weight"] - truth).norm(dim=1))
@@ -95,10 +117,13 @@ def trace(n: int, fresh: int, rounds: int, sigma: float, *, alpha: float = 0.25,
     return Trace(torch.stack(errors), mistakes)
 
 
-def run(algorithm: Algorithm, data: FederatedDataset, start: Tensor | None, *, seed: int) -> list[Snapshot]:
+def run(
+    algorithm: Algorithm, data: FederatedDataset, start: Tensor | None, *, seed: int, objective: Objective | None = None
+) -> list[Snapshot]:
     """The snapshots of a run on mixed regression in float64, from given parameters or a random start."""
     where = Placement(dtype=torch.float64)
-    fed = Federation(VectorisedEngine(LinearRegression(data.train.x.shape[1], dtype=torch.float64), data, where))
+    learned = objective or LinearRegression(data.train.x.shape[1], dtype=torch.float64)
+    fed = Federation(VectorisedEngine(learned, data, where))
     begin = None
     if start is not None:
         begin = Snapshot(models={"weight": start}, labels=torch.full((data.clients,), -1), seed=seed)
@@ -122,18 +147,51 @@ def contraction(n: int = 200, fresh: int = 50, rounds: int = 10, seeds: Sequence
 
 
 def floor(
-    n: int, fresh: int, sigma: float, *, rounds: int = 24, burn_in: int = 12, seeds: Sequence[int] = range(4)
+    n: int,
+    fresh: int,
+    sigma: float,
+    *,
+    d: int = D,
+    k: int = K,
+    rounds: int = 24,
+    burn_in: int = 12,
+    seeds: Sequence[int] = range(4),
 ) -> float:
     """The error that is left, root mean square over the last rounds, clusters and seeds."""
-    errors = torch.stack([trace(n, fresh, rounds, sigma, seed=seed).errors[burn_in:] for seed in seeds])
+    errors = torch.stack([trace(n, fresh, rounds, sigma, d=d, k=k, seed=seed).errors[burn_in:] for seed in seeds])
     return float(errors.square().mean().sqrt())
 
 
 def mistakes(
-    fresh: int, *, n: int = 20_000, sigma: float = 0.5, alpha: float = 0.25, seeds: Sequence[int] = range(3)
+    fresh: int,
+    *,
+    n: int = 20_000,
+    sigma: float = 0.5,
+    alpha: float = 0.25,
+    together: bool = False,
+    seeds: Sequence[int] = range(3),
 ) -> float:
     """How many clients choose the wrong model in the first round."""
-    return sum(trace(n, fresh, 1, sigma, alpha=alpha, seed=seed).first_mistakes for seed in seeds) / len(seeds)
+    every = [trace(n, fresh, 1, sigma, alpha=alpha, together=together, seed=seed).first_mistakes for seed in seeds]
+    return sum(every) / len(every)
+
+
+def decay(alpha: float, sigma: float, *, sizes: tuple[int, int] = (8, 16), seed: int = 0, n: int = 20_000) -> float:
+    """c in exp(−c n'): how fast wrong first choices fall with the examples of a choice, from the worst direction."""
+    few, many = (mistakes(fresh, n=n, sigma=sigma, alpha=alpha, together=True, seeds=[seed]) for fresh in sizes)
+    return math.log(few / max(many, 0.5 / n)) / (sizes[1] - sizes[0])
+
+
+def uneven(smallest: float, *, rounds: int = 12, seed: int = 0) -> float:
+    """The error after some rounds over the first, with γ = 1/(4 p_min) and two clusters, one of share `smallest`."""
+    shares = (smallest, 1 - smallest)
+    data = mixed_regression(seed, n=200, m=2 * rounds * 20, d=D, k=2, shares=shares, sigma=0.0, test=1)
+    truth = _true(data)
+    direction = normal(fold(root(seed), "directions"), (2, D), torch.float64)
+    start = truth + 0.1 * direction / direction.norm(dim=1, keepdim=True)
+    algorithm = FreshIFCA(k=2, rounds=rounds, local=Descent(lr=1 / (4 * smallest)), averaging="gradients")
+    end = run(algorithm, data, start, seed=seed)[-1].models["weight"]
+    return float((end - truth).norm(dim=1).max() / 0.1)
 
 
 class Starts(NamedTuple):
@@ -185,6 +243,74 @@ def distance(models: Params, goal: Tensor) -> float:
     """The largest distance of a model from its goal, over the better of all orders (k = 2)."""
     weight = models["weight"]
     return min(float((weight - goal).norm(dim=1).max()), float((weight.flip(0) - goal).norm(dim=1).max()))
+
+
+# ---- Theorem 2 and Corollary 2: strongly convex losses, here ridge logistic regression
+
+RIDGE = 0.1
+
+
+class RidgeLogistic:
+    """log(1 + exp(−(2y − 1) x·θ)) + (λ/2)‖θ‖² with y in {0, 1}: λ-strongly convex, (¼ + λ)-smooth for x ~ N(0, I)."""
+
+    def init(self, key: Key) -> Params:
+        """Small random parameters."""
+        return {"weight": 0.1 * normal(key, (D,), torch.float64)}
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """The loss of each example."""
+        weight = params["weight"]
+        margin = (2 * examples.y - 1) * (examples.x @ weight)
+        return torch.nn.functional.softplus(-margin) + RIDGE / 2 * weight.square().sum()
+
+
+def shrunk(norm: float) -> float:
+    """Each cluster's optimum is its true parameter (of a norm) times this: λ pulls it towards 0, for x ~ N(0, I)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    weights = weights / weights.sum()
+    low, high = 0.0, 1.0
+    for _ in range(60):  # the derivative along θ* rises: E[(s(c r g) − s(r g)) r g] + λ c r²
+        c = (low + high) / 2
+        slope = weights @ ((_sigmoid(c * norm * nodes) - _sigmoid(norm * nodes)) * norm * nodes) + RIDGE * c * norm**2
+        low, high = (c, high) if slope < 0 else (low, c)
+    return (low + high) / 2
+
+
+def _sigmoid(z: Any) -> Any:
+    return 1 / (1 + np.exp(-z))
+
+
+def logistic_trace(n: int, fresh: int, rounds: int, *, norm: float = 3.0, seed: int = 0) -> Tensor:
+    """The distance of two models from their optima after every round of γ = 1/L: T + 1 rows of 2.
+
+    Two clusters with opposite parameters of a norm, half of the clients each; the start is Δ/5 from the optima.
+    """
+    rng = np.random.default_rng([seed, 2])
+    theta = rng.normal(size=D)
+    theta *= norm / np.linalg.norm(theta)
+    true, groups, m = np.stack([theta, -theta]), np.arange(n) % 2, 2 * rounds * fresh
+    x = rng.normal(size=(n * m, D))
+    y = rng.random(n * m) < _sigmoid((x * true[groups].repeat(m, 0)).sum(1))
+    rows = Ragged(torch.tensor(x), torch.tensor(y.astype(float)), offsets_of(torch.full((n,), m)))
+    names = tuple(f"client {i:05d}" for i in range(n))
+    data = FederatedDataset(
+        name="logistic", names=names, train=rows, test=rows, task="regression", truth=torch.tensor(groups)
+    )
+    goal = torch.tensor(true) * shrunk(norm)
+    direction = normal(fold(root(seed), "directions"), (2, D), torch.float64)
+    start = goal + 0.2 * (goal[0] - goal[1]).norm() * direction / direction.norm(dim=1, keepdim=True)
+    step = 1 / (0.25 + RIDGE)
+    algorithm = FreshIFCA(k=2, rounds=rounds, local=Descent(lr=step), averaging="gradients")
+    snapshots = run(algorithm, data, start, seed=seed, objective=completed(RidgeLogistic()))
+    return torch.stack([(weight - goal).norm(dim=1) for weight in (start, *(at.models["weight"] for at in snapshots))])
+
+
+def logistic_floor(
+    n: int, fresh: int, *, seeds: Sequence[int] = range(2), rounds: int = 40, burn_in: int = 25
+) -> float:
+    """The error that is left, root mean square over the last rounds, clusters and seeds."""
+    errors = torch.stack([logistic_trace(n, fresh, rounds, seed=seed)[burn_in:] for seed in seeds])
+    return float(errors.square().mean().sqrt())
 
 
 def draw(path: Path) -> None:

@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, Callable[[int], FederatedDataset]] = {
     "unbalanced": mixed_regression_unbalanced,
     "skewed": mixed_regression_skewed,
 }
-FIRST = MomentDescent(k=K, anchors=ANCHORS, iterations=ITERATIONS, then=None)
+FIRST = MomentDescent(k=K, anchors=ANCHORS, iterations=ITERATIONS, whiten=False, then=None)
 STILL = 1e-6
 """A run ends when no parameter moves by more than this in a round: the rest of its curve is flat."""
 
@@ -187,6 +187,8 @@ def _measures_of(results: Results, setting: str) -> Iterator[tuple[str, float]]:
     yield "seeds", len(every)
     yield "share_with_k_groups", _share(one["groups"] == K for one in every)
     yield "share_with_all_anchors_near", _share(one["farthest_anchor"] <= 1 for one in every)
+    yield "share_with_all_anchors_within_a_quarter", _share(one["farthest_anchor"] <= 0.5 for one in every)
+    yield "nearest_farthest_anchor", min(one["farthest_anchor"] for one in every)
     yield "share_with_median_anchor_near", _share(one["median_anchor"] <= 1 for one in every)
     yield "share_within_5_percent_of_oracle", _share(ratio <= 1.05 for ratio in ratios)
     yield "worst_ratio_to_oracle", max(ratios)

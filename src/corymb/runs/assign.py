@@ -8,6 +8,7 @@ the loss of the best model on them; quantiles of these losses are kept with the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,12 @@ from torch import Tensor
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples, Objective
-from corymb.data.features import as_array, as_features, as_images
+from corymb.data.features import as_array, as_features
+from corymb.data.prepare.cells import as_column
+from corymb.data.prepare.columns import ColumnPlan
+from corymb.data.prepare.pictures import TOP, channels_first
+from corymb.data.prepare.road import Preparation
+from corymb.data.readers.frames import frame_columns, is_frame
 from corymb.data.schema import DataSchema
 from corymb.keys import fold, uniform
 from corymb.settings import InvalidInput, did_you_mean, require
@@ -136,19 +142,34 @@ def from_tree(tree: Any) -> Calibration | None:
 # ---- examples as users have them
 
 
-def features_of(x: ArrayLike, schema: DataSchema) -> Tensor:
-    """Users' examples as the model takes them; a single example becomes a batch of one."""
-    array = as_array(x)
-    if array.shape == schema.features:
-        array = array[None]
-    if schema.picture and array.shape[1:] != schema.features:
-        array = as_images(array)
-    features = torch.as_tensor(array) if schema.codes else as_features(array)
+def features_of(x: Any, schema: DataSchema) -> Tensor:
+    """Users' examples as the model takes them: what the clients did with theirs; a single example becomes a batch."""
+    features = _prepared(x, schema)
     require(
         tuple(features.shape[1:]) == schema.features,
         f"Examples have the shape {list(features.shape[1:])}, the run was given {list(schema.features)}.",
     )
+    finite = not features.is_floating_point() or bool(features.isfinite().all())
+    require(finite, "A value of the examples is not finite: fill it in, or leave the example out.")
     return features
+
+
+def _prepared(x: Any, schema: DataSchema) -> Tensor:
+    how = schema.preparation
+    if is_frame(x) or isinstance(x, Mapping):
+        plans = (how.columns if how else ()) or tuple(ColumnPlan(name, "number") for name in schema.feature_names)
+        require(len(plans) > 0, "The run's examples are arrays without names of columns: give an array.")
+        return (how or Preparation("none"))._replace(columns=plans).apply(frame_columns(x).cells)
+    array = as_array(x)
+    one = array.shape == schema.features or (how is not None and array.shape == (len(how.columns),))
+    array = array[None] if one else array
+    if how is not None:
+        return how.apply(array)
+    if schema.codes:
+        return torch.as_tensor(array)
+    pixels = array.dtype == np.uint8 and not schema.standardise
+    array = channels_first(array) if schema.picture and array.shape[1:] != schema.features else array
+    return as_features(array) / TOP if pixels else as_features(array)
 
 
 def targets_of(y: ArrayLike, schema: DataSchema) -> Tensor:
@@ -156,10 +177,13 @@ def targets_of(y: ArrayLike, schema: DataSchema) -> Tensor:
     values = as_array(y).reshape(-1)
     if schema.task == "regression":
         try:
-            return torch.as_tensor(values.astype(np.float64))
-        except ValueError as error:
+            targets = torch.as_tensor(values.astype(np.float64))
+        except (ValueError, TypeError) as error:
             raise InvalidInput(f"Labels of this run are numbers: {error}.") from None
-    names = [str(int(value)) if isinstance(value, np.floating) else str(value) for value in values]
+        require(bool(targets.isfinite().all()), "A label is not finite: fill it in, or leave the example out.")
+        return targets
+    cells = as_column(values, "y")
+    names = [cells.text(row) for row in range(len(values))]
     places = {name: place for place, name in enumerate(schema.classes)}
     unknown = next((name for name in names if name not in places), None)
     if unknown is not None:

@@ -43,6 +43,8 @@ def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
     >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1")))
     Defaults(lr=0.3, rounds=40, decay=1.0, safe=False, steps=None, batch=None, gradient_lr=None, keep=None)
     """
+    if schema.task == "density":
+        return Defaults()
     if schema.standardise:
         kind = _TABLE_OF_CLASSES if schema.task == "classification" else _TABLE_OF_NUMBERS
         large = schema.task == "classification" and default_model(schema, examples) != "linear"
@@ -106,7 +108,7 @@ def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict
     suited = to_dict(own)
     if "lr" not in given and given.get("optimiser") == "adam":
         suited["lr"] = ADAM_LR
-    elif "lr" not in given and defaults.lr is not None:
+    elif "lr" not in given and defaults.lr is not None and own.optimiser == "sgd":
         suited |= {"lr": defaults.lr, "decay": defaults.decay, "safe": defaults.safe}
     if defaults.steps is not None:
         suited["steps"] = defaults.steps

@@ -11,11 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
-from corymb.data import FederatedDataset, load
-from corymb.data.arrays import Values
-from corymb.data.features import as_array, is_image
+from corymb.data import as_dataset
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
@@ -36,13 +33,14 @@ from corymb.runs.plan import (
 )
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
+from corymb.runs.serving import labels_points
 from corymb.runs.session import Progress, Session
 from corymb.runs.settings import DataOptions, RunSettings
 from corymb.settings import require, to_dict
 
 Folder = str | os.PathLike[str]
-Arrays = tuple[Values, Values, Values]
-Data = FederatedDataset | str | os.PathLike[str] | Arrays | Engine
+Data = Any
+"""A data set in any of the forms that `corymb.data.doors` takes, or an engine."""
 
 
 def fit(
@@ -64,8 +62,9 @@ def fit(
 
     Arguments:
         algorithm: What to run, such as `corymb.IFCA(k=4)`.
-        data: A `FederatedDataset`, the name of one, a folder or file of your own, arrays `(x, y, client)`, or an
-            engine whose clients have their data already, such as a federation.
+        data: A `FederatedDataset`, the name of one, a folder or file of your own, arrays `(x, y, client)`, a data
+            frame with columns `client` and `label`, a mapping or list of clients' `(x, y)`, or an engine whose clients
+            have their data already, such as a federation.
         model: A function that makes a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
             `package.module:function`; if not given, a model that suits the data.
         out: A folder, new or empty, where the run is saved as it goes.
@@ -84,6 +83,7 @@ def fit(
 
     Ctrl-C ends the run after the last complete round.
     """
+    _check_algorithm(algorithm)
     settings = (settings or RunSettings()).updated(options, others=inspect.signature(fit).parameters)
     watch = Watch(progress, callbacks, metrics)
     if resume is None:
@@ -195,23 +195,33 @@ def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore |
 def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None, **others: Any) -> Plan:
     """The plan of a run on data, or on the clients of an engine; `others` are fields of `Plan`."""
     k = getattr(others["algorithm"], "k", None)
-    if not isinstance(data, (FederatedDataset, str, os.PathLike, tuple)):
-        wanted = "a data set, the name of one, a folder, a file, arrays (x, y, client) or an engine"
-        require(hasattr(data, "open"), f"The data are a {type(data).__name__}: wanted {wanted}.")
+    if hasattr(data, "open") and hasattr(data, "fingerprint"):  # an engine
         used, name = data.describe(), data_name or "federation"
-        _check_clusters(k, len(data.names), name)
+        if not labels_points(others["algorithm"]):
+            _check_clusters(k, len(data.names), name)
         settings = settings.updated({name: used[name] for name in ("device", "precision") if name in used})
         return Plan(engine=data, settings=settings, placement=placement_for(settings), data_name=name, **others)
     dataset, placement = as_dataset(data, settings.seed).in_order(), placement_for(settings)
-    _check_clusters(k, len(dataset), dataset.name)
+    if not labels_points(others["algorithm"]):
+        _check_clusters(k, len(dataset), dataset.name)
     return Plan(
         engine=make_engine(dataset, settings, placement),
         settings=settings,
         placement=placement,
-        data_name=data_name or (dataset.name if isinstance(data, (FederatedDataset, tuple)) else os.fspath(data)),
+        data_name=data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name),
         truth=dataset.truth,
         true_parameters=dataset.true_parameters,
         **others,
+    )
+
+
+def _check_algorithm(algorithm: object) -> None:
+    known = not isinstance(algorithm, type) and hasattr(algorithm, "run") and hasattr(algorithm, "serve")
+    got = repr(algorithm) if isinstance(algorithm, str) else f"a {type(algorithm).__name__}"
+    require(
+        known,
+        f"The algorithm is {got}: wanted one such as corymb.IFCA(k=4); corymb.configure('ifca', data, k=4) makes it by "
+        "name.",
     )
 
 
@@ -231,18 +241,6 @@ def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
         session.store.finish(final_files(run))
     callbacks.end(run)
     return run
-
-
-def as_dataset(data: FederatedDataset | str | os.PathLike[str] | Arrays, seed: int) -> FederatedDataset:
-    """Data in any of the forms that `fit` takes."""
-    if isinstance(data, FederatedDataset):
-        return data
-    if isinstance(data, tuple):
-        require(len(data) == 3, f"Arrays are three, (x, y, client), got {len(data)}.")
-        x, y, client = data
-        table = not is_image(as_array(x))
-        return FederatedDataset.from_arrays(x, y, client, standardise=table, seed=seed)
-    return load(data, seed=seed)
 
 
 def _shown(progress: bool | Progress | None, algorithm: Algorithm) -> AbstractContextManager[Progress]:

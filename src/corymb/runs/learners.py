@@ -19,8 +19,9 @@ from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
+from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
 from corymb.models.network import Dropout
-from corymb.objectives import Classification, LinearRegression, Regression
+from corymb.objectives import Classification, Density, LinearRegression, Regression
 from corymb.objectives.partial import completed
 from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
@@ -63,7 +64,7 @@ def _linear(schema: DataSchema) -> ModelLike:
 
 def _linear_regression(schema: DataSchema) -> Objective:
     require(schema.task == "regression", "Model 'linear-regression' is for regression: use 'linear' for classes.")
-    return LinearRegression(schema.size)
+    return LinearRegression(schema.size, intercept=schema.standardise)  # centred data hide one that clusters differ in
 
 
 def _mlp(schema: DataSchema) -> ModelLike:
@@ -84,12 +85,37 @@ def _cnn(schema: DataSchema) -> ModelLike:
     return cnn(channels, height, outputs(schema))
 
 
+def _flow(make: Callable[[int], Flow]) -> Callable[[DataSchema], Objective]:
+    return lambda schema: Density(make(schema.size))
+
+
+def _gaussian(schema: DataSchema) -> Objective:
+    """In a space of principal components where examples are long."""
+    d = schema.size
+    return Density(Affine(d) if d <= 64 else Projected(Affine(30), d))
+
+
+def _realnvp(schema: DataSchema) -> Objective:
+    d = schema.size
+    if schema.picture and schema.features[1] == schema.features[2] >= 2:
+        return Density(Pixels(RealNVP(d, side=schema.features[1], mask="cyclic")))
+    return Density(RealNVP(d, mask="halves"))
+
+
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
         "linear": Named("one linear layer with a bias, near 0 at first", _linear),
-        "linear-regression": Named("y = x . theta without an intercept, as the papers have it", _linear_regression),
+        "linear-regression": Named(
+            "y = x . theta, with an intercept for tables in units of their own", _linear_regression
+        ),
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
         "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),
+        "gaussian": Named("a density: a Gaussian; of 30 principal components for more than 64 inputs", _gaussian),
+        "affine": Named("a density: an affine flow with a full matrix, that is a Gaussian", _flow(Affine)),
+        "diagonal": Named("a density: an affine flow with a diagonal matrix", _flow(Diagonal)),
+        "shift": Named("a density: a centre with variance 1 in every direction", _flow(Shift)),
+        "planar": Named("a density: a planar flow of 8 layers", _flow(Planar)),
+        "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square pictures", _realnvp),
     }
 )
 
@@ -103,6 +129,8 @@ def default_model(schema: DataSchema, examples: int) -> str:
     require(
         not schema.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model)."
     )
+    if schema.task == "density":
+        return "affine" if schema.size <= 64 else "gaussian"
     if schema.linear:
         return "linear-regression"
     if schema.task == "regression" and not schema.picture:

@@ -21,8 +21,11 @@ from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import ByClient, clusters_in_use
+from corymb.keys import fold, root
+from corymb.objectives.density import Density
 from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
+from corymb.objectives.regression import linear_form
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
@@ -79,7 +82,9 @@ class Run:
 
     @property
     def labels(self) -> dict[str, int]:
-        """Each client's cluster, by name; -1 for none."""
+        """Each client's cluster, by name; -1 for none. Empty where every example has a cluster of its own."""
+        if self.served == "points":
+            return {}
         return dict(zip(self.names, self.snapshot.labels.tolist(), strict=True))
 
     @property
@@ -140,6 +145,21 @@ class Run:
         require(0 <= which < self.snapshot.k, f"There is no cluster {which}: the run has {self.snapshot.k}.")
         return take(self.models, which)
 
+    @property
+    def coefficients(self) -> torch.Tensor:
+        """Of linear models, in the units of the data: k rows, a number for each feature and then the intercept."""
+        form = None if self.objective is None else linear_form(self.objective)
+        plain = form is not None and getattr(self.objective, "features", None) is None
+        require(plain, "These models have no coefficients of the features: they are not linear in them.")
+        assert form is not None
+        theta, d = form.coefficients(self.models).double(), self.schema.size
+        slopes, intercept = theta[:, :d], theta[:, d:].sum(1)
+        if self.standard is not None:
+            mean, scale, target_mean, target_scale = (value.double().flatten() for value in self.standard)
+            slopes = slopes * target_scale / scale
+            intercept = target_mean + target_scale * intercept - slopes @ mean
+        return torch.cat([slopes, intercept[:, None]], 1)
+
     def module(self, cluster: int) -> nn.Module:
         """A cluster's model as a plain `torch.nn.Module`, which needs nothing of Corymb's to run.
 
@@ -149,7 +169,7 @@ class Run:
         params = self.model(cluster)
         self._objective()  # says what is missing
         assert self.objective is not None
-        units = None if self.standard is None else Units(*self.standard)
+        units = None if self.standard is None else Units(*self.standard[:5])
         return module_of(self.objective, params, units, targets=self.schema.task == "regression")
 
     def predict(
@@ -213,6 +233,33 @@ class Run:
         import corymb  # what starts runs stands above this module
 
         return corymb.refresh(self, data, rounds=rounds, **options)
+
+    def assign_points(self, x: ArrayLike) -> Array:
+        """The cluster of each example by itself: that of the model under which its loss is least.
+
+        For runs that learned densities, whose models need no labels; features are in the units of the run's data.
+        """
+        self._density("assign_points")
+        objective, features = self._objective(), self._examples(x)
+        with torch.no_grad():
+            each = [objective.predict(take(self.models, j), features) for j in range(self.snapshot.k)]
+        labels: Array = torch.stack(each).argmax(0).numpy()
+        return labels
+
+    def sample(self, cluster: int, n: int, seed: int = 0) -> Array:
+        """n new examples from a cluster's density, in the units and the shape of the run's data."""
+        require(n >= 1, f"n must be at least 1, got {n}.")
+        drawn = self._density("sample").sample(self.model(cluster), fold(root(seed), "sample", cluster), n)
+        drawn = drawn.reshape(n, *self.schema.features)
+        sampled: Array = (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
+        return sampled
+
+    def _density(self, wish: str) -> Density:
+        self._objective()  # says what is missing
+        if not isinstance(self.objective, Density):
+            wanted = f"{wish} is for runs that learned densities (uifca, kfed)"
+            raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
+        return self.objective
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""

@@ -19,8 +19,9 @@ from corymb.local import serve_assigned, serve_mixture
 from corymb.settings import require
 from corymb.trees import Params, count, map_tensors, take
 
-ServedBy = Literal["assigned", "mixture", "own"]
-"""The model of a client's cluster, all models by its shares, or a model that the client keeps itself."""
+ServedBy = Literal["assigned", "mixture", "own", "points"]
+"""The model of a client's cluster, all models by its shares, a model that the client keeps itself, or, where every
+example has a cluster, all models by the shares of the client's examples, which it keeps itself."""
 Serving = tuple[Federation, ClientFn[..., Params | Served]]
 """The clients of a run that keep models of their own, and the client function that returns the one to use."""
 
@@ -29,7 +30,14 @@ def served_by(algorithm: Algorithm) -> ServedBy:
     """What the clients of an algorithm use."""
     if algorithm.serve is serve_assigned:
         return "assigned"
+    if labels_points(algorithm):
+        return "points"
     return "mixture" if algorithm.serve is serve_mixture else "own"
+
+
+def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
+    """Whether the algorithm gives a cluster to every example, not to every client."""
+    return hasattr(algorithm, "label_points")
 
 
 def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Params | Served:
@@ -57,7 +65,8 @@ def predictions(objective: Objective, served: Params | Served, x: Tensor) -> Ten
 
 
 def classes_at(places: Tensor, schema: DataSchema) -> Array:
-    """Classes from their positions: numbers where the data had numbers from 0, else names."""
-    chosen: Array = places.numpy()
-    numbered = schema.classes == tuple(str(number) for number in range(len(schema.classes)))
-    return chosen if numbered else np.array(schema.classes)[chosen]
+    """Classes from their positions, as the data had them: whole numbers, or names."""
+    numbers = all(name.removeprefix("-").isdigit() and str(int(name)) == name for name in schema.classes)
+    classes = np.array([int(name) for name in schema.classes] if numbers else schema.classes)
+    chosen: Array = classes[places.numpy()]
+    return chosen

@@ -46,7 +46,7 @@ from corymb.runs.own.metrics import with_own
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
-from corymb.runs.standardise import Standard, Standardised, standard_of
+from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 
@@ -62,9 +62,9 @@ class Session:
         self.plan, self.store = plan, store
         self.schema = DataSchema.read(plan.engine.schema)
         self.fingerprint = plan.engine.fingerprint
-        self.learner = learner_for(
-            plan.model, self.schema, examples=int(plan.engine.sizes.sum()), dropout=plan.settings.dropout
-        )
+        model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
+        examples = int(plan.engine.sizes.sum())
+        self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
         self.standard, moments = self._standard()
         self.class_weight = self._class_weight(moments)
         objective = self.learner.objective
@@ -95,8 +95,11 @@ class Session:
             return self.plan.standard, Ledger()
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
-        standard = standard_of(fed, self.schema.features, targets=ours and self.schema.task == "regression")
-        fed.ledger.rounds += 2  # means, then deviations
+        targets = ours and self.schema.task == "regression"
+        standard, excluded = robust_standard(fed, self.schema.features, targets=targets)
+        for line in (told := describe_excluded(excluded, self.schema.size, self.schema.feature_names)):
+            log.warning(line)
+        self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
         return standard, fed.ledger
 
     def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:
@@ -212,6 +215,7 @@ class Session:
                 truth=plan.truth,
                 true_parameters=plan.true_parameters,
                 trivial=self._trivial,
+                classes=self.schema.classes,
             )
             own = plan.metrics
             self._evaluation = with_own(found, self.fed, plan.algorithm, at, own) if own else found
@@ -293,7 +297,7 @@ class Session:
         if self.history:
             self._evaluate_into(self.history[-1], at)
         metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at))}
-        own = served_by(plan.algorithm) == "own"
+        own = served_by(plan.algorithm) in ("own", "points")
         fits = Fits() if own else model_fits(self.fed, at)
         return Run(
             snapshot=on_cpu(at),

@@ -15,6 +15,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from corymb.data import FederatedDataset, load
 from corymb.data.labels import Task
+from corymb.data.prepare.columns import Missing
+from corymb.data.prepare.road import Scale
 from corymb.engines.vectorised.kernels import KernelName
 from corymb.models.network import Dropout
 from corymb.objectives.class_weight import as_text
@@ -103,13 +105,19 @@ class DataOptions:
     """How to read data of your own."""
 
     client: str | None = None
-    """Column (in npz: array) that names the client of each row."""
+    """Column (in npz: array) that names the client of each row; if not given, `client`."""
     label: str | None = None
-    """Column that holds the labels."""
+    """Column (array) that holds the labels; if not given, `label` (in npz: `y`)."""
+    features: str | None = None
+    """Columns to use, separated by commas (in npz: one array); if not given, all others (in npz: `x`)."""
     test: float | None = None
     """Share of each client's rows to hold out for tests."""
     task: Task | None = None
-    """What the labels are: classes or numbers."""
+    """What the labels are: classes or numbers; if not given, what most clients' labels look like."""
+    missing: Missing | None = None
+    """Missing cells: refuse them, take the column's mean or median, or drop the row; if not given, refuse."""
+    scale: Scale | None = None
+    """Features: standardise them, take them for pixels, or neither; if not given, by shape: tables or pictures."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:

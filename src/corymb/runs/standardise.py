@@ -1,27 +1,45 @@
 """Standardise features in raw units without pooling the data: only sums of moments leave the clients.
 
 Descent diverges on raw units, and if each client standardised by itself, the differences that make clusters would
-disappear. So before round 1 every client is asked twice: for the means of its features and of their magnitudes, and
-then for the mean squares of their deviations from everybody's mean, in units of everybody's magnitude (for regression,
-of its targets too). Replies are weighted by the number of examples, and only their sums over all clients come back.
-Means and scales are applied inside the objective, at the clients; the examples themselves stay as they are.
+disappear. So before round 1 every client is asked for the means of its features and of their magnitudes, and then for
+the mean squares of their deviations from everybody's mean, in units of everybody's magnitude (for regression, of its
+targets too). Replies are weighted by the number of examples, and only their sums over all clients come back. Means and
+scales are applied inside the objective, at the clients; the examples themselves stay as they are.
+
+No client may supply most of a variance. So every client is asked, third, whether it does: whether more than half of a
+feature's squares are its own, and its deviations are more than `TIMES` those of all others. It answers yes or no for
+each feature. Where nobody does, that is all. A client that does is named and no longer counts for the mean and the
+scale of that feature, which are asked for again; and values of that feature grow only as a logarithm beyond `BEYOND`
+standard deviations, so that what is out of all proportion cannot rule the training either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from corymb.core.client import Client, Share, on_client
+from corymb.core.engine import each
 from corymb.core.federation import Federation
 from corymb.core.objective import Draws, Examples, Objective
 from corymb.core.sums import Sums
 from corymb.keys import Key
 from corymb.local.reference import training_losses
 from corymb.objectives.measures import measures_of
+from corymb.objectives.module import limited
+from corymb.objectives.regression import LinearForm, linear_form
 from corymb.trees import Params, map_tensors
+
+TIMES = 3.0
+"""A client's deviations are out of proportion if their root mean square is so many times that of all others'."""
+BEYOND = 3.0
+"""Standard deviations from which values of a feature with such a client grow as a logarithm."""
+REPEATS = 4
+"""How often moments are asked for again without those that supplied most of a variance."""
+UNLIMITED = torch.tensor(torch.inf)
 
 
 class Standard(NamedTuple):
@@ -31,6 +49,10 @@ class Standard(NamedTuple):
     scale: Tensor
     target_mean: Tensor
     target_scale: Tensor
+    limit: Tensor = UNLIMITED
+    """Standard deviations beyond which features grow as a logarithm; infinite: nowhere."""
+    target_limit: Tensor = UNLIMITED
+    """The same for targets, in training only: scores are of the targets as they are."""
 
 
 class Moments(NamedTuple):
@@ -40,18 +62,48 @@ class Moments(NamedTuple):
     y: Tensor
 
 
+Excluded = dict[str, list[int]]
+"""Features that clients do not count for, by the clients' names; the targets come after the last feature."""
+
+
 @on_client
-def send_means(client: Client) -> Share[tuple[()]]:
+def send_means(client: Client, kept: Moments | None = None) -> Share[tuple[()]]:
     """The means of the client's features and targets, and of their magnitudes, weighted by its number of examples."""
     x, y = _wide(client)
-    return _mean(client, {"x": x, "y": y, "size of x": x.abs(), "size of y": y.abs()})
+    return _mean(client, {"x": x, "y": y, "size of x": x.abs(), "size of y": y.abs()}, kept)
 
 
 @on_client
-def send_deviations(client: Client, centre: Moments, unit: Moments) -> Share[tuple[()]]:
+def send_deviations(client: Client, centre: Moments, unit: Moments, kept: Moments | None = None) -> Share[tuple[()]]:
     """The mean squares of the client's deviations from `centre`, in units that keep them near 1."""
-    x, y = _wide(client)
-    return _mean(client, {"x": ((x - centre.x) / unit.x).square(), "y": ((y - centre.y) / unit.y).square()})
+    return _mean(client, _squares(client, centre, unit)._asdict(), kept)
+
+
+@on_client
+def tell_excess(
+    client: Client, centre: Moments, unit: Moments, total: Moments, weight: Moments, kept: Moments | None
+) -> Moments:
+    """Whether most of the squares of a feature (and of the targets) are the client's own, out of proportion.
+
+    `total` are everybody's squares, added up, and `weight` is how many examples they are of; `kept` says for which
+    features the client counts. What is only 0 or 1 is never out of proportion.
+    """
+    examples, wide = client.train.weight, _wide(client)
+    own = examples.sum().to(total.x)
+    found = []
+    for values, squares, all_squares, all_weight in zip(
+        wide, _squares(client, centre, unit), total, weight, strict=True
+    ):
+        mine = examples.to(squares) @ squares
+        rest = (all_squares - mine).clamp_min(0)
+        # mine / own > TIMES² rest / (all_weight - own), without dividing by what may be nothing
+        apart = mine * (all_weight - own) > TIMES**2 * rest * own
+        real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
+        graded = ((values != 0) & (values != 1) & real).any(0)
+        found.append((2 * mine > all_squares) & apart & graded & (all_weight > own))
+    if kept is None:
+        return Moments(*found)
+    return Moments(*(over & counts for over, counts in zip(found, kept, strict=True)))
 
 
 def _wide(client: Client) -> Moments:
@@ -60,32 +112,110 @@ def _wide(client: Client) -> Moments:
     return Moments(x.to(dtype).flatten(1), y.to(dtype))
 
 
-def _mean(client: Client, values: Params) -> Share[tuple[()]]:
+def _squares(client: Client, centre: Moments, unit: Moments) -> Moments:
+    x, y = _wide(client)
+    return Moments(((x - centre.x) / unit.x).square(), ((y - centre.y) / unit.y).square())
+
+
+def _mean(client: Client, values: Params, kept: Moments | None) -> Share[tuple[()]]:
     weight = client.train.weight
     portion = weight.to(values["x"]) / weight.sum().clamp_min(1)
-    return Share({name: portion @ value for name, value in values.items()}, weight=weight.sum().reshape(1))
+    means = {name: portion @ value for name, value in values.items()}
+    if kept is not None:
+        means = {name: mean * getattr(kept, name[-1]) for name, mean in means.items()}
+        means |= {"kept x": kept.x.to(portion), "kept y": kept.y.to(portion)}
+    return Share(means, weight=weight.sum().reshape(1))
 
 
 def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) -> Standard:
     """Means and standard deviations over the training examples of all clients; with `targets`, of the targets too."""
-    means = _first(fed.clients.sum(send_means).value)
-    centre = Moments(means["x"], means["y"])
-    unit = Moments(*(torch.where(size > 0, size, 1) for size in (means["size of x"], means["size of y"])))
-    squares = _first(fed.clients.sum(send_deviations, centre, unit).value)
-    scale, target_scale = (_deviation(squares[name], getattr(unit, name)).cpu() for name in ("x", "y"))
+    return robust_standard(fed, features, targets=targets)[0]
+
+
+def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> tuple[Standard, Excluded]:
+    """The standard, and the clients that would have supplied most of a variance; the ledger gets the rounds it took."""
+    kept = None
+    for repeat in range(1 + REPEATS):
+        centre, unit, squares, weight = _moments(fed, kept)
+        fed.ledger.rounds += 2  # means, then deviations
+        if repeat == REPEATS:
+            break
+        total = Moments(squares.x * weight.x, squares.y * weight.y)
+        told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept))
+        fed.ledger.rounds += 1
+        over = Moments(told.value.x.cpu(), told.value.y.cpu() & targets)  # classes have no scale
+        if not any(bool(part.any()) for part in over):
+            break
+        kept = kept or Moments(*(torch.ones(len(fed.names), *part.shape[1:], dtype=torch.bool) for part in over))
+        kept = told.clients.put(kept, Moments(*(a & ~b for a, b in zip(told.clients.pick(kept), over, strict=True))))
+    scale, target_scale = (_deviation(*pair).cpu() for pair in zip(squares, unit, strict=True))
     target_mean = centre.y.cpu()
     if not targets:
         target_mean, target_scale = torch.zeros(()), torch.ones(())
     rows = Standard(centre.x.cpu().reshape(features), scale.reshape(features), target_mean, target_scale)
-    return Standard(*(row.float() for row in rows))
+    if kept is not None:
+        x, y = (torch.where(part.all(0), UNLIMITED, BEYOND) for part in kept)
+        rows = rows._replace(limit=x.reshape(features), target_limit=y if targets else UNLIMITED)
+    return Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets)
+
+
+def _moments(fed: Federation, kept: Moments | None) -> tuple[Moments, Moments, Moments, Moments]:
+    """Means, magnitudes, mean squares in units of those, and how many examples they are of."""
+    mine = _to_each(kept)
+    sums = fed.clients.sum(send_means, mine).value
+    means = _first(sums)
+    centre = Moments(means["x"], means["y"])
+    unit = Moments(*(torch.where(size > 0, size, 1) for size in (means["size of x"], means["size of y"])))
+    squares = _first(fed.clients.sum(send_deviations, centre, unit, mine).value)
+    weight = sums.weight.to(centre.x)[0]
+    counts = Moments(*(weight * means.get(f"kept {name}", torch.ones_like(weight)) for name in Moments._fields))
+    return centre, unit, Moments(squares["x"], squares["y"]), counts
+
+
+def _to_each(kept: Moments | None) -> Moments | None:
+    return None if kept is None else each(kept)
 
 
 def _first(sums: Sums[tuple[()]]) -> Params:
-    """The means of the only sum."""
-    return {
+    """The means of the only sum; where some clients do not count, over those that do."""
+    means = {
         name: (total / sums.weight.to(total).reshape(1, *[1] * (total.dim() - 1)))[0]
         for name, total in sums.total.items()
     }
+    if "kept x" not in means:
+        return means
+    shares = {name: torch.where(means[f"kept {name}"] > 0, means[f"kept {name}"], 1) for name in Moments._fields}
+    return {name: mean if name.startswith("kept") else mean / shares[name[-1]] for name, mean in means.items()}
+
+
+def _excluded(fed: Federation, kept: Moments | None, *, targets: bool) -> Excluded:
+    if kept is None:
+        return {}
+    out = ~torch.cat([kept.x, (kept.y if targets else torch.ones_like(kept.y))[:, None]], 1)
+    return {fed.names[row]: out[row].nonzero()[:, 0].tolist() for row in out.any(1).nonzero()[:, 0].tolist()}
+
+
+def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
+    """A line for each client that would have supplied most of a variance; examples have `size` features.
+
+    >>> describe_excluded({"b": [1, 2]}, 2, ("age", "dose"))
+    ["client 'b' would supply most of the variance of 'dose' and the target: it does not count for their scale"]
+    """
+
+    def called(place: int) -> str:
+        if place == size:
+            return "the target"
+        return repr(feature_names[place]) if feature_names else f"feature {place}"
+
+    lines = []
+    for client, places in excluded.items():
+        some = [called(place) for place in places[:3]] + ([f"{len(places) - 3} others"] if len(places) > 3 else [])
+        listed = some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}"
+        which = "its" if len(places) == 1 else "their"
+        lines.append(
+            f"client {client!r} would supply most of the variance of {listed}: it does not count for {which} scale"
+        )
+    return lines
 
 
 def _deviation(square: Tensor, unit: Tensor) -> Tensor:
@@ -102,7 +232,16 @@ class Standardised:
         self.score_name = inner.score_name
         self.higher_is_better = inner.higher_is_better
         self.squared = inner.squared
+        self._limits, self._limits_targets = (
+            bool(limit.isfinite().any()) for limit in (standard.limit, standard.target_limit)
+        )
         self.measures = measures_of(inner)
+
+    @property
+    def linear(self) -> LinearForm | None:
+        """The inner objective's, for standardised examples."""
+        form = linear_form(self.inner)
+        return None if form is None else form.after(self._features, self._learned_targets)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""
@@ -114,11 +253,11 @@ class Standardised:
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
         """The loss of each example, in standard units."""
-        return self.inner.losses(params, self._standardised(examples))
+        return self.inner.losses(params, self._learned(examples))
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """What training makes smaller, in standard units."""
-        return training_losses(self.inner, params, self._standardised(examples), draws)
+        return training_losses(self.inner, params, self._learned(examples), draws)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """The score of each example, in the units of the data: a squared error grows with the square of the scale."""
@@ -140,14 +279,25 @@ class Standardised:
         """What is learned, for fingerprints and run records."""
         return f"{self.inner.describe()}, features standardised"
 
+    def _learned(self, examples: Examples) -> Examples:
+        """Examples as losses take them: targets that are out of all proportion count as less."""
+        x, y, weight = examples
+        return Examples(self._features(x), self._learned_targets(y), weight)
+
+    def _learned_targets(self, y: Tensor) -> Tensor:
+        limits, y = self._limits_targets and y.is_floating_point(), self._targets(y)
+        return limited(y, self.standard.target_limit) if limits else y
+
     def _standardised(self, examples: Examples) -> Examples:
         x, y, weight = examples
-        if y.is_floating_point():
-            y = (y - self.standard.target_mean) / self.standard.target_scale
-        return Examples(self._features(x), y, weight)
+        return Examples(self._features(x), self._targets(y), weight)
+
+    def _targets(self, y: Tensor) -> Tensor:
+        return (y - self.standard.target_mean) / self.standard.target_scale if y.is_floating_point() else y
 
     def _features(self, x: Tensor) -> Tensor:
-        return (x - self.standard.mean) / self.standard.scale
+        x = (x - self.standard.mean) / self.standard.scale
+        return limited(x, self.standard.limit) if self._limits else x
 
 
 class NullObjective:

@@ -12,11 +12,13 @@ from corymb.algorithms import (
     CFL,
     IFCA,
     SRFCA,
+    UIFCA,
     Alone,
     FedAvg,
     FedProx,
     FedSoft,
     FedX,
+    KFed,
     LocalKMeans,
     MomentDescent,
     OneShot,
@@ -33,7 +35,8 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.local import Descent
 from corymb.models import Network, mlp
-from corymb.objectives import Classification, LinearRegression
+from corymb.models.flows import Affine, Flow, Projected, Shift
+from corymb.objectives import Classification, Density, LinearRegression
 from corymb.testing.engines import DOUBLE, AnyEngine, engine_maker
 from corymb.testing.keeper import Keeper
 from corymb.testing.small_data import SmallData, classification, regression
@@ -44,8 +47,10 @@ LINE = Descent(lr=0.05, steps=2)
 BATCHES = Descent(lr=0.1, epochs=1, batch=4)
 
 
-Learns = Literal["line", "classes"]
-"""Linear regression, or classification with a small network."""
+Learns = Literal["line", "classes", "points", "projections", "centres"]
+"""Linear regression, classification with a small network, or densities: affine flows, those of two principal
+components, or centres alone."""
+FLOWS: dict[Learns, Flow] = {"points": Affine(4), "projections": Projected(Affine(2), 4), "centres": Shift(4)}
 
 
 class Case(NamedTuple):
@@ -62,6 +67,8 @@ class Case(NamedTuple):
         """What is learned."""
         if self.learns == "line":
             return LinearRegression(3, dtype=torch.float64)
+        if self.learns in FLOWS:
+            return Density(FLOWS[self.learns], dtype=torch.float64)
         return Classification(Network(mlp(4, [5], 3), dtype=torch.float64), 3)
 
     def data(self) -> SmallData:
@@ -85,6 +92,7 @@ def _probed(learns: Learns, engine: AnyEngine) -> Engine:
 
 
 MOMENTS = MomentDescent(k=1, anchors=2, iterations=2, subspace_steps=2, points=4, min_panel=2, then=FedX(rounds=2))
+ADAM = Descent(lr=0.02, steps=2, batch=3, optimiser="adam", clip_gradient=1.0)
 CASES = {
     "FedAvg": Case(FedAvg(rounds=3, local=LINE)),
     "FedAvg, a few with Adam": Case(
@@ -116,6 +124,7 @@ CASES = {
     "IFCA, from losses": Case(IFCA(k=2, rounds=2, local=LINE, init="loss-vectors")),
     "IFCA, from one shot": Case(IFCA(k=2, rounds=2, local=LINE, init="one-shot", restarts=2)),
     "IFCA, any number": Case(IFCA(k="auto", rounds=2, local=BATCHES, alone=BATCHES), "classes"),
+    "IFCA, any number of lines, a few": Case(IFCA(k="auto", rounds=2, local=LINE, alone=LINE, participants=5)),
     "moment descent": Case(
         MomentDescent(k=2, anchors=4, iterations=2, subspace_steps=2, points=4, min_panel=2, then=FedX(rounds=2))
     ),
@@ -134,7 +143,13 @@ CASES = {
     "CFL": Case(CFL(settled=5.0, apart=0.01, rounds=4, local=LINE), remembers=True, publishes=True),
     "local k-means": Case(LocalKMeans(k=2)),
     "local k-means, any number": Case(LocalKMeans(k="auto", alone=BATCHES), "classes"),
-    "SR-FCA": Case(SRFCA(refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True),
+    "SR-FCA": Case(
+        SRFCA(threshold="gap", refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True
+    ),
+    "SR-FCA, by evidence": Case(SRFCA(refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True),
+    "CFL, by evidence": Case(
+        CFL(settled=5.0, apart=0.01, rounds=8, local=LINE, accept="evidence"), remembers=True, publishes=True
+    ),
     "SR-FCA, by models": Case(
         SRFCA(
             threshold=2.5,
@@ -163,6 +178,20 @@ CASES = {
     "one shot, then IFCA of as many": Case(
         Then(first=LocalKMeans(k=2), second=IFCA(k=None, rounds=2, local=LINE)),
     ),
+    "UIFCA": Case(UIFCA(k=2, rounds=2, exchanges=2, local=ADAM, restarts=2), "points", remembers=True),
+    "UIFCA, from k-FED, new models": Case(
+        UIFCA(k=3, rounds=3, exchanges=1, local=ADAM, init="kfed", reinitialise=True, prior=True, settled=0.2),
+        "points",
+        remembers=True,
+        publishes=True,
+    ),
+    "UIFCA, Gaussians": Case(
+        UIFCA(k=2, density="gaussian", rounds=3, init="kfed", space_steps=2),
+        "projections",
+        remembers=True,
+        publishes=True,
+    ),
+    "k-FED": Case(KFed(k=2), "centres", remembers=True, publishes=True),
     "keeper": Case(Keeper(), remembers=True),
     "keeper of networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
 }

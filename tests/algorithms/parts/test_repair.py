@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from corymb.algorithms import IFCA, LocalKMeans
+from corymb.algorithms import IFCA
 from corymb.algorithms.parts.loss_vectors import SAMPLE, regroup, silhouette_of, spread, vectors
 from corymb.algorithms.parts.repair import Watched, agree, find, followed, movers, regrouped, watch
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Replies, Sums
 from corymb.core.snapshot import Snapshot
-from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
-from corymb.data.built_in.synthetic import mixed_regression
+from corymb.data.built_in.digits import digits
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import adjusted_rand_index, evaluate
 from corymb.keys import normal, root
@@ -395,37 +394,6 @@ def test_a_run_that_needs_no_repair_is_the_papers():
     watched = run(IFCA(k=4, rounds=10, local=LOCAL), data, 1)[-1]
     for name, value in plain.models.items():
         assert torch.equal(value, watched.models[name])
-
-
-@pytest.mark.parametrize(
-    ("make", "k"),
-    [(digits, 4), (digits_inverted, 2), (digits_iid, 1), (lambda seed: mixed_regression(seed, n=60, m=100, d=20), 3)],
-    ids=["rotated", "inverted", "iid", "regression"],
-)
-def test_the_number_of_clusters_is_found(make, k, caplog):
-    local = Descent(lr=0.1, steps=5) if k == 3 else LOCAL
-    for seed in range(3):
-        data = make(seed=seed)
-        final = run(IFCA(k="auto", rounds=2, local=local, alone=Descent(lr=0.3, steps=50)), data, seed)[-1]
-        assert final.k == k
-        assert adjusted_rand_index(final.labels, data.truth) == 1.0
-    assert ("no clusters" in caplog.text) == (k == 1)
-
-
-def test_local_k_means_finds_the_number_of_clusters():
-    data = digits(seed=0)
-    snapshots = run(LocalKMeans(k="auto", alone=Descent(lr=0.3, steps=50)), data, 0)
-    assert len(snapshots) == 3
-    assert snapshots[-1].k == 4
-    assert adjusted_rand_index(snapshots[-1].labels, data.truth) == 1.0
-
-
-def test_the_evidence_for_k_is_kept():
-    data = digits_inverted(seed=0)
-    snapshots = run(IFCA(k="auto", rounds=1, local=LOCAL, alone=Descent(lr=0.3, steps=50)), data, 0)
-    noted = [at.notes for at in snapshots if "k" in at.notes]
-    assert noted[0]["k"] == 2
-    assert max(noted[0]["silhouette_by_k"], key=noted[0]["silhouette_by_k"].get) == "2"
 
 
 @pytest.mark.parametrize("init", ["loss-vectors", "one-shot"])

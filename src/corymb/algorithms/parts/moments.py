@@ -12,10 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.algorithms.parts.linear import linear_features
+from corymb.algorithms.parts.linear import Design, design
 from corymb.core.client import Client, Share, on_client
-from corymb.keys import normal
-from corymb.orthogonal import pair_products, points_and_pairs, power_iteration
+from corymb.orthogonal import pair_products, points_and_pairs
 
 
 @on_client
@@ -24,46 +23,41 @@ def multiply(client: Client, estimates: Tensor, bases: Tensor, own: Tensor, *, p
 
     `own` is the number of the anchor that the client is itself, or -1: its points do not count for its own subspace.
     """
-    x, real = linear_features(client)
-    points, number = points_and_pairs(real, pairs)
-    scale = number.clamp_min(1).to(x.dtype).rsqrt()
+    seen = design(client)
+    points, number = points_and_pairs(seen.real, pairs)
+    scale = number.clamp_min(1).to(seen.x.dtype).rsqrt()
     counts = torch.arange(len(bases), device=own.device) != own
-    sides = [_residuals(client, x, real, copy) * scale * counts for copy in estimates]  # two, where noise was added
-    product = pair_products(x, sides[0], sides[-1], bases, pairs)
+    sides = [residuals(seen, copy) * scale * counts for copy in estimates]  # two, where noise was added
+    product = pair_products(seen.x, sides[0], sides[-1], bases, pairs)
     return Share({"product": product}, weight=points[None].to(product.dtype))
 
 
 class Moved(NamedTuple):
-    """An anchor's estimate after a step, and how far from its own model it felt before."""
+    """An anchor's estimate after a step, how far from its own model it felt before, and how far noise alone puts it."""
 
     estimate: Tensor  # d
     sigma: Tensor
+    noise: Tensor
+    """√(k v / m): the error of k coefficients from m points whose residuals have the mean square v."""
 
 
 @on_client
-def move(
-    client: Client,
-    estimate: Tensor,
-    basis: Tensor,
-    *,
-    part: int,
-    parts: int,
-    power_steps: int,
-    step: float,
-    stop: float,
-) -> Moved:
-    """One step of an anchor along the leading direction of its own residual moment inside the subspace."""
-    x, real = linear_features(client)
-    real = real & (torch.arange(len(real), device=real.device) % parts == part)
-    seen = (x @ basis) * _residuals(client, x, real, estimate[None])  # m k, Uᵀε of each point
-    number = points_and_pairs(real)[1].clamp_min(1)
-    total = seen.sum(0)
-    moment = (torch.outer(total, total) - seen.mT @ seen) / number
-    start = normal(client.key("power"), (basis.shape[-1],)).to(basis)
-    direction, value = power_iteration(moment, start, power_steps)
-    sigma = value.clamp_min(0).sqrt()
+def move(client: Client, estimate: Tensor, basis: Tensor, *, part: int, parts: int, step: float, stop: float) -> Moved:
+    """One step of an anchor along the leading direction of its own residual moment inside the subspace.
+
+    The moment is a small matrix, of which all eigenvalues are found: the largest, not the largest in magnitude.
+    """
+    whole = design(client)
+    real = whole.real & (torch.arange(len(whole.real), device=whole.real.device) % parts == part)
+    mine = whole._replace(real=real)
+    seen = (whole.x @ basis) * residuals(mine, estimate[None])  # m k, Uᵀε of each point
+    total, m = seen.sum(0), real.sum().clamp_min(1)
+    moment = (torch.outer(total, total) - seen.mT @ seen) / points_and_pairs(real)[1].clamp_min(1)
+    values, vectors = torch.linalg.eigh(moment)
+    sigma = values[-1].clamp_min(0).sqrt()
     length = torch.where(sigma > stop, step * sigma, 0)
-    return Moved(estimate + length * (basis @ oriented(direction, total)), sigma)
+    moved = estimate + length * (basis @ oriented(vectors[:, -1], total))
+    return Moved(moved, sigma, (basis.shape[-1] * residuals(mine, moved[None]).square().sum()).sqrt() / m)
 
 
 def oriented(direction: Tensor, towards: Tensor) -> Tensor:
@@ -71,6 +65,6 @@ def oriented(direction: Tensor, towards: Tensor) -> Tensor:
     return torch.where(direction @ towards < 0, -direction, direction)
 
 
-def _residuals(client: Client, x: Tensor, real: Tensor, estimates: Tensor) -> Tensor:
+def residuals(seen: Design, estimates: Tensor) -> Tensor:
     """y − φ(x)·θ of each point for each estimate: m a; 0 for what does not count."""
-    return torch.where(real[:, None], client.train.y[:, None] - x @ estimates.mT, 0)
+    return torch.where(seen.real[:, None], seen.y[:, None] - seen.x @ estimates.mT, 0)

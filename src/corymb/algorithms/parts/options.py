@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from corymb.algorithms.evidence.merging import MergeByEvidence
 from corymb.algorithms.local_kmeans import LocalKMeans
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts import repair
 from corymb.algorithms.parts.alternate import Answers
 from corymb.algorithms.parts.restarts import Restarts
 from corymb.algorithms.parts.saving import sightings
-from corymb.algorithms.parts.starts import ByLossVectors, ByProbes
+from corymb.algorithms.parts.starts import ByLossVectors
 from corymb.algorithms.parts.then import Then
 from corymb.algorithms.parts.work import Work, warn_of_long_step
 from corymb.core.federation import Cohort, Federation
@@ -24,7 +25,7 @@ from corymb.core.snapshot import Algorithm, Snapshot
 if TYPE_CHECKING:
     from corymb.algorithms.ifca import IFCA
 
-Init = Literal["random", "loss-vectors", "one-shot", "moment-descent"]
+Init = Literal["random", "loss-vectors", "one-shot", "moment-descent"] | MomentDescent
 
 
 def wrapped(ifca: IFCA) -> Restarts | Then | None:
@@ -41,11 +42,13 @@ def start_of(ifca: IFCA) -> Algorithm | None:
     """What finds the models that IFCA starts from; None for random ones."""
     work = Work(local=ifca.local, weights=ifca.weights)
     if ifca.k == "auto":
-        return ByProbes(alone=ifca.alone, work=work)
+        return MergeByEvidence(alone=ifca.alone, work=work, participants=ifca.participants)
     if ifca.init == "random" or ifca.k is None:
         return None
     if ifca.init == "one-shot":
         return LocalKMeans(k=ifca.k, alone=ifca.alone)
+    if isinstance(ifca.init, MomentDescent):
+        return replace(ifca.init, k=ifca.k, then=None)
     if ifca.init == "moment-descent":
         return MomentDescent(k=ifca.k, then=None)
     return ByLossVectors(k=ifca.k, work=work, participants=ifca.participants)

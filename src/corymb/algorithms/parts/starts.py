@@ -1,28 +1,23 @@
-"""Starts for clustering: groups of loss vectors, groups of local models, and how many groups there are."""
+"""Starts for clustering: groups of loss vectors, and groups of local models."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from corymb.algorithms.parts.linear import linear_features
-from corymb.algorithms.parts.loss_vectors import DISTINCT, regroup, silhouette_of, vectors
+from corymb.algorithms.parts.linear import design
+from corymb.algorithms.parts.loss_vectors import regroup
 from corymb.algorithms.parts.work import Work, work_on_own
 from corymb.clustering.grouping import group_means, k_means
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, Replies, each
 from corymb.core.snapshot import Snapshot
-from corymb.keys import Key, fold
 from corymb.local import Descent, descend, losses_of, serve_assigned
 from corymb.objectives.regression import LinearRegression
 from corymb.trees import Params, leaves, take
-
-log = logging.getLogger(__name__)
-PROBES, MOST_CLUSTERS = 10, 10
 
 
 @on_client
@@ -34,8 +29,8 @@ def publish_trained(client: Client, model: Params, *, alone: Descent) -> Params:
 @on_client
 def publish_minimiser(client: Client) -> Params:
     """The least-squares solution on the client's examples; of several the one of least norm."""
-    features, real = linear_features(client)
-    return {"weight": torch.linalg.pinv(features * real.unsqueeze(-1)) @ (client.train.y * real)}
+    x, y, _ = design(client)
+    return {"weight": torch.linalg.pinv(x) @ y}
 
 
 def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None = None) -> Replies[Params]:
@@ -90,55 +85,6 @@ class ByLossVectors:
         labels, favourites = regroup(replies.value, self.k, fed.key("k-means"), names)
         labels = replies.clients.put(torch.full_like(at.labels, -1), labels)  # others' numbers mean other models now
         return at.next(models=take(at.models, favourites), labels=labels)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ByProbes:
-    """Finds k: a few clients' own models as probes, everybody's losses on them, and `work` in the groups."""
-
-    alone: Descent
-    """How the few train by themselves."""
-    work: Work | None = None
-    """What the groups do in a last round; None: no such round."""
-
-    serve = serve_assigned
-
-    @property
-    def planned_rounds(self) -> int:
-        """Probes, losses, work."""
-        return 2 if self.work is None else 3
-
-    def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """One snapshot for each of the three steps."""
-        at = start or Snapshot.fresh(fed, 1)
-        if at.round == 0:
-            probes = local_models(fed, at, self.alone, PROBES)
-            order = probes.clients.pick(fed.name_hashes).argsort()  # independent of the order of clients
-            yield (at := at.next(models=take(probes.value, order)))
-        if at.round == 1:
-            replies = fed.clients.map(losses_of, at.models)
-            names = replies.clients.pick(fed.name_hashes)
-            k, evidence = number_of_groups(replies.value, fed.key("number of groups"), names)
-            labels, favourites = regroup(replies.value, k, fed.key("k-means"), names)
-            notes = {"k": k, "silhouette_by_k": evidence}
-            at = at.next(models=take(at.models, favourites[:k]), labels=(replies.clients, labels), notes=notes)
-            yield at
-        if at.round == 2 and self.work is not None:
-            yield train_groups(fed, at, self.work)
-
-
-def number_of_groups(fit: Tensor, key: Key, names: Tensor) -> tuple[int, dict[str, float]]:
-    """The k with the best silhouette of clients' loss vectors, or 1 where none shows groups; with the evidence."""
-    points = vectors(fit)
-    evidence = {}
-    for k in range(2, min(MOST_CLUSTERS, len(points) - 1) + 1):
-        mine = fold(key, k)
-        evidence[str(k)] = silhouette_of(points, k_means(points, k, mine), mine, names)
-    best = max(evidence, key=lambda k: evidence[k], default="1")
-    if not evidence or evidence[best] < DISTINCT:
-        log.warning("clients show no clusters (best silhouette %.2f): one model for all", evidence.get(best, 0.0))
-        return 1, evidence
-    return int(best), evidence
 
 
 def train_groups(fed: Federation, at: Snapshot, work: Work) -> Snapshot:

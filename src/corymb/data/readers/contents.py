@@ -1,46 +1,148 @@
-"""What one of a user's files holds, whatever its format."""
+"""What came in by a door that has names: which columns are features, labels, clients and test rows."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from corymb.data.features import Array
-from corymb.settings import InvalidInput
+from corymb.data.prepare.cells import Column, Kind, as_column
+from corymb.data.prepare.columns import RowName, Table
+from corymb.settings import InvalidInput, require
 
-_TRUTH_VALUES = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
+CLIENT, LABEL, TEST = "client", "label", "test"
+"""What columns are called if nothing else is said."""
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
+_LIKELY = re.compile(
+    "client|user|subject|site|hospital|clinic|school|patient|device|store|shop|station|participant|person|writer|"
+    "speaker|centre|center|region|island|state|country|city|group|owner|farm|plant|branch",
+    re.IGNORECASE,
+)
+Names = str | Sequence[str] | None
 
 
-class FileContents(NamedTuple):
-    """The rows of one file."""
+class Columns(NamedTuple):
+    """A table as it was read: all columns by name."""
 
-    path: Path
-    x: Array
-    y: Array
-    """Labels. Those of a text file are still text: their type is decided over all files together."""
-    client: Array | None
-    test: Array | None
-    feature_names: tuple[str, ...]
-    first: int
+    origin: str
+    """What to call it in messages."""
+    cells: Table
+    ids: Mapping[str, Array]
+    """The columns that may name clients, as text."""
+    first: int = 0
     """The number of the first row, as an editor or a viewer counts."""
 
     def place(self, row: int) -> str:
         """Where a row is, for error messages."""
-        return f"{self.path.name}, row {self.first + row}"
+        return f"{self.origin}, row {self.first + row}" if self.origin else f"row {self.first + row}"
 
 
-def as_mask(values: Array, path: Path, first: int) -> Array:
+class Contents(NamedTuple):
+    """The rows of one file or frame, sorted into what they are for."""
+
+    origin: str
+    x: Array | Table
+    y: Column | None
+    """Labels; none where a density is to be learned."""
+    client: Array | None
+    test: Array | None
+    where: RowName
+    left_out: tuple[str, ...] = ()
+    """Columns that number the rows, and are no features."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.x.values())).kinds if isinstance(self.x, Mapping) else self.x)
+
+
+def sort_columns(
+    table: Columns, *, client: str | None, label: str | None, features: Names = None, labelled: bool = True
+) -> Contents:
+    """Which columns are what; features are all that are nothing else, or those that are named.
+
+    Unless it must be `labelled`, a table may do without the column of labels.
+    """
+    cells, wanted = table.cells, label or LABEL
+    require(len(cells) > 0, f"{table.origin} has no columns.")
+    rows = len(next(iter(cells.values())).kinds)
+    require(rows > 0, f"{table.origin} has no rows: give every client data, or leave it out.")
+    chosen = names_in(features)
+    for name in (*([wanted] if labelled or label else []), *([client] if client else []), *chosen):
+        require(name in cells, f"{table.origin} has no column {name!r}: its columns are {', '.join(map(repr, cells))}.")
+    index = tuple(name for name in cells if _INDEX.fullmatch(name) and name not in (wanted, client, *chosen))
+    others = (wanted, client, TEST, *index)
+    x = {name: cells[name] for name in chosen or cells if name not in others}
+    require(len(x) > 0, f"{table.origin} has no columns of features beside {wanted!r}: add some.")
+    return Contents(
+        table.origin,
+        x,
+        cells.get(wanted),
+        None if client is None else table.ids[client],
+        as_mask(cells[TEST], table.place) if TEST in cells else None,
+        table.place,
+        index,
+    )
+
+
+def names_in(features: Names) -> tuple[str, ...]:
+    """The names of features, which a command line separates by commas."""
+    return tuple(features.split(",")) if isinstance(features, str) else tuple(features or ())
+
+
+def client_column(table: Columns, client: str | None, *, how: str = "client='...'") -> str:
+    """The column of clients: the one named, else `client`; where there is none, the error names a likely one."""
+    if client is not None or CLIENT in table.cells:
+        return client or CLIENT
+    likely = _likely(table.cells)
+    hint = f"{likely!r} looks like it" if likely else f"its columns are {', '.join(map(repr, table.cells))}"
+    raise InvalidInput(f"{table.origin} is one table: name the column that holds the clients, {how}; {hint}.")
+
+
+def _likely(cells: Table) -> str | None:
+    """A column that could name clients: it is called like one, or is text, and its values repeat."""
+
+    def repeats(column: Column) -> bool:
+        present = column.kinds != Kind.MISSING
+        values = set(column.texts.values()) if column.texts else set(column.values[present].tolist())
+        return 1 < len(values) <= len(present) / 2
+
+    able = {name: column for name, column in cells.items() if name != LABEL and repeats(column)}
+    named = [name for name in able if _LIKELY.search(name)]
+    texts = [name for name, column in able.items() if column.texts]
+    return next(iter([*named, *texts]), None)
+
+
+def ids_of(values: Array, name: str = "client") -> Array:
+    """Clients' ids of any type as text, text as it is written; empty where there is none."""
+    if values.dtype.kind == "U":
+        return tidy_ids(values.tolist())
+    if values.dtype.kind == "O" and any(isinstance(value, str) for value in values):
+        return tidy_ids(
+            [value if isinstance(value, str) else str(ids_of(np.array([value]), name)[0]) for value in values]
+        )
+    column = as_column(values, name)
+    return tidy_ids(["" if kind == Kind.MISSING else column.text(row) for row, kind in enumerate(column.kinds)])
+
+
+def tidy_ids(texts: Sequence[str]) -> Array:
+    """Clients' names as text; whole numbers that became decimals on the way are whole again.
+
+    >>> tidy_ids(["1.0", " 10.0"]).tolist(), tidy_ids(["007", "a"]).tolist()
+    (['1', '10'], ['007', 'a'])
+    """
+    ids = [text.strip() for text in texts]
+    decimal = all(one == "" or re.fullmatch(r"-?\d+\.0", one) for one in ids)
+    return np.asarray([one.removesuffix(".0") for one in ids] if decimal else ids, dtype=np.str_)
+
+
+def as_mask(column: Column, where: RowName) -> Array:
     """A `test` column as booleans: true and false, or 1 and 0, in any of the ways a file may write them."""
-    if values.dtype == np.bool_:
-        return values
-    mask = np.empty(len(values), dtype=bool)
-    for row, value in enumerate(values):
-        word = str(value).strip().lower()
-        if word not in _TRUTH_VALUES:
-            raise InvalidInput(
-                f"{path.name}, column 'test', row {first + row}: {str(value)!r} is neither true nor false."
-            )
-        mask[row] = _TRUTH_VALUES[word]
+    for row in np.flatnonzero((column.values != 0) & (column.values != 1))[:1]:
+        text = "empty" if column.kinds[row] == Kind.MISSING else repr(column.text(int(row)))
+        raise InvalidInput(f"{where(int(row))}, column 'test': {text} is neither true nor false.")
+    mask: Array = column.values == 1
     return mask

@@ -1,185 +1,181 @@
-"""Users' own tables: csv and parquet files with a label column and numbers, read straight into arrays."""
+"""Users' own tables: csv (also with semicolons or tabs), jsonl, either packed by gzip, and parquet."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib
-from array import array
-from collections.abc import Iterator, Sequence
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
 from corymb.data.features import Array
-from corymb.data.labels import is_number
-from corymb.data.readers.contents import FileContents, as_mask
+from corymb.data.prepare.cells import ColumnBuilder, as_column
+from corymb.data.readers.contents import Columns, ids_of, tidy_ids
 from corymb.settings import InvalidInput, require
 
-TEST = "test"
+TEXT = (".csv", ".tsv", ".jsonl")
+PACKED = ".gz"
+TABLES = (*TEXT, *(f"{suffix}{PACKED}" for suffix in TEXT), ".parquet")
+_DELIMITERS = ",;\t"
 
 
-class _Layout(NamedTuple):
-    """Which of a table's columns are what."""
+def kind_of(path: Path) -> str:
+    """How a file's name ends, in small letters, with what it is packed by.
 
-    label: str
-    client: str | None
-    test: str | None
-    features: tuple[str, ...]
-
-
-def read_table(path: Path, label: str, client: str | None, like: Sequence[str] = ()) -> FileContents:
-    """One table: a label column, perhaps `client` and `test` columns, and features in all the others.
-
-    Features come in the order of `like`, where the table has exactly those.
+    >>> kind_of(Path("a.CSV.gz")), kind_of(Path("b.1.npz"))
+    ('.csv.gz', '.npz')
     """
-    read = _read_csv if path.suffix.lower() == ".csv" else _read_parquet
-    contents = read(path, label, client, like)
-    require(len(contents.x) > 0, f"{path.name} has no rows: give every client data, or remove the file.")
-    return contents
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    return "".join(suffixes[-2:]) if suffixes[-1:] == [PACKED] else "".join(suffixes[-1:])
 
 
-def _layout(columns: Sequence[str], path: Path, label: str, client: str | None, like: Sequence[str]) -> _Layout:
-    for name in [label] if client is None else [label, client]:
-        require(
-            name in columns, f"{path.name} has no column {name!r}: its columns are {', '.join(map(repr, columns))}."
-        )
-    features = tuple(name for name in columns if name not in (label, client, TEST))
-    require(len(features) > 0, f"{path.name} has no columns of features beside {label!r}: add some.")
-    ordered = tuple(like) if set(like) == set(features) else features
-    return _Layout(label, client, TEST if TEST in columns else None, ordered)
+def stem_of(path: Path) -> str:
+    """A file's name without its kind: the name of the client whose file it is."""
+    return path.name[: len(path.name) - len(kind_of(path))]
 
 
-def _read_csv(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
-    """Row by row: numbers go into one flat buffer, so that no cell is kept as text once it is read."""
-    rows = _csv_rows(path)
-    names = _header(rows, path)
-    layout = _layout(names, path, label, client, like)
-    features = [(name, names.index(name)) for name in layout.features]
-    kept = {name: names.index(name) for name in (layout.label, layout.client, layout.test) if name is not None}
-    texts: dict[str, list[str]] = {name: [] for name in kept}
-    numbers = array("f")
-    for line, row in enumerate(rows, 2):  # the header is line 1
-        for name, place in features:
-            try:
-                numbers.append(float(row[place]))
-            except ValueError:
-                raise _not_a_number(path, name, line, row[place]) from None
-        for name, place in kept.items():
-            texts[name].append(row[place])
-    return FileContents(
-        path=path,
-        x=np.frombuffer(numbers, dtype=np.float32).reshape(-1, len(features)),
-        y=np.asarray(texts[layout.label]),
-        client=None if layout.client is None else np.asarray(texts[layout.client]),
-        test=None if layout.test is None else as_mask(np.asarray(texts[layout.test]), path, first=2),
-        feature_names=layout.features,
-        first=2,
-    )
+def read_table(path: Path, clients: Sequence[str]) -> Columns:
+    """All columns of a table; those of `clients` also as the text they are written in."""
+    kind = kind_of(path).removesuffix(PACKED)
+    if kind in (".csv", ".tsv"):
+        return _read_csv(path, clients, "\t" if kind == ".tsv" else None)
+    values = _read_parquet(path) if kind == ".parquet" else _read_jsonl(path)
+    return typed_columns(values, clients, path.name, first=1)
+
+
+def typed_columns(values: Mapping[str, Array], clients: Sequence[str], origin: str, first: int = 0) -> Columns:
+    """Columns that have types already."""
+    ids = {name: ids_of(values[name], name) for name in clients if name in values}
+    problems, cells = [], {}
+    for name, column in values.items():
+        try:
+            cells[name] = as_column(column, name)
+        except InvalidInput as error:
+            problems.append(str(error))
+    require(not problems, f"{origin or 'The table'}: {' '.join(problems)}")
+    return Columns(origin, cells, ids, first)
+
+
+def _open(path: Path) -> IO[str]:
+    opener: Any = gzip.open if path.suffix.lower() == PACKED else open
+    opened: IO[str] = opener(path, "rt", newline="", encoding="utf-8-sig")
+    return opened
+
+
+# ---- csv
+
+
+def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Columns:
+    """Row by row: numbers go into one flat buffer a column, so that no cell is kept as text once it is read."""
+    try:
+        with _open(path) as file:
+            delimiter = delimiter or _delimiter(file)
+            rows = _csv_rows(file, path, delimiter)
+            names = _header(rows, path)
+            builders = [ColumnBuilder(comma=delimiter == ";") for _ in names]
+            kept = [(name, names.index(name), list[str]()) for name in clients if name in names]
+            for row in rows:
+                for builder, cell in zip(builders, row, strict=True):
+                    builder.add(cell)
+                for _, place, texts in kept:
+                    texts.append(row[place])
+    except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
+        raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
+    cells = {name: builder.column() for name, builder in zip(names, builders, strict=True)}
+    return Columns(path.name, cells, {name: tidy_ids(texts) for name, _, texts in kept}, first=2)
+
+
+def _delimiter(file: IO[str]) -> str:
+    """What separates the names in the header: the one of comma, semicolon and tab that it has most of."""
+    header = file.readline()
+    file.seek(0)
+    return max(_DELIMITERS, key=header.count)
 
 
 def _header(rows: Iterator[list[str]], path: Path) -> list[str]:
     header = next(rows, [])
     require(len(header) > 0, f"{path.name} is empty: its first line must name the columns.")
     names = [name.strip() for name in header]
-    for name in names:
-        require(names.count(name) == 1, f"{path.name} has two columns called {name!r}: rename one.")
+    _check_distinct(names, path.name)
     return names
 
 
-def _csv_rows(path: Path) -> Iterator[list[str]]:
+def _check_distinct(names: Sequence[str], origin: str) -> None:
+    for name, count in Counter(names).items():
+        require(count == 1, f"{origin} has two columns called {name!r}: rename one.")
+
+
+def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[list[str]]:
     """The header and the rows, each as wide as the header; blank lines at the end do not count."""
     width, blank = 0, None
+    for line, row in enumerate(csv.reader(file, delimiter=delimiter), 1):
+        width = len(row) if line == 1 else width
+        if not row and line > 1:
+            blank = blank or line
+            continue
+        short = line if len(row) != width else blank
+        if short is not None:
+            cells = len(row) if short == line else 0
+            raise InvalidInput(
+                f"{path.name}, row {short} has {cells} cells where the header has {width}: correct the row."
+            )
+        yield row
+
+
+# ---- jsonl and parquet
+
+
+def _read_jsonl(path: Path) -> dict[str, Array]:
+    """An object a line, its values by column; what a line lacks is missing there."""
+    lists: dict[str, list[object]] = {}
+    number = 0
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            for line, row in enumerate(csv.reader(file), 1):
-                width = len(row) if line == 1 else width
-                if not row and line > 1:
-                    blank = blank or line
-                    continue
-                short = line if len(row) != width else blank
-                if short is not None:
-                    cells = len(row) if short == line else 0
-                    raise InvalidInput(
-                        f"{path.name}, row {short} has {cells} cells where the header has {width}: correct the row."
-                    )
-                yield row
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
+        with _open(path) as file:
+            for number, line in enumerate(file):
+                row = json.loads(line)
+                require(
+                    isinstance(row, dict), f'{path.name}, row {number + 1} is no object: wanted {{"column": value}}.'
+                )
+                for name in row:
+                    lists.setdefault(name, [None] * number)
+                for name, values in lists.items():
+                    values.append(row.get(name))
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"{path.name}, row {number + 1} cannot be read as JSON ({error}): write it again.") from None
+    require(len(lists) > 0, f"{path.name} has no rows: give every client data, or remove the file.")
+    return {name: as_objects(values) for name, values in lists.items()}
 
 
-def _not_a_number(path: Path, name: str, row: int, value: object) -> InvalidInput:
-    what = "is empty" if value == "" else f"is {str(value)!r}"
-    return InvalidInput(
-        f"{path.name}, column {name!r}, row {row} {what}: features must be numbers; fill it in, encode it as a "
-        "number, or drop the column."
-    )
+def as_objects(values: Sequence[object]) -> Array:
+    """Values of any type in an array, one place each, also where they are lists."""
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
-def _read_parquet(path: Path, label: str, client: str | None, like: Sequence[str]) -> FileContents:
+def _read_parquet(path: Path) -> dict[str, Array]:
     """Column by column, as the file has them."""
-    table = _parquet_table(path)
-    layout = _layout(table.column_names, path, label, client, like)
-    x = np.empty((table.num_rows, len(layout.features)), dtype=np.float32)
-    for place, name in enumerate(layout.features):
-        x[:, place] = numbers_in(_parquet_column(table, name, path), path, name, first=1)
-    test = None if layout.test is None else as_mask(_parquet_column(table, layout.test, path), path, first=1)
-    return FileContents(
-        path=path,
-        x=x,
-        y=_parquet_column(table, layout.label, path),
-        client=None if layout.client is None else _parquet_column(table, layout.client, path),
-        test=test,
-        feature_names=layout.features,
-        first=1,
-    )
-
-
-def _parquet_table(path: Path) -> Any:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise InvalidInput(f"Reading {path.name} needs pyarrow: pip install 'corymb[tables]'.") from None
     try:
-        return parquet.read_table(path)
+        table = parquet.read_table(path)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidInput(f"{path.name} cannot be read as parquet ({reason}): write it again.") from None
+    _check_distinct(table.column_names, path.name)
+    return {name: _parquet_values(table.column(name)) for name in table.column_names}
 
 
-def read_columns(path: Path) -> dict[str, Array]:
-    """All columns of a table, by name: as text from csv, as the file has them from parquet."""
-    if path.suffix.lower() == ".csv":
-        rows = _csv_rows(path)
-        names = _header(rows, path)
-        cells = list(rows)
-        return {name: np.asarray([row[place] for row in cells], np.str_) for place, name in enumerate(names)}
-    table = _parquet_table(path)
-    return {name: _parquet_column(table, name, path) for name in table.column_names}
-
-
-def numbers_in(values: Array, path: Path, name: str, *, first: int) -> Array:
-    """A column of numbers, or the error that names the first cell that is not one."""
-    if values.dtype.kind in "biuf":
-        return values
-    try:
-        return values.astype(np.float64)
-    except ValueError:
-        row = next(row for row, value in enumerate(values) if not is_number(value))
-        raise _not_a_number(path, name, first + row, values[row]) from None
-
-
-def _parquet_column(table: Any, name: str, path: Path) -> Array:
-    """A column as booleans, numbers or text."""
-    column = table.column(name)
-    if column.null_count:
-        row = column.is_null().to_pylist().index(True) + 1
-        raise InvalidInput(f"{path.name}, column {name!r}, row {row} is empty: fill it in or drop the row.")
-    values = np.asarray(column.to_pylist() if str(column.type).startswith("dictionary") else column.to_numpy())
-    if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
-        values = values.astype(np.str_)
-    require(
-        values.dtype.kind in "biufU",
-        f"{path.name}, column {name!r} is of type {column.type}: wanted numbers, booleans or text; convert or drop it.",
-    )
-    return values
+def _parquet_values(column: Any) -> Array:
+    listed = column.null_count or str(column.type).startswith(("dictionary", "date", "decimal"))
+    return as_objects(column.to_pylist()) if listed else np.asarray(column.to_numpy())

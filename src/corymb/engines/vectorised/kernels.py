@@ -135,7 +135,7 @@ class Kernels:
             for batch, _, draws in _batches(on, key, how):
                 fused_step(objective, params, batch, draws, how.lr, part)
             return params
-        stepper = Stepper(how, list(params.values()), part)
+        stepper = Stepper(how, list(params.values()), part, stacked=True)
         for batch, active, draws in _batches(on, key, how):
             stepper.step(list(_gradients(objective, params, batch, draws).values()), active)
         return params

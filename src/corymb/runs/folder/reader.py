@@ -167,7 +167,7 @@ def read_standard(folder: Path) -> Standard | None:
     if not path.exists():
         return None
     rows = unpack(path.read_bytes())
-    if not isinstance(rows, tuple) or len(rows) != len(Standard._fields):
+    if not isinstance(rows, tuple) or not 4 <= len(rows) <= len(Standard._fields):  # earlier versions had no limits
         raise WireError(f"{path.name} does not hold means and scales")
     return Standard(*rows)
 

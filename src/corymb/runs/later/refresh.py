@@ -21,10 +21,10 @@ import torch
 
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.data import FederatedDataset
+from corymb.data import FederatedDataset, as_dataset
 from corymb.data.schema import schema_of
 from corymb.runs.defaults import entry_of, from_data, started
-from corymb.runs.fit import Arrays, Watch, as_dataset, finish, plan_for, session_for
+from corymb.runs.fit import Data, Watch, finish, plan_for, session_for
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import Round, counted
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 def refresh(
     run: Run,
-    data: FederatedDataset | str | os.PathLike[str] | Arrays,
+    data: Data,
     *,
     rounds: int | None = None,
     algorithm: Algorithm | None = None,
@@ -104,6 +104,12 @@ def refresh(
 
 def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
     """The data with the run's classes, unless they are of another kind."""
+    plans = [one.columns if one else () for one in (data.preparation, run.schema.preparation)]
+    new, old = ([(plan.name, plan.categories) for plan in columns] for columns in plans)
+    require(
+        new == old or not new or not old,
+        "The columns of the new data have other names or categories than those of the run: start a new run.",
+    )
     if data.task == "classification" == run.schema.task and data.classes != run.schema.classes:
         places = {name: place for place, name in enumerate(run.schema.classes)}
         strange = next((name for name in data.classes if name not in places), None)
@@ -111,7 +117,9 @@ def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
         number = torch.tensor([places[name] for name in data.classes])
         train, test = (split._replace(y=number[split.y]) for split in (data.train, data.test))
         data = replace(data, train=train, test=test, classes=run.schema.classes)
-    now, then = schema_of(data), run.schema
+    # All but what may differ from one time to the next: fillings, notes, how many clients have little data.
+    both = schema_of(data), run.schema
+    now, then = (schema._replace(preparation=None, notes=(), clients={}) for schema in both)
     for name, got, wanted in zip(now._fields, now, then, strict=True):
         require(got == wanted, f"The new data have {name} {got}, those of the run {wanted}: start a new run.")
     return data

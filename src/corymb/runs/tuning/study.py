@@ -21,12 +21,12 @@ import torch
 from corymb.core.federation import TooFewReplies
 from corymb.core.objective import Examples
 from corymb.core.snapshot import Algorithm
-from corymb.data import FederatedDataset
+from corymb.data import FederatedDataset, as_dataset
 from corymb.data.ragged import Ragged, offsets_of
 from corymb.data.schema import schema_of
 from corymb.local.held_out import hold_out
 from corymb.runs.defaults import configure, entry_of, name_of
-from corymb.runs.fit import Arrays, as_dataset, fit
+from corymb.runs.fit import Data, fit
 from corymb.runs.learners import Model, learner_for
 from corymb.runs.settings import RunSettings
 from corymb.runs.tuning.space import Space, default_space, nested, read_range
@@ -63,7 +63,7 @@ class Tuned:
 
 def tune(
     algorithm: str | Algorithm | type[Algorithm],
-    data: FederatedDataset | str | os.PathLike[str] | Arrays,
+    data: Data,
     model: Model | None = None,
     *,
     trials: int = 20,

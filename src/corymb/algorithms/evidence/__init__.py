@@ -1,0 +1,1 @@
+"""Clusters by evidence: held-out losses of clients decide which models are needed."""

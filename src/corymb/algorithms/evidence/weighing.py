@@ -1,0 +1,184 @@
+"""At the clients: how well models do on examples that nobody trained on.
+
+A client keeps back a quarter of its training examples (`corymb.local.held_out`). Models are trained on the rest, chosen
+by their losses there, and compared on what was kept back.
+
+Label skew looks like clusters: a model for people who write many sevens beats everybody's at a client with many sevens.
+So each client first gives every model a class bias of its own, fitted to its kept examples (a normal prior of variance
+4), and models are chosen and compared with that; what is left of a difference is not the frequency of the classes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot as indicator
+
+from corymb.algorithms.parts.linear import design
+from corymb.algorithms.parts.work import Work
+from corymb.core.client import Client, Examples, Share, on_client
+from corymb.local import Descent, descend, one_hot
+from corymb.local.held_out import hold_out
+from corymb.local.reference import weighted_mean
+from corymb.objectives.classification import Classification
+from corymb.objectives.regression import linear_form
+from corymb.trees import Params, add, concat, count, prefixed, take
+
+PRIOR = 4.0
+"""Variance of a client's class bias."""
+NEWTON_STEPS = 15
+
+
+class Compared(NamedTuple):
+    """The losses of k models on a client's held-out examples."""
+
+    mean: Tensor  # k
+    spread: Tensor  # k k: covariances over the examples
+
+
+class Weighed(NamedTuple):
+    """What a client says of k models."""
+
+    fit: Tensor
+    """k: mean losses on the examples that it trains on, with its class bias."""
+    plain_fit: Tensor
+    """k: the same, as the models are."""
+    held: Compared
+    """On the held-out examples, with its class bias."""
+    plain: Compared
+    """On the held-out examples, as the models are."""
+    number: Tensor
+    """How many held-out examples there are."""
+
+
+@on_client
+def train_on_kept(client: Client, model: Params, *, alone: Descent) -> Params:
+    """The client's model after training alone from a common start, without its held-out examples."""
+    return descend(client, model, alone, on=hold_out(client.train).kept)
+
+
+@on_client
+def publish_change(client: Client, model: Params, *, alone: Descent) -> Params:
+    """How training alone changes a model, without the held-out examples."""
+    return add(descend(client, model, alone, on=hold_out(client.train).kept), model, alpha=-1.0)
+
+
+@on_client
+def publish_ridge(client: Client) -> Params:
+    """The ridge solution on the client's kept examples; the penalty grows with features an example."""
+    form = linear_form(client.objective)
+    assert form is not None
+    x, y, _ = design(client)
+    weight = hold_out(client.train).kept.weight
+    number, d = weight.sum().clamp_min(1), x.shape[-1]
+    gram = (x * weight.unsqueeze(-1)).mT @ x / number
+    scale = gram.diagonal(dim1=-2, dim2=-1).mean(-1).clamp_min(torch.finfo(gram.dtype).tiny)
+    penalty = scale * d / number * torch.eye(d, dtype=gram.dtype, device=gram.device)
+    return form.parameters(torch.linalg.solve(gram + penalty, x.mT @ (y * weight) / number))
+
+
+@on_client
+def choose_and_train(
+    client: Client, models: Params, others: Params, one: Params, *, work: Work, biased: bool
+) -> Share[Weighed]:
+    """Train the model that fits best, and the one for all; say how well these, and others, do on held-out examples."""
+    k = count(models)
+    weighed = weigh(client, concat([models, others, _row(one)]))
+    label = (weighed.fit if biased else weighed.plain_fit)[:k].argmin()
+    value = _trained(client, work, own=take(models, label), one=one)
+    return Share(value, weight=one_hot(label, k) * work.weight(client), label=label, note=weighed)
+
+
+@on_client
+def train_beside(
+    client: Client, own: Params, merger: Params | None, one: Params | None, label: Tensor, *, k: int, work: Work
+) -> Share[tuple[()]]:
+    """Train the cluster's model, the merger that it might become, and the one for all, side by side."""
+    given = {"own": own, "merger": merger, "one": one}
+    models = {name: model for name, model in given.items() if model is not None}
+    return Share(_trained(client, work, **models), weight=one_hot(label, k) * work.weight(client), label=label)
+
+
+@on_client
+def tell_losses(client: Client, models: Params) -> Weighed:
+    """How well models do, without training any."""
+    return weigh(client, models)
+
+
+def _trained(client: Client, work: Work, **models: Params) -> Params:
+    kept = hold_out(client.train).kept
+    trained = [prefixed(name, descend(client, model, work.local, on=kept)) for name, model in models.items()]
+    return {name: value for model in trained for name, value in model.items()}
+
+
+def weigh(client: Client, models: Params) -> Weighed:
+    """The losses of k models on the client's kept and held-out examples, with a class bias of its own and without."""
+    kept, held = hold_out(client.train)
+    plain, biased = example_losses(client, models, kept)
+    return Weighed(
+        weighted_mean(biased, kept.weight),
+        weighted_mean(plain, kept.weight),
+        _compared(biased, held.weight),
+        _compared(plain, held.weight),
+        held.weight.sum(),
+    )
+
+
+def example_losses(client: Client, models: Params, kept: Examples) -> tuple[Tensor, Tensor]:
+    """The loss of every model on every training example, as it is and with the client's class bias: k m, twice."""
+    objective = client.objective
+    classes = _classes(objective)
+    each = [take(models, j) for j in range(count(models))]
+    if classes is None:
+        plain = torch.stack([objective.losses(model, client.train) for model in each])
+        plain = _finite(plain)
+        return plain, plain
+    logits = torch.stack([objective.predict(model, client.train.x) for model in each]).log_softmax(-1)  # k m C
+    logits = logits.nan_to_num(nan=-30.0, neginf=-30.0)
+    right = indicator(client.train.y.long(), classes).to(logits)  # m C
+    return _log_loss(logits, right), _log_loss(logits + _class_bias(logits, right, kept.weight), right)
+
+
+def _finite(values: Tensor) -> Tensor:
+    most = torch.finfo(values.dtype).max ** 0.25  # its square can be added up
+    return values.nan_to_num(nan=most, posinf=most).clamp_max(most)
+
+
+def _classes(objective: object) -> int | None:
+    """How many classes an objective of ours tells apart, inside wrappers or not; None for any other."""
+    while not isinstance(objective, Classification):
+        objective = getattr(objective, "inner", None)
+        if objective is None:
+            return None
+    return objective.classes
+
+
+def _log_loss(logits: Tensor, right: Tensor) -> Tensor:
+    return -(logits.log_softmax(-1) * right).sum(-1)
+
+
+def _class_bias(logits: Tensor, right: Tensor, weight: Tensor) -> Tensor:
+    """The class bias that suits the weighted examples best, for each model: k 1 C. Newton's steps, class by class."""
+    bias = torch.zeros_like(logits[:, :1])
+    weight = weight.unsqueeze(-1)
+    for _ in range(NEWTON_STEPS):
+        chance = (logits + bias).softmax(-1)
+        slope = (weight * (right - chance)).sum(-2, keepdim=True) - bias / PRIOR
+        curvature = (weight * chance * (1 - chance)).sum(-2, keepdim=True) + 1 / PRIOR
+        bias = bias + (slope / curvature).clamp(-1, 1)
+    return bias
+
+
+def _compared(values: Tensor, weight: Tensor) -> Compared:
+    number = weight.sum()
+    portion = weight / number.clamp_min(1)
+    values = torch.where(weight > 0, values, 0)
+    mean = values @ portion
+    apart = values - mean.unsqueeze(-1)
+    return Compared(mean, (apart * portion) @ apart.mT * (number / (number - 1).clamp_min(1)))
+
+
+def _row(model: Params) -> Params:
+    return {name: value.unsqueeze(0) for name, value in model.items()}

@@ -1,0 +1,1 @@
+"""What algorithms share that give a cluster to every example, not to every client."""

@@ -1,0 +1,135 @@
+"""k-means at home, and clusters of the centres at the server: what k-FED is made of.
+
+Dennis, Li, Smith: Heterogeneity for the Win: One-Shot Federated Clustering. ICML 2021.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.algorithms.parts.points.labels import LABELS, keep, members_of
+from corymb.core.client import Client, on_client
+from corymb.core.federation import Federation
+from corymb.keys import Key, fold, uniform
+from corymb.settings import InvalidInput
+from corymb.trees import Params, take
+
+CENTRES, CLUSTERS = "centres", "clusters of centres"
+STEPS = 30
+STARTS = 4
+
+
+class Centres(NamedTuple):
+    """A client's centres, and how many of its examples are nearest to each: 0 for one that does not count."""
+
+    at: Tensor  # c d
+    number: Tensor  # c
+
+
+def k_means(x: Tensor, weight: Tensor, k: int, key: Key) -> tuple[Tensor, Tensor]:
+    """k centres of the points that weigh something, and each point's: the best of a few runs with k-means++ starts.
+
+    Written for vmap: always as many of Lloyd's steps, and padding is nobody's neighbour.
+    """
+    best_cost, best = x.new_full((), torch.inf), x.new_zeros(k, x.shape[-1])
+    for start in range(STARTS):
+        centres = _plus_plus(x, weight, k, fold(key, start))
+        for _ in range(STEPS):
+            own = members_of(_distances(x, centres).argmin(-1), weight, k)  # k m
+            number = own.sum(-1, keepdim=True)
+            centres = torch.where(number > 0, own @ x / number.clamp_min(1), centres)
+        cost = (_distances(x, centres).amin(-1) * weight).sum()
+        best = torch.where(cost < best_cost, centres, best)
+        best_cost = torch.minimum(cost, best_cost)
+    return best, _distances(x, best).argmin(-1)
+
+
+def _plus_plus(x: Tensor, weight: Tensor, k: int, key: Key) -> Tensor:
+    """Each centre a point, drawn in proportion to the squared distance from those before."""
+    apart, centres = torch.ones_like(weight), []
+    for j in range(k):
+        share = (apart * weight).clamp_min(0) + weight * 1e-12
+        sums = share.cumsum(-1)
+        place = (sums <= uniform(fold(key, j), (), x.dtype) * sums[-1]).sum().clamp_max(len(weight) - 1)
+        centres.append(x[place])
+        nearest = (x - x[place]).square().sum(-1)
+        apart = nearest if j == 0 else torch.minimum(apart, nearest)
+    return torch.stack(centres)
+
+
+def _distances(x: Tensor, centres: Tensor) -> Tensor:
+    """Squared distances, less |x|², which is the same for all centres: m c."""
+    return centres.square().sum(-1) - 2 * x @ centres.mT + x.square().sum(-1, keepdim=True)
+
+
+@on_client
+def find_centres(client: Client, models: Params, *, number: int, least: int) -> Centres:
+    """The centres of the client's own examples; those of fewer than `least` examples do not count and are not sent."""
+    x = space_of(client, models, client.train.x)
+    centres, labels = k_means(x, client.train.weight, number, client.key("centres"))
+    client.memory.set(CENTRES, centres)
+    client.memory.set(LABELS, labels, along="train")
+    size = members_of(labels, client.train.weight, number).sum(-1)
+    enough = size >= least
+    return Centres(torch.where(enough[:, None], centres, 0), torch.where(enough, size, 0))
+
+
+@on_client
+def adopt(client: Client, centres: Tensor, *, k: int) -> Tensor:
+    """Own centres are in the cluster of the nearest of all clusters' centres, and examples in that of their centre.
+
+    The reply says that it is done.
+    """
+    cluster = _distances(client.memory.get(CENTRES), centres).argmin(-1)
+    client.memory.set(CLUSTERS, cluster)
+    keep(client, cluster[client.memory.get(LABELS)], k)
+    return client.train.weight.new_zeros(())
+
+
+def space_of(client: Client, models: Params, x: Tensor) -> Tensor:
+    """Examples as vectors in the coordinates that the objective compares them in, if it says which."""
+    space = getattr(client.objective, "space", None)
+    return x.flatten(1) if space is None else space(take(models, 0), x)
+
+
+def nearest_centre(client: Client, x: Tensor) -> Tensor:
+    """The cluster of the nearest of the client's own centres, for each of some vectors."""
+    nearest = _distances(x, client.memory.get(CENTRES)).argmin(-1)
+    cluster: Tensor = client.memory.get(CLUSTERS)[nearest]
+    return cluster
+
+
+def group_centres(found: Centres, k: int) -> Tensor:
+    """k centres of all clients' centres, in float64: started with the farthest points, then Lloyd's steps by weight.
+
+    The first is the one farthest from the mean of all, so that nothing depends on the order of clients.
+    """
+    real = found.number.flatten() > 0
+    points, weight = found.at.flatten(0, 1)[real].double(), found.number.flatten()[real].double()
+    if len(points) < k:
+        lack = f"k-FED found {len(points)} centres of clients' own clusters, wanted at least k = {k}"
+        raise InvalidInput(f"{lack}: lower k, or bring clients with more examples.")
+    apart = (points - weight @ points / weight.sum()).square().sum(-1)
+    chosen: list[Tensor] = []
+    for _ in range(k):
+        chosen.append(points[apart.argmax()])
+        nearest = (points - chosen[-1]).square().sum(-1)
+        apart = nearest if len(chosen) == 1 else torch.minimum(apart, nearest)
+    centres = torch.stack(chosen)
+    for _ in range(STEPS):
+        own = members_of(torch.cdist(points, centres).argmin(-1), weight, k)
+        number = own.sum(-1, keepdim=True)
+        centres = torch.where(number > 0, own @ points / number.clamp_min(1e-300), centres)
+    return centres
+
+
+def start_from_centres(fed: Federation, models: Params, k: int, number: int, least: int) -> Tensor:
+    """Both exchanges of k-FED: the clusters' centres, k d. Clients keep the cluster of every example."""
+    found = fed.clients.map(find_centres, models, number=number, least=least)
+    like = next(iter(models.values()))
+    centres = group_centres(Centres(*(part.cpu() for part in found.value)), k).to(like)
+    fed.clients.map(adopt, centres, k=k)
+    return centres

@@ -1,0 +1,1 @@
+"""What moment descent and FedX share for linear models: common coordinates, and a verdict at the end."""

@@ -1,0 +1,108 @@
+"""Whose each row is: clients' names, and what each of them can count in its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from corymb.core.engine import in_order
+from corymb.data.features import Array, as_array
+from corymb.settings import InvalidInput, require
+
+Values = ArrayLike | Tensor
+Truth = Values | Mapping[str, int]
+
+
+class Clients(NamedTuple):
+    """The clients, and whose each row is."""
+
+    names: tuple[str, ...]
+    codes: Array
+    """int64 [rows]: positions in `names`."""
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.names)
+
+    def sums(self, values: Array) -> Array:
+        """float64 [n]: each client's sum over its rows, in the order that it has them."""
+        return np.bincount(self.codes, weights=values, minlength=self.n)
+
+    def counts(self, kinds: Array, of: int) -> Array:
+        """int64 [n, of]: how many rows of each kind, 0 to of - 1, each client has."""
+        return np.bincount(self.codes * of + kinds, minlength=self.n * of).reshape(self.n, of)
+
+    def take(self, rows: Array) -> Clients:
+        """Some of the rows; all clients stay."""
+        return Clients(self.names, self.codes[rows])
+
+    def of(self, row: int) -> str:
+        """The name of a row's client."""
+        return self.names[int(self.codes[row])]
+
+    def present(self) -> Clients:
+        """Without the clients that have no rows."""
+        found, codes = np.unique(self.codes, return_inverse=True)
+        return Clients(tuple(self.names[place] for place in found), codes.astype(np.int64))
+
+
+def majority(votes: Array, of: int) -> int:
+    """What most voters chose, of 0 to of - 1; of several that got as many votes, the first.
+
+    >>> majority(np.array([2, 1, 1, 2]), 3)
+    1
+    """
+    return int(np.bincount(votes, minlength=of).argmax())
+
+
+def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
+    """The clients of rows with these ids, whole numbers or text.
+
+    Without `names`, clients are in the order of their names, in which runs of digits count as numbers; with them,
+    whole-number ids are positions in `names`.
+    """
+    require(client.ndim == 1, f"client has the shape {list(client.shape)}: wanted one client id for each row.")
+    if client.dtype.kind == "O":
+        require(all(isinstance(one, str) for one in client), "Client ids are of mixed types: make all of them text.")
+        client = client.astype(np.str_)
+    require(client.dtype.kind in "iuU", f"Client ids are of type {client.dtype}: wanted whole numbers or text.")
+    if names is not None and client.dtype.kind in "iu":
+        return Clients(tuple(names), _positions(client, len(names)))
+    found, codes = np.unique(client, return_inverse=True)
+    occurring = [str(one) for one in found]
+    wanted = tuple(names) if names is not None else tuple(occurring[place] for place in in_order(occurring))
+    number = {name: position for position, name in enumerate(wanted)}
+    for name in occurring:
+        require(
+            name in number, f"There are rows of client {name!r}, who is not among the clients: correct or add the name."
+        )
+    lookup = np.array([number[name] for name in occurring], dtype=np.int64)
+    return Clients(wanted, lookup[codes])
+
+
+def _positions(client: Array, n: int) -> Array:
+    for one in client[(client < 0) | (client >= n)][:1]:
+        raise InvalidInput(
+            f"Client id {one} is not a position in the {n} names: number the clients from 0, or name more."
+        )
+    return client.astype(np.int64)
+
+
+def read_truth(truth: Truth | None, names: Sequence[str]) -> Tensor | None:
+    """True clusters in the order of `names`, from an array in that order or from a mapping by name."""
+    if truth is None:
+        return None
+    if isinstance(truth, Mapping):
+        for name in names:
+            require(name in truth, f"truth has no cluster for client {name!r}: give one for every client.")
+        truth = [truth[name] for name in names]
+    clusters = as_array(truth)
+    if clusters.dtype.kind not in "iu":
+        raise InvalidInput(f"truth is of type {clusters.dtype}: wanted a whole number for each client.")
+    return torch.from_numpy(clusters.astype(np.int64))

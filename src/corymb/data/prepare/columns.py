@@ -1,0 +1,196 @@
+"""Columns of a table as numbers: what each column is, by a vote of the clients, and what stands for a missing cell.
+
+Every client says what most cells of a column are at it, and most clients decide. Numbers, booleans and dates are one
+feature each. Text is a feature for each category: clients vote for the categories they have, those that are rare go
+together as `other`. Means for missing cells are sums over clients; medians are found by counting, bit by bit, how many
+cells lie below a number. Only training rows are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from corymb.data.clients import Clients, majority
+from corymb.data.features import Array
+from corymb.data.prepare.cells import Column, Kind
+from corymb.settings import InvalidInput, require
+
+Missing = Literal["refuse", "mean", "median", "drop"]
+What = Literal["number", "date", "category"]
+RowName = Callable[[int], str]
+"""Names a row by its number, for error messages."""
+Table = Mapping[str, Column]
+
+OTHER = "other"
+"""The category of all that are rare."""
+HELD_BY = 20
+"""A category is kept if more than one client in so many has it, ..."""
+RARE = 0.01
+"""... and at least this share of the training rows."""
+_WHATS: tuple[What, ...] = ("number", "date", "category")
+_ALSO = {"number": "numbers", "date": "dates"}
+
+
+class ColumnPlan(NamedTuple):
+    """How one column becomes features; plain values, kept with a run for new examples."""
+
+    name: str
+    what: What
+    fill: float | None = None
+    """What a missing number or date is taken to be; None: it is refused."""
+    categories: tuple[str, ...] = ()
+    """A feature each; a cell of none of them is `other`, if that is one, and else 0 in all."""
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features."""
+        return [f"{self.name}={one}" for one in self.categories] if self.what == "category" else [self.name]
+
+    @staticmethod
+    def read(values: Mapping[str, Any]) -> ColumnPlan:
+        """From a mapping that JSON holds."""
+        return ColumnPlan(**{**values, "categories": tuple(values["categories"])})
+
+
+def learn_columns(
+    table: Table, clients: Clients, train: Array, missing: Missing, where: RowName
+) -> tuple[tuple[ColumnPlan, ...], list[str]]:
+    """How to turn a table into features, and what is to be said about it; all columns that cannot be are named.
+
+    `train` are the numbers of the training rows.
+    """
+    plans, notes, problems = [], [], []
+    for name, column in table.items():
+        what = _what(column, clients)
+        problem = _odd_cells(column, what, clients, where) or _missing_cells(column, missing, where)
+        if problem:
+            problems.append(f"column {name!r}: {problem}")
+            continue
+        mine, owners = column.take(train), clients.take(train)
+        if missing in ("mean", "median") and bool((mine.kinds == Kind.MISSING).all()):
+            problems.append(f"column {name!r}: no training row has a value: drop it")
+        elif what != "category":
+            fill = _fill(mine, owners, missing)
+            plans.append(ColumnPlan(name, what, fill))
+            if fill is not None and (empty := int((column.kinds == Kind.MISSING).sum())):
+                notes.append(f"column {name!r}: {empty} missing cells are taken as the {missing}, {fill:.6g}")
+        elif kept := _categories(mine, owners):
+            plans.append(ColumnPlan(name, what, None, kept))
+        else:
+            notes.append(f"column {name!r} is not used: it is text, and no category of it is common among clients")
+    if problems:
+        many = f"{len(problems)} columns cannot be used: " if len(problems) > 1 else ""
+        raise InvalidInput(f"{many}{'; '.join(problems)}.")
+    require(len(plans) > 0, "No column can be used as a feature: each is text without common categories.")
+    return tuple(plans), notes
+
+
+def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName) -> Array:
+    """float32 [rows, features]: the table as `plans` say, or one error that names all that does not fit."""
+    parts: list[Array] = []
+    problems = []
+    for plan in plans:
+        column = table[plan.name]
+        if plan.what == "category":
+            parts.append(_one_hot(column, plan.categories))
+            continue
+        wrong = np.flatnonzero(~np.isin(column.kinds, [Kind.MISSING, *_kinds_of(plan.what)]))
+        empty = column.kinds == Kind.MISSING
+        if len(wrong):
+            row = int(wrong[0])
+            problems.append(f"column {plan.name!r}: {where(row)} is {column.text(row)!r}, wanted {_ALSO[plan.what]}")
+        elif plan.fill is None and empty.any():
+            problems.append(f"column {plan.name!r}: {where(int(empty.argmax()))} is missing: fill it in")
+        else:
+            parts.append(np.where(empty, np.nan if plan.fill is None else plan.fill, column.values)[:, None])
+    if problems:
+        raise InvalidInput(f"{'; '.join(problems)}.")
+    with np.errstate(over="ignore"):
+        return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+
+
+# ---- what a column is
+
+
+def _what(column: Column, clients: Clients) -> What:
+    """What most clients say of it; of each client's cells the most numerous kind counts."""
+    counts = clients.counts(column.kinds, len(Kind))
+    numbers = counts[:, Kind.NUMBER] + counts[:, Kind.TRUTH]
+    said = np.stack([numbers, counts[:, Kind.DATE], counts[:, Kind.TEXT]], 1)
+    return _WHATS[majority(said[said.any(1)].argmax(1), len(_WHATS))]
+
+
+def _kinds_of(what: What) -> tuple[Kind, ...]:
+    return {"number": (Kind.NUMBER, Kind.TRUTH), "date": (Kind.DATE,), "category": tuple(Kind)}[what]
+
+
+def _odd_cells(column: Column, what: What, clients: Clients, where: RowName) -> str:
+    odd = np.flatnonzero(~np.isin(column.kinds, [Kind.MISSING, *_kinds_of(what)]))
+    if not len(odd):
+        return ""
+    row = int(odd[0])
+    others = f" ({len(odd)} such cells)" if len(odd) > 1 else ""
+    return (
+        f"{where(row)}, client {clients.of(row)!r}, is {column.text(row)!r}{others} where most clients have "
+        f"{_ALSO[what]}: correct it, or drop the column"
+    )
+
+
+def _missing_cells(column: Column, missing: Missing, where: RowName) -> str:
+    empty = column.kinds == Kind.MISSING
+    if empty.all():
+        return "it has no values: drop it"
+    if missing != "refuse" or not empty.any():
+        return ""
+    first = where(int(empty.argmax()))
+    return f"{int(empty.sum())} missing cells, the first in {first}: say missing='median', 'mean' or 'drop' (--missing)"
+
+
+# ---- statistics by sums and votes
+
+
+def _fill(column: Column, clients: Clients, missing: Missing) -> float | None:
+    if missing not in ("mean", "median"):
+        return None
+    some = column.kinds != Kind.MISSING
+    values, clients = column.values[some], clients.take(some)
+    if missing == "mean":
+        return float(np.float32(clients.sums(values).sum() / len(values)))
+    return _median(values.astype(np.float32), clients)
+
+
+def _median(values: Array, clients: Clients) -> float:
+    """The (lower) median, found in 32 questions to all clients: how many of your values are at most this?"""
+    bits = values.view(np.int32).astype(np.int64)
+    order = np.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)  # whole numbers in the order of the floats
+    low, high = -(2**31), 2**31 - 1
+    while low < high:
+        middle = (low + high) // 2
+        below = int(clients.sums(order <= middle).sum())
+        low, high = (low, middle) if 2 * below >= len(values) else (middle + 1, high)
+    found = np.array([low if low >= 0 else low ^ 0x7FFFFFFF], np.int64).astype(np.int32)
+    return float(found.view(np.float32)[0])
+
+
+def _categories(column: Column, clients: Clients) -> tuple[str, ...]:
+    """The categories that enough clients vote for, in the order of their names, and `other` where there are more."""
+    rows = np.flatnonzero(column.kinds != Kind.MISSING)
+    texts, place = np.unique([column.text(row) for row in rows.tolist()], return_inverse=True)
+    counts = clients.take(rows).counts(place, max(1, len(texts)))
+    votes, cells = (counts > 0).sum(0)[: len(texts)], counts.sum(0)[: len(texts)]
+    common = (votes > clients.n / HELD_BY) & (cells >= RARE * len(rows)) & (texts != OTHER)
+    kept = tuple(str(text) for text in texts[common])
+    return (*kept, OTHER) if kept and not common.all() else kept
+
+
+def _one_hot(column: Column, categories: Sequence[str]) -> Array:
+    place = {text: number for number, text in enumerate(categories)}
+    rows = np.flatnonzero(column.kinds != Kind.MISSING)
+    found = np.array([place.get(column.text(row), place.get(OTHER, -1)) for row in rows.tolist()], np.int64)
+    one_hot = np.zeros((len(column.kinds), len(categories)), np.float32)
+    known = found >= 0
+    one_hot[rows[known], found[known]] = 1
+    return one_hot

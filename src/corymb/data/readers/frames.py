@@ -1,0 +1,82 @@
+"""Data frames (pandas, polars) and Hugging Face data sets, known by what they can do: neither is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from corymb.data.features import Array, as_array
+from corymb.data.prepare.cells import as_column
+from corymb.data.readers.contents import Columns, Contents, Names, client_column, ids_of, names_in, sort_columns
+from corymb.data.readers.tables import as_objects, typed_columns
+from corymb.settings import InvalidInput, require
+
+
+def is_frame(data: object) -> bool:
+    """Whether it is a data frame: columns by name, each with `to_numpy`."""
+    return hasattr(data, "columns") and hasattr(data, "__getitem__") and hasattr(data, "shape")
+
+
+def is_hugging_face(data: object) -> bool:
+    """Whether it is a Hugging Face data set: columns by name, and features that say what they hold."""
+    return hasattr(data, "column_names") and hasattr(data, "features") and hasattr(data, "__getitem__")
+
+
+def read_frame(frame: Any, *, client: str | None, label: str | None, features: Names, whole: bool = True) -> Contents:
+    """The rows of a data frame; the frame of one client alone (not `whole`) has no column of clients."""
+    names = [str(name) for name in frame.columns]
+    require(len(set(names)) == len(names), "The data frame has two columns of one name: rename one.")
+    values = {name: _values(frame[column]) for name, column in zip(names, frame.columns, strict=True)}
+    return _sorted(typed_columns(values, names if whole else (), "the data frame"), client, label, features, whole)
+
+
+def frame_columns(frame: Any) -> Columns:
+    """All columns of a data frame, or of a mapping of columns by name."""
+    keys = list(frame if isinstance(frame, Mapping) else frame.columns)
+    return typed_columns({str(key): _values(frame[key]) for key in keys}, (), "the data frame")
+
+
+def read_hugging_face(data: Any, *, client: str | None, label: str | None, features: Names) -> Contents:
+    """The rows of a Hugging Face data set; a single feature of arrays or pictures is stacked."""
+    require(isinstance(data.column_names, list), "Give one split of the data set, such as data['train'].")
+    own = [name for name in names_in(features) or data.column_names if name not in (client, label)]
+    values = {name: as_objects(list(data[name])) for name in data.column_names if name not in own}
+    stacked = _stacked(data[own[0]]) if len(own) == 1 else None
+    if stacked is None:
+        values |= {name: as_objects(list(data[name])) for name in own}
+        return _sorted(typed_columns(values, data.column_names, "the data set"), client, label, features, whole=True)
+    wanted = [label or "label", client or "client"]
+    absent = [name for name in wanted if name not in values]
+    require(not absent, f"The data set has no column {', '.join(map(repr, absent))}: it has {data.column_names}.")
+    y, owner = (values[name] for name in wanted)
+    return Contents("the data set", stacked, as_column(y, wanted[0]), ids_of(owner), None, lambda row: f"row {row}")
+
+
+def class_names(data: Any, label: str | None) -> tuple[str, ...]:
+    """The names of the classes, where a Hugging Face data set has them."""
+    feature = data.features.get(label or "label") if isinstance(data.features, Mapping) else None
+    return tuple(getattr(feature, "names", None) or ())
+
+
+def _sorted(table: Columns, client: str | None, label: str | None, features: Names, whole: bool) -> Contents:
+    owner = client_column(table, client) if whole else None
+    return sort_columns(table, client=owner, label=label, features=features)
+
+
+def _values(column: Any) -> Array:
+    values = column.to_numpy() if hasattr(column, "to_numpy") else as_array(column)
+    array = np.asarray(values)
+    return array if array.ndim == 1 else as_objects(list(values))
+
+
+def _stacked(column: Any) -> Array | None:
+    """Cells that are arrays, lists or pictures as one array; None where they are plain values."""
+    cells = list(column)
+    if not cells or isinstance(cells[0], (str, bytes)) or np.ndim(cells[0]) == 0:
+        return None
+    try:
+        return np.stack([np.asarray(cell) for cell in cells])
+    except ValueError as error:
+        raise InvalidInput(f"The features are not of one shape ({error}): make them so.") from None

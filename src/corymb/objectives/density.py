@@ -1,0 +1,68 @@
+"""Densities with exact likelihood: a flow, and the negative log-likelihood of each example as its loss.
+
+Labels are not looked at: an example is its features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from corymb.core.objective import Examples
+from corymb.keys import Key, normal
+from corymb.models.flows.base import Flow, log_normal
+from corymb.trees import Params
+
+
+class Density:
+    """log p(x) = log N(f(x); 0, 1) + log |det Df(x)| of a flow f, in nats."""
+
+    score_name = "log_density"
+    higher_is_better = True
+    squared = None
+
+    def __init__(self, flow: Flow, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        self.flow, self.device, self.dtype = flow, torch.device(device), dtype
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Density:
+        """The same objective elsewhere, or in another precision."""
+        return Density(self.flow, device=device, dtype=dtype)
+
+    def init(self, key: Key) -> Params:
+        """Fresh parameters of the flow."""
+        return {name: value.to(self.device, self.dtype) for name, value in self.flow.init(key.cpu()).items()}
+
+    def predict(self, params: Params, x: Tensor) -> Tensor:
+        """The log-density of each example."""
+        z, log_det = self.flow.forward(params, x.flatten(1))
+        return log_normal(z) + log_det
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """The negative log-density of each example."""
+        return -self.predict(params, examples.x)
+
+    def scores(self, params: Params, examples: Examples) -> Tensor:
+        """The log-density of each example."""
+        return self.predict(params, examples.x)
+
+    def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """The log-density of the mixture."""
+        weights = weights.to(predictions).log().reshape(-1, *[1] * (predictions.dim() - 1))
+        return torch.logsumexp(predictions + weights, 0)
+
+    def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
+        """The log-density itself."""
+        return predictions
+
+    def space(self, params: Params, x: Tensor) -> Tensor:
+        """Examples as vectors in the coordinates that the density is one of."""
+        return self.flow.space(params, x.flatten(1))
+
+    def sample(self, params: Params, key: Key, n: int) -> Tensor:
+        """n new examples, as vectors."""
+        drawn = normal(key.cpu(), (n, self.flow.latent), self.dtype).to(self.device)
+        return self.flow.inverse(params, drawn)
+
+    def describe(self) -> str:
+        """What is learned, for fingerprints and run records."""
+        return f"density by {self.flow.describe()}"

@@ -1,0 +1,143 @@
+"""Many small experiments, each run once and kept: the cells of a paper's tables.
+
+A cell is a name such as `setting/method/seed`; a function `work(name)` runs it and gives plain values. What a cell gave
+is one JSON file in a folder, written whole or not at all, so that a run that was stopped goes on where it was: cells
+that are there are read, not run again. A cell that fails is told and not kept; the others go on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from corymb.settings import first_line, require
+
+log = logging.getLogger(__name__)
+Work = Callable[[str], dict[str, Any]]
+
+
+class Cells(NamedTuple):
+    """The cells that were asked for."""
+
+    results: dict[str, Any]
+    """What each cell gave, in the order asked."""
+    failed: dict[str, str]
+    """The error of each cell that failed."""
+    left: list[str]
+    """Cells that there was no time for."""
+
+
+def run_cells(
+    work: str, names: Sequence[str], folder: Path, *, workers: int = 1, seconds: float | None = None
+) -> Cells:
+    """Run the cells that are not in `folder` yet, in this order.
+
+    `work` is the place of the function, `module:name`, since cells run in processes of their own, one thread each (with
+    one worker, in this one). After `seconds` no other cell is begun, and those that have not ended are given up.
+    """
+    require(len(set(names)) == len(names), "Two cells have the same name: names must differ.")
+    require(workers >= 1, f"workers must be at least 1, got {workers}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {name: value for name in names if (value := read_cell(folder, name)) is not None}
+    todo = [name for name in names if name not in found]
+    failed: dict[str, str] = {}
+    end = None if seconds is None else time.monotonic() + seconds
+    run = _one_by_one if workers == 1 else _in_processes
+    for name, value in run(work, todo, workers, end):
+        if isinstance(value, BaseException):
+            failed[name] = first_line(value)
+            log.warning("cell %s failed: %s", name, failed[name])
+        else:
+            found[name] = write_cell(folder, name, value)["result"]
+        print(f"{len(found)}/{len(names)}  {name}", file=sys.stderr, flush=True)
+    return Cells(
+        {name: found[name] for name in names if name in found},
+        failed,
+        [name for name in names if name not in found and name not in failed],
+    )
+
+
+Done = Iterator[tuple[str, Any]]
+
+
+def _one_by_one(work: str, names: Sequence[str], workers: int, end: float | None) -> Done:
+    for name in names:
+        if end is not None and time.monotonic() > end:
+            return
+        try:
+            yield name, timed(work, name)
+        except Exception as error:  # whatever a cell does wrong must not end the others
+            yield name, error
+
+
+def _in_processes(work: str, names: Sequence[str], workers: int, end: float | None) -> Done:
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,))
+    running: dict[Future[Any], str] = {pool.submit(timed, work, name): name for name in names}
+    try:
+        while running:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            done, _ = wait(running, timeout=left, return_when=FIRST_COMPLETED)
+            if not done:
+                return
+            for one in done:
+                yield running.pop(one), one.exception() or one.result()
+    finally:
+        processes = list((pool._processes or {}).values())
+        pool.shutdown(wait=not running, cancel_futures=True)
+        for process in processes if running else []:  # out of time: the cell is begun again another day
+            process.terminate()
+
+
+def timed(work: str, name: str) -> dict[str, Any]:
+    """What a cell gives, with its name and how long it took."""
+    module, _, function = work.partition(":")
+    began = time.monotonic()
+    result = getattr(importlib.import_module(module), function)(name)
+    return {"cell": name, "seconds": round(time.monotonic() - began, 2), "result": result}
+
+
+def place_of(folder: Path, name: str) -> Path:
+    """The file of a cell."""
+    parts = name.split("/")
+    good = all(part and part not in (".", "..") and "\\" not in part for part in parts)
+    require(good, f"A cell is called {name!r}: wanted parts of names between slashes.")
+    return folder.joinpath(*parts[:-1]) / f"{parts[-1]}.json"
+
+
+def read_cell(folder: Path, name: str) -> Any:
+    """What a cell gave; None if it has not been run."""
+    place = place_of(folder, name)
+    return json.loads(place.read_text(encoding="utf-8"))["result"] if place.is_file() else None
+
+
+def write_cell(folder: Path, name: str, value: dict[str, Any]) -> dict[str, Any]:
+    """Keep what a cell gave, and give it back as it is kept: the file is there whole, or not at all."""
+    kept: dict[str, Any] = rounded(value)
+    place = place_of(folder, name)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=place.parent, delete=False, encoding="utf-8", suffix=".part") as file:
+        file.write(json.dumps(kept, ensure_ascii=False) + "\n")
+    os.replace(file.name, place)
+    return kept
+
+
+def rounded(value: Any) -> Any:
+    """Six digits of every number: enough to read, and small."""
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,0 +1,230 @@
+"""Chung's report on UIFCA (UC Berkeley 2023, chapter 4): Tables 4.1 to 4.3 and Figures 4.3, 4.4, 4.6, beside ours.
+
+Cells are run by `uifca_cells.work` and kept one by one; tables are made of whatever there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from corymb.recipes.uifca_cells import REPRESENTED
+from corymb.recipes.uifca_cells import work as work
+
+PARTIAL = True
+"""Tables can be made while cells are missing."""
+Results = Mapping[str, Any]
+SHARES = ("0", "0.25", "0.5", "0.75", "1")
+"""The values of p."""
+DIGITS = (2, 3, 4, 5)
+"""The digits that are turned."""
+TABLE_41 = {
+    "subspace": ("affine-best-of-3", "affine", "kfed"),
+    "subspace10": ("kfed",),
+    "gaussians": ("affine-kfed", "shift-best-of-5", "kfed", "affine", "diagonal-best-of-5"),
+}
+TABLE_43 = {
+    "digits": ("gaussian-kfed", "kfed", "realnvp", "gaussian-kfed-prior", "gaussian-kfed-best-of-5", "realnvp-kfed"),
+    "rotated": ("gaussian-kfed", "kfed", "realnvp", "gaussian-kfed-prior", "gaussian-kfed-best-of-5", "realnvp-kfed"),
+    "representations": ("encoder",),
+}
+
+
+LATER = ("realnvp-kfed", "gaussian-kfed-best-of-5")
+"""What no claim is about."""
+
+
+def jobs(seeds: int) -> list[str]:
+    """Every cell as setting/method/seed, what matters most first: Table 4.3 with three seeds at most, then 4.2, 4.1."""
+    mnist = table_43(min(seeds, 3))
+    later = [name for name in mnist if name.split("/")[1] in LATER]
+    first = [name for name in mnist if name not in later]
+    return [*first, *table_42(min(seeds, 3)), *figures(), *table_41(seeds), *encoders(), *later]
+
+
+def encoders() -> list[str]:
+    """Other encoders, for whoever wants to know what was tried."""
+    return [
+        f"representations-0/encoder-{temperature}-{rounds}/0" for rounds in (60, 240) for temperature in (0.1, 0.2, 0.5)
+    ]
+
+
+def table_41(seeds: int) -> list[str]:
+    """Synthetic data."""
+    return [
+        f"{kind}-{p}/{method}/{seed}"
+        for kind, methods in TABLE_41.items()
+        for method in methods
+        for p in SHARES
+        for seed in range(seeds)
+    ]
+
+
+def table_42(seeds: int) -> list[str]:
+    """RealNVP with and without a random background and cyclic masks."""
+    methods = ("default", "background", "cyclic", "background+cyclic")
+    return [f"ablation/{method}/{seed}" for seed in range(seeds) for method in methods]
+
+
+def table_43(seeds: int) -> list[str]:
+    """MNIST: raw pictures and representations, seed after seed, the methods that everything is judged by first."""
+    kinds = {"digits": ["digits"], "representations": ["representations"], "rotated": [f"rotated-{d}" for d in DIGITS]}
+    most = max(map(len, TABLE_43.values()))
+    return [
+        f"{kind}-{p}/{TABLE_43[name][place]}/{seed}"
+        for place in range(most)
+        for seed in range(seeds)
+        for name, settings in kinds.items()
+        if place < len(TABLE_43[name])
+        for kind in settings
+        for p in SHARES
+    ]
+
+
+def figures() -> list[str]:
+    """Figures 4.3, 4.4 and 4.6."""
+    return [
+        *(f"curve/gaussians-{p}/{method}/0" for p in SHARES for method in ("random", "kfed")),
+        "one_cluster_round/digits-0/realnvp/0",
+        *(f"overfitting/two-gaussians/m{m}/0" for m in (800, 2400, 4000)),
+    ]
+
+
+# ---- what the results say
+
+REPORT: Mapping[str, Mapping[str, Sequence[float]]] = {
+    "subspace": {"uifca": (100, 100, 100, 100, 100)},
+    "subspace10": {"kfed": (11.5, 11.7, 12.5, 15.8, 19.3)},
+    "gaussians": {"uifca": (100, 100, 100, 100, 100), "kfed": (100, 100, 100, 100, 100)},
+    "rotated": {"uifca": (63.5, 60.8, 63.4, 79.5, 79.6), "kfed": (92.2, 87.1, 80.5, 78.3, 100)},
+    "digits": {"uifca": (34.2, 31.3, 33.7, 38.9, 43.1), "kfed": (57.0, 59.1, 53.3, 51.6, 62.3)},
+    "representations": {"uifca": (43.6, 56.4, 78.2, 79.5, 99.5), "kfed": (86.0, 80.2, 63.1, 57.6, 96.8)},
+}
+"""The report's purities (%), by p. Its k-FED row on subspaces is one of ten clusters."""
+REPORT_42 = {"default": 50.7, "background": 95.09, "cyclic": 99.0, "background+cyclic": 98.6}
+
+
+def purities(results: Results, setting: str, method: str, which: str = "purity") -> list[float]:
+    """Purity (%) of every seed that has been run."""
+    prefix, found = f"{setting}/{method}/", []
+    for name, value in results.items():
+        if name.startswith(prefix):
+            found.append(100 * value["metrics"][which])
+        elif setting.startswith("representations") and name.startswith(f"{setting}/encoder/"):
+            found.append(100 * value["methods"][method][which])
+    return found
+
+
+def row(results: Results, kind: str, method: str, which: str = "purity") -> list[list[float]]:
+    """For every p the purities of all seeds; those of rotated digits are of all four."""
+    kinds = [f"rotated-{digit}" for digit in DIGITS] if kind == "rotated" else [kind]
+    return [[value for one in kinds for value in purities(results, f"{one}-{p}", method, which)] for p in SHARES]
+
+
+def measures(results: Results) -> dict[str, float]:
+    """The numbers that the claims are about; nothing for what has not been run."""
+    found: dict[str, float] = {}
+    for kind, methods in {**TABLE_41, **TABLE_43, "representations": REPRESENTED}.items():
+        for method in methods:
+            by_share = row(results, kind, method)
+            if not all(by_share):
+                continue
+            means = [mean(values) for values in by_share]
+            found |= {f"{kind}.{method}.p{p}": value for p, value in zip(SHARES, means, strict=True)}
+            found[f"{kind}.{method}.mean"] = mean(means)
+            found[f"{kind}.{method}.recovered"] = min(_recovered(values) for values in by_share)
+            for rival, purity in REPORT.get(kind, {}).items():
+                found[f"{kind}.{method}.above_report_{rival}"] = mean(means) - mean(purity)
+                found[f"{kind}.{method}.farthest_from_report_{rival}"] = max(
+                    abs(ours - theirs) for ours, theirs in zip(means, purity, strict=True)
+                )
+    for digit in DIGITS:
+        for method in TABLE_43["rotated"]:
+            values = [value for p in SHARES for value in purities(results, f"rotated-{digit}-{p}", method)]
+            found |= {f"rotated-{digit}.{method}.mean": mean(values)} if values else {}
+    for method in REPORT_42:
+        for part in ("train", "test"):
+            values = [100 * value[part] for name, value in results.items() if name.startswith(f"ablation/{method}/")]
+            found |= {f"ablation.{method}.{part}": mean(values)} if values else {}
+    best = [
+        found[name]
+        for name in found
+        if name.startswith(("digits.gauss", "representations.gauss")) and name.endswith(".mean")
+    ]
+    if best and "digits.kfed.mean" in found:
+        found["digits.best.above_kfed"] = max(best) - found["digits.kfed.mean"]
+        found["digits.best.above_report_uifca"] = max(best) - mean(REPORT["digits"]["uifca"])
+    return found
+
+
+def _recovered(values: Sequence[float]) -> float:
+    """The share of seeds with a purity of 99.5 or more."""
+    return sum(value >= 99.5 for value in values) / len(values)
+
+
+def tables(results: Results) -> str:
+    """Tables 4.1, 4.2 and 4.3, ours beside the report's: the mean over seeds (and their number where some are left)."""
+    lines = []
+    for title, kinds in (("Table 4.1", TABLE_41), ("Table 4.3", {**TABLE_43, "representations": REPRESENTED})):
+        head = " | ".join(f"p = {p}" for p in SHARES)
+        lines += [f"## {title}: purity (%)", "", f"| data | method | {head} |", "|---|---|" + "---|" * len(SHARES)]
+        for kind, methods in kinds.items():
+            for rival, purity in REPORT.get(kind, {}).items():
+                lines.append(
+                    f"| {kind} | the report's {rival} | " + " | ".join(f"{value:g}" for value in purity) + " |"
+                )
+            for method in methods:
+                for which, words in (("purity", method), ("test_purity", f"{method}, held out")):
+                    cells = [_cell(values) for values in row(results, kind, method, which)]
+                    lines.append(f"| {kind} | {words} | " + " | ".join(cells) + " |")
+        lines.append("")
+    lines += ["## Table 4.2: accuracy (%) of two flows", "", "| | the report | train | held out |", "|---|---|---|---|"]
+    for method, value in REPORT_42.items():
+        found = [one for name, one in results.items() if name.startswith(f"ablation/{method}/")]
+        cells = [_cell([100 * one[part] for one in found]) for part in ("train", "test")]
+        lines.append(f"| {method} | {value:g} | " + " | ".join(cells) + " |")
+    lines += ["", "## Table 4.3: rotated pictures of each digit, purity (%), mean over p", ""]
+    lines += ["| method | " + " | ".join(map(str, DIGITS)) + " |", "|---|" + "---|" * len(DIGITS)]
+    for method in TABLE_43["rotated"]:
+        each = [[v for p in SHARES for v in purities(results, f"rotated-{digit}-{p}", method)] for digit in DIGITS]
+        lines.append(f"| {method} | " + " | ".join(map(_cell, each)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(values: Sequence[float]) -> str:
+    return f"{mean(values):.1f} ({len(values)})" if values else "not run"
+
+
+def draw(results: Results, path: Path) -> None:
+    """Figures 4.3, 4.4 and 4.6."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, 5, figsize=(24, 4.5), layout="constrained")
+    for p in SHARES:
+        if found := results.get(f"curve/gaussians-{p}/random/0"):
+            panels[0].plot(range(1, len(found["purity"]) + 1), found["purity"], label=f"p = {p}")
+    panels[0].set(title="Figure 4.3: Gaussian clusters", xlabel="cluster round", ylabel="purity")
+    if panels[0].lines:
+        panels[0].legend()
+    if found := results.get("one_cluster_round/digits-0/realnvp/0"):
+        panels[1].plot(range(1, len(found["purity"]) + 1), found["purity"])
+        panels[1].axhline(found["start"], color="red", label="the labels trained on")
+        panels[1].legend()
+    panels[1].set(title="Figure 4.4: one cluster round, digits", xlabel="exchange", ylabel="purity")
+    for panel, m in zip(panels[2:], (800, 2400, 4000), strict=True):
+        if found := results.get(f"overfitting/two-gaussians/m{m}/0"):
+            for place, name in enumerate(found["columns"]):
+                panel.plot(
+                    [10 * (t + 1) for t in range(len(found["losses"]))],
+                    [one[place] for one in found["losses"]],
+                    label=name,
+                )
+            panel.legend()
+        panel.set(title=f"Figure 4.6: m = {m}", xlabel="steps", ylabel="mean loss")
+    figure.savefig(path, dpi=90)
+    plt.close(figure)

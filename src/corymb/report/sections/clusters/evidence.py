@@ -1,0 +1,64 @@
+"""The evidence for the number of clusters: what each gains over one model, on held-out examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from corymb.report.content import Figure, Section
+from corymb.report.facts import notes_of
+from corymb.report.figures.drawing import NO_CLUSTER
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+
+def gains(runs: Sequence[Run]) -> Figure | None:
+    """The gain of every cluster over one model for all, where an algorithm decided by that."""
+    notes = notes_of(runs[0])
+    if "gain_by_cluster" not in notes:
+        return None
+    found, sizes = notes["gain_by_cluster"], notes["clients_by_cluster"]
+    rows = [f"cluster {place}: {count} clients" for place, count in enumerate(sizes)] if len(found) > 1 else []
+    names = [*rows, "all clients"]
+    values = [*(found if rows else []), notes["gain"]]
+    errors = [*(notes["gain_error_by_cluster"] if rows else []), notes["gain_error"]]
+    chances = [*(notes["gain_p_by_cluster"] if rows else []), notes["gain_p"]]
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": values,
+        "y": names,
+        "error_x": {"type": "data", "array": errors, "thickness": 2, "width": 6},
+        "marker": {"size": 10, "color": [*(["$accent"] * len(rows)), NO_CLUSTER if not rows else "$accent"]},
+        "text": [f"gain {v:.3f} ± {e:.3f}, p = {p:.2g}" for v, e, p in zip(values, errors, chances, strict=True)],
+        "hovertemplate": "%{y}<br>%{text}<extra></extra>",
+    }
+    layout = {
+        "height": 150 + 28 * len(names),
+        "xaxis": {"title": {"text": "held-out loss of one model, less that of the clusters'"}, "zeroline": True},
+        "yaxis": {"autorange": "reversed", "showgrid": False, "automargin": True},
+    }
+    return Figure("evidence", "Do the clusters pay?", caption_of(notes), [points], layout)
+
+
+def caption_of(notes: Mapping[str, Any]) -> str:
+    """The finding, how sure it is, and what could not have been seen."""
+    parts = [notes["evidence"]]
+    if notes["k"] > 1:
+        parts.append("Bars are standard errors.")
+    if near := notes.get("nearest_pair"):
+        parts.append(
+            f"Of the pairs kept apart, the nearest would lose {near['size']:.0%} of the loss by sharing a model "
+            f"(p = {near['p']:.1g}, {near['clients']} clients)."
+        )
+    if doubt := notes.get("doubtful_pair"):
+        parts.append(f"Of the pairs merged, the most doubtful lost {doubt['size']:.0%} (p = {doubt['p']:.1g}).")
+    if notes.get("capped"):
+        parts.append("The search ended at its limit: there may be more clusters than needed.")
+    if notes.get("label_skew", 0) > 0.05:
+        parts.append("Clients have different labels, so that only large differences count.")
+    return " ".join(parts)
+
+
+SECTION = Section(order=60, show=gains)

@@ -1,0 +1,102 @@
+from datetime import date
+
+import numpy as np
+import pytest
+
+from corymb.data.clients import Clients
+from corymb.data.prepare.cells import as_column, read_values
+from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns
+from corymb.settings import InvalidInput
+
+
+def where(row):
+    return f"row {row}"
+
+
+def learn(table, clients=None, missing="refuse", train=None):
+    columns = {name: read_values(values, name) for name, values in table.items()}
+    rows = len(next(iter(columns.values())).kinds)
+    clients = clients or Clients(("a",), np.zeros(rows, int))
+    plans, notes = learn_columns(columns, clients, np.arange(rows) if train is None else train, missing, where)
+    return plans, notes, encode(columns, plans, where).tolist()
+
+
+def of(*sizes):
+    return Clients(tuple("abcdefghijklmnopqrstuvwxyz"[: len(sizes)]), np.repeat(np.arange(len(sizes)), sizes))
+
+
+def test_numbers_booleans_and_dates_are_numbers():
+    table = {"n": [1, "2.5"], "b": [True, "false"], "d": ["2000-01-03", date(1999, 12, 31)]}
+    plans, _, rows = learn(table)
+    assert [plan.what for plan in plans] == ["number", "number", "date"]
+    assert rows == [[1, 1, 2], [2.5, 0, -1]]
+
+
+def test_a_time_with_a_zone_counts_in_utc():
+    assert learn({"d": ["2000-01-02T01:00:00+01:00", "2000-01-02 12:00:00"]})[2] == [[1], [1.5]]
+
+
+def test_categories_are_columns_and_rare_ones_go_together():
+    words = ["u"] * 100 + ["v"] * 100 + ["w"]
+    plans, _, rows = learn({"t": words})
+    assert plans == (ColumnPlan("t", "category", None, ("u", "v", "other")),)
+    assert (rows[0], rows[-1]) == ([1, 0, 0], [0, 0, 1])
+
+
+def test_a_category_needs_the_votes_of_more_than_one_client_in_twenty():
+    clients = of(*[10] * 20)
+    words = ["u", "v"] * 100
+    words[:5] = ["mine"] * 5  # 2.5 % of the rows, all of one client
+    assert learn({"t": words}, clients)[0][0].categories == ("u", "v", "other")
+    assert "mine" in learn({"t": words}, of(*[20] * 10))[0][0].categories
+
+
+def test_an_unknown_category_is_other_or_nothing():
+    table = {"t": read_values(["u", "z", None])}
+    assert encode(table, [ColumnPlan("t", "category", None, ("u", "other"))], where).tolist() == [
+        [1, 0],
+        [0, 1],
+        [0, 0],
+    ]
+    assert encode(table, [ColumnPlan("t", "category", None, ("u",))], where).tolist() == [[1], [0], [0]]
+
+
+def test_text_without_common_categories_is_left_out_and_said():
+    plans, notes, _ = learn({"name": [f"n{i}" for i in range(300)], "x": list(range(300))})
+    assert [plan.name for plan in plans] == ["x"]
+    assert notes == ["column 'name' is not used: it is text, and no category of it is common among clients"]
+
+
+@pytest.mark.parametrize(("missing", "fill"), [("mean", 22.0), ("median", 3.0)])
+def test_missing_numbers_are_filled_with_statistics_of_the_training_rows(missing, fill):
+    values = [1.0, 2.0, None, 3.0, 4.0, 100.0, 1e9]
+    plans, notes, rows = learn({"x": values}, of(3, 4), missing, train=np.arange(6))
+    assert plans[0].fill == fill
+    assert rows[2] == [fill]
+    assert notes == [f"column 'x': 1 missing cells are taken as the {missing}, {fill:g}"]
+
+
+def test_the_median_by_counting_is_the_lower_median():
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 100):
+        values = np.concatenate([rng.normal(size=size) * 10.0 ** rng.integers(-20, 20, size), [0.0, -0.0]])
+        fill = learn({"x": values.tolist()}, of(size, 2), "median")[0][0].fill
+        assert fill == np.sort(values.astype(np.float32))[(len(values) - 1) // 2]
+
+
+def test_a_column_is_what_most_clients_have_and_all_bad_ones_are_named():
+    table = {"x": [1, 2, 3, 4, "low", "high"], "y": [1, None, 1, 1, 1, 1], "z": [None] * 6, "good": [1] * 6}
+    with pytest.raises(InvalidInput) as caught:
+        learn(table, of(2, 2, 2))
+    line = str(caught.value)
+    assert line.startswith(
+        "3 columns cannot be used: column 'x': row 4, client 'c', is 'low' (2 such cells) where most"
+    )
+    assert "column 'y': 1 missing cells, the first in row 1" in line
+    assert "column 'z': it has no values" in line
+    assert "good" not in line
+
+
+def test_a_type_that_no_cell_can_have_is_refused():
+    with pytest.raises(InvalidInput, match="Column 'x' is of type list"):
+        as_column(np.array([[1], None], dtype=object), "x")

@@ -1,0 +1,290 @@
+"""The law of the doors: the same numbers, whichever way they come in, are the same data and the same run."""
+
+import csv
+import gzip
+import json
+import tempfile
+from datetime import date, timedelta
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+import corymb
+from corymb.data import FederatedDataset, as_dataset, from_folder
+from corymb.settings import InvalidInput
+from corymb.testing.assertions import same_bits
+from tests.runs import small
+
+
+class Frame:
+    """What of a polars frame is used; the test with polars itself is below."""
+
+    def __init__(self, columns):
+        self._columns, self.columns, self.shape = columns, list(columns), ()
+
+    def __getitem__(self, name):
+        return pd.Series(self._columns[name])
+
+
+class HuggingFace:
+    """What of a Hugging Face data set is used; the test with the real one is below."""
+
+    def __init__(self, columns):
+        self._columns, self.column_names = columns, list(columns)
+        self.features = dict.fromkeys(columns)
+
+    def __getitem__(self, name):
+        return list(self._columns[name])
+
+
+def of_each(x, y, client):
+    return {str(one): (x[client == one], y[client == one]) for one in np.unique(client)}
+
+
+def columns_of(x, y, client):
+    return {**{f"c{place}": x[:, place] for place in range(x.shape[1])}, "label": y, "client": client}
+
+
+def write_csv(path, columns, delimiter=",", opener=open):
+    with opener(path, "wt", newline="") as file:
+        rows = csv.writer(file, delimiter=delimiter)
+        rows.writerow(columns)
+        rows.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+    return path
+
+
+def one_file_a_client(x, y, client, place):
+    folder = Path(tempfile.mkdtemp(dir=place))
+    for name, (mine, labels) in of_each(x, y, client).items():
+        write_csv(folder / f"{name}.csv", {k: v for k, v in columns_of(mine, labels, client).items() if k != "client"})
+    return from_folder(folder)
+
+
+def npz(x, y, client, place):
+    np.savez(place / "d.npz", images=x, labels=y, who=client)
+    return from_folder(place / "d.npz", features="images", label="labels", client="who")
+
+
+def jsonl(x, y, client, place):
+    columns = {name: values.tolist() for name, values in columns_of(x, y, client).items()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    (place / "d.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return from_folder(place / "d.jsonl")
+
+
+def parquet(x, y, client, place):
+    pq.write_table(pa.table(columns_of(x, y, client)), place / "d.parquet")
+    return from_folder(place / "d.parquet")
+
+
+def tensors(x, y):
+    return TensorDataset(torch.from_numpy(x.copy()), torch.from_numpy(y.copy()))
+
+
+DOORS = {
+    "arrays": lambda x, y, c, place: FederatedDataset.from_arrays(x, y, c),
+    "tensors and lists": lambda x, y, c, place: FederatedDataset.from_arrays(torch.tensor(x), y.tolist(), c.tolist()),
+    "tuple": lambda x, y, c, place: as_dataset((x, y, c)),
+    "pandas": lambda x, y, c, place: FederatedDataset.from_dataframe(pd.DataFrame(columns_of(x, y, c))),
+    "another frame": lambda x, y, c, place: as_dataset(Frame(columns_of(x, y, c))),
+    "dict of clients": lambda x, y, c, place: as_dataset(of_each(x, y, c)),
+    "list of pairs": lambda x, y, c, place: as_dataset(list(of_each(x, y, c).values())),
+    "dict of frames": lambda x, y, c, place: FederatedDataset.from_clients(
+        {str(n): pd.DataFrame(columns_of(x, y, c)).drop(columns="client")[c == n] for n in np.unique(c)}
+    ),
+    "torch": lambda x, y, c, place: FederatedDataset.from_torch(tensors(x, y), c),
+    "torch, one a client": lambda x, y, c, place: as_dataset([tensors(*rows) for rows in of_each(x, y, c).values()]),
+    "Hugging Face": lambda x, y, c, place: FederatedDataset.from_huggingface(HuggingFace(columns_of(x, y, c))),
+    "csv": lambda x, y, c, place: from_folder(write_csv(place / "d.csv", columns_of(x, y, c))),
+    "csv;": lambda x, y, c, place: from_folder(write_csv(place / "s.csv", columns_of(x, y, c), ";")),
+    "tsv": lambda x, y, c, place: from_folder(write_csv(place / "d.tsv", columns_of(x, y, c), "\t")),
+    "csv.gz": lambda x, y, c, place: from_folder(write_csv(place / "d.csv.gz", columns_of(x, y, c), opener=gzip.open)),
+    "a csv a client": one_file_a_client,
+    "jsonl": jsonl,
+    "parquet": parquet,
+    "npz": npz,
+}
+
+
+def numbered(client):
+    """Clients 0, 1, ...: a list of clients has no other names."""
+    return np.unique(client, return_inverse=True)[1]
+
+
+def rows_of_clients():
+    """(x, y, client), clients' rows between each other's."""
+    order = np.random.default_rng(1).permutation(48)
+    return tuple(part[order] for part in small.arrays(clients=4, rows=12))
+
+
+@cache
+def wanted():
+    data = FederatedDataset.from_arrays(*rows_of_clients())
+    return data, corymb.fit(corymb.IFCA(k=2, rounds=2), data)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_the_same_numbers_are_the_same_data_and_the_same_run(door, tmp_path):
+    data, want = wanted()
+    got = DOORS[door](*rows_of_clients(), tmp_path)
+    assert got.fingerprint() == data.fingerprint()
+    assert got.standardise
+    run = corymb.fit(corymb.IFCA(k=2, rounds=2), got)
+    assert same_bits(run.snapshot, want.snapshot)
+    assert run.metrics == want.metrics
+    new = rows_of_clients()[0][:5]
+    assert np.array_equal(run.predict_proba(new, client="1"), want.predict_proba(new, client="1"))
+
+
+TYPES = [np.float32, np.float64, np.int64, np.int16, np.uint8]
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.generate],  # shrinking would take minutes: an example has some twenty files
+)
+@given(st.data())
+def test_tables_of_any_type_are_the_same_by_every_door(tmp_path, data):
+    kind = data.draw(st.sampled_from(TYPES))
+    cell = st.integers(0, 255) if kind == np.uint8 else st.integers(-30_000, 30_000)
+    if kind in (np.float32, np.float64):
+        cell = st.floats(-1e6, 1e6, width=32)
+    rows = data.draw(st.lists(st.lists(cell, min_size=2, max_size=2), min_size=4, max_size=12))
+    x = np.array(rows, dtype=kind)
+    client = numbered(np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(x), max_size=len(x)))))
+    label = st.sampled_from(data.draw(st.sampled_from([[0, 1], [1, 2], [-1, 1], [0.0, 1.0], [0.5, 2.5]])))
+    y = np.array(data.draw(st.lists(label, min_size=len(x), max_size=len(x))))
+    want = FederatedDataset.from_arrays(x, y, client)
+    for door, read in DOORS.items():
+        assert read(x, y, client, tmp_path).fingerprint() == want.fingerprint(), door
+
+
+# ---- columns that are no numbers, by the doors that have columns
+
+
+def mixed(rows=60):
+    rng = np.random.default_rng(0)
+    return {
+        "age": np.where(rng.random(rows) < 0.1, np.nan, rng.uniform(20, 80, rows).round(2)),
+        "smokes": rng.random(rows) < 0.4,
+        "colour": np.array(["red", "green", "blue"])[rng.integers(0, 3, rows)],
+        "seen": np.array([date(2024, 1, 1) + timedelta(days=int(d)) for d in rng.integers(0, 300, rows)], dtype=object),
+        "label": np.array(["ill", "well"])[rng.integers(0, 2, rows)],
+        "client": np.array([f"clinic-{number}" for number in rng.integers(0, 3, rows)]),
+    }
+
+
+def as_text(columns):
+    return {
+        name: np.array(["" if value != value else str(value) for value in values.tolist()])
+        for name, values in columns.items()
+    }
+
+
+def as_json(columns, place):
+    rows = zip(*({**columns, "seen": as_text(columns)["seen"]}[name].tolist() for name in columns), strict=True)
+    lines = [json.dumps(dict(zip(columns, row, strict=True))).replace("NaN", "null") for row in rows]
+    (place / "m.jsonl").write_text("\n".join(lines) + "\n")
+    return place / "m.jsonl"
+
+
+def as_parquet(columns, place):
+    cells = {name: [None if value != value else value for value in values] for name, values in columns.items()}
+    pq.write_table(pa.table(cells), place / "m.parquet")
+    return place / "m.parquet"
+
+
+def objects(columns):
+    return np.stack([np.asarray(columns[name], dtype=object) for name in ("age", "smokes", "colour", "seen")], 1)
+
+
+MIXED = {
+    "arrays of objects": lambda c, place, o: FederatedDataset.from_arrays(objects(c), c["label"], c["client"], **o),
+    "pandas": lambda c, place, o: FederatedDataset.from_dataframe(pd.DataFrame(c), **o),
+    "pandas of its own types": lambda c, place, o: FederatedDataset.from_dataframe(
+        pd.DataFrame(c).assign(
+            seen=lambda d: pd.to_datetime(d["seen"]), colour=lambda d: d["colour"].astype("category")
+        ),
+        **o,
+    ),
+    "Hugging Face": lambda c, place, o: FederatedDataset.from_huggingface(HuggingFace(c), **o),
+    "csv": lambda c, place, o: from_folder(write_csv(place / "m.csv", as_text(c)), **o),
+    "jsonl": lambda c, place, o: from_folder(as_json(c, place), **o),
+    "parquet": lambda c, place, o: from_folder(as_parquet(c, place), **o),
+}
+
+
+@pytest.mark.parametrize("missing", ["mean", "median", "drop"])
+@pytest.mark.parametrize("door", MIXED)
+def test_text_dates_and_missing_cells_are_the_same_by_every_door(door, missing, tmp_path):
+    columns = mixed()
+    want = FederatedDataset.from_dataframe(pd.DataFrame(columns), missing=missing)
+    got = MIXED[door](columns, tmp_path, {"missing": missing})
+    assert got.fingerprint() == want.fingerprint()
+    assert [plan._replace(name="") for plan in got.preparation.columns] == [
+        plan._replace(name="") for plan in want.preparation.columns
+    ]
+    assert want.feature_names == ("age", "smokes", "colour=blue", "colour=green", "colour=red", "seen")
+
+
+def test_polars_itself(tmp_path):
+    polars = pytest.importorskip("polars")
+    columns = mixed()
+    frame = polars.DataFrame({name: values.tolist() for name, values in columns.items()}).with_columns(
+        polars.col("age").fill_nan(None), polars.col("colour").cast(polars.Categorical)
+    )
+    want = FederatedDataset.from_dataframe(pd.DataFrame(columns), missing="median")
+    assert FederatedDataset.from_dataframe(frame, missing="median").fingerprint() == want.fingerprint()
+
+
+def test_hugging_face_itself():
+    datasets = pytest.importorskip("datasets")
+    columns = mixed()
+    cells = {name: [None if value != value else value for value in values.tolist()] for name, values in columns.items()}
+    want = FederatedDataset.from_dataframe(pd.DataFrame(columns), missing="median")
+    got = FederatedDataset.from_huggingface(datasets.Dataset.from_dict(cells), missing="median")
+    assert got.fingerprint() == want.fingerprint()
+
+
+def test_hugging_face_pictures_and_class_names():
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 4, 4), dtype=np.uint8)
+    data = HuggingFace({"image": list(pictures), "label": [0, 1, 1, 0, 1, 0], "client": ["a", "b"] * 3})
+    data.features = {"label": type("ClassLabel", (), {"names": ["cat", "dog"]})}
+    made = FederatedDataset.from_huggingface(data, features="image", test=0)
+    assert made.features == (1, 4, 4)
+    assert made.classes == ("cat", "dog")
+    assert made.train.y.tolist() == [0, 1, 1, 1, 0, 0]
+    assert float(made.train.x.max()) <= 1
+
+
+WRONG = {
+    "a number": (3, "The data are a int: wanted a FederatedDataset"),
+    "two arrays": ((np.zeros((2, 2)), [0, 1]), r"Arrays are three, \(x, y, client\), got 2"),
+    "a list of numbers": ([1, 2], r"Client '0' has a int: wanted a pair \(x, y\)"),
+    "a list of triples": ([(1, 2, 3)], "Client '0' has a tuple: wanted a pair"),
+    "nobody": ([], "There are no clients"),
+    "a frame without clients": (
+        pd.DataFrame({"school": ["a", "a", "b", "b"], "x": [1.0, 2, 3, 4], "label": [0, 1, 0, 1]}),
+        r"name the column that holds the clients, client='...'; 'school' looks like it",
+    ),
+    "a torch data set": (TensorDataset(torch.zeros(2, 2), torch.zeros(2)), "does not say whose its items are"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_other_kinds_of_data_are_told_in_one_line(kind):
+    data, complaint = WRONG[kind]
+    with pytest.raises(InvalidInput, match=complaint) as caught:
+        corymb.fit(corymb.FedAvg(rounds=1), data)
+    assert "\n" not in str(caught.value)

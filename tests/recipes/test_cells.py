@@ -1,0 +1,67 @@
+"""Cells are run once, kept whole, and survive both failures and being stopped."""
+
+import json
+import time
+
+import pytest
+
+from corymb.recipes.cells import read_cell, run_cells, write_cell
+from corymb.settings import InvalidInput
+
+HERE = "tests.recipes.test_cells"
+RUNS = []
+
+
+def square(name):
+    RUNS.append(name)
+    if name == "bad/x/0":
+        raise ValueError("no such number\nand more")
+    return {"square": int(name.rsplit("/", 1)[1]) ** 2, "third": 1 / 3}
+
+
+def sleepy(name):
+    time.sleep(0.01 if name.endswith("0") else 60)
+    return {"slept": True}
+
+
+def test_cells_are_kept_and_not_run_again(tmp_path):
+    RUNS.clear()
+    first = run_cells(f"{HERE}:square", ["a/x/2"], tmp_path)
+    both = run_cells(f"{HERE}:square", ["a/x/3", "a/x/2"], tmp_path)
+    assert RUNS == ["a/x/2", "a/x/3"]
+    assert first.results["a/x/2"]["square"] == 4
+    assert list(both.results) == ["a/x/3", "a/x/2"]
+    assert not both.failed
+    assert not both.left
+    kept = json.loads((tmp_path / "a" / "x" / "2.json").read_text())
+    assert kept["cell"] == "a/x/2"
+    assert kept["result"] == {"square": 4, "third": 0.333333}
+    assert both.results["a/x/2"] == kept["result"]
+
+
+def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
+    cells = run_cells(f"{HERE}:square", ["bad/x/0", "a/x/5"], tmp_path)
+    assert cells.failed == {"bad/x/0": "no such number"}
+    assert cells.results["a/x/5"]["square"] == 25
+    assert read_cell(tmp_path, "bad/x/0") is None
+
+
+def test_without_time_nothing_is_begun(tmp_path):
+    cells = run_cells(f"{HERE}:square", ["a/x/1"], tmp_path, seconds=-1)
+    assert cells.left == ["a/x/1"]
+    assert not cells.results
+
+
+def test_processes_are_given_up_when_time_is_up(tmp_path):
+    began = time.monotonic()
+    cells = run_cells(f"{HERE}:sleepy", ["a/0", "a/1"], tmp_path, workers=2, seconds=15)
+    assert list(cells.results) == ["a/0"]
+    assert cells.left == ["a/1"]
+    assert time.monotonic() - began < 40
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+@pytest.mark.parametrize("name", ["../a", "a//b", "", "a/."])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
+    with pytest.raises(InvalidInput, match="between slashes"):
+        write_cell(tmp_path, name, {})
