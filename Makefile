@@ -10,6 +10,7 @@ EXTRAS ?= dev,report,tables,tracking
 WORKERS ?= 2
 PIP_FLAGS ?=
 ARGS ?=
+TABLES ?= build/tables
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -20,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench browser soak stress theory evidence lint types contracts format clean
+.PHONY: help demo test check bench tables browser soak stress theory evidence lint types contracts format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z]+:[^#]*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
@@ -36,6 +37,11 @@ check: lint types contracts browser test ## All that a change must pass: lint, t
 bench: $(READY) ## Time a round on every engine, and what a checkpoint in every round costs
 	$(BIN)/python benchmarks/rounds.py $(ARGS)
 	$(BIN)/python benchmarks/checkpoints.py
+
+tables: $(READY) ## Default settings on real tables, beside scikit-learn (packages with data: benchmarks/table_sources.py)
+	test -d $(TABLES) || PYTHONPATH=$(TABLES)-packages $(BIN)/python benchmarks/table_sources.py $(TABLES)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.tables $(TABLES) --workers $(WORKERS) $(ARGS)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.tables $(TABLES) --show $(ARGS)
 
 browser: $(READY) ## Open a report in Chromium (installs Debian's where it is missing)
 	@(command -v chromium && command -v chromedriver) >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)

@@ -45,3 +45,13 @@ def out_of_range(client: int = 3):
     x = data.test.x.clone()
     x[int(data.test.offsets[client]) : int(data.test.offsets[client + 1])] = 1e30
     return replace(data, test=data.test._replace(x=x), names=tuple(f"client-{name}" for name in data.names))
+
+
+def ill_conditioned(clients: int = 12, rows: int = 20, seed: int = 0):
+    """Regression in which one client has few rows, far out along one direction: far steeper than all others."""
+    rng = np.random.default_rng(seed)
+    client = np.concatenate([np.zeros(5, int), np.repeat(np.arange(1, clients), rows)])
+    x = rng.normal(size=(len(client), 8))
+    x[:5] += 25 * rng.normal(size=(5, 1))
+    y = x @ np.linspace(-1, 1, 8) + (client % 2) + 0.3 * rng.normal(size=len(client))
+    return as_dataset((x, y, client), seed=0)

@@ -103,15 +103,64 @@ def test_an_algorithm_without_a_row_stands_for_itself(data):
 
 def test_defaults_by_kind():
     table = DataSchema(task="regression", features=(9,), standardise=True)
-    assert defaults_for(table) == Defaults(lr=0.05)
-    assert defaults_for(table._replace(features=(1,))).lr == 0.1
+    assert defaults_for(table).safe
+    assert defaults_for(table).gradient_lr == 0.05
+    classes = table._replace(task="classification", classes=("a", "b"))
+    assert defaults_for(classes, examples=1000).batch is None
+    assert defaults_for(classes, examples=100_000).batch == 64  # a perceptron, which wants many steps
     picture = DataSchema(task="classification", features=(1, 28, 28), classes=("a", "b"))
-    assert defaults_for(picture) == Defaults()
+    assert defaults_for(picture).batch is not None  # a full batch of pictures takes minutes
+    assert defaults_for(picture._replace(features=(1, 28, 20))) == Defaults()
     assert defaults_for(schema_of(mixed_regression_ifca(n=4, m=4, d=3))) == Defaults()
 
 
 def test_defaults_are_the_algorithms_own_where_the_data_say_nothing():
     assert with_defaults(corymb.FedAvg, {}, Defaults()) == {"local": to_dict(corymb.FedAvg().local)}
+
+
+@pytest.fixture(scope="module")
+def ill():
+    return small.ill_conditioned()
+
+
+def test_a_step_size_that_is_given_is_obeyed_as_it_is(ill):
+    suited = configure("fedavg", ill).local
+    assert suited.safe
+    assert suited.decay < 1
+    given = configure("fedavg", ill, local={"lr": 0.2}).local
+    assert (given.lr, given.safe, given.decay, given.steps) == (0.2, False, 1.0, suited.steps)
+
+
+def test_other_ways_to_step_get_step_sizes_of_their_own(ill):
+    adam = configure("fedavg", ill, local={"optimiser": "adam"}).local
+    assert (adam.lr, adam.safe) == (0.01, False)
+    gradients = configure("ifca", ill, k=2, averaging="gradients").local
+    assert (gradients.lr, gradients.safe) == (0.5 / 9, False)  # clients cannot shorten the server's step
+    assert configure("sr-fca", ill).alone.steps == 100  # once, not round by round
+
+
+def test_whoever_trains_alone_keeps_the_best_of_its_models(ill, data):
+    assert configure("alone", ill).keep == "best"
+    assert configure("alone", data).keep == "last"  # not a table
+
+
+NOT_FOR_TABLES = {"oracle", "moment-descent", "kfed", "uifca"}  # no truth; another model; examples without labels
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE.keys() - NOT_FOR_TABLES))
+def test_no_algorithm_diverges_on_a_client_far_steeper_than_the_others(name, ill):
+    names = {field.name for field in fields(CATALOGUE[name].algorithm)}
+    short = {place: {"rounds": 10} for place in ("inner", "then") if place in names}
+    needed = {field: value for field, value in {"k": 2, "rounds": 10}.items() if field in names}
+    run = fit(configure(name, ill, **needed, **short), ill, evaluate_every=5)
+    assert run.stopped == ""
+    assert not run.not_scored
+    assert run.metrics["test_squared_error"] < 1.5 * float(ill.test.y.var())
+
+
+def test_the_step_that_was_the_default_diverges_there(ill):
+    run = fit(corymb.FedAvg(rounds=30, local=Descent(lr=0.5 / 9, steps=10)), ill, evaluate_every=5)
+    assert run.stopped == "diverged"
 
 
 @pytest.mark.parametrize("features", [(30,), (500,)])

@@ -1,10 +1,10 @@
-"""Whether losses grow is read from the history alone."""
+"""Whether losses grow, or no longer fall, is read from the history alone."""
 
 import math
 
 import pytest
 
-from corymb.runs.history import divergence, evaluated_loss, growth, noted_loss
+from corymb.runs.history import converged, divergence, evaluated_loss, growth, noted_loss
 
 
 def rows(*noted, stage=""):
@@ -68,3 +68,18 @@ def test_the_setting_to_change_is_named():
     assert divergence(history, {}).endswith("to 340: make its steps smaller")
     assert divergence(rows(1.2, 40, 3), settings) == ""
     assert "to infinity" in divergence(evaluated(1.2, math.inf), settings)
+
+
+def steady(losses, stage="", churn=0.0):
+    return [{"stage": stage, "train_loss": loss, "churn": churn} for loss in losses]
+
+
+def test_a_run_has_converged_when_its_loss_and_its_clusters_stay():
+    falling = [0.9**t for t in range(20)]
+    assert not converged(steady(falling))
+    assert converged(steady(falling) + steady([0.1] * 20))
+    assert not converged(steady([0.1] * 19))  # too few rounds to say
+    assert not converged(steady([0.1] * 19) + steady([0.1], churn=0.1))
+    assert not converged(steady([0.1] * 15, stage="first") + steady([0.1] * 15, stage="second"))
+    assert not converged(steady([0.1] * 19 + [math.nan]))
+    assert not converged(steady([None] * 20))

@@ -28,15 +28,29 @@ MIXTURE = DataSchema(task="regression", features=(5,), linear=True)
         (DIGITS, "mlp"),
         (TABLE, "linear"),
         (MIXTURE, "linear-regression"),
-        (TABLE._replace(task="classification", classes=("a", "b")), "mlp"),
+        (TABLE._replace(task="classification", classes=("a", "b")), "linear"),
     ],
 )
 def test_every_kind_of_data_has_a_model(kind, name):
-    assert default_model(kind) == name
+    assert default_model(kind, examples=1000) == name
     objective = learner_for(None, kind).objective
     params = objective.init(root(0))
     out = objective.predict(params, torch.zeros(3, *kind.features))
     assert out.shape == ((3, len(kind.classes)) if kind.task == "classification" else (3,))
+
+
+def test_a_table_of_classes_gets_a_perceptron_where_there_are_enough_examples():
+    table = TABLE._replace(task="classification", classes=("a", "b"))
+    parameters = 32 * 6 + 2 * 33
+    assert default_model(table, examples=10 * parameters - 1) == "linear"
+    assert default_model(table, examples=10 * parameters) == "mlp"
+
+
+def test_a_linear_model_starts_near_zero_but_clusters_start_apart():
+    objective = learner_for("linear", TABLE).objective
+    first, second = (objective.init(root(seed))["1.weight"] for seed in (0, 1))
+    assert 0 < first.abs().max() < 0.1
+    assert not torch.equal(first, second)
 
 
 def test_sizes_of_the_default_networks():
@@ -47,7 +61,7 @@ def test_sizes_of_the_default_networks():
 
 def test_codes_have_no_default_model():
     with pytest.raises(InvalidInput, match="embeds"):
-        default_model(FLAT._replace(codes=True))
+        default_model(FLAT._replace(codes=True), examples=1000)
 
 
 def test_the_task_decides_what_is_learned():

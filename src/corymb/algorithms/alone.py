@@ -2,7 +2,9 @@
 
 The local baseline of the papers. The first round sends everybody one common start; after that the server only hears
 how large the loss is. Departures: none known (Ghosh et al. 2022 do not say how long their
-local models train; set `rounds`).
+local models train; set `rounds`). `keep="best"` is ours: few examples are soon overfitted, so a client trains trial
+models on parts of its examples beside the real one, and keeps the real one as it was when the trials were at their best
+on the examples that they had not been trained on.
 """
 
 from __future__ import annotations
@@ -10,37 +12,74 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss
+from corymb.local.held_out import hold_out
 from corymb.settings import require
-from corymb.trees import Params, take
+from corymb.trees import Params, map_tensors, take, tree_map
+
+Keep = Literal["last", "best"]
+TRIALS = 4
+"""Trial models, each with other examples held out: with one, a few examples decide by chance."""
 
 
 @on_client
-def begin_at_home(client: Client, model: Params, *, local: Descent) -> Tensor:
+def begin_at_home(client: Client, model: Params, *, local: Descent, keep: Keep) -> Tensor:
     """Train the common start and keep it; the loss beforehand is all that leaves."""
     client.memory.set("model", descend(client, model, local))
+    if keep == "best":
+        _try(client, map_tensors(lambda value: value.expand(TRIALS, *value.shape), model), local, first=True)
     return loss(client, model)
 
 
 @on_client
-def go_on_at_home(client: Client, *, local: Descent) -> Tensor:
+def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
     """Train the kept model on; the loss beforehand is all that leaves."""
     model: Params = client.memory.get("model")
     client.memory.set("model", descend(client, model, local))
+    if keep == "best":
+        _try(client, client.memory.get("trials"), local, first=False)
     return loss(client, model)
+
+
+def _try(client: Client, trials: Params, local: Descent, *, first: bool) -> None:
+    """Train the trial models as the real one was, and set that one aside if they have never done better."""
+    parts = [hold_out(client.train, turn=turn) for turn in range(TRIALS)]
+    kept, held = (torch.stack([part[side].weight for part in parts]) for side in (0, 1))
+
+    def train(model: Params, weight: Tensor) -> Params:
+        return descend(client, model, local, on=client.train._replace(weight=weight))
+
+    def judge(model: Params, weight: Tensor) -> Tensor:
+        return loss(client, model, on=client.train._replace(weight=weight))
+
+    trials, memory = vmap(train)(trials, kept), client.memory
+    found, model = vmap(judge)(trials, held).mean(), memory.get("model")
+    memory.set("trials", trials)
+    if first:
+        best, least = model, found
+    else:
+        best, least = memory.get("best"), memory.get("least")
+        better = found < least
+        best = tree_map(lambda new, old: torch.where(better, new, old), model, best)
+        least = torch.where(better, found, least)
+    memory.set("best", best)
+    memory.set("least", least)
 
 
 @on_client
 def serve_own(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
     """The client's own model; before it has one, the common start."""
-    return client.memory.get("model", take(models, 0))
+    own: Params = client.memory.get("model", take(models, 0))
+    return client.memory.get("best", own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +88,8 @@ class Alone:
 
     rounds: int = 10
     local: Descent = Descent(lr=0.1, steps=10)
+    keep: Keep = "last"
+    """The model after the last round, or that after the round which held-out training examples say was best."""
 
     serve = serve_own
     keeps_memory = True
@@ -64,10 +105,10 @@ class Alone:
             going_on, others = fed.clients.where(begun), fed.clients.where(~begun)
             local, replies = self.local.at(t), []
             if len(going_on):
-                replies.append(going_on.map(go_on_at_home, local=local))
+                replies.append(going_on.map(go_on_at_home, local=local, keep=self.keep))
             if len(others):  # in the first round, and after one in which somebody's reply did not count
                 with suppress(TooFewReplies) if replies else nullcontext():  # the others continue without them
-                    replies.append(others.map(begin_at_home, take(at.models, 0), local=local))
+                    replies.append(others.map(begin_at_home, take(at.models, 0), local=local, keep=self.keep))
             begun = torch.stack([begun, *(some.clients.mask for some in replies)]).any(0)
             losses = torch.cat([some.value for some in replies])
             yield (at := at.next(carry={"begun": begun}, notes={"train_loss": float(losses.mean())}))

@@ -67,7 +67,9 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
         "clients": f"{len(data)} ({names})",
         "sizes": f"{least} to {most} training examples, median {middle}; {len(data.test.y)} test examples in all",
         "features": f"{list(data.features)}{', to be standardised' if data.standardise else ''}",
-        "model": "give one" if schema_of(data).codes else f"{default_model(schema_of(data))}, if you give none",
+        "model": "give one"
+        if schema_of(data).codes
+        else f"{default_model(schema_of(data), len(data.train.y))}, if you give none",
     }
     if data.feature_names:
         facts["columns"] = ", ".join(data.feature_names)

@@ -14,6 +14,7 @@ from corymb.data import FederatedDataset
 from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
 from corymb.runs.defaults import configure
+from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
 from corymb.settings import InvalidInput, from_dict
@@ -57,10 +58,13 @@ class Request:
             raise InvalidInput(USAGE)
         others = {name for kind in OPTIONS for name in names(kind)} | {"data", "algorithm", "record"}
         others |= {name for name, value in RETIRED.items() if "record" in values and values.get(name) == value}
+        own = {name: value for name, value in values.items() if name not in others}
+        if rounds_in(own) is None:  # whoever asks for rounds gets them
+            values = {"until": "converged", **values}
         return Request(
             data=str(values["data"]),
             algorithm=str(values["algorithm"]),
-            algorithm_settings={name: value for name, value in values.items() if name not in others},
+            algorithm_settings=own,
             settings=_part(RunSettings, values),
             fit_options=_part(FitOptions, values),
             data_options=_part(DataOptions, {**values, **_task_of(str(values["algorithm"]), values)}),

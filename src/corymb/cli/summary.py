@@ -12,7 +12,7 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.words import not_scored
-from corymb.runs.history import divergence, readable
+from corymb.runs.history import CONVERGED, divergence, readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -25,7 +25,10 @@ NAMES_SHOWN = 3
 
 def print_result(run: Run, *, as_json: bool) -> int:
     """Print a run that has ended or was stopped; returns the exit code."""
-    if run.stopped:
+    if run.stopped == CONVERGED:
+        why = "the training loss no longer falls, no client changes its cluster; --rounds N goes on to round N"
+        print(f"corymb: converged after {len(run.history)} rounds: {why}", file=sys.stderr)
+    elif run.stopped:
         print(f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds{_what_now(run)}", file=sys.stderr)
     if as_json:
         print(json.dumps({**run.to_dict(), "folder": str(run.folder)}, allow_nan=False))

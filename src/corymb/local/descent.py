@@ -12,6 +12,9 @@ from torch import Tensor
 from corymb.keys import Key, fold
 from corymb.settings import require
 
+MEASURED = 8
+"""Batches whose examples curvature is measured on: of all of them it would cost more than the steps."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
@@ -33,6 +36,8 @@ class Descent:
     weight_decay: float = 0.0
     proximal: float = 0.0
     """FedProx's μ: adds (μ/2)·‖θ − θ_start‖² to the loss."""
+    safe: bool = False
+    """Take shorter steps where the client's own loss is too steep for `lr`: at most 1/L, L its largest curvature."""
     clip_gradient: float | None = None
     """The greatest norm of a step's gradient, over all parameters; a longer one is shortened to it."""
 
@@ -45,6 +50,7 @@ class Descent:
         require(self.batch is None or self.batch >= 1, f"batch must be at least 1, got {self.batch}.")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}.")
         require(self.optimiser == "sgd" or self.momentum == 0, "momentum goes with optimiser 'sgd', not with 'adam'.")
+        require(self.optimiser == "sgd" or not self.safe, "safe goes with optimiser 'sgd', not with 'adam'.")
         require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}.")
         require(self.proximal >= 0, f"proximal must not be negative, got {self.proximal}.")
         positive = self.clip_gradient is None or self.clip_gradient > 0
@@ -102,15 +108,26 @@ class Batches:
         draws = (fold(fold(self.key, epoch).unsqueeze(-1), rows) >> 1) & (2**62 - 1)
         return torch.where(self.weight > 0, draws, 2**62).argsort(dim=-1, stable=True)
 
+    @staticmethod
+    def sample(how: Descent, weight: Tensor, key: Key) -> Tensor | None:
+        """The rows by which curvature is measured: some batches' worth where there are batches, else all (None)."""
+        if how.batch is None:
+            return None
+        larger = replace(how, batch=MEASURED * how.batch, steps=1, epochs=None)
+        return next(iter(Batches(larger, weight, fold(key, "curvature"))))[0]
+
 
 class Stepper:
     """In-place steps of SGD (momentum, weight decay, proximal term) or Adam on a list of tensors.
 
-    Stacked tensors have a leading axis of clients; then `active` says whose step counts.
+    Stacked tensors have a leading axis of clients; then `active` says whose step counts. `part` is the part of the step
+    size that each client takes, where that is not all of it.
     """
 
-    def __init__(self, how: Descent, params: list[Tensor], *, stacked: bool = False) -> None:
-        self.how, self.params, self.stacked = how, params, stacked
+    def __init__(
+        self, how: Descent, params: list[Tensor], part: Tensor | None = None, *, stacked: bool = False
+    ) -> None:
+        self.how, self.params, self.part, self.stacked = how, params, part, stacked
         self.start = [p.clone() for p in params] if how.proximal else []
         slots = 2 if how.optimiser == "adam" else 1 if how.momentum else 0
         self.state = [[torch.zeros_like(p) for p in params] for _ in range(slots)]
@@ -134,7 +151,9 @@ class Stepper:
             torch._foreach_add_(self.state[0], grads)
             grads = self.state[0]
         if active is not None:  # a client that is done never becomes active again: its state no longer matters
-            grads = [torch.where(active.reshape(-1, *[1] * (g.dim() - 1)), g, 0) for g in grads]
+            grads = [torch.where(led(active, g), g, 0) for g in grads]
+        if self.part is not None:
+            grads = [led(self.part, g) * g for g in grads]
         torch._foreach_add_(self.params, grads, alpha=-how.lr)
 
     def _clipped(self, grads: list[Tensor], most: float) -> list[Tensor]:
@@ -152,3 +171,8 @@ class Stepper:
         scale = torch._foreach_sqrt(torch._foreach_div(second, 1 - beta2**self.taken))
         torch._foreach_add_(scale, eps)
         return list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**self.taken), scale))
+
+
+def led(rows: Tensor, like: Tensor) -> Tensor:
+    """A number, or one for each client, shaped to go with a tensor that clients lead."""
+    return rows.reshape(*rows.shape, *[1] * (like.dim() - rows.dim()))

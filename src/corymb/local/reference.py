@@ -10,6 +10,7 @@ from torch import Tensor
 from corymb.core.client import Measure
 from corymb.core.objective import Draws, Examples, Objective, Trained
 from corymb.keys import Key
+from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
 from corymb.trees import Params, take
 
@@ -40,11 +41,20 @@ def gradient_one(objective: Objective, params: Params, on: Examples, draws: Draw
 def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Params:
     """Descent on one client's examples."""
     params = {name: value.clone() for name, value in params.items()}
-    stepper = Stepper(how, list(params.values()))
+    part = None
+    if how.safe:
+        rows = Batches.sample(how, on.weight, key)
+        some, same = _rows(on, rows), Draws(key, 0, rows)
+        part = step_part(how, lambda at: gradient_one(objective, at, some, same), params)
+    stepper = Stepper(how, list(params.values()), part)
     for step, (rows, _) in enumerate(Batches(how, on.weight, key)):
-        batch = on if rows is None else Examples(on.x[rows], on.y[rows], on.weight[rows])
+        batch = _rows(on, rows)
         stepper.step(list(gradient_one(objective, params, batch, Draws(key, step, rows)).values()))
     return params
+
+
+def _rows(on: Examples, rows: Tensor | None) -> Examples:
+    return on if rows is None else Examples(on.x[rows], on.y[rows], on.weight[rows])
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -146,6 +146,7 @@ def main() -> None:
     args = parser.parse_args()
     names = cells(args.methods, args.seeds, args.cases)
     names += cells(args.methods, args.more_seeds, [case for case in WITHOUT if case in args.cases])
+    names.sort(key=lambda name: not CASES[plain(name.split("/")[0])].needs_files)  # the longest first
     done = run_cells(WORK, names, args.out, workers=args.workers, seconds=args.seconds)
     print(table(done.results, args.methods))
     if done.left or done.failed:

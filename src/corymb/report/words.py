@@ -19,7 +19,7 @@ from corymb.report.facts import (
     repairs,
 )
 from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
-from corymb.runs.history import divergence, readable
+from corymb.runs.history import CONVERGED, divergence, readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -133,7 +133,9 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
 def warnings_of(run: Run) -> list[str]:
     """What a reader should know before trusting the run."""
     notes, found = notes_of(run), []
-    if run.stopped:
+    if run.stopped == CONVERGED:
+        found.append(f"The run ended after {len(run.history)} rounds, when its training loss no longer fell.")
+    elif run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
     if grew := divergence(run.history, run.config):
         found.append(f"The run diverges: {grew}.")

@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from corymb.algorithms.alone import Alone
 from corymb.algorithms.catalogue import CATALOGUE, Entry
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
+from corymb.runs.learners import default_model
 from corymb.settings import InvalidInput, did_you_mean, from_dict, require, to_dict
 
 FromData = Mapping[str, Callable[[FederatedDataset], Any]]
@@ -22,24 +24,58 @@ class Defaults(NamedTuple):
 
     lr: float | None = None
     rounds: int | None = None
+    decay: float = 1.0
+    """Of the step size, round by round: with a constant one, clients that differ pull the mean off the optimum."""
+    safe: bool = False
+    """Whether clients take shorter steps where their own loss is too steep for `lr`."""
+    steps: int | None = None
+    """Steps of a round's local work."""
+    batch: int | None = None
+    gradient_lr: float | None = None
+    """The step size along a mean of gradients, which clients cannot shorten; None: `lr`."""
+    keep: str | None = None
+    """What clients that train alone keep."""
 
 
-def defaults_for(schema: DataSchema) -> Defaults:
-    """The defaults for data of a schema.
+def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
+    """The defaults for so many training examples of a schema; `docs/explanation/defaults.md` says how they were found.
 
     >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1")))
-    Defaults(lr=0.3, rounds=40)
+    Defaults(lr=0.3, rounds=40, decay=1.0, safe=False, steps=None, batch=None, gradient_lr=None, keep=None)
     """
-    if schema.task == "classification":
-        small = not schema.standardise and not schema.picture and schema.size <= 100
-        return Defaults(lr=0.3, rounds=40) if small else Defaults()
     if schema.task == "density":
         return Defaults()
     if schema.standardise:
-        # The mean squared error over d standardised features has curvature of at most 2 (d + 1), reached if all of
-        # them are perfectly correlated: this step size is safe even then.
-        return Defaults(lr=min(0.1, 0.5 / (schema.size + 1)))
+        kind = _TABLE_OF_CLASSES if schema.task == "classification" else _TABLE_OF_NUMBERS
+        large = schema.task == "classification" and default_model(schema, examples) != "linear"
+        return (_LARGE_TABLE if large else kind)._replace(gradient_lr=_gradient_lr(schema))
+    if schema.picture and default_model(schema, examples) == "cnn":
+        return _PICTURES
+    if schema.task == "classification" and not schema.picture and schema.size <= 100:
+        return Defaults(lr=0.3, rounds=40)
     return Defaults()
+
+
+_TABLE_OF_NUMBERS = Defaults(lr=0.1, rounds=80, decay=0.97, safe=True, steps=5, keep="best")
+_TABLE_OF_CLASSES = _TABLE_OF_NUMBERS._replace(lr=0.3)
+_LARGE_TABLE = _TABLE_OF_NUMBERS._replace(lr=1.0, rounds=60, decay=0.96, steps=50, batch=64)
+"""A perceptron wants many steps, and a step on a batch costs little beside one on all examples."""
+_PICTURES = Defaults(lr=0.1, steps=5, batch=16)
+"""A round of a convolutional network in seconds, for fifty clients on one core."""
+ALONE_ROUNDS, ALONE_STEPS = 60, 10
+"""Of clients that train alone and keep the best of their models: whoever needs no more has found it early."""
+ONCE = "alone"
+"""What settings are called that say how clients train by themselves, once and not round by round."""
+ADAM_LR = 0.01
+"""The step size of Adam, which is not one along the gradient, where none is given."""
+
+
+def _gradient_lr(schema: DataSchema) -> float:
+    """Safe for a mean over clients: the squared error of d standardised features has curvature 2 (d + 1) at most.
+
+    It is reached if all features are perfectly correlated; cross-entropy has less.
+    """
+    return min(0.1, 0.5 / (schema.size + 1))
 
 
 def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
@@ -48,20 +84,36 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
     Nested settings are completed field by field, so that giving `local.lr` leaves `local.steps` as it was.
     """
     settings = dict(given)
+    if algorithm is Alone and defaults.keep == "best":
+        steps = None if defaults.steps is None else max(defaults.steps, ALONE_STEPS)
+        defaults = defaults._replace(rounds=ALONE_ROUNDS, steps=steps, decay=1.0)
+    if given.get("averaging") == "gradients" and defaults.gradient_lr is not None:
+        defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0)
     for field in dataclasses.fields(algorithm):
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:
             settings.setdefault("rounds", defaults.rounds)
+        elif field.name == "keep" and defaults.keep is not None:
+            settings.setdefault("keep", defaults.keep)
         elif isinstance(value, Mapping) and isinstance(own, Descent):
-            settings[field.name] = _descent(own, value, defaults)
+            once = field.name == ONCE
+            settings[field.name] = _descent(own, value, defaults._replace(steps=None) if once else defaults)
         elif isinstance(value, Mapping) and dataclasses.is_dataclass(own) and not isinstance(own, type):
             settings[field.name] = {**to_dict(own), **with_defaults(type(own), value, defaults)}
     return settings
 
 
 def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
-    tuned = defaults.lr is not None and own.optimiser == "sgd"  # what suits the data is a step of plain descent
-    suited = to_dict(own) if not tuned else {**to_dict(own), "lr": defaults.lr}
+    """A step size that is given is obeyed as it is: neither shortened nor decayed."""
+    suited = to_dict(own)
+    if "lr" not in given and given.get("optimiser") == "adam":
+        suited["lr"] = ADAM_LR
+    elif "lr" not in given and defaults.lr is not None and own.optimiser == "sgd":
+        suited |= {"lr": defaults.lr, "decay": defaults.decay, "safe": defaults.safe}
+    if defaults.steps is not None:
+        suited["steps"] = defaults.steps
+    if defaults.batch is not None:
+        suited["batch"] = defaults.batch
     if "epochs" in given:
         suited["steps"] = None  # it is one or the other
     return {**suited, **given}
@@ -117,7 +169,7 @@ def configure(algorithm: str | type[Algorithm], data: FederatedDataset, **settin
     """
     kind = entry_of(algorithm).algorithm if isinstance(algorithm, str) else algorithm
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
-    complete = with_defaults(kind, {**filled, **settings}, defaults_for(schema_of(data)))
+    complete = with_defaults(kind, {**filled, **settings}, defaults_for(schema_of(data), len(data.train.y)))
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name not in complete and field.default is field.default_factory:
             name = algorithm if isinstance(algorithm, str) else algorithm.__name__

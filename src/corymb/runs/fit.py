@@ -28,6 +28,7 @@ from corymb.runs.plan import (
     placement_for,
     rounds_in,
     threads_set,
+    with_fewer,
     with_rounds,
 )
 from corymb.runs.progress import RoundLine
@@ -158,6 +159,8 @@ def resume_run(
     if ended and not longer:
         return Run.load(store.folder, model)
     environment = read_environment(store.folder)
+    if longer:
+        config = {**config, "until": "rounds"}  # whoever asks for rounds gets them
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     settings = replace(settings, keep_going=settings.keep_going or keep_going)
     rest: dict[str, Any] = {
@@ -176,7 +179,8 @@ def resume_run(
         if longer:
             assert before is not None
             assert now is not None
-            check_longer(algorithm, before, now, start if ended else None)
+            whole = ended and len(session.history) == planned_rounds(with_fewer(algorithm, before))
+            check_longer(algorithm, before, now, start if whole else None)
             store.plan_anew(as_toml(with_rounds(config, now)))
         return finish(session, start, watch)
 

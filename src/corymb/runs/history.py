@@ -21,6 +21,10 @@ label changed, as text, to its new label; in the first round, of all clients wit
 come from the algorithm: a repair, say, or the evidence for k or for a threshold."""
 
 
+CONVERGED = "converged"
+"""Why a run stopped whose further rounds would have changed nothing."""
+ENDED = ("", CONVERGED)
+"""What `stopped` is for a run that came to its end."""
 GROWN = 10.0
 """A loss has grown when it is more than this many times that of the run's, and of its stage's, first round."""
 IN_A_ROW = 3
@@ -130,6 +134,28 @@ def _first_loss(history: Sequence[Round], stage: str) -> float:
         for rows in (history, (row for row in history if row["stage"] == stage))
     )
     return max(found)
+
+
+# ---- losses that no longer fall
+
+
+SETTLED = 10
+"""A run has converged when the mean loss of this many rounds is hardly less than that of as many before, ..."""
+LITTLE = 0.002
+"""... that is by less than this part of it, and no client has changed its cluster meanwhile."""
+
+
+def converged(history: Sequence[Round]) -> bool:
+    """Whether the last rounds, all of one stage, have changed nothing: neither the training loss nor who is where."""
+    rows = history[-2 * SETTLED :]
+    losses = [noted_loss(row) for row in rows]
+    first, last = rows[:1], rows[-1:]
+    if len(rows) < 2 * SETTLED or first[0]["stage"] != last[0]["stage"] or any(row["churn"] for row in rows[1:]):
+        return False
+    if any(loss is None or not math.isfinite(loss) for loss in losses):
+        return False
+    before, now = math.fsum(losses[:SETTLED]), math.fsum(losses[SETTLED:])  # type: ignore[arg-type]
+    return abs(before - now) <= LITTLE * before
 
 
 def divergence(history: Sequence[Round], config: Mapping[str, Any], times: int = 1) -> str:

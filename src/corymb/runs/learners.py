@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor, nn, no_grad
 
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
@@ -27,6 +27,8 @@ from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
 
 Model = ModelLike | Objective | str
+START = 0.1
+"""A linear layer starts at this part of torch's values: not at 0, where all clusters' models would be the same."""
 OWN = "own"
 """What a model is called that is a Python object of the user's."""
 
@@ -47,7 +49,17 @@ class Learner(NamedTuple):
 
 
 def _linear(schema: DataSchema) -> ModelLike:
-    return mlp(schema.size, [], outputs(schema))
+    make = mlp(schema.size, [], outputs(schema))
+
+    def near_zero() -> nn.Module:
+        """What a client's few examples do not determine stays as it began: a random start would be noise for good."""
+        module = make()
+        with no_grad():
+            for value in module.parameters():
+                value.mul_(START)
+        return module
+
+    return near_zero
 
 
 def _linear_regression(schema: DataSchema) -> Objective:
@@ -56,7 +68,12 @@ def _linear_regression(schema: DataSchema) -> Objective:
 
 
 def _mlp(schema: DataSchema) -> ModelLike:
-    return mlp(schema.size, [32 if schema.size <= 100 else 200], outputs(schema))
+    return mlp(schema.size, [hidden_of(schema)], outputs(schema))
+
+
+def hidden_of(schema: DataSchema) -> int:
+    """How wide a perceptron is."""
+    return 32 if schema.size <= 100 else 200
 
 
 def _cnn(schema: DataSchema) -> ModelLike:
@@ -87,7 +104,7 @@ def _realnvp(schema: DataSchema) -> Objective:
 
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
-        "linear": Named("one linear layer with a bias", _linear),
+        "linear": Named("one linear layer with a bias, near 0 at first", _linear),
         "linear-regression": Named(
             "y = x . theta, with an intercept for tables in units of their own", _linear_regression
         ),
@@ -103,8 +120,12 @@ MODELS: Mapping[str, Named] = MappingProxyType(
 )
 
 
-def default_model(schema: DataSchema) -> str:
-    """The name of the model to use if none is given."""
+ENOUGH = 10
+"""Training examples for each parameter of a perceptron; with fewer, a table gets a linear model."""
+
+
+def default_model(schema: DataSchema, examples: int) -> str:
+    """The name of the model to use if none is given, by what the examples are like and how many there are in all."""
     require(
         not schema.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model)."
     )
@@ -114,6 +135,10 @@ def default_model(schema: DataSchema) -> str:
         return "linear-regression"
     if schema.task == "regression" and not schema.picture:
         return "linear"
+    hidden = hidden_of(schema)
+    parameters = hidden * (schema.size + 1) + outputs(schema) * (hidden + 1)
+    if schema.standardise and examples < ENOUGH * parameters:
+        return "linear"  # measured: on noisy tables of this size a perceptron overfits, and nowhere is it better
     square = schema.picture and schema.features[1] == schema.features[2] >= 16
     return "cnn" if square else "mlp"
 
@@ -123,13 +148,13 @@ def outputs(schema: DataSchema) -> int:
     return 1 if schema.task == "regression" else len(schema.classes)
 
 
-def learner_for(model: Model | None, schema: DataSchema, *, dropout: Dropout = "on") -> Learner:
-    """The objective that fits a model to data of this schema.
+def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "on") -> Learner:
+    """The objective that fits a model to data of this schema; without a model, to so many training examples.
 
     A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or
     the place of any of these: `package.module:name`.
     """
-    name = model if isinstance(model, str) else OWN if model is not None else default_model(schema)
+    name = model if isinstance(model, str) else OWN if model is not None else default_model(schema, examples)
     found = _named(name, schema) if isinstance(name, str) and name != OWN else model
     if not isinstance(found, nn.Module) and hasattr(found, "losses"):
         return Learner(completed(found), name)

@@ -165,7 +165,7 @@ def check_longer(algorithm: Algorithm, before: int, now: int, end: Snapshot | No
 
     `end` is the last snapshot of a run that has ended.
     """
-    shorter = _shortened(algorithm, before)
+    shorter = with_fewer(algorithm, before)
     one_for_one = planned_rounds(algorithm) - planned_rounds(shorter) == now - before
     ends_there = end is None or (end.round == before and _rounds_come_last(algorithm))
     require(
@@ -183,12 +183,13 @@ def _rounds_come_last(algorithm: Any) -> bool:
     return _rounds_come_last(getattr(algorithm, name))
 
 
-def _shortened(algorithm: Any, rounds: int) -> Any:
+def with_fewer(algorithm: Any, rounds: int) -> Any:
+    """The algorithm with another number of rounds where `rounds_in` finds it."""
     names = {field.name for field in fields(algorithm)}
     if "rounds" in names:
         return replace(algorithm, rounds=rounds)
     name = next(name for name in LAST_STAGES if name in names)
-    return replace(algorithm, **{name: _shortened(getattr(algorithm, name), rounds)})
+    return replace(algorithm, **{name: with_fewer(getattr(algorithm, name), rounds)})
 
 
 def placed(objective: Objective, placement: Placement) -> Objective:

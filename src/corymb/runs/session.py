@@ -26,11 +26,24 @@ from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
-from corymb.runs.history import IN_A_ROW, Mark, Round, divergence, evaluated_loss, growth, noted_loss, plain, record
+from corymb.runs.history import (
+    CONVERGED,
+    ENDED,
+    IN_A_ROW,
+    Mark,
+    Round,
+    converged,
+    divergence,
+    evaluated_loss,
+    growth,
+    noted_loss,
+    plain,
+    record,
+)
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
-from corymb.runs.plan import Plan, config_of, placed, placed_snapshot
+from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
@@ -50,7 +63,8 @@ class Session:
         self.schema = DataSchema.read(plan.engine.schema)
         self.fingerprint = plan.engine.fingerprint
         model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
-        self.learner = learner_for(model, self.schema, dropout=plan.settings.dropout)
+        examples = int(plan.engine.sizes.sum())
+        self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
         self.standard, moments = self._standard()
         self.class_weight = self._class_weight(moments)
         objective = self.learner.objective
@@ -134,7 +148,7 @@ class Session:
         return Start(tuple(self.fed.names), self._config(seed), planned_rounds(self.plan.algorithm), len(self.history))
 
     def run(self, start: Snapshot | None, show: Progress) -> None:
-        """Do round after round until the algorithm ends, it diverges, the time is up or the user presses Ctrl-C."""
+        """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed."""
         began, limit = time.perf_counter(), self.plan.max_seconds
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
@@ -144,6 +158,9 @@ class Session:
                         break
                     if self._diverged():
                         self.stopped = "diverged"
+                        break
+                    if self._converged():
+                        self.stopped = CONVERGED
                         break
                     if limit is not None and time.perf_counter() - began > limit:
                         self.stopped = "max_seconds"
@@ -227,6 +244,18 @@ class Session:
         kind = evaluated_loss if settings.evaluate_every else noted_loss
         return not settings.keep_going and growth(self.history, kind) is not None
 
+    def _converged(self) -> bool:
+        """Whether further rounds would change nothing; asked in the last stage only, others have to come to their end.
+
+        Rounds that are left by the algorithm's plan and by the round that it counts itself agree in its last stage.
+        """
+        algorithm, at = self.plan.algorithm, self.at
+        rounds = rounds_in(to_dict(algorithm))
+        if self.plan.settings.until != "converged" or rounds is None or at is None:
+            return False
+        left = planned_rounds(algorithm) - len(self.history)
+        return 0 < left == rounds - at.round and converged(self.history)
+
     # ---- saving
 
     def _end_round(self, row: Round) -> None:
@@ -267,7 +296,7 @@ class Session:
         found = self._evaluate(at)
         if self.history:
             self._evaluate_into(self.history[-1], at)
-        metrics = {**found.metrics, **({} if self.stopped else self._oracle_error(at))}
+        metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at))}
         own = served_by(plan.algorithm) in ("own", "points")
         fits = Fits() if own else model_fits(self.fed, at)
         return Run(

@@ -24,6 +24,7 @@ from corymb.settings import did_you_mean, require
 
 EngineName = Literal["vectorised", "loop"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
+Until = Literal["rounds", "converged"]
 Memory = int | Literal["auto"]
 
 
@@ -58,6 +59,8 @@ class RunSettings:
     metric: str | None = None
     """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
+    until: Until = "rounds"
+    """When a run ends: after all its `rounds`, or before that where nothing changes any more (`converged`)."""
     keep_going: bool = False
     """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 

@@ -100,6 +100,9 @@ CASES = {
     ),
     "FedProx": Case(FedProx(mu=0.5, rounds=3, local=LINE)),
     "Alone": Case(Alone(rounds=3, local=LINE), remembers=True),
+    "Alone, the best kept": Case(
+        Alone(rounds=3, local=Descent(lr=50.0, steps=2, safe=True), keep="best"), remembers=True
+    ),
     "Oracle": Case(Oracle(groups=TRUTH, inner=FedAvg(rounds=3, local=LINE))),
     "Oracle, IFCA inside": Case(Oracle(groups=TRUTH, inner=IFCA(k=2, rounds=2, local=LINE, saving=Saving()))),
     "one-shot": Case(OneShot(k=2, inner=FedAvg(rounds=2, local=LINE))),

@@ -73,6 +73,7 @@ def mnist_digits(seed: int = 0, *, p: float = 0.0, side: int = 28, per_class: in
 
     `side` 14 halves the pictures' sides by means of 2 x 2 pixels; `per_class` takes so many of each digit.
     """
+    _check_pictures(side, per_class)
     x, y, x_test, y_test = sources.MNIST.load()
     return _pictures("mnist-digits", (x, y), (x_test, y_test), 10, tuple("0123456789"), seed, p, side, per_class)
 
@@ -82,10 +83,16 @@ def mnist_rotation_points(
 ) -> FederatedDataset:
     """Every MNIST picture of one digit, turned by 0, 90, 180 and 270 degrees: clusters by turn, four clients."""
     require(0 <= digit <= 9, f"digit={digit}: wanted 0 to 9.")
+    _check_pictures(side, per_class)
     x, y, x_test, y_test = sources.MNIST.load()
     turned = [_turned(images[labels == digit]) for images, labels in ((x, y), (x_test, y_test))]
     classes = tuple(f"{90 * quarters}°" for quarters in range(4))
     return _pictures("mnist-rotation-points", turned[0], turned[1], 4, classes, seed, p, side, per_class)
+
+
+def _check_pictures(side: int, per_class: int | None) -> None:
+    require(side in (14, 28), f"side={side}: pictures are 28 pixels wide, or 14 of twice the size.")
+    require(per_class is None or per_class >= 1, f"per_class={per_class}: wanted 1 or more.")
 
 
 def _turned(images: Array) -> tuple[Array, Array]:
@@ -104,8 +111,6 @@ def _pictures(
     side: int,
     per_class: int | None,
 ) -> FederatedDataset:
-    require(side in (14, 28), f"side={side}: pictures are 28 pixels wide, or 14 of twice the size.")
-    require(per_class is None or per_class >= 1, f"per_class={per_class}: wanted 1 or more.")
     streams = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2)]
 
     def part(images: Array, cluster: Array, most: int | None, rng: Generator) -> Ragged:

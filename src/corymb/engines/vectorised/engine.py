@@ -28,6 +28,7 @@ from corymb.trees import as_tensors, flatten, nbytes, unflatten
 log = logging.getLogger(__name__)
 CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothing
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
+LIGHT = 1024  # so many further numbers of padding cost less than another chunk
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
 Errors = list[tuple[int, Exception]]
 
@@ -140,7 +141,8 @@ class VectorisedEngine:
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
         first = int(sizes[0])
-        n = int((sizes <= max(UNEVEN * first, first + 8)).sum())
+        light = max(8, LIGHT // max(1, self.host.examples["train"].x[:1].numel()))
+        n = int((sizes <= max(UNEVEN * first, first + light)).sum())
         low, high = 1, n  # the need grows with the number: bisect
         while low < high:
             middle = (low + high + 1) // 2

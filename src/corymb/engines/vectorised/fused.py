@@ -21,8 +21,13 @@ from corymb.local.reference import training_losses, weighted_mean
 from corymb.trees import Params
 
 
-def fused_step(objective: Objective, params: Params, on: Examples, draws: Draws, lr: float) -> None:
-    """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients."""
+def fused_step(
+    objective: Objective, params: Params, on: Examples, draws: Draws, lr: float, part: Tensor | None = None
+) -> None:
+    """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients.
+
+    `part` is the part of the step that each client takes, where that is not all of it.
+    """
     with torch.enable_grad():
         token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that the first layer has a backward
 
@@ -31,7 +36,8 @@ def fused_step(objective: Objective, params: Params, on: Examples, draws: Draws,
                 values = training_losses(objective, one, examples, draws.of(drawn))
             return weighted_mean(values, examples.weight)
 
-        vmap(mean_loss)(params, on, draws.tensors).sum().backward()
+        losses = vmap(mean_loss)(params, on, draws.tensors)
+        (losses.sum() if part is None else part @ losses).backward()  # a part of the loss has that part of the gradient
 
 
 class _Linears(TorchFunctionMode):

@@ -24,6 +24,7 @@ from corymb.core.objective import Draws
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
+from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
 from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses, weighted_mean
 from corymb.trees import Params, take
@@ -125,11 +126,16 @@ class Kernels:
             ]
             return _stacked(rows)
         params = {n: p.contiguous().clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
+        part = None
+        if how.safe:
+            places = Batches.sample(how, on.weight, key)
+            some, same = on if places is None else _rows(on, places, None), Draws(key, 0, places)
+            part = step_part(how, lambda at: _gradients(objective, at, some, same), params, clients=len(on.weight))
         if name == "fused":
             for batch, _, draws in _batches(on, key, how):
-                fused_step(objective, params, batch, draws, how.lr)
+                fused_step(objective, params, batch, draws, how.lr, part)
             return params
-        stepper = Stepper(how, list(params.values()), stacked=True)
+        stepper = Stepper(how, list(params.values()), part, stacked=True)
         for batch, active, draws in _batches(on, key, how):
             stepper.step(list(_gradients(objective, params, batch, draws).values()), active)
         return params

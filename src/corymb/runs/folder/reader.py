@@ -28,7 +28,7 @@ from corymb.runs.folder.layout import (
     SNAPSHOT,
     STANDARD,
 )
-from corymb.runs.history import Round
+from corymb.runs.history import ENDED, Round
 from corymb.runs.standardise import Standard
 from corymb.settings import InvalidInput, first_line, require
 from corymb.wire import WireError, unpack
@@ -59,7 +59,7 @@ def is_finished(folder: str | Path) -> bool:
     """Whether the run in a folder came to its end."""
     try:
         result = json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
-        return not result["about"]["stopped"]
+        return result["about"]["stopped"] in ENDED
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -28,6 +28,8 @@ HOWS = {
     "batches": Descent(lr=0.05, steps=3, batch=3),
     "adam": Descent(lr=0.02, epochs=2, batch=5, optimiser="adam"),
     "proximal": Descent(lr=0.05, epochs=2, batch=5, proximal=0.5, weight_decay=0.1),
+    "safe": Descent(lr=100.0, steps=2, safe=True),
+    "safe batches": Descent(lr=100.0, epochs=2, batch=5, momentum=0.5, safe=True),
 }
 
 
