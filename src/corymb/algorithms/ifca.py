@@ -80,6 +80,11 @@ class IFCA:
         outer = wrapped(self)
         return self.rounds if outer is None else planned_rounds(outer)
 
+    @property
+    def ends_early(self) -> bool:
+        """The search for k takes as long as it takes."""
+        return self.k == "auto"
+
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Algorithm 2; where `restarts`, `init` or k = "auto" ask for more, inside the wrappers that do it."""
         if (outer := wrapped(self)) is not None:

@@ -43,6 +43,11 @@ class LocalKMeans:
         return planned_rounds(self._finder) + 1 if self.k == "auto" else 1
 
     @property
+    def ends_early(self) -> bool:
+        """The search for k takes as long as it takes."""
+        return self.k == "auto"
+
+    @property
     def _finder(self) -> MergeByEvidence:
         return MergeByEvidence(alone=self.alone, work=Work(local=rounds_of(self.alone)))
 

@@ -52,6 +52,11 @@ class OneShot:
         return (planned_rounds(self._finder) if self.k == "auto" else 1) + planned_rounds(self.inner)
 
     @property
+    def ends_early(self) -> bool:
+        """The search for k takes as long as it takes."""
+        return self.k == "auto"
+
+    @property
     def _finder(self) -> MergeByEvidence:
         return MergeByEvidence(alone=self.alone, work=Work(local=rounds_of(self.alone)))
 

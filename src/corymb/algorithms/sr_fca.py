@@ -124,6 +124,11 @@ class SRFCA:
         return first + sum(rounds for _, rounds, _ in self._plan) + (planned_rounds(self.finish) if self.finish else 0)
 
     @property
+    def ends_early(self) -> bool:
+        """The search for clusters takes as long as it takes."""
+        return self.threshold == "auto"
+
+    @property
     def _finder(self) -> MergeByEvidence:
         return MergeByEvidence(alone=self.alone, work=Work(local=self.local), participants=self.participants)
 
@@ -174,7 +179,7 @@ class SRFCA:
         known = measure.known(own.clients, own.value)
         members, distances = known.clients, measure.between_clients(known.value)
         if self.threshold == "auto":
-            threshold, notes = torch.nan, dict[str, Any]()
+            threshold, notes = 0.0, dict[str, Any]()
             labels, k = _completed(members.pick(at.carry["found"]), distances), count(part_of(at.carry, "omega"))
         else:
             threshold, notes = settle_threshold(
@@ -189,7 +194,7 @@ class SRFCA:
         carry = {
             "members": members.ids,
             "known": known.value,
-            "threshold": torch.tensor(threshold, dtype=torch.float64),
+            **({} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}),
             **prefixed("omega", part_of(at.carry, "omega")),
         }
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
@@ -216,7 +221,7 @@ class SRFCA:
     def _refine(self, fed: Federation, at: Snapshot) -> Snapshot:
         """RECLUSTER and MERGE, after one question to all clients."""
         measure, models = measure_named(self.distance), part_of(at.carry, "omega")
-        members, threshold = Cohort(fed, at.carry["members"]), float(at.carry["threshold"])
+        members, threshold = Cohort(fed, at.carry["members"]), float(at.carry.get("threshold", 0.0))
         fit = measure.fit(members, models)
         here = members.pick(fit.clients.mask)
         known, before = at.carry["known"].cpu()[here][:, here], fit.clients.pick(at.labels)

@@ -89,3 +89,8 @@ def planned_rounds(algorithm: Algorithm) -> int:
     """How many snapshots a whole run yields at most: its `rounds`, unless the algorithm counts them itself."""
     own: int | None = getattr(algorithm, "planned_rounds", None)
     return algorithm.rounds if own is None else own  # type: ignore[attr-defined]
+
+
+def ends_early(algorithm: Algorithm) -> bool:
+    """Whether a run may end before the rounds that it plans, as a search does when it has found what it looks for."""
+    return bool(getattr(algorithm, "ends_early", False))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from corymb.core.driver import drive
 from corymb.core.federation import Federation, Ledger, TooFewReplies
-from corymb.core.snapshot import Snapshot, planned_rounds
+from corymb.core.snapshot import Snapshot, ends_early, planned_rounds
 from corymb.data.schema import DataSchema
 from corymb.engines import Placement
 from corymb.evaluate import Evaluation, score, trivial_prediction
@@ -253,6 +253,8 @@ class Session:
         rounds = rounds_in(to_dict(algorithm))
         if self.plan.settings.until != "converged" or rounds is None or at is None:
             return False
+        if ends_early(algorithm):  # how many stages' rounds are left is not known: those that end in `rounds` are last
+            return at.stage.endswith("rounds") and at.round < rounds and converged(self.history)
         left = planned_rounds(algorithm) - len(self.history)
         return 0 < left == rounds - at.round and converged(self.history)
 

@@ -142,7 +142,6 @@ CASES = {
     "FedSoft": Case(FedSoft(k=2, rounds=4, local=LINE)),
     "CFL": Case(CFL(settled=5.0, apart=0.01, rounds=4, local=LINE), remembers=True, publishes=True),
     "local k-means": Case(LocalKMeans(k=2)),
-    "local k-means, any number": Case(LocalKMeans(k="auto", alone=BATCHES), "classes"),
     "SR-FCA": Case(
         SRFCA(threshold="gap", refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True
     ),

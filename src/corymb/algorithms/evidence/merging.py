@@ -55,6 +55,7 @@ class MergeByEvidence:
     """The most often that models are weighed."""
 
     serve = serve_assigned
+    ends_early = True
 
     @property
     def planned_rounds(self) -> int:

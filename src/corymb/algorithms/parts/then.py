@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from corymb.algorithms.parts.scoring import score_of
 from corymb.core.client import ClientFn, Served
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
+from corymb.core.snapshot import Algorithm, Snapshot, ends_early, planned_rounds
 from corymb.settings import require
 from corymb.trees import Params
 
@@ -58,6 +58,11 @@ class Then:
     def keeps_memory(self) -> bool:
         """Whether either of them does."""
         return any(keeps_memory(algorithm) for algorithm in (self.first, self.second))
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether either of them may."""
+        return ends_early(self.first) or ends_early(self.second)
 
     @property
     def planned_rounds(self) -> int:

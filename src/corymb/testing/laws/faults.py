@@ -13,12 +13,13 @@ from corymb.algorithms import IFCA, FedAvg
 from corymb.core.client import ClientFn
 from corymb.core.driver import drive
 from corymb.core.federation import ClientsFailed, Federation, Replies, TooFewReplies
-from corymb.core.snapshot import Snapshot, planned_rounds
+from corymb.core.snapshot import Snapshot
 from corymb.testing import bad_clients as clients
 from corymb.testing.assertions import CLOSE, collected_warnings, expect_error, farthest
 from corymb.testing.bad_clients import MODELS, NAN, N, bad_federation, good_ids
 from corymb.testing.cases import CASES, Case
 from corymb.testing.engines import DOUBLE, AnyEngine, engine_maker, engine_of, federation, in_one_process, sabotaged
+from corymb.testing.laws.algorithms import check_number
 from corymb.trees import leaves, nbytes, take
 
 
@@ -143,7 +144,7 @@ def check_bad_client_ends_no_run(case: Case, engine: AnyEngine, *, labelled: boo
     """No algorithm ends over a bad client; `labelled`: it has a label though its replies never count."""
     fed = spoilt_federation(case, engine, [0], clients.INF)
     snapshots: list[Snapshot] = list(drive(case.algorithm, fed, seed=3))
-    assert len(snapshots) == planned_rounds(case.algorithm)
+    check_number(case, len(snapshots))
     assert {entry["client"] for entry in fed.ledger.rejected} <= {"client-0"}
     assert all(torch.isfinite(value).all() for at in snapshots for value in leaves(at.models))
     if not labelled:
