@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
+from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.words import not_scored
 from corymb.runs.history import CONVERGED, divergence, readable
@@ -62,6 +63,8 @@ def show_run(run: Run, folder: Path | None) -> None:
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
     console.print(f"{ledger.rounds} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
+    if evidence := notes_of(run).get("evidence"):
+        console.print(str(evidence), highlight=False)
     if grew := divergence(run.history, run.config):
         console.print(f"Diverging: {escape(grew)}.", style="bold", highlight=False)
     if run.not_scored:
@@ -107,6 +110,6 @@ def advice(run: Run, folder: Path | None) -> list[str]:
     baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
     if entry is None or entry.role != "global":
         lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} {baseline}{own}")
-    if run.config.get("restarts") == 1:
+    if run.config.get("restarts") == 1 and run.config.get("k") != "auto":
         lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

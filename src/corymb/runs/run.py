@@ -261,6 +261,12 @@ class Run:
             raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
         return self.objective
 
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What held-out examples said of the clusters, where they were found by evidence; see docs/explanation."""
+        found = [row["notes"] for row in self.history if "gain_by_cluster" in row["notes"]]
+        return dict(found[-1]) if found else {}
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the command line prints."""
         ledger = {name: getattr(self.ledger, name) for name in ("bytes_down", "bytes_up", "rounds")}
@@ -275,6 +281,7 @@ class Run:
             "config": self.config,
             "seed": self.seed,
             **({"stopped": self.stopped} if self.stopped else {}),
+            **({"evidence": self.evidence} if self.evidence else {}),
         }
         return {name: plain(value) for name, value in result.items()}
 

@@ -170,7 +170,7 @@ def test_clusters_must_beat_one_model_surely_and_by_enough() -> None:
         ({}, "2 clusters: held-out loss 0.300, with one model 0.700 (gain 0.400 ± 0.020, 100% of clients gain)."),
         ({"loss_of_clusters": 0.66}, "One model: 2 clusters were tried, but do not pay"),
         (
-            {"clusters": [NONE], "doubtful": Difference(0.01, 0.005, 0.1, 0.05, 40, 0.5)},
+            {"clusters": [NONE], "widest": Difference(0.01, 0.005, 0.1, 0.05, 40, 0.5)},
             "no two groups of clients were found that need different ones. A difference of 8% would have been seen.",
         ),
     ],

@@ -33,6 +33,8 @@ class Evidence(NamedTuple):
     """Of the pairs that were kept apart, the one least surely so: how much worse the merger was."""
     doubtful: Difference | None
     """Of the pairs that were merged, the one that came nearest to being kept apart."""
+    widest: Difference | None = None
+    """Of the pairs that were merged, the one of the most clients."""
 
     @property
     def share(self) -> float:
@@ -55,8 +57,8 @@ class Evidence(NamedTuple):
     @property
     def visible(self) -> float:
         """The least difference between two groups, as a share of the loss, that these clients would have shown."""
-        compared = self.overall if self.guarded else self.doubtful
-        if compared is None or not compared.size:
+        compared = self.overall if self.guarded else self.widest
+        if compared is None or not compared.mean:
             return float("nan")
         return SEEN * compared.error * abs(compared.size / compared.mean)
 

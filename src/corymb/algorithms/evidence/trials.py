@@ -59,6 +59,8 @@ class Trials:
     """Of the pairs kept apart, the one least surely so."""
     doubtful: Difference | None = None
     """Of the pairs merged, the one that came nearest to being kept apart."""
+    widest: Difference | None = None
+    """Of the pairs merged, the last one of the most clients."""
 
     def to_carry(self) -> dict[str, Tensor]:
         """As tensors."""
@@ -77,13 +79,14 @@ class Trials:
         numbers |= {name: Difference.of(carry[name].tolist()) for name in SEEN if name in carry}
         return Trials(**numbers, pairs=pairs, apart=carry["apart"].cpu().bool(), one=one, mergers=mergers)
 
-    def seeing(self, verdict: str, found: Difference) -> Trials:
-        """With a verdict remembered, if it is the least sure of its kind."""
+    def seeing(self, verdict: str, found: Difference, both: Difference) -> Trials:
+        """With a verdict remembered, if it is the least sure of its kind, or of the most clients."""
         if verdict == "apart" and (self.nearest is None or found.p > self.nearest.p):
             return replace(self, nearest=found)
-        if verdict == "merge" and (self.doubtful is None or found.p < self.doubtful.p):
-            return replace(self, doubtful=found)
-        return self
+        if verdict != "merge":
+            return self
+        most = self if self.widest and both.clients < self.widest.clients else replace(self, widest=both)
+        return replace(most, doubtful=found) if self.doubtful is None or found.p < self.doubtful.p else most
 
     def of_clusters(self, k: int) -> Tensor:
         """k: the place of the pair that each cluster is in, -1 for none."""
@@ -116,7 +119,7 @@ class Trials:
 
 
 NUMBERS = ("groups", "looks", "skewed", "splits", "before_split")
-SEEN = ("nearest", "doubtful")
+SEEN = ("nearest", "doubtful", "widest")
 
 
 class Said(NamedTuple):
@@ -197,6 +200,7 @@ class Said(NamedTuple):
             skewed=self.skewed,
             nearest=trials.nearest,
             doubtful=trials.doubtful,
+            widest=trials.widest,
         )
 
     def _own(self, said: Compared) -> float:
@@ -223,9 +227,9 @@ def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool, only: Tensor 
     """
     verdicts = []
     for place, pair in enumerate(trials.pairs):
-        verdict, found = _verdict(said, said.k + place, pair, last=last)
+        verdict, found, both = _verdict(said, said.k + place, pair, last=last)
         verdicts.append(verdict)
-        trials = trials.seeing(verdict, found)
+        trials = trials.seeing(verdict, found, both)
     alive = _alive(said, [pair for pair, verdict in zip(trials.pairs, verdicts, strict=True) if verdict == "merge"])
     if only is not None:
         alive[~torch.isin(torch.arange(said.k), only)] = True
@@ -260,8 +264,8 @@ def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool, only: Tensor 
     return Decided(at, trials, _renumbered(said, became, columns), merged)
 
 
-def _verdict(said: Said, merger: int, pair: Pair, *, last: bool) -> tuple[str, Difference]:
-    """Whether to merge a pair, keep it apart or try again, and the difference that says so."""
+def _verdict(said: Said, merger: int, pair: Pair, *, last: bool) -> tuple[str, Difference, Difference]:
+    """Whether to merge a pair, keep it apart or try again; the difference that says so, and that of both together."""
     a, b = said.members(pair.a), said.members(pair.b)
     sides = [said.compare(side, merger, said.label) for side in (a, b)]
     both = said.compare(a | b, merger, said.label)
@@ -271,10 +275,10 @@ def _verdict(said: Said, merger: int, pair: Pair, *, last: bool) -> tuple[str, D
         apart = both.size > LASTS or any(w and d.size > LARGE for w, d in zip(worse, sides, strict=True))
     found = min((both, *sides), key=lambda d: d.p)
     if not apart:
-        return "merge", found
+        return "merge", found, both
     evident = [d.p < CERTAIN and d.size > (LARGE if said.skewed else 2 * MATTERS) for d in (both, *sides)]
     plain = evident[0] or (not said.skewed and any(evident))
-    return "apart" if plain or pair.tried + 1 >= TRIES or last else "again", found
+    return "apart" if plain or pair.tried + 1 >= TRIES or last else "again", found, both
 
 
 def _partner(pairs: tuple[Pair, ...], cluster: int) -> tuple[int, int]:
