@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,9 +42,11 @@ class Copy:
         assert found, mark
         file.write_text(head + textwrap.indent(text, indent) + found + tail)
 
-    def corymb(self, *words):
+    def corymb(self, *lines):
+        """Give commands one after the other, in one process of their own; what they print."""
         environment = {**os.environ, "PYTHONPATH": str(self.folder / "src"), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "corymb", *words]
+        code = "import sys; from corymb.cli.app import main\nfor line in {}: main(line) and sys.exit(1)"
+        command = [sys.executable, "-c", code.format([shlex.split(line) for line in lines])]
         done = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -68,10 +71,9 @@ def test_a_report_section_is_one_file(tmp_path, monkeypatch):
 def test_a_run_option_is_one_field(tmp_path):
     copy = Copy(tmp_path)
     copy.insert("runs/settings.py", "    def __post_init__", recipe("Add a run option") + "\n", "    ")
-    help_text = copy.corymb("run", "--help")
+    help_text = copy.corymb("run --help", "run digits-iid fedavg --rounds 1 --patience 5 --out first -q")
     assert "--patience" in help_text
     assert "Rounds without improvement" in help_text
-    copy.corymb("run", "digits-iid", "fedavg", "--rounds", "1", "--patience", "5", "--out", "first", "-q")
     assert tomllib.loads((tmp_path / "first" / "config.toml").read_text())["patience"] == 5
 
 
@@ -82,9 +84,12 @@ def test_an_algorithm_is_one_file_and_one_line(tmp_path):
     imported = "from corymb.algorithms.slow_average import SlowAverage\n"
     copy.insert(catalogue, "from corymb.algorithms.sr_fca", imported)
     copy.insert(catalogue, '        "oracle": Entry(', recipe("Add an algorithm", fence="text"), "        ")
-    assert "slow-average" in copy.corymb("list", "algorithms")
-    copy.corymb("run", "digits-iid", "slow-average", "--rounds", "2", "--step", "0.9", "--out", "first", "-q")
-    copy.corymb("report", "first", "--format", "md")
+    printed = copy.corymb(
+        "list algorithms",
+        "run digits-iid slow-average --rounds 2 --step 0.9 --out first -q",
+        "report first --format md",
+    )
+    assert re.search(r"slow-average\s", printed)
     assert (tmp_path / "first" / "report.md").read_text().startswith("# Slow average on digits-iid")
 
 

@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import pytest
+
 from corymb.algorithms import IFCA, FedAvg
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
@@ -30,17 +32,19 @@ def found(seed: int, restarts: int) -> float:
     return adjusted_rand_index(last(drive(algorithm, federation(data), seed=seed)).labels, data.truth)
 
 
-def test_all_clusters_are_found_with_restarts():
-    scores = [found(seed, restarts=5) for seed in range(10)]
-    assert sum(score == 1.0 for score in scores) >= 9, scores
+@pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=pytest.mark.paper)])
+def test_all_clusters_are_found_with_restarts(seeds):
+    scores = [found(seed, restarts=5) for seed in range(seeds)]
+    assert sum(score == 1.0 for score in scores) >= 0.9 * seeds, scores
 
 
-def test_one_model_a_cluster_beats_one_for_all():
-    """Forty rounds each, by more than five points of test accuracy; the fewer the rounds, the larger the lead."""
+@pytest.mark.parametrize("rounds", [10, pytest.param(40, marks=pytest.mark.paper)])
+def test_one_model_a_cluster_beats_one_for_all(rounds):
+    """As many rounds each, by more than five points of test accuracy; the fewer the rounds, the larger the lead."""
     seed = 1
     fed = federation(digits(seed))
-    one = FedAvg(rounds=40, local=LOCAL)
-    many = IFCA(k=4, rounds=40, local=LOCAL)
+    one = FedAvg(rounds=rounds, local=LOCAL)
+    many = IFCA(k=4, rounds=rounds, local=LOCAL)
     accuracy = {
         type(algorithm).__name__: evaluate(fed, algorithm, last(drive(algorithm, fed, seed=seed)))["test_accuracy"]
         for algorithm in (one, many)

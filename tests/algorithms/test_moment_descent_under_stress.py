@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,16 +25,24 @@ def stress():
         yield module
 
 
+@pytest.fixture
+def smaller(stress, monkeypatch):
+    """The cases with fewer clients and features."""
+    for name, case in stress.CASES.items():
+        monkeypatch.setitem(stress.CASES, name, replace(case, n=min(case.n, 80), d=min(case.d, 10)))
+    return stress
+
+
 @pytest.mark.parametrize("case", ["condition 100", "start of norm 100"])
-def test_what_whitening_and_patience_cure(stress, case):
-    row = stress.cell(case, 0)
-    assert row["ratio"] <= stress.RIGHT
+def test_what_whitening_and_patience_cure(smaller, case):
+    row = smaller.cell(case, 0)
+    assert row["ratio"] <= smaller.RIGHT
     assert row["said"] == []
 
 
 @pytest.mark.parametrize("case", ["3 clusters, 2 asked", "1 cluster, 2 asked", "separation 0.07"])
-def test_what_cannot_be_right_is_said(stress, case):
-    row = stress.cell(case, 0)
+def test_what_cannot_be_right_is_said(smaller, case):
+    row = smaller.cell(case, 0)
     assert row["said"]
 
 

@@ -11,7 +11,7 @@ from tests.runs import small
 def test_the_csv_that_the_user_came_with_is_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic", rows=40)
-    assert main(shlex.split("run clinic ifca --k 2 --label outcome --restarts 3 -q --json --out run")) == 0
+    assert main(shlex.split("run clinic ifca --k 2 --label outcome --restarts 3 --rounds 10 -q --json --out run")) == 0
     labels = json.loads(capsys.readouterr().out)["labels"]
     assert main(shlex.split("assign run clinic/hospital-3.csv --json")) == 0
     assert json.loads(capsys.readouterr().out)["cluster"] == labels["hospital-3"]
@@ -30,7 +30,7 @@ def test_numbers_are_assigned_from_a_table_too(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     x, y, client = small.prices(clients=4)
     data = corymb.FederatedDataset.from_arrays(x, y, client, standardise=True, feature_names=("area", "distance"))
-    corymb.fit(corymb.configure("ifca", data, k=2, restarts=2), data).save("run")
+    corymb.fit(corymb.configure("ifca", data, k=2, restarts=2, rounds=10), data).save("run")
     rows = "".join(f"{d},{a},{p}\n" for (a, d), p in zip(x[:20], y[:20], strict=True))
     (tmp_path / "new.csv").write_text(f"distance,area,label\n{rows}")
     assert main(["assign", "run", "new.csv"]) == 0

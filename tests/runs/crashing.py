@@ -1,13 +1,16 @@
 """Runs that are cut short: a forked child ends itself at a chosen write, fsync, rename or removal, or is killed."""
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
 import traceback
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -45,6 +48,8 @@ def algorithm(name: str, rounds: int = 2) -> Algorithm:
         "k": 2,
         "min_panel": 2,
         "anchors": 4,
+        "iterations": 2,
+        "subspace_steps": 2,
         "inner": short,
         "then": short,
     }
@@ -109,6 +114,43 @@ def crashed(name: str, folder: Path, point: int, rounds: int = 2, **options) -> 
     code = ended(forked(work))
     assert code in (0, CRASHED), f"the child failed at point {point}"
     return code == CRASHED
+
+
+def left_behind(name: str, folder: Path, copies: Path) -> tuple[int, list[Path]]:
+    """How many operations of the store a run has, and each folder that a crash at one of them would leave.
+
+    A crash at an operation leaves what the operations before it did, and of a write the first half. Operations before
+    which nothing changed (a sync, say) leave the same, of which there is one copy.
+    """
+    originals = {name: getattr(os, name) for name in OPERATIONS}
+    seen: dict[str, Path] = {}
+    points = 0
+
+    def keep():
+        copy = copies / str(points)
+        if folder.exists():
+            shutil.copytree(folder, copy)
+        files = sorted(path for path in copy.rglob("*") if path.is_file())
+        content = [[str(path.relative_to(copy)), hashlib.sha256(path.read_bytes()).hexdigest()] for path in files]
+        seen.setdefault(json.dumps([folder.exists(), content]), copy)
+
+    def patched(name):
+        def operation(*args, **options):
+            nonlocal points
+            points += 1
+            if name != "write":
+                keep()
+                return originals[name](*args, **options)
+            handle, whole = args[0], bytes(args[1])
+            done = originals["write"](handle, whole[: len(whole) // 2])
+            keep()
+            return done + originals["write"](handle, whole[done:])
+
+        return operation
+
+    with mock.patch.multiple(os, **{name: patched(name) for name in OPERATIONS}):
+        fit(name, out=folder)
+    return points, list(seen.values())
 
 
 def killed(name: str, folder: Path, after: float, rounds: int, **options) -> bool:

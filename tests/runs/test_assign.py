@@ -48,7 +48,7 @@ def run(images):
         test=0.4,
         truth=np.arange(48) // 12,
     )
-    run = corymb.fit(configure("ifca", data, k=4, restarts=2), data, threads=1, evaluate_every=0)
+    run = corymb.fit(configure("ifca", data, k=4, restarts=2, rounds=20), data, threads=1, evaluate_every=0)
     assert run.metrics["ari"] == 1.0
     return run
 
@@ -133,10 +133,8 @@ def test_what_cannot_be_assigned_is_refused(x, y, line, run):
 
 def test_regression_in_raw_units():
     x, y, client = small.prices(clients=12, rows=60)
-    run = corymb.fit(
-        configure("ifca", data := corymb.FederatedDataset.from_arrays(x, y, client, standardise=True), k=2, restarts=3),
-        data,
-    )
+    data = corymb.FederatedDataset.from_arrays(x, y, client, standardise=True)
+    run = corymb.fit(configure("ifca", data, k=2, restarts=3, rounds=15), data, evaluate_every=0)
     new = small.prices(clients=40, rows=5, seed=9)
     answers = [run.assign(new[0][new[2] == c], new[1][new[2] == c]) for c in range(40)]
     assert len({answer.nearest for answer in answers[::2]}) == len({answer.nearest for answer in answers[1::2]}) == 1

@@ -265,11 +265,20 @@ def test_a_failed_beginning_leaves_no_folder(here, capsys):
     assert not list((here / "runs").iterdir())
 
 
+LONGER = "digits fedavg --rounds 30 --threads 1 --evaluate_every 0"
+
+
+@pytest.fixture(scope="module")
+def unasked(tmp_path_factory):
+    """The folder of the longer run that nobody asked to stop."""
+    folder = tmp_path_factory.mktemp("unasked") / "whole"
+    assert main([*shlex.split(f"run {LONGER} -q --out"), str(folder)]) == 0
+    return folder
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(number, here, capsys):
-    line = "digits fedavg --rounds 30 --threads 1 --evaluate_every 0"
-    want = run_json(f"run {line} -q --json --out whole", capsys)
-    command = [*COMMAND, "run", *line.split(), "--out", "run"]
+def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(number, here, unasked, capsys):
+    command = [*COMMAND, "run", *LONGER.split(), "--out", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         for _ in range(3):
             process.stderr.readline()
@@ -280,10 +289,10 @@ def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(number, here, c
     assert main(["resume", "run", "--json", "-q"]) == 0
     got = json.loads(capsys.readouterr().out)
     assert "stopped" not in got
-    assert got["labels"] == want["labels"]
-    assert got["metrics"] == want["metrics"]
-    models = [corymb.Run.load(folder).models for folder in ("run", "whole")]
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    run, want = (corymb.Run.load(folder) for folder in ("run", unasked))
+    assert got["labels"] == want.labels
+    assert got["metrics"] == want.metrics
+    assert all(torch.equal(run.models[name], want.models[name]) for name in want.models)
 
 
 def test_max_seconds_stops_and_the_rest_can_follow(here, capsys):
