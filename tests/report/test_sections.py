@@ -40,7 +40,7 @@ def test_what_algorithms_leave_in_their_notes_is_drawn():
     assert figure.data[0]["x"] == [0.2, 0.4, 0.3]
     assert figure.data[0]["error_x"]["array"] == [0.1, 0.2, 0.05]
     assert figure.data[0]["y"][-1] == "all clients"
-    assert "the nearest would lose 12%" in figure.caption
+    assert "sharing a model would make the loss 12% larger" in figure.caption
     assert "most doubtful" not in figure.caption
 
 

@@ -48,12 +48,13 @@ def caption_of(notes: Mapping[str, Any]) -> str:
     if notes["k"] > 1:
         parts.append("Bars are standard errors.")
     if near := notes.get("nearest_pair"):
+        larger = f"{1 + near['size']:.1f} times as large" if near["size"] > 1 else f"{near['size']:.0%} larger"
         parts.append(
-            f"Of the pairs kept apart, the nearest would lose {near['size']:.0%} of the loss by sharing a model "
-            f"(p = {near['p']:.1g}, {near['clients']} clients)."
+            f"For the nearest pair kept apart, sharing a model would make the loss {larger} (p = {near['p']:.1g}, "
+            f"{near['clients']} clients)."
         )
     if doubt := notes.get("doubtful_pair"):
-        parts.append(f"Of the pairs merged, the most doubtful lost {doubt['size']:.0%} (p = {doubt['p']:.1g}).")
+        parts.append(f"For the most doubtful pair merged, it is {doubt['size']:.0%} larger (p = {doubt['p']:.1g}).")
     if notes.get("capped"):
         parts.append("The search ended at its limit: there may be more clusters than needed.")
     if notes.get("label_skew", 0) > 0.05:
