@@ -179,8 +179,8 @@ def resume_run(
         if longer:
             assert before is not None
             assert now is not None
-            whole = ended and len(session.history) == planned_rounds(with_fewer(algorithm, before))
-            check_longer(algorithm, before, now, start if whole else None)
+            early = len(session.history) < planned_rounds(with_fewer(algorithm, before))
+            check_longer(algorithm, before, now, start if ended else None, early=early)
             store.plan_anew(as_toml(with_rounds(config, now)))
         return finish(session, start, watch)
 
