@@ -307,7 +307,7 @@ def table(rows: list[dict[str, Any]], right_below: float) -> Iterator[str]:
     yield "| case | error / oracle's, by seed | right | said | silent failures | said although right |"
     yield "|---|---|---|---|---|---|"
     for name in dict.fromkeys(row["case"] for row in rows):
-        cells = [row for row in rows if row["case"] == name]
+        cells = sorted((row for row in rows if row["case"] == name), key=lambda row: row["seed"])
         right = [row["ratio"] is not None and row["ratio"] <= right_below for row in cells]
         said = [bool(row["said"]) for row in cells]
         ratios = ", ".join("–" if row["ratio"] is None else f"{row['ratio']:.3g}" for row in cells)

@@ -261,7 +261,7 @@ def test_a_call_comes_back_as_it_went():
 
 
 def test_a_reply_comes_back_as_it_went():
-    sums = Sums({"w": torch.ones(2, 3)}, torch.ones(2), torch.tensor([0, 1]), evaluate.Scored(*torch.ones(3, 2)))
+    sums = Sums({"w": torch.ones(2, 3)}, torch.ones(2), torch.tensor([0, 1]), evaluate.Scored(*torch.ones(5, 2)))
     part = Part(torch.tensor([4, 7]), sums, [(5, "is ill")], "site-1", True, "ZeroDivisionError: division by zero")
     got = part_from_bytes(part_to_bytes(part), "site-2")
     assert got.host == "site-2"  # whoever it says it is

@@ -16,7 +16,7 @@ from tests.runs import small
 def test_an_exported_model_predicts_without_the_library(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic")
-    assert main(shlex.split("run clinic ifca --k 2 --label outcome --rounds 3 -q --json --out run")) == 0
+    assert main(shlex.split("run clinic ifca --k 2 --label outcome --model mlp --rounds 3 -q --json --out run")) == 0
     capsys.readouterr()
     assert main(shlex.split("export run --cluster 1")) == 0
     assert capsys.readouterr().out == "run/cluster-1.safetensors\n"

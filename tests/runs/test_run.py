@@ -159,7 +159,7 @@ def test_the_result_is_plain_json(run):
 
 def test_a_run_says_what_it_is(run):
     text = repr(run)
-    assert text.startswith("Run of ifca on arrays with mlp, seed 0")
+    assert text.startswith("Run of ifca on arrays with linear, seed 0")
     assert "test_accuracy" in text
 
 

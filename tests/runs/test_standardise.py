@@ -143,8 +143,8 @@ def test_raw_units_are_learned_and_predicted():
 def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     data = as_dataset(small.arrays(), seed=0)
     algorithm = corymb.FedAvg(rounds=2)
-    raw = fit(algorithm, corymb.FederatedDataset.from_arrays(*small.arrays(), scale="none"))
-    standardised = fit(algorithm, data)
+    raw = fit(algorithm, corymb.FederatedDataset.from_arrays(*small.arrays(), scale="none"), "linear")
+    standardised = fit(algorithm, data, "linear")
     assert standardised.ledger.rounds == raw.ledger.rounds + 3
     d = 2 + 1  # two features and the labels
     # means and sizes, then squares, with a weight each, in float64; then a yes or no

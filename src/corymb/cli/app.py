@@ -210,9 +210,17 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     if isinstance(error, OSError):
         return Exit.FILES, line
     if type(error).__name__ == "TooFewReplies":  # by name: importing its module would import torch
-        hint = " Diverging models cause this: try a smaller --local.lr." if "not finite" in line else ""
-        return Exit.TOO_FEW_REPLIES, f"{line}{'' if line.endswith('.') else '.'}{hint}"
+        return Exit.TOO_FEW_REPLIES, f"{line}{'' if line.endswith('.') else '.'}{_hint(line)}"
     return Exit.BUG, f"{type(error).__name__}: {line} (unexpected; --debug shows where)"
+
+
+def _hint(line: str) -> str:
+    """What to do about replies that were refused for these reasons; empty where there is no telling."""
+    if "not finite" in line:
+        return " Diverging models cause this: try a smaller --local.lr."
+    if "too large" in line:
+        return " Diverging models cause this, or data as large: try a smaller --local.lr, or larger units."
+    return ""
 
 
 if __name__ == "__main__":

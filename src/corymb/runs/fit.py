@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from corymb.core.snapshot import Algorithm, Snapshot, ends_early, planned_rounds
+from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
@@ -179,9 +179,8 @@ def resume_run(
         if longer:
             assert before is not None
             assert now is not None
-            shorter = with_fewer(algorithm, before)
-            whole = ended and (ends_early(shorter) or len(session.history) == planned_rounds(shorter))
-            check_longer(algorithm, before, now, start if whole else None)
+            early = len(session.history) < planned_rounds(with_fewer(algorithm, before))
+            check_longer(algorithm, before, now, start if ended else None, early=early)
             store.plan_anew(as_toml(with_rounds(config, now)))
         return finish(session, start, watch)
 

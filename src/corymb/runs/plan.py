@@ -160,14 +160,15 @@ def with_rounds(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
     return {**settings, name: with_rounds(settings[name], rounds)}
 
 
-def check_longer(algorithm: Algorithm, before: int, now: int, end: Snapshot | None) -> None:
+def check_longer(algorithm: Algorithm, before: int, now: int, end: Snapshot | None, *, early: bool = False) -> None:
     """Refuse to make a run longer whose rounds are not its last ones: further rounds would make it another run.
 
-    `end` is the last snapshot of a run that has ended.
+    `end` is the last snapshot of a run that has ended, `early` where it took fewer rounds than planned: it converged,
+    or a stage before the last was shorter.
     """
     shorter = with_fewer(algorithm, before)
     one_for_one = planned_rounds(algorithm) - planned_rounds(shorter) == now - before
-    ends_there = end is None or (end.round == before and _rounds_come_last(algorithm))
+    ends_there = end is None or ((early or end.round == before) and _rounds_come_last(algorithm))
     require(
         one_for_one and ends_there,
         f"This run cannot go on from {before} to {now} rounds: other stages follow them (restarts, refinements), so "

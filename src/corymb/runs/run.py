@@ -147,7 +147,10 @@ class Run:
 
     @property
     def coefficients(self) -> torch.Tensor:
-        """Of linear models, in the units of the data: k rows, a number for each feature and then the intercept."""
+        """Of linear models, in the units of the data: k rows, a number for each feature and then the intercept.
+
+        Of a feature with a limit (`standard.limit`), they hold within it: beyond, its values grow as a logarithm.
+        """
         form = None if self.objective is None else linear_form(self.objective)
         plain = form is not None and getattr(self.objective, "features", None) is None
         require(plain, "These models have no coefficients of the features: they are not linear in them.")
@@ -155,7 +158,7 @@ class Run:
         theta, d = form.coefficients(self.models).double(), self.schema.size
         slopes, intercept = theta[:, :d], theta[:, d:].sum(1)
         if self.standard is not None:
-            mean, scale, target_mean, target_scale = (value.double().flatten() for value in self.standard)
+            mean, scale, target_mean, target_scale = (value.double().flatten() for value in self.standard[:4])
             slopes = slopes * target_scale / scale
             intercept = target_mean + target_scale * intercept - slopes @ mean
         return torch.cat([slopes, intercept[:, None]], 1)
