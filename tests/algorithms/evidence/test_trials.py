@@ -179,3 +179,15 @@ def test_the_headline_says_what_was_found_and_what_could_not_have_been_seen(
     changes: dict[str, object], words: str
 ) -> None:
     assert words in _evidence(**changes).headline()
+
+
+def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> None:
+    """A cluster of large clients can have the better model for everybody: the others need none of their own."""
+    losses = [[OWN, OWN, 0.6]] * 10 + [[OWN, OWN, 0.6]] * 10
+    told, (_, trials) = said(losses, LABEL, 2), state(2, (), LABEL)
+    found = told.evidence(trials)
+    assert found.single in (0, 1)
+    assert not found.pays
+    assert found.guarded
+    needed = said(_two(0.9)[:10] + _two(0.9)[10:], LABEL, 2)._replace(k=2)
+    assert needed.evidence(trials).pays

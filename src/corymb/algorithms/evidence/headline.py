@@ -18,7 +18,7 @@ class Evidence(NamedTuple):
     """What held-out examples say of the clusters."""
 
     loss_of_one: float
-    """Mean over clients, of the one model."""
+    """Mean over clients, of the best single model."""
     loss_of_clusters: float
     """Mean over clients, each with its cluster's model."""
     overall: Difference
@@ -35,6 +35,8 @@ class Evidence(NamedTuple):
     """Of the pairs that were merged, the one that came nearest to being kept apart."""
     widest: Difference | None = None
     """Of the pairs that were merged, the one of the most clients."""
+    single: int = -1
+    """Whose model is the best single one: that of a cluster, or -1 for the one that was trained for all."""
 
     @property
     def share(self) -> float:

@@ -167,4 +167,6 @@ def _found(at: Snapshot, trials: Trials, said: Said, *, capped: bool) -> Snapsho
     if evidence.pays:
         return at
     one = {name: value.unsqueeze(0) for name, value in trials.one.items()}
+    if evidence.single >= 0:
+        one = take(at.models, slice(evidence.single, evidence.single + 1))
     return replace(at, models=one, labels=torch.where(at.labels < 0, -1, 0))

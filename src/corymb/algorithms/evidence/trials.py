@@ -188,9 +188,13 @@ class Said(NamedTuple):
         return SMALL if len(self.label) >= FEW_CLIENTS else 1
 
     def evidence(self, trials: Trials) -> Evidence:
-        """How much worse the one model is than the clusters'."""
-        one, everybody = self.held.mean.shape[1] - 1, torch.ones(len(self.label), dtype=torch.bool)
-        plain, biased = ((self._own(said), self._one(said)) for said in (self.plain, self.held))
+        """How much worse the best single model is than the clusters': the one for all, or one of the clusters'.
+
+        Of a cluster of large clients and one of small ones, the first may have the better model for everybody.
+        """
+        there, everybody = self.number > 0, torch.ones(len(self.label), dtype=torch.bool)
+        one = int(self.plain.mean[there].mean(0).argmin())
+        plain, biased = ((self._own(said), float(said.mean[there, one].mean())) for said in (self.plain, self.held))
         return Evidence(
             loss_of_one=plain[1],
             loss_of_clusters=plain[0],
@@ -201,6 +205,7 @@ class Said(NamedTuple):
             nearest=trials.nearest,
             doubtful=trials.doubtful,
             widest=trials.widest,
+            single=one if one < self.k else -1,
         )
 
     def _own(self, said: Compared) -> float:
