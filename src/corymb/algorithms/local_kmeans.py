@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from corymb.algorithms.evidence.merging import MergeByEvidence, rounds_of
+from corymb.algorithms.evidence.merging import search
 from corymb.algorithms.parts.starts import by_local_models
 from corymb.algorithms.parts.then import stages
-from corymb.algorithms.parts.work import Work
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -40,22 +39,18 @@ class LocalKMeans:
     @property
     def planned_rounds(self) -> int:
         """One exchange, after those that find k where it is not given."""
-        return planned_rounds(self._finder) + 1 if self.k == "auto" else 1
+        return planned_rounds(search(self.alone)) + 1 if self.k == "auto" else 1
 
     @property
     def ends_early(self) -> bool:
         """The search for k takes as long as it takes."""
         return self.k == "auto"
 
-    @property
-    def _finder(self) -> MergeByEvidence:
-        return MergeByEvidence(alone=self.alone, work=Work(local=rounds_of(self.alone)))
-
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train alone, group, average."""
         if self.k != "auto":
             return by_local_models(fed, self.k, self.alone, start)
-        return stages(fed, start, find=self._finder.run, average=self._average)
+        return stages(fed, start, find=search(self.alone).run, average=self._average)
 
     def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         assert start is not None  # its number of models is the k that was found

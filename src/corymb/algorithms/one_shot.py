@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from corymb.algorithms.evidence.merging import MergeByEvidence, rounds_of
+from corymb.algorithms.evidence.merging import search
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedx import FedX
@@ -23,7 +23,6 @@ from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts.starts import by_local_models
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
-from corymb.algorithms.parts.work import Work
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -49,16 +48,12 @@ class OneShot:
     @property
     def planned_rounds(self) -> int:
         """One exchange, or those that find k, then the inner algorithm's."""
-        return (planned_rounds(self._finder) if self.k == "auto" else 1) + planned_rounds(self.inner)
+        return (planned_rounds(search(self.alone)) if self.k == "auto" else 1) + planned_rounds(self.inner)
 
     @property
     def ends_early(self) -> bool:
         """The search for k takes as long as it takes."""
         return self.k == "auto"
-
-    @property
-    def _finder(self) -> MergeByEvidence:
-        return MergeByEvidence(alone=self.alone, work=Work(local=rounds_of(self.alone)))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Cluster once, then train."""
@@ -66,7 +61,7 @@ class OneShot:
 
     def _cluster(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         if self.k == "auto":
-            return self._finder.run(fed, start)
+            return search(self.alone).run(fed, start)
         return by_local_models(fed, self.k, self.alone, start)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:

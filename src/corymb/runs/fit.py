@@ -123,13 +123,7 @@ def start_run(
 ) -> Run:
     """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
-    rest: dict[str, Any] = {
-        "algorithm": algorithm,
-        "model": model,
-        "data_options": data_options,
-        "max_seconds": max_seconds,
-    }
-    rest |= watch.fields()
+    rest = _asked(algorithm, model, data_options, max_seconds, watch)
     plan = partial(plan_for, data, settings, data_name=data_name, **rest)
     with session_for(plan, settings.threads, store) as session:
         at = None if start is None else placed_snapshot(start, session.plan.placement)
@@ -163,13 +157,7 @@ def resume_run(
         config = {**config, "until": "rounds"}  # whoever asks for rounds gets them
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     settings = replace(settings, keep_going=settings.keep_going or keep_going)
-    rest: dict[str, Any] = {
-        "algorithm": algorithm,
-        "model": model,
-        "data_options": data_options,
-        "max_seconds": max_seconds,
-    }
-    rest |= watch.fields()
+    rest = _asked(algorithm, model, data_options, max_seconds, watch)
     if "refreshed" in config.get("record", {}):  # its features are standardised as those that it began with
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
@@ -183,6 +171,19 @@ def resume_run(
             check_longer(algorithm, before, now, start if ended else None, early=early)
             store.plan_anew(as_toml(with_rounds(config, now)))
         return finish(session, start, watch)
+
+
+def _asked(
+    algorithm: Algorithm, model: Model | None, data_options: DataOptions, max_seconds: float | None, watch: Watch
+) -> dict[str, Any]:
+    """What a plan takes over as it was asked for."""
+    return {
+        "algorithm": algorithm,
+        "model": model,
+        "data_options": data_options,
+        "max_seconds": max_seconds,
+        **watch.fields(),
+    }
 
 
 @contextmanager

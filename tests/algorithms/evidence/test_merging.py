@@ -137,3 +137,13 @@ def test_a_search_goes_on_from_any_snapshot(engine: str) -> None:
         assert len(rest) == len(whole) - place - 1
         if rest:
             same_bits(rest[-1], whole[-1])
+
+
+@pytest.mark.parametrize("clients", [100, 1_000, 1_000_000])
+def test_groups_are_doubled_only_while_there_are_clients_whose_models_are_grouped(clients: int) -> None:
+    groups, groupings = LINES.groups, 1
+    while LINES._more_groups(groups, clients):
+        groups, groupings = 2 * groups, groupings + 1
+        assert groups <= min(clients, 1000) // 2
+    assert groupings <= 5
+    assert planned_rounds(LINES) >= 5 * groupings + 3 * LINES.looks

@@ -60,7 +60,14 @@ class MergeByEvidence:
     @property
     def planned_rounds(self) -> int:
         """At most: most runs take a third of that."""
-        return 3 * (1 + SETTLE_ROUNDS) + SPLITS + (1 + TRAIN_ROUNDS) * self.looks
+        groupings = 1
+        while self._more_groups(self.groups * 2 ** (groupings - 1), MOST_GROUPED):
+            groupings += 1
+        return groupings * (1 + SETTLE_ROUNDS + 1) + SPLITS + (1 + TRAIN_ROUNDS) * self.looks
+
+    def _more_groups(self, groups: int, clients: int) -> bool:
+        """Whether there are clients for twice as many groups, of those whose models are grouped."""
+        return 2 * groups <= min(clients, MOST_GROUPED) // 2
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Group and settle; weigh and train by turns; split; until nothing changes."""
@@ -108,7 +115,7 @@ class MergeByEvidence:
         said = Said.of(replies, at.k)
         trials = replace(trials, looks=trials.looks + 1, skewed=said.skewed)
         at = chosen(at, trials, replies)
-        if trials.looks == 1 and 2 * trials.groups <= len(replies.clients) // 2 and said.all_needed():
+        if trials.looks == 1 and self._more_groups(trials.groups, len(replies.clients)) and said.all_needed():
             return replace(at, stage="group", round=0, carry={"groups": torch.tensor(2 * trials.groups)})
         last = trials.looks >= self.looks
         decided = judge(at, replace(trials, one=Trials.from_carry(at.carry).one), said, last=last)
@@ -150,9 +157,10 @@ class MergeByEvidence:
         return replace(at, stage="train" if pairs else "weigh", round=0)
 
 
-def rounds_of(alone: Descent) -> Descent:
-    """A tenth of what clients do alone: a round's work, for an algorithm that has no rounds of its own."""
-    return replace(alone, steps=max(1, (alone.steps or 10) // 10), epochs=None)
+def search(alone: Descent) -> MergeByEvidence:
+    """For an algorithm that has no rounds of its own: a round's work is a tenth of what clients do alone."""
+    local = replace(alone, steps=max(1, (alone.steps or 10) // 10), epochs=None)
+    return MergeByEvidence(alone=alone, work=Work(local=local))
 
 
 def _moved(model: Params, changes: Params) -> Params:
