@@ -63,6 +63,7 @@ class IFCA:
     """Regroup clients when clusters have collapsed: not part of the paper."""
 
     serve = serve_assigned
+    last_stage = "rounds"
 
     def __post_init__(self) -> None:
         auto = self.k == "auto"

@@ -67,7 +67,8 @@ class Snapshot:
 class Algorithm(Protocol):
     """Settings with a loop of their own: yields a snapshot after every communication round, in every stage.
 
-    An algorithm whose runs are not `rounds` snapshots long has a property `planned_rounds` besides; one whose client
+    An algorithm whose runs are not `rounds` snapshots long has a property `planned_rounds` besides, and `ends_early`
+    where that is only the most there can be (`last_stage` then names the stage of its `rounds`); one whose client
     functions write client memory says so with `keeps_memory = True`, and one whose `rounds` other stages follow with
     `rounds_come_last = False`.
     """

@@ -253,8 +253,8 @@ class Session:
         rounds = rounds_in(to_dict(algorithm))
         if self.plan.settings.until != "converged" or rounds is None or at is None:
             return False
-        if ends_early(algorithm):  # how many stages' rounds are left is not known: those that end in `rounds` are last
-            return at.stage.endswith("rounds") and at.round < rounds and converged(self.history)
+        if ends_early(algorithm):  # how many rounds are left is not known, so it says which stage is the last
+            return at.stage == getattr(algorithm, "last_stage", None) and at.round < rounds and converged(self.history)
         left = planned_rounds(algorithm) - len(self.history)
         return 0 < left == rounds - at.round and converged(self.history)
 

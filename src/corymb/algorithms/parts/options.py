@@ -35,7 +35,7 @@ def wrapped(ifca: IFCA) -> Restarts | Then | None:
     first = start_of(ifca)
     if first is None:
         return None
-    return Then(first=first, second=replace(ifca, k=None, init="random"), names=("start", "rounds"))
+    return Then(first=first, second=replace(ifca, k=None, init="random"), names=("start", ifca.last_stage))
 
 
 def start_of(ifca: IFCA) -> Algorithm | None:
