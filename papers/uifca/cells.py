@@ -1,10 +1,10 @@
 """Run cells of the report on UIFCA without the command line, on a machine that has little installed.
 
-    python papers/uifca/cells.py OUT --seconds 540 --workers 12 [--seeds 10] [--only 'digits-*/realnvp/*'] [--device cpu]
+    python papers/uifca/cells.py OUT --seconds 540 --workers 12 [--seeds 10] [--only '*/realnvp/*'] [--device cpu]
 
 The most valuable come first. Cells that are in OUT or among the results kept here are not run again; `corymb reproduce
-uifca --out OUT` makes tables of them. `--device cpu` runs those that no GPU makes faster, `cuda` the others: the two can
-run side by side. `--list` says what is left and runs nothing.
+uifca --out OUT` makes tables of them. `--device cpu` runs those that no GPU makes faster, `cuda` the others: the two
+can run side by side. `--list` says what is left and runs nothing.
 """
 
 import argparse
