@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from corymb.algorithms.alone import Alone
 from corymb.algorithms.cfl import CFL
+from corymb.algorithms.clustergan import ClusterGAN
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedsoft import FedSoft
@@ -234,6 +235,16 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             title="k-FED",
             description="a cluster for every example, by k-means at home and of the centres",
             notes={},
+            started=_nothing,
+        ),
+        "clustergan": Entry(
+            algorithm=ClusterGAN,
+            title="ClusterGAN",
+            description="a cluster for every example, by an adversarial network trained with FedAvg",
+            notes={
+                "train_loss": Note("number", "mean squared error of clients' examples made again, before the round"),
+                "points": Note("numbers", "examples in each cluster"),
+            },
             started=_nothing,
         ),
         "fedavg": Entry(

@@ -11,7 +11,7 @@ from torch import Tensor
 from corymb.core.objective import Examples
 from corymb.keys import Key, normal
 from corymb.models.flows.base import Flow, log_normal
-from corymb.trees import Params
+from corymb.trees import Params, count, take
 
 
 class Density:
@@ -62,6 +62,15 @@ class Density:
         """n new examples, as vectors."""
         drawn = normal(key.cpu(), (n, self.flow.latent), self.dtype).to(self.device)
         return self.flow.inverse(params, drawn)
+
+    def label_points(self, models: Params, x: Tensor) -> Tensor:
+        """The cluster of each example: the density under which it is likeliest."""
+        each = [self.predict(take(models, j), x) for j in range(count(models))]
+        return torch.stack(each).argmax(0)
+
+    def sample_cluster(self, models: Params, cluster: int, key: Key, n: int) -> Tensor:
+        """n new examples from a cluster's density, as vectors."""
+        return self.sample(take(models, cluster), key, n)
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""

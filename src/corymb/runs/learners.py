@@ -19,9 +19,11 @@ from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
+from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
 from corymb.models.network import Dropout
 from corymb.objectives import Classification, Density, LinearRegression, Regression
+from corymb.objectives.adversarial import ClusterGame
 from corymb.objectives.partial import completed
 from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
@@ -102,6 +104,18 @@ def _realnvp(schema: DataSchema) -> Objective:
     return Density(RealNVP(d, mask="halves"))
 
 
+def _clustergan(schema: DataSchema) -> Objective:
+    """Convolutions for square pictures that halve twice, else perceptrons."""
+    picture = schema.picture and schema.features[1] == schema.features[2] >= 16
+    if picture and schema.features[1] % 4 == 0:
+        return ClusterGame(Convolutional(schema.features[0], schema.features[1]))
+    return _clustergan_dense(schema)
+
+
+def _clustergan_dense(schema: DataSchema) -> Objective:
+    return ClusterGame(Dense(schema.size, hidden=128 if schema.size <= 100 else 512, bounded=schema.picture))
+
+
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
         "linear": Named("one linear layer with a bias, near 0 at first", _linear),
@@ -116,6 +130,11 @@ MODELS: Mapping[str, Named] = MappingProxyType(
         "shift": Named("a density: a centre with variance 1 in every direction", _flow(Shift)),
         "planar": Named("a density: a planar flow of 8 layers", _flow(Planar)),
         "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square pictures", _realnvp),
+        "clustergan": Named(
+            "generator, critic and encoder of ClusterGAN: convolutions for square pictures, else perceptrons",
+            _clustergan,
+        ),
+        "clustergan-dense": Named("the same with perceptrons of 2 x 256 units for pictures too", _clustergan_dense),
     }
 )
 

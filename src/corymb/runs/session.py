@@ -317,6 +317,7 @@ class Session:
             losses=fits.losses,
             scores=found.scores,
             by_client=found.by_client,
+            points=tuple(found.points or ()),
             not_scored=tuple(found.not_scored),
             calibration=fits.calibration,
             environment=self.environment,

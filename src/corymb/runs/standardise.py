@@ -15,7 +15,7 @@ standard deviations, so that what is out of all proportion cannot rule the train
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -242,6 +242,21 @@ class Standardised:
         """The inner objective's, for standardised examples."""
         form = linear_form(self.inner)
         return None if form is None else form.after(self._features, self._learned_targets)
+
+    @property
+    def flow(self) -> object | None:
+        """The inner objective's flow, if it is a density."""
+        return getattr(self.inner, "flow", None)
+
+    @property
+    def space(self) -> Callable[[Params, Tensor], Tensor] | None:
+        """The coordinates that the inner objective compares standardised examples in, if it says which."""
+        own = getattr(self.inner, "space", None)
+        return None if own is None else lambda params, x: own(params, self.seen(x))
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Examples as the inner objective sees them."""
+        return self._features(x)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""

@@ -85,6 +85,7 @@ def _finished(place: Path) -> Parts:
             rejected=result["rejected"],
             abandoned=about["abandoned"],
         ),
+        "points": tuple(result.get("points", ())),
         "seconds": result["seconds"],
         "stopped": about["stopped"],
         "losses": losses["losses"],
