@@ -40,6 +40,8 @@ class Need(NamedTuple):
     """Models that are worked on at once: k where the function maps over the models it was sent."""
     reply: int = 0
     """Bytes of the reply and of what the client keeps."""
+    part: float = 1.0
+    """What was really taken, as a part of what is expected on the safe side; a GPU tells."""
 
 
 class VectorisedEngine:
@@ -112,23 +114,29 @@ class VectorisedEngine:
     # ---- chunks
 
     def _need(self, call: Call, ids: Tensor, places: Tensor) -> Need:
-        """What a client function takes beside one descent, seen at the smallest client the first time it matters."""
+        """What a client function takes beside one descent, seen at one client the first time it matters."""
         name = f"{call.fn.name} {nbytes((call.args, call.options))}"
         if name not in self._needs:
             crowd = len(ids) * self._bytes_of(int(self.sizes[ids].max()), Need()) if len(ids) else 0
             if crowd * LIKELY_FACTOR <= self.budget or call.fn.name in self._serial:
                 return Need()
-            self._needs[name] = self._measured(call, ids[:1], places[:1])
+            one = (
+                slice(-1, None) if self.host.device.type == "cuda" else slice(1)
+            )  # the largest tells most, and is quick
+            self._needs[name] = self._measured(call, ids[one], places[one])
         return self._needs[name]
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         self.kernels.watch.reset()
+        peak = Peak(self.host.device)
         try:
             outcome = self._stacked(call, ids, places)
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
-        return Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+        need = Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+        taken = peak.bytes()
+        return need if taken is None else need._replace(part=taken / self._bytes_of(int(self.sizes[ids]), need))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
@@ -136,7 +144,9 @@ class VectorisedEngine:
         example = table.x[:1].nbytes + table.y[:1].nbytes + 16 + 3 * traits.activation_bytes
         copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
         work = size * example + copies * traits.parameter_bytes
-        return need.models * work + 2 * need.reply + 64  # a reply, and its copy on the way out of vmap
+        return (
+            int(need.part * (need.models * work + 2 * need.reply)) + 64
+        )  # a reply, and its copy on the way out of vmap
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
@@ -247,6 +257,20 @@ class VectorisedEngine:
             outputs = vmap(one)(*inputs)
         value, writes = unflatten(answer["structure"], outputs)
         return Outcome(value, {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()})
+
+
+class Peak:
+    """The most memory that is in use on a GPU between two moments."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.before = device, 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before = torch.cuda.memory_allocated(device)
+
+    def bytes(self) -> int | None:
+        """So many bytes more than at the beginning; unknown on a CPU."""
+        return torch.cuda.max_memory_allocated(self.device) - self.before if self.device.type == "cuda" else None
 
 
 def _rows_at(arg: Any, places: Tensor) -> Any:
