@@ -13,6 +13,7 @@ Departures from the papers:
 * The cluster is read off the encoder's logits; the authors run k-means on its whole output, which takes pooled data.
 * No batch normalisation; clients begin every round with a new Adam, with its usual β (0.9, 0.999), where the authors
   have (0.5, 0.9) and the report has SGD with a step of 5e-3. Adam goes on through the steps in which others move.
+* Networks are perceptrons where no model is given, also for pictures; `model="clustergan-cnn"` has the authors' layers.
 * Generator and encoder move in the first of six steps, not in the last.
 """
 
@@ -74,8 +75,8 @@ class ClusterGAN:
 
     k: int
     """Clusters."""
-    rounds: int = 40
-    local: Descent = Descent(lr=1e-3, steps=120, batch=64, optimiser="adam")
+    rounds: int = 30
+    local: Descent = Descent(lr=1e-3, steps=60, batch=64, optimiser="adam")
     """What a client does in a round; one step in six is the generator's and the encoder's, the others the critic's."""
 
     serve = serve_the_model

@@ -17,7 +17,7 @@ from torch.func import grad
 from torch.nn.functional import cross_entropy
 
 from corymb.core.objective import Draws, Examples
-from corymb.keys import Key, fold, integers, normal, uniform
+from corymb.keys import Key, normal, uniform
 from corymb.models.adversarial import CODES, Networks
 from corymb.settings import require
 from corymb.trees import Params, take
@@ -71,8 +71,7 @@ class ClusterGame:
         The others are held fast: their gradient is 0.
         """
         x, held = examples.x.flatten(1), {name: value.detach() for name, value in params.items()}
-        key = draws.keys(len(x))
-        noise, cluster = self.latent(key, params)
+        noise, cluster, place = self.latent(draws.keys(len(x)), params)
         if draws.step % (self.critic_steps + 1) == 0:
             made = self.networks.generate(params, noise, cluster)
             found = self.networks.encode(params, made)
@@ -81,17 +80,17 @@ class ClusterGame:
             seems = self.networks.judge(held, made)
             return self.noise_weight * lost + self.cluster_weight * confused - seems
         made = self.networks.generate(held, noise, cluster)
-        place = uniform(fold(key, "between"), (1,), x.dtype)
         slope = grad(lambda at: self.networks.judge(params, at).sum())(place * x + (1 - place) * made)
         steepness = (slope.square().sum(-1) + 1e-12).sqrt()
         apart = self.networks.judge(params, made) - self.networks.judge(params, x)
         return apart + self.penalty * (steepness - 1).square()
 
-    def latent(self, key: Key, params: Params) -> tuple[Tensor, Tensor]:
-        """z_n and z_c for each of some keys."""
-        k = params[CODES[0]].shape[0]
-        noise = SPREAD * normal(fold(key, "noise"), (self.networks.noise,), self.dtype)
-        return noise, integers(fold(key, "cluster"), k)
+    def latent(self, key: Key, params: Params) -> tuple[Tensor, Tensor, Tensor]:
+        """For each of some keys: z_n, z_c, and a place between 0 and 1. One draw for all three: draws are not cheap."""
+        k, q = params[CODES[0]].shape[0], self.networks.noise
+        drawn = uniform(key, (q + 2,), torch.float64)
+        noise = SPREAD * torch.special.ndtri(drawn[..., :q] + 2.0**-54)  # never 0, whose normal is infinite
+        return noise.to(self.dtype), (drawn[..., q] * k).long(), drawn[..., q + 1 :].to(self.dtype)
 
     def space(self, params: Params, x: Tensor) -> Tensor:
         """The latent variables of examples as the encoder sees them: z_n, then the logits of k clusters."""

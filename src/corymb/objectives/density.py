@@ -23,6 +23,8 @@ class Density:
 
     def __init__(self, flow: Flow, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.flow, self.device, self.dtype = flow, torch.device(device), dtype
+        self.loss_unit = float(flow.inputs)
+        """A nat for each number of an example: log-densities have no zero of their own to compare them with."""
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Density:
         """The same objective elsewhere, or in another precision."""

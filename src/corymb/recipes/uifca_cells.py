@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from corymb.algorithms import UIFCA, FedAvg, KFed, Oracle
+from corymb.algorithms import UIFCA, ClusterGAN, FedAvg, KFed, Oracle
 from corymb.core.objective import Examples
 from corymb.core.snapshot import Algorithm
 from corymb.data.built_in import points
@@ -33,6 +33,7 @@ GPU = torch.cuda.is_available()
 PER_CLASS = None if GPU else 250
 """Pictures of each cluster: all, or few where there is no GPU."""
 STEP = Descent(lr=1e-3, steps=25, batch=128, optimiser="adam", clip_gradient=100.0)
+GAME = Descent(lr=1e-3, steps=100, batch=64, optimiser="adam")
 REALNVP = UIFCA(k=10, density="realnvp", rounds=10, exchanges=4 if GPU else 2, local=STEP)
 
 
@@ -73,6 +74,7 @@ METHODS: Mapping[str, Callable[[int], Algorithm]] = {
     "shift-best-of-5": lambda k: UIFCA(k=k, density="shift", restarts=5),
     "diagonal-best-of-5": lambda k: UIFCA(k=k, density="diagonal", restarts=5),
     "realnvp": lambda k: _with_k(REALNVP, k),
+    "clustergan": lambda k: ClusterGAN(k=k, rounds=60 if GPU else 6, local=GAME),
     "realnvp-kfed": lambda k: _with_k(REALNVP, k, init="kfed"),
     "gaussian": lambda k: UIFCA(k=k, density="gaussian", rounds=30),
     "gaussian-kfed": lambda k: UIFCA(k=k, density="gaussian", rounds=30, init="kfed"),

@@ -105,15 +105,17 @@ def _realnvp(schema: DataSchema) -> Objective:
 
 
 def _clustergan(schema: DataSchema) -> Objective:
-    """Convolutions for square pictures that halve twice, else perceptrons."""
-    picture = schema.picture and schema.features[1] == schema.features[2] >= 16
-    if picture and schema.features[1] % 4 == 0:
-        return ClusterGame(Convolutional(schema.features[0], schema.features[1]))
-    return _clustergan_dense(schema)
-
-
-def _clustergan_dense(schema: DataSchema) -> Objective:
     return ClusterGame(Dense(schema.size, hidden=128 if schema.size <= 100 else 512, bounded=schema.picture))
+
+
+def _clustergan_cnn(schema: DataSchema) -> Objective:
+    channels, height, width = schema.features if schema.picture else (0, 0, 1)
+    require(
+        height == width and height % 4 == 0,
+        f"Model 'clustergan-cnn' wants square pictures with a side of 4, 8, 12, ...: the examples have shape "
+        f"{list(schema.features)}.",
+    )
+    return ClusterGame(Convolutional(channels, height))
 
 
 MODELS: Mapping[str, Named] = MappingProxyType(
@@ -131,10 +133,9 @@ MODELS: Mapping[str, Named] = MappingProxyType(
         "planar": Named("a density: a planar flow of 8 layers", _flow(Planar)),
         "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square pictures", _realnvp),
         "clustergan": Named(
-            "generator, critic and encoder of ClusterGAN: convolutions for square pictures, else perceptrons",
-            _clustergan,
+            "generator, critic and encoder with two hidden layers: 128 wide for up to 100 inputs, else 512", _clustergan
         ),
-        "clustergan-dense": Named("the same with perceptrons of 2 x 256 units for pictures too", _clustergan_dense),
+        "clustergan-cnn": Named("the same with its authors' convolutions, for pictures", _clustergan_cnn),
     }
 )
 

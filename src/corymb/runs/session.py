@@ -192,7 +192,7 @@ class Session:
         last = time.perf_counter()
         for snapshot in drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
-            row = record(snapshot, before, after, now - last)
+            row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
             self.history.append(row)
             self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:

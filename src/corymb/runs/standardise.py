@@ -244,6 +244,11 @@ class Standardised:
         return None if form is None else form.after(self._features, self._learned_targets)
 
     @property
+    def loss_unit(self) -> float | None:
+        """The inner objective's, where its losses have no zero of their own."""
+        return getattr(self.inner, "loss_unit", None)
+
+    @property
     def flow(self) -> object | None:
         """The inner objective's flow, if it is a density."""
         return getattr(self.inner, "flow", None)

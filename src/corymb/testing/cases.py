@@ -196,7 +196,7 @@ CASES = {
         publishes=True,
     ),
     "k-FED": Case(KFed(k=2), "centres", remembers=True, publishes=True),
-    "ClusterGAN": Case(ClusterGAN(k=2, rounds=3, local=ADAM), "game"),
+    "ClusterGAN": Case(ClusterGAN(k=2, rounds=2, local=ADAM), "game"),
     "keeper": Case(Keeper(), remembers=True),
     "keeper of networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
 }
