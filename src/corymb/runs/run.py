@@ -337,7 +337,9 @@ class Run:
         ]
         lines = [
             f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
-            f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
+            f"  clients   {len(self.names)}, examples in {counted(self.clusters, 'cluster')} of {sizes}"
+            if self.points
+            else f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
             f"  ledger    {self.ledger.rounds} rounds, {self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
