@@ -120,6 +120,7 @@ VERDICT = {
     "nu": Note("number", "ν of the theory with its constant 1: unsure + √(d k ln k (χ² + 1) / n)"),
     "mixed_groups": Note("numbers", "groups whose clients do not have one model"),
     "same_groups": Note("evidence", "pairs of groups that cannot be told apart"),
+    "moving_groups": Note("numbers", "groups whose models have not arrived"),
 }
 """What moment descent's last round says of the models."""
 

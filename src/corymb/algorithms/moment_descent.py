@@ -141,12 +141,15 @@ class MomentDescent:
     def _refine(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         """Phase 2; its last round ends with a verdict on the models."""
         assert self.then is not None
+        before = start
         for at in self.then.run(fed, start):
-            yield self._judged(fed, at) if at.round == self.then.rounds else at
+            yield self._judged(fed, at, before) if at.round == self.then.rounds else at
+            before = at
 
-    def _judged(self, fed: Federation, at: Snapshot) -> Snapshot:
+    def _judged(self, fed: Federation, at: Snapshot, before: Snapshot | None) -> Snapshot:
         theta = linear_or_refuse(fed, NAME).coefficients(at.models)
-        found = verdict(fed, at, whitening_of(fed, theta[0]).root)
+        root, by_share = whitening_of(fed, theta[0]).root, self.then is not None and self.then.averaging == "all"
+        found = verdict(fed, at, root, (before or at).models, by_share=by_share)
         found.say()
         return replace(at, notes={**at.notes, **found.notes()})
 
