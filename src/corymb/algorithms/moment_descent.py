@@ -99,7 +99,7 @@ class MomentDescent:
     """Bounds of the eigenvalues of the features' second moment (after whitening: within each cluster)."""
     noise: float = 0.0
     """Standard deviation of noise on the estimates that panel clients see (Remark 2): two draws a client."""
-    then: FedX | None = FedX(refinement="whitened", rounds=200)
+    then: FedX | None = FedX(refinement="whitened", rounds=400)
     """The second phase; None: moment descent alone."""
 
     serve = serve_assigned

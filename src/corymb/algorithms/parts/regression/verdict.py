@@ -40,7 +40,7 @@ UNSURE = 0.15
 """Share of examples at clients whose two halves choose different models: above it, groups are not told apart."""
 NOTHING = 1e-4
 """Of the distance to the nearest other model: less is never worth saying."""
-LEFT = 0.3
+LEFT = 0.1
 """Of what a group's examples leave open: the rest of its model's way that is worth saying."""
 
 
