@@ -9,6 +9,7 @@ There is no batch normalisation, whose running statistics do not average and who
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -132,7 +133,8 @@ class Convolutional:
         for name in ("third", "last"):
             weight, bias = params[f"generator.{name}"], params[f"generator.{name}_bias"]
             picture = conv_transpose2d(relu(picture), weight, bias, stride=2, padding=1)
-        return picture.sigmoid().flatten(1)
+        made: Tensor = picture.sigmoid().flatten(1)
+        return made
 
     def judge(self, params: Params, x: Tensor) -> Tensor:
         """One number for each picture."""
@@ -166,7 +168,7 @@ def heads(params: Params, body: Tensor) -> Latent:
     return Latent(layer(params, "encoder.noise", body), logits)
 
 
-def drawn(key: Key, shapes: dict[str, tuple[int, ...]]) -> Params:
+def drawn(key: Key, shapes: Mapping[str, tuple[int, ...]]) -> Params:
     """Normal weights of layers whose outputs come first (He et al. 2015), and biases of 0."""
     params: Params = {}
     for name, shape in shapes.items():

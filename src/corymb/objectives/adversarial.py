@@ -83,7 +83,8 @@ class ClusterGame:
         slope = grad(lambda at: self.networks.judge(params, at).sum())(place * x + (1 - place) * made)
         steepness = (slope.square().sum(-1) + 1e-12).sqrt()
         apart = self.networks.judge(params, made) - self.networks.judge(params, x)
-        return apart + self.penalty * (steepness - 1).square()
+        losses: Tensor = apart + self.penalty * (steepness - 1).square()
+        return losses
 
     def latent(self, key: Key, params: Params) -> tuple[Tensor, Tensor, Tensor]:
         """For each of some keys: z_n, z_c, and a place between 0 and 1. One draw for all three: draws are not cheap."""

@@ -14,8 +14,9 @@ from corymb.evaluate import clusters_in_use
 
 Round = dict[str, Any]
 """clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, notes,
-seconds; if the round was evaluated, `metrics`, `not_scored`, the names of clients that could not be scored, and
-`evaluated_loss`, the training loss of the others, infinite once a client's is; `diverging` in rounds whose loss has
+seconds; if the round was evaluated, `metrics`, `not_scored`, the names of clients that could not be scored, `points`,
+the training examples of each cluster where examples have clusters, and `evaluated_loss`, the training loss of the
+others, infinite once a client's is; `diverging` in rounds whose loss has
 grown (see `GROWN`), and `warning`, in one round, where that was said. `moves` maps the position of each client whose
 label changed, as text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes`
 come from the algorithm: a repair, say, or the evidence for k or for a threshold. `loss_unit` is there where losses have

@@ -36,6 +36,7 @@ from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
 
+OF_EXAMPLES = "Examples of this run have clusters, clients have none"
 Labelled = tuple[ArrayLike, ArrayLike]
 """Examples of a client and their labels."""
 
@@ -215,6 +216,7 @@ class Run:
             self.served != "own",
             "Clients of this run have models of their own: there is no cluster to assign a new one to.",
         )
+        require(self.served != "points", f"{OF_EXAMPLES}: assign_points(x) gives each one's (corymb predict RUN FILE).")
         features, labels = self._examples(x), targets_of(y, self.schema)
         require(
             len(features) == len(labels) > 0, f"Give a label for each example: got {len(features)} and {len(labels)}."
@@ -269,10 +271,11 @@ class Run:
 
     def _model_of_points(self, wish: str) -> PointModel:
         self._objective()  # says what is missing
-        if not isinstance(self.objective, PointModel):
+        model: object = self.objective
+        if not isinstance(model, PointModel):
             wanted = f"{wish} is for runs that gave every example a cluster (uifca, kfed, clustergan)"
             raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
-        return self.objective
+        return model
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -337,7 +340,9 @@ class Run:
         ]
         lines = [
             f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
-            f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
+            f"  clients   {len(self.names)}, examples in {counted(self.clusters, 'cluster')} of {sizes}"
+            if self.points
+            else f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
             f"  ledger    {self.ledger.rounds} rounds, {self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
@@ -361,6 +366,7 @@ class Run:
         self, x: ArrayLike, client: str | int | None, cluster: int | None, new: Labelled | None
     ) -> torch.Tensor:
         """What the model chosen says of each example: a target, or a logit for each class."""
+        require(self.served != "points", f"{OF_EXAMPLES}, and nothing is predicted: assign_points(x) gives each one's.")
         told = sum(choice is not None for choice in (client, cluster, new))
         require(told == 1, "Say whose model predicts: give one of client=, cluster= and new=(x, y).")
         if client is not None:

@@ -224,6 +224,7 @@ class Session:
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
         found = self._evaluate(at)
         row["metrics"], row["not_scored"] = found.metrics, found.not_scored
+        row |= {} if found.points is None else {"points": found.points}
         before = [set(other["not_scored"]) for other in self.history if other is not row and "not_scored" in other]
         # One that never could be scored is a bad client; one that could be once has a model that explodes.
         lost = any(name not in others for name in found.exploded for others in before)

@@ -112,6 +112,7 @@ def _unfinished(place: Path) -> Parts:
             "history": history,
             "metrics": _measured(last["metrics"]),
             "not_scored": tuple(last.get("not_scored", ())),
+            "points": tuple(last.get("points", ())),
             "ledger": restored_ledger(manifest.ledger, read_lines(place / AUDIT)[: manifest.audit]),
             "seconds": manifest.seconds,
             "stopped": KILLED,
