@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from corymb.algorithms.fedavg import FedAvg
+from corymb.algorithms.parts.work import Weights
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
@@ -24,6 +25,8 @@ class FedProx:
     mu: float = 0.1
     rounds: int = 60
     local: Descent = Descent(lr=0.1, steps=10)
+    weights: Weights = "clients"
+    """Whether clients count alike or by their examples."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
 
@@ -36,4 +39,5 @@ class FedProx:
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """FedAvg with the proximal term."""
         local = replace(self.local, proximal=self.mu)
-        return FedAvg(rounds=self.rounds, local=local, participants=self.participants).run(fed, start)
+        how = FedAvg(rounds=self.rounds, local=local, weights=self.weights, participants=self.participants)
+        return how.run(fed, start)

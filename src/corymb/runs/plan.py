@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from corymb.core.objective import Objective
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.local import Descent
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
 from corymb.runs.folder.environment import versions
@@ -191,6 +192,13 @@ def with_fewer(algorithm: Any, rounds: int) -> Any:
         return replace(algorithm, rounds=rounds)
     name = next(name for name in LAST_STAGES if name in names)
     return replace(algorithm, **{name: with_fewer(getattr(algorithm, name), rounds)})
+
+
+def whitens(algorithm: Any) -> bool:
+    """Whether some descent of an algorithm wants uncorrelated features."""
+    if isinstance(algorithm, Descent):
+        return algorithm.whiten
+    return is_dataclass(algorithm) and any(whitens(getattr(algorithm, field.name)) for field in fields(algorithm))
 
 
 def placed(objective: Objective, placement: Placement) -> Objective:

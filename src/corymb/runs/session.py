@@ -20,6 +20,7 @@ from corymb.evaluate import Evaluation, score, trivial_prediction
 from corymb.objectives import LinearRegression, Regression
 from corymb.objectives.class_weight import weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
+from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
@@ -43,7 +44,7 @@ from corymb.runs.history import (
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
-from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
+from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
@@ -100,6 +101,8 @@ class Session:
         for line in (told := describe_excluded(excluded, self.schema.size, self.schema.feature_names)):
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
+        if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):
+            standard = standard._replace(root=whitening_root(fed, standard.mean, standard.scale, standard.limit))
         return standard, fed.ledger
 
     def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:
