@@ -22,8 +22,16 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("too long\nby far")), first_line(KeyError())
     ('too long', 'KeyError')
     """
-    text = str(error).strip().splitlines()
+    text = said(error).strip().splitlines()
     return text[0][:200] if text else type(error).__name__
+
+
+def said(error: BaseException) -> str:
+    """What an error says; nothing where its own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:  # an error of somebody else's class: what it raises here is not the news
+        return ""
 
 
 def require(condition: bool, message: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from corymb import __version__
 from corymb.cli import Exit
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, said
 
 HELP = "Clustered federated learning: find the groups of clients and train one model a group."
 
@@ -203,7 +203,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
 
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED, "Stopped before the first round was complete: there is no result."
-    text = str(error).strip()
+    text = said(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line
