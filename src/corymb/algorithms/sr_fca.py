@@ -41,7 +41,7 @@ from corymb.algorithms.parts.merging import merge, recluster
 from corymb.algorithms.parts.own_models import publish_own, serve_refined, train_alone
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
-from corymb.algorithms.parts.work import Averaging, Work
+from corymb.algorithms.parts.work import Averaging, Work, started_from
 from corymb.clustering.distances import measure_named
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.client import Client, on_client
@@ -175,7 +175,9 @@ class SRFCA:
     def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
         """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
         start, measure = take(at.models, 0), measure_named(self.distance)
-        own = fed.clients.map(publish_own)  # clients without one are rejected and get no cluster
+        own = fed.clients.near(_copies(start, 1)).map(
+            publish_own
+        )  # clients without one are rejected and get no cluster
         known = measure.known(own.clients, own.value)
         members, distances = known.clients, measure.between_clients(known.value)
         if self.threshold == "auto":
@@ -206,7 +208,9 @@ class SRFCA:
         models = part_of(at.carry, "omega") or (at.models if self._warm else _copies(start, at.k))
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
-        replies = cohort.map(work_in_cluster, each(models, of=cohort.pick(at.labels)), work=work)
+        mine = cohort.pick(at.labels)
+        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(mine, count(models)))
+        replies = beside.map(work_in_cluster, each(models, of=mine), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)

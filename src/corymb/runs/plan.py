@@ -112,7 +112,7 @@ class Plan:
 
     def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""
-        fed = Federation(engine, min_replies=self.settings.min_replies)
+        fed = Federation(engine, min_replies=self.settings.min_replies, guard=self.settings.guard)
         if self.living is not None:
             fed.rewind(self.living)  # a federation that knows of no clock would have its clients forget everything
         return fed

@@ -52,6 +52,8 @@ class RunSettings:
     """Rounds between checkpoints, from which the run can be resumed."""
     min_replies: int = 1
     """A round with fewer usable replies does not count."""
+    guard: bool = True
+    """Refuse and name clients whose updates are far longer than the others'."""
     dropout: Dropout = "on"
     """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     class_weight: str | None = None

@@ -100,7 +100,11 @@ class VectorisedEngine:
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients, chunk by chunk."""
         call = self.host.deliver(call)
-        intake, answered, errors = Intake(call.verb, ids, self.sizes[ids]), 0, Errors()
+        intake, answered, errors = (
+            Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard),
+            0,
+            Errors(),
+        )
         order = self.sizes[ids].argsort(stable=True)
         need = self._need(call, ids[order], order)
         while len(order):
