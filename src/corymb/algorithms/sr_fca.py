@@ -37,6 +37,7 @@ from torch import Tensor
 from corymb.algorithms.evidence.merging import MergeByEvidence
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.parts.cost import pairwise_cost, say_or_refuse
 from corymb.algorithms.parts.merging import merge, recluster
 from corymb.algorithms.parts.own_models import publish_own, serve_refined, train_alone
 from corymb.algorithms.parts.then import stages
@@ -102,6 +103,8 @@ class SRFCA:
     """Keep clusters' models in a ball of this diameter around w_0."""
     finish: FedAvg | FedProx | None = None
     """What trains the last clusters on."""
+    costly: bool = False
+    """Compare all clients with each other also where that is estimated to take more than an hour, or than memory."""
 
     serve = serve_refined
     keeps_memory = True
@@ -142,6 +145,9 @@ class SRFCA:
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """ONE_SHOT, then REFINE R times, then `finish`; clusters that are found by evidence are found before."""
+        if start is None:
+            cost = pairwise_cost(fed, losses=self.distance == "losses")
+            say_or_refuse(cost, f"SR-FCA with {len(fed.clients):,} clients", asked=self.costly)
         if self.threshold == "auto":
             return stages(fed, start, find=self._finder.run, refine=self._from_found)
         return self._successive(fed, start or Snapshot.fresh(fed, 1))

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from corymb import __version__
 from corymb.cli import Exit
-from corymb.settings import InvalidInput, said
+from corymb.settings import InvalidInput, printable, said
 
+LONGEST = 900
+"""Characters of a message."""
 HELP = "Clustered federated learning: find the groups of clients and train one model a group."
 
 
@@ -161,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         code, line = explain(error)
-        print(f"corymb: {line}", file=sys.stderr)
+        print(f"corymb: {printable(line)[:LONGEST]}", file=sys.stderr)
         return code
 
 

@@ -119,8 +119,9 @@ def reduction_of(algorithm: HasAveraging) -> Reduction:
 
 
 def check_averaging(algorithm: HasAveraging) -> None:
-    """Refuse a clip that clips everything."""
-    require(algorithm.clip is None or algorithm.clip > 0, f"clip must be positive, got {algorithm.clip}.")
+    """Refuse a clip that clips everything, or is no length."""
+    clip = algorithm.clip
+    require(clip is None or 0 < clip < torch.inf, f"clip must be positive and finite, got {clip}.")
 
 
 def _started(rows: Share[Tree] | Shares[Tree], near: Near, name: str) -> Tensor:

@@ -105,6 +105,10 @@ class Plan:
     def __post_init__(self) -> None:
         limit = self.max_seconds
         require(limit is None or limit >= 0, f"max_seconds must not be negative, got {limit}.")
+        least, clients = self.settings.min_replies, len(self.engine.names)
+        require(
+            least <= clients, f"min_replies={least} is more than the {clients} clients there are: no round could count."
+        )
 
     def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
         """The same clients, sharing their examples, with an objective and empty client memory."""
@@ -148,7 +152,10 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
 def rounds_in(settings: Mapping[str, Any]) -> int | None:
     """How many rounds the last stage of an algorithm has, by its settings or a run's config; None if it has no such."""
     if "rounds" in settings:
-        return int(settings["rounds"])
+        rounds = settings["rounds"]
+        whole = isinstance(rounds, int) and not isinstance(rounds, bool)
+        require(whole, f"rounds is {rounds!r}: wanted a whole number.")
+        return int(rounds)
     return next((rounds_in(settings[name]) for name in LAST_STAGES if isinstance(settings.get(name), Mapping)), None)
 
 

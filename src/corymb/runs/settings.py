@@ -8,6 +8,7 @@ The text below a field is its help.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -71,8 +72,7 @@ class RunSettings:
         for name, choices in _choices(RunSettings).items():
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
-        kind = self.device.partition(":")[0]
-        known = kind in ("auto", "cpu", "cuda", "mps")
+        known = re.fullmatch(r"(auto|cpu|cuda|mps)|(cuda|cpu|mps):[0-9]{1,3}", self.device) is not None
         require(known, f"There is no device {self.device!r}: wanted 'auto', 'cpu', 'cuda' or 'mps'.")
         positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
         require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
@@ -120,6 +120,8 @@ class DataOptions:
     """Missing cells: refuse them, take the column's mean or median, or drop the row; if not given, refuse."""
     scale: Scale | None = None
     """Features: standardise them, take them for pixels, or neither; if not given, by shape: tables or pictures."""
+    read_limit: int | None = None
+    """Bytes that one file may take in memory when it is read; if not given, half of the machine's."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:
