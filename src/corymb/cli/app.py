@@ -124,8 +124,8 @@ COMMANDS = {
     ),
     "list": Command(
         "corymb.cli.list:show_list",
-        "List the names of data, algorithms or models.",
-        ("corymb list data", "corymb list algorithms", "corymb list models"),
+        "List the names of data, algorithms, models or faults.",
+        ("corymb list data", "corymb list algorithms", "corymb list faults"),
     ),
     "data": Command(
         "corymb.cli.data:show",

@@ -17,6 +17,7 @@ from corymb.core.objective import Objective
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.faults import inject, read_faults
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
 from corymb.runs.folder.environment import versions
@@ -112,7 +113,10 @@ class Plan:
 
     def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
         """The same clients, sharing their examples, with an objective and empty client memory."""
-        return self.engine if self.living is not None else self.engine.open(placed(objective, self.placement), journal)
+        if self.living is not None:
+            return self.engine
+        opened, faults = self.engine.open(placed(objective, self.placement), journal), self.settings.faults
+        return opened if faults is None else inject(opened, read_faults(faults), self.settings.seed)
 
     def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""

@@ -19,6 +19,7 @@ from corymb.data.labels import Task
 from corymb.data.prepare.columns import Missing
 from corymb.data.prepare.road import Scale
 from corymb.engines.vectorised.kernels import KernelName
+from corymb.faults import read_faults
 from corymb.models.network import Dropout
 from corymb.objectives.class_weight import as_text
 from corymb.settings import did_you_mean, require
@@ -55,6 +56,8 @@ class RunSettings:
     """A round with fewer usable replies does not count."""
     guard: bool = True
     """Refuse and name clients whose updates are far longer than the others'."""
+    faults: str | None = None
+    """Faults on purpose, such as `nan:0.1,dropout:0.3`: kinds and shares of clients (`corymb list faults`)."""
     dropout: Dropout = "on"
     """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     class_weight: str | None = None
@@ -76,6 +79,8 @@ class RunSettings:
         require(known, f"There is no device {self.device!r}: wanted 'auto', 'cpu', 'cuda' or 'mps'.")
         positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
         require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
+        if self.faults is not None:
+            read_faults(self.faults)
         require(self.threads is None or self.threads >= 1, f"threads must be at least 1, got {self.threads}.")
         require(self.evaluate_every >= 0, f"evaluate_every must not be negative, got {self.evaluate_every}.")
         for name in ("checkpoint_every", "min_replies"):
