@@ -20,10 +20,11 @@ OURS = ("corymb",)
 
 def call_to_bytes(call: Call) -> bytes:
     """A call on its way to a host."""
-    fields = call._asdict() | {
+    fields = call._replace(near=None)._asdict() | {
         "version": tuple(call.version),
         "since": {host: tuple(version) for host, version in call.since.items()},
     }
+    del fields["near"], fields["guard"]  # for the server's own check
     return pack(fields)
 
 
