@@ -110,7 +110,7 @@ class ClientHost:
     def _forget_after(self, version: Version) -> None:
         """Client memory as of a version; what this process never knew, or no longer, comes from the journal."""
         if self.journal is not None and (version > self._known or not self.memory.reaches(version)):
-            self.memory.restore(version.clock, self.journal.read(version.clock), self.device)
+            self.memory.restore(Version(version.clock, 0), self.journal.read(version.clock), self.device)
             self._known = version
         else:
             self.memory.forget_after(version)

@@ -20,6 +20,7 @@ from corymb.data.schema import DataSchema
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
+from corymb.models.mlp import Perceptron
 from corymb.models.network import Dropout
 from corymb.objectives import Classification, Density, LinearRegression, Regression
 from corymb.objectives.partial import completed
@@ -48,18 +49,26 @@ class Learner(NamedTuple):
     name: str
 
 
-def _linear(schema: DataSchema) -> ModelLike:
-    make = mlp(schema.size, [], outputs(schema))
+@dataclass(frozen=True)
+class NearZero:
+    """Makes a module whose parameters begin near 0.
 
-    def near_zero() -> nn.Module:
-        """What a client's few examples do not determine stays as it began: a random start would be noise for good."""
-        module = make()
+    What a client's few examples do not determine stays as it began: a random start would be noise for good.
+    """
+
+    make: Perceptron
+
+    def __call__(self) -> nn.Module:
+        """A module with fresh parameters."""
+        module = self.make()
         with no_grad():
             for value in module.parameters():
                 value.mul_(START)
         return module
 
-    return near_zero
+
+def _linear(schema: DataSchema) -> ModelLike:
+    return NearZero(mlp(schema.size, [], outputs(schema)))
 
 
 def _linear_regression(schema: DataSchema) -> Objective:
