@@ -51,8 +51,8 @@ def visit(version, since=START, fn=count_visits, ids=range(N), **others):
 
 
 def visits(reply):
-    assert reply["kind"] == "part", reply
-    return reply["part"]["value"].note.tolist()
+    assert reply["kind"] == "parts", reply
+    return reply["parts"][0]["value"].note.tolist()
 
 
 @on_client
@@ -100,7 +100,7 @@ def test_only_functions_on_the_allow_list_are_run():
     assert "tests.engines.test_node:not_for_nodes" in why
     assert "not in a package that may be named here: corymb" in why
     allowed = opened(node(allow=("tests",)))
-    assert unpack(allowed.answer(request), ("tests", "corymb"))["kind"] == "part"
+    assert unpack(allowed.answer(request), ("tests", "corymb"))["kind"] == "parts"
 
 
 def test_a_message_that_comes_twice_gets_the_same_answer_and_is_run_once():
@@ -163,7 +163,7 @@ def test_a_call_may_be_run_for_some_clients_after_others(tmp_path):
     ask(there, visit((0, 2), since=(0, 1), only=some))
     there = node(tmp_path)  # the process was ended in between
     reply = ask(there, visit((0, 2), since=(0, 1), only=others, again=True))
-    assert reply["part"]["ids"].tolist() == [2, 3]
+    assert reply["parts"][0]["ids"].tolist() == [2, 3]
     assert visits(ask(there, visit((0, 3), since=(0, 2)))) == [3.0] * N
     assert visits(ask(node(tmp_path), visit((0, 3), since=(0, 2)))) == [3.0] * N
 

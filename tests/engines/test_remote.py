@@ -59,7 +59,7 @@ def only_calls(there, reply):
 
 def spoiled(change):
     """What a lying node makes of its honest reply: another part."""
-    return lambda reply: pack(reply | {"part": reply["part"] | change(reply["part"])})
+    return lambda reply: pack(reply | {"parts": [reply["parts"][0] | change(reply["parts"][0])]})
 
 
 def sums(**changes):
@@ -80,7 +80,7 @@ LIES = {
     "nothing": (lambda reply: b"", "cannot be read"),
     "a list": (lambda reply: pack([1]), "another kind"),
     "another kind": (lambda reply: pack({"kind": "hello"}), "another kind"),
-    "no part": (lambda reply: pack({"kind": "part"}), "not a reply"),
+    "no part": (lambda reply: pack({"kind": "parts"}), "no parts"),
     "a refusal": (lambda reply: pack({"kind": "refused", "why": "no disk", "unknown": False}), "no disk"),
 }
 

@@ -47,6 +47,7 @@ class ClientHost:
         }
         self._data, self._refreshed = data, list[str]()
         self._hashes = torch.tensor([hash_name(name) for name in self.names], dtype=torch.int64)
+        self.begun: Callable[[Sequence[int]], None] = lambda clients: None  # told who is run next, together
         self._begin()
 
     def _begin(self) -> None:
@@ -130,6 +131,7 @@ class ClientHost:
 
     def ask_one(self, call: Call, client: int, place: int) -> Outcome:
         """Run a call for one client by itself; `place` is its row in arguments made with `each`."""
+        self.begun([client])
         ids = torch.tensor([client])
         padded = {split: table.longest(ids) for split, table in self.examples.items()}
         memory = Memory(one_client(self.memory.read(ids, padded)), lengths=padded, readonly=call.readonly)

@@ -212,7 +212,7 @@ class Node:
         began = time.perf_counter()
         part = session.run(asked)
         spent = time.perf_counter() - began
-        return {"kind": "part", "part": part_to_tree(part), "seconds": spent, "remembers": session.remembers}
+        return {"kind": "parts", "parts": [part_to_tree(part)], "seconds": spent, "remembers": session.remembers}
 
     # ---- sessions
 

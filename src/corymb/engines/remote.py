@@ -234,6 +234,11 @@ class RemoteEngine:
         """Refused: nodes hold their data."""
         raise InvalidInput("The clients' data are on their nodes: give them new examples there, and start a new run.")
 
+    def remembers_from(self, algorithm: object) -> None:
+        """Nodes of an algorithm whose clients keep something must have what they kept."""
+        if getattr(algorithm, "keeps_memory", False):
+            self._remembers = set(self.hosts)
+
     def commit(self, clock: int, keep: Collection[int]) -> None:
         """No message is sent for it: the next call says from which clock on nodes have to keep client memory."""
         self._keep = min(keep, default=clock)
@@ -248,13 +253,13 @@ class RemoteEngine:
         self.traffic.slowest = 0.0
         for name, reply in self._replies(messages, waiting):
             own = ids[asked[name]]
-            part = self._part(name, reply, own)
-            waiting.answered += len(part.ids)
+            parts = self._parts(name, reply, own)
+            waiting.answered += sum(len(part.ids) for part in parts)
             if isinstance(reply, dict) and isinstance(spent := reply.get("seconds"), float):
                 self.traffic.slowest = max(self.traffic.slowest, spent)
             if isinstance(reply, dict) and reply.get("remembers") is True:
                 self._remembers.add(name)
-            yield part
+            yield from parts
 
     def _waiting(self, enough: int) -> _Waiting:
         return _Waiting(enough, self.patience.seconds)
@@ -305,30 +310,32 @@ class RemoteEngine:
         self.traffic.bytes_down += len(sent)
         self.traffic.bytes_up += len(received)
 
-    def _part(self, name: str, reply: dict[str, Any] | str, own: Tensor) -> Part:
+    def _parts(self, name: str, reply: dict[str, Any] | str, own: Tensor) -> list[Part]:
         """What a node's reply comes to, in the places of all clients; one that makes no sense is every client's."""
         problem = reply if isinstance(reply, str) else ""
-        if isinstance(reply, dict) and reply.get("kind") != "part":
+        if isinstance(reply, dict) and reply.get("kind") != "parts":
             problem = str(reply.get("why", "its reply is of another kind"))
         if not problem and isinstance(reply, dict):
             try:
-                return self._placed(part_from_tree(reply.get("part"), name), name, own)
+                trees = reply.get("parts")
+                if not isinstance(trees, list):
+                    raise WireError("its reply has no parts")
+                parts = [self._placed(part_from_tree(tree, name), name) for tree in trees]
             except WireError as error:
                 problem = first_line(error)
-        why = f"node {name}: {problem}"
-        rejected: list[Rejection] = [(client, why) for client in own.tolist()]
-        return Part(own[:0], None, rejected, name)
+            else:
+                named = {client for part in parts for client in (*part.ids.tolist(), *dict(part.rejected))}
+                rest = [client for client in own.tolist() if client not in named]
+                return [*parts, _rejected(rest, f"node {name}: it says nothing of this client", name)]
+        return [_rejected(own.tolist(), f"node {name}: {problem}", name)]
 
-    def _placed(self, part: Part, name: str, own: Tensor) -> Part:
-        """A part in the places of all clients; a node can speak of its own only, and should of all that were asked."""
+    def _placed(self, part: Part, name: str) -> Part:
+        """A part in the places of all clients; a node can speak of its own only."""
         clients = self._hosts[name].clients
         if len(part.ids) and not (int(part.ids.min()) >= 0 and int(part.ids.max()) < len(clients)):
             raise WireError("its reply is for clients that it does not have")
-        ids = clients[part.ids]
         rejected = [(int(clients[client]), why) for client, why in part.rejected if 0 <= client < len(clients)]
-        left_out = set(own.tolist()) - set(ids.tolist()) - {client for client, _ in rejected}
-        rejected += [(client, f"node {name}: it says nothing of this client") for client in sorted(left_out)]
-        return part._replace(ids=ids, rejected=rejected)
+        return part._replace(ids=clients[part.ids], rejected=rejected)
 
     def echo(self, payload: Tree) -> float:
         """Seconds until every node has sent a payload back: what messages cost by themselves."""
@@ -369,6 +376,11 @@ class _Waiting:
         if time.monotonic() - self._reminded > REMIND:
             self._reminded = time.monotonic()
             log.warning("waiting for node %s for %.0f s (patience=… goes on without)", ", ".join(hosts), self.waited())
+
+
+def _rejected(clients: Sequence[int], why: str, host: str) -> Part:
+    rejected: list[Rejection] = [(client, why) for client in clients]
+    return Part(torch.empty(0, dtype=torch.int64), None, rejected, host)
 
 
 def _places(ids: Tensor, clients: Tensor) -> Tensor:

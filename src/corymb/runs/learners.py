@@ -180,14 +180,14 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
 
 def _named(name: str, schema: DataSchema) -> Any:
     if ":" in name:
-        return _imported(name)
+        return imported(name)
     require(
         name in MODELS, f"There is no model {name!r}. {did_you_mean(name, MODELS)} Your own is package.module:function."
     )
     return MODELS[name].make(schema)
 
 
-def _imported(place: str) -> Any:
+def imported(place: str, what: str = "the model") -> Any:
     """What `package.module:name` refers to; modules in the working folder are found too."""
     module_name, _, name = place.partition(":")
     with _working_folder_importable():
@@ -196,7 +196,7 @@ def _imported(place: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not module_name.startswith(error.name):
                 raise  # the module exists, but something that it imports does not
-            raise InvalidInput(f"There is no module {module_name!r} to take the model {place!r} from.") from None
+            raise InvalidInput(f"There is no module {module_name!r} to take {what} {place!r} from.") from None
         except ValueError:
             raise InvalidInput(f"{place!r} is not of the form package.module:name.") from None
     if not hasattr(module, name):

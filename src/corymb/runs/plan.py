@@ -99,6 +99,10 @@ class Plan:
     """How features are standardised, where that is settled already: by a run that goes on."""
     living: int | None = None
     """The clock of a run that goes on with its own clients: they keep its objective and what they remember by then."""
+    own: bool = False
+    """Whether the engine was made for this run alone."""
+    run: str = ""
+    """The id of a run that is resumed: hosts elsewhere know its session by it."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to say of the run, for `record` in its config."""
 
@@ -106,9 +110,19 @@ class Plan:
         limit = self.max_seconds
         require(limit is None or limit >= 0, f"max_seconds must not be negative, got {limit}.")
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
-        """The same clients, sharing their examples, with an objective and empty client memory."""
-        return self.engine if self.living is not None else self.engine.open(placed(objective, self.placement), journal)
+    def left(self) -> None:
+        """The run has ended: a connection that was made for it ends too."""
+        if self.own and hasattr(self.engine, "close"):
+            self.engine.close()
+
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Engine:
+        """The same clients, sharing their examples, with an objective and empty client memory.
+
+        Hosts elsewhere take a session that they know by its name up again, with what their clients remember.
+        """
+        if self.living is not None:
+            return self.engine
+        return self.engine.open(placed(objective, self.placement), journal, session)
 
     def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""

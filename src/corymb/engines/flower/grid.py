@@ -20,6 +20,10 @@ class Grid(Protocol):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
 
 
+class GridChanged(Exception):
+    """The run that messages belonged to has ended: whatever was sent in it gets no reply."""
+
+
 class FlowerTransport:
     """Carries bytes over a grid. `poll` are seconds between two looks for replies: SuperLink works for every look."""
 
@@ -36,9 +40,19 @@ class FlowerTransport:
         """One message to each node; answers as they come."""
         if not messages:
             return
+        waiting = dict[str, str]()
+        try:
+            yield from self._exchange(messages, waiting, give_up)
+        except GridChanged:
+            silent = set(messages) if not waiting else set(waiting.values())
+            for node in silent:
+                yield Answer(node, None, "Flower ended its run")
+
+    def _exchange(
+        self, messages: Mapping[str, bytes], waiting: dict[str, str], give_up: Callable[[], bool]
+    ) -> Iterator[Answer]:
         nodes = list(messages)
         pushed = list(self._grid.push_messages([message_to(int(node), messages[node]) for node in nodes]))
-        waiting: dict[str, str] = {}
         for node, name in zip(nodes, pushed or [""] * len(nodes), strict=True):
             if name:
                 waiting[name] = node

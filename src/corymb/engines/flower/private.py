@@ -23,6 +23,8 @@ for _name, _value in QUIET.items():
     os.environ.setdefault(_name, _value)  # flwr reads them as it is imported
 
 import httpx  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey  # noqa: E402
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key  # noqa: E402
 from flwr.app import Context, Message  # noqa: E402
 from flwr.app.message import remove_content_from_message  # noqa: E402
 from flwr.cli.build import build_fab_from_files  # noqa: E402
@@ -35,7 +37,7 @@ from flwr.common.serde import (  # noqa: E402
     run_from_proto,
     user_config_to_proto,
 )
-from flwr.proto.control_pb2 import StartRunRequest  # noqa: E402
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest  # noqa: E402
 from flwr.proto.node_pb2 import Node as NodeProto  # noqa: E402
 from flwr.proto.runtime_pb2 import (  # noqa: E402
     AcquireTaskRequest,
@@ -68,12 +70,17 @@ from flwr.supercore.interceptors import (  # noqa: E402
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
 from flwr.supercore.retry import RetryInvoker, exponential  # noqa: E402
+from flwr.supercore.run import RunNotRunningException  # noqa: E402
 from flwr.supercore.runtime import RuntimeHttpClient  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 from flwr.superlink.grid import HttpGrid  # noqa: E402
 
+from corymb.settings import InvalidInput  # noqa: E402
+
 log = logging.getLogger(__name__)
+logging.getLogger("flwr").setLevel(logging.WARNING)  # it tells every step
 BEAT = 15.0
 """Seconds between signs of life for a task; Flower takes one for dead after 60."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -135,23 +142,52 @@ def runtime_client(link: Link, component: str, token: str = "", patience: float 
     )
 
 
+@contextmanager
+def _control(link: Link) -> Iterator[ControlHttpClient]:
+    """A client of the SuperLink for those who run things there."""
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    client = ControlHttpClient.from_server_address(
+        link.address, link.ca is None, link.ca, [version], retry_invoker=_retrying(20)
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
 def start_run(link: Link) -> int:
     """A new run at the SuperLink, of an app without code."""
     fab, _ = build_fab_from_files(FAB_FILES)
-    client = ControlHttpClient.from_server_address(
-        link.address,
-        link.ca is None,
-        link.ca,
-        [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        retry_invoker=_retrying(20),
+    request = StartRunRequest(
+        fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), override_config=user_config_to_proto({})
     )
-    try:
-        request = StartRunRequest(
-            fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), override_config=user_config_to_proto({})
-        )
+    with _control(link) as client:
         return int(client.StartRun(request).run_id)
-    finally:
-        client.close()
+
+
+def register_node(link: Link, public_key: bytes) -> None:
+    """Let a node in that has the private key; one that is known already stays."""
+    with _control(link) as client:
+        try:
+            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(_elliptic(public_key))))
+        except httpx.HTTPStatusError as error:
+            if "in use" not in error.response.text.lower():
+                raise
+
+
+def _elliptic(public_key: bytes) -> EllipticCurvePublicKey:
+    key = load_ssh_public_key(public_key)
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise InvalidInput("A node's key must be of an elliptic curve, such as ecdsa-sha2-nistp384.")
+    return key
+
+
+def nodes_online(link: Link) -> list[str]:
+    """The numbers of the nodes that the SuperLink hears of."""
+    with _control(link) as client:
+        return [
+            str(node.node_id) for node in client.ListNodes(ListNodesRequest()).nodes_info if node.status == "online"
+        ]
 
 
 def acquire(client: RuntimeHttpClient, kind: str) -> str:
@@ -186,6 +222,12 @@ def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
         ended.set()
 
 
+def run_ended(error: Exception) -> bool:
+    """Whether an error says that the run of a task is no longer one that runs."""
+    ended = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403)
+    return ended or isinstance(error, RunNotRunningException)
+
+
 class ServerTask:
     """The ServerApp of a run, in this process."""
 
@@ -202,6 +244,8 @@ class ServerTask:
 
     def finish(self, problem: str = "") -> None:
         """Tell the SuperLink that the run has ended."""
+        if self.grid._client is None:
+            return
         self._beating.__exit__(None, None, None)
         self.grid._retry_invoker.max_tries = 1
         push_output(self.grid._runtime_client, self._context, problem)
