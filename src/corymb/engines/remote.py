@@ -207,7 +207,7 @@ class RemoteEngine:
         """What changes bits, for the record of a run. The server's own arithmetic is on the CPU."""
         engines = {name: dict(host.hello["engine"]) for name, host in sorted(self._hosts.items())}
         precision = next(iter(engines.values())).get("precision", "float32")
-        return {"engine": self._transport.name, "device": "cpu", "precision": precision, "nodes": engines}
+        return {"engine": self._transport.name, "device": "cpu", "precision": precision, "hosts": engines}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Self:
         """The same clients with another objective: a session of its own at every node, which keeps its own journal.
@@ -251,15 +251,17 @@ class RemoteEngine:
         messages = {name: self._message(call, ids, name, places) for name, places in asked.items()}
         waiting = self._waiting(min(self.patience.min_replies, len(ids)))
         self.traffic.slowest = 0.0
+        order, ready = sorted(messages), dict[str, list[Part]]()  # added up in one order, so that bits stay the same
         for name, reply in self._replies(messages, waiting):
             own = ids[asked[name]]
-            parts = self._parts(name, reply, own)
-            waiting.answered += sum(len(part.ids) for part in parts)
+            ready[name] = self._parts(name, reply, own)
+            waiting.answered += sum(len(part.ids) for part in ready[name])
             if isinstance(reply, dict) and isinstance(spent := reply.get("seconds"), float):
                 self.traffic.slowest = max(self.traffic.slowest, spent)
             if isinstance(reply, dict) and reply.get("remembers") is True:
                 self._remembers.add(name)
-            yield from parts
+            while order and order[0] in ready:
+                yield from ready.pop(order.pop(0))
 
     def _waiting(self, enough: int) -> _Waiting:
         return _Waiting(enough, self.patience.seconds)

@@ -32,6 +32,8 @@ class Federation:
     """Packages whose client functions and models nodes may run, besides Corymb's own."""
     address: str = "127.0.0.1:8000"
     nodes: int = 3
+    node: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Further options of `corymb flower node`, such as `precision` and `client_seconds`."""
     run: dict[str, Any] = field(default_factory=dict)
     """Options of the run, as `corymb run` has them."""
 
@@ -77,9 +79,9 @@ class State:
         return self.folder / "processes.json"
 
     @property
-    def database(self) -> Path:
-        """The SuperLink's."""
-        return self.folder / "superlink.db"
+    def superlink(self) -> Path:
+        """What the SuperLink keeps."""
+        return self.folder / "superlink"
 
     def log(self, name: str) -> Path:
         """What a process says."""

@@ -20,6 +20,7 @@ from corymb.cli.flower.folder import (
     state_of,
 )
 from corymb.cli.flower.processes import Process, alive, end, quiet_environment, remember, remembered, spawn
+from corymb.cli.flower.supervise import RECORD
 from corymb.settings import InvalidInput, require
 
 WAIT = 120.0
@@ -33,7 +34,6 @@ def up(
         int | None, Parameter(help="How many nodes to start here; if not given, as federation.toml says.")
     ] = None,
     tls: Annotated[bool, Parameter(help="Encrypt, and let in only nodes whose key is registered.")] = False,
-    client_seconds: Annotated[float | None, Parameter(help="End a client's work after so many seconds.")] = None,
     folder: Folder = Path(),
 ) -> int:
     """Start a SuperLink and nodes on this machine, and wait until all are online."""
@@ -57,7 +57,7 @@ def up(
         if tls:
             register(federation, state, names)
         for number, name in enumerate(names):
-            started.append(start_node(federation, state, folder, name, number, count, client_seconds))
+            started.append(start_node(federation, state, folder, name, number, count))
             remember(state.processes, started)
         _wait(lambda: len(online(federation, state)) >= count, started, state, f"Not all of {count} nodes come online")
     except BaseException:
@@ -79,15 +79,15 @@ def start_superlink(federation: Federation, state: State, folder: Path, *, tls: 
         secure = ["--ssl-ca-certfile", str(files / "ca.pem"), "--ssl-certfile", str(files / "server.pem")]
         secure += ["--ssl-keyfile", str(files / "server.key"), "--enable-supernode-auth"]
     command = [program("flower-superlink"), *secure, "--host", host, "--port", str(port)]
-    command += ["--database", str(state.database), "--isolation", "process"]
+    command += ["--database", str(state.superlink / "state.db"), "--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(state.secret), "--disable-runtime-dependency-installation"]
+    state.superlink.mkdir(parents=True, exist_ok=True)
+    keeper = [sys.executable, "-m", "corymb.cli.flower.supervise", str(state.superlink), "superlink", *command]
     environment = quiet_environment(state.folder / "flower")
-    return spawn("superlink", command, state.log("superlink"), environment, folder.resolve())
+    return spawn("superlink", keeper, state.log("superlink"), environment, folder.resolve())
 
 
-def start_node(
-    federation: Federation, state: State, folder: Path, name: str, number: int, of: int, client_seconds: float | None
-) -> Process:
+def start_node(federation: Federation, state: State, folder: Path, name: str, number: int, of: int) -> Process:
     """A node as it would run at its owner's."""
     command = [sys.executable, "-m", "corymb", "flower", "node", name, "--superlink", federation.address]
     command += ["--data", federation.data, "--number", str(number), "--of", str(of), "--state", str(state.node(name))]
@@ -95,8 +95,8 @@ def start_node(
         command += ["--allow", package]
     if state.tls:
         command += ["--ca", str(state.ca), "--key", str(state.node(name) / "key")]
-    if client_seconds is not None:
-        command += ["--client_seconds", str(client_seconds)]
+    for option, value in federation.node.items():
+        command += [f"--{option}", *([] if value is True else [str(value)])]
     return spawn(name, command, state.log(name), quiet_environment(state.folder / "flower"), folder.resolve())
 
 
@@ -138,7 +138,8 @@ def down(*, folder: Folder = Path()) -> int:
     """End the federation's processes; what nodes keep stays."""
     state = state_of(folder)
     started = remembered(state.processes)
-    inside = [p for name in _node_names(state) for p in remembered(state.node(name) / "processes.json")]
+    folders = [state.superlink, *(state.folder / "nodes").glob("*")]
+    inside = [process for folder in folders for process in remembered(folder / RECORD)]
     running = [process for process in (*started[::-1], *inside) if alive(process)]
     end(running)
     left = [process.name for process in running if alive(process)]
@@ -148,16 +149,13 @@ def down(*, folder: Folder = Path()) -> int:
     return 0
 
 
-def _node_names(state: State) -> list[str]:
-    return sorted(path.name for path in (state.folder / "nodes").glob("*") if path.is_dir())
-
-
 def status(*, folder: Folder = Path()) -> int:
     """Show the federation's processes, and how many nodes are online."""
     federation, state = read_federation(folder), state_of(folder)
     for process in remembered(state.processes):
         print(f"{process.name:12} pid {process.pid:<8} {'running' if alive(process) else 'ended'}")
-        for inner in remembered(state.node(process.name) / "processes.json"):
+        inside = state.superlink if process.name == "superlink" else state.node(process.name)
+        for inner in remembered(inside / RECORD):
             print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")
     if not answers(federation.address):
         print(f"Nothing answers at {federation.address}.")

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
@@ -157,7 +158,9 @@ def _control(link: Link) -> Iterator[ControlHttpClient]:
 
 def start_run(link: Link) -> int:
     """A new run at the SuperLink, of an app without code."""
-    fab, _ = build_fab_from_files(FAB_FILES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself imports
+        fab, _ = build_fab_from_files(FAB_FILES)
     request = StartRunRequest(
         fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), override_config=user_config_to_proto({})
     )
@@ -325,3 +328,12 @@ def delivered(message: Message) -> Message:
         arrived = cast(Message, inflate_object_from_contents(message.metadata.message_id, contents))
     arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
     return arrived
+
+
+def supernode(clock: Any) -> None:
+    """Run a SuperNode in this process, with another clock to sleep by."""
+    from flwr.supernode import start_client_internal
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    start_client_internal.time = clock  # type: ignore[assignment]
+    flower_supernode()
