@@ -203,8 +203,11 @@ def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None,
     """The plan of a run on data, or on the clients of an engine; `others` are fields of `Plan`."""
     k = getattr(others["algorithm"], "k", None)
     if settings.engine in ELSEWHERE and not hasattr(data, "open"):
-        data, others["own"] = engine_elsewhere(settings, data, others["algorithm"]), True
-        data_name = data_name or FEDERATION
+        known = None if data is None else as_dataset(data, settings.seed).in_order()
+        data, others["own"] = engine_elsewhere(settings, known, others["algorithm"]), True
+        data_name = data_name or (FEDERATION if known is None else known.name)
+        if known is not None:
+            others |= {"truth": known.truth, "true_parameters": known.true_parameters}
     if hasattr(data, "open") and hasattr(data, "fingerprint"):  # an engine
         used, name = data.describe(), data_name or "federation"
         if not labels_points(others["algorithm"]):

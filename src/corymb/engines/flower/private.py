@@ -335,5 +335,5 @@ def supernode(clock: Any) -> None:
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    start_client_internal.time = clock  # type: ignore[assignment]
+    vars(start_client_internal)["time"] = clock
     flower_supernode()
