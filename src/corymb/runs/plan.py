@@ -101,6 +101,10 @@ class Plan:
     """How features are standardised, where that is settled already: by a run that goes on."""
     living: int | None = None
     """The clock of a run that goes on with its own clients: they keep its objective and what they remember by then."""
+    own: bool = False
+    """Whether the engine was made for this run alone."""
+    run: str = ""
+    """The id of a run that is resumed: hosts elsewhere know its session by it."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to say of the run, for `record` in its config."""
 
@@ -112,11 +116,20 @@ class Plan:
             least <= clients, f"min_replies={least} is more than the {clients} clients there are: no round could count."
         )
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
-        """The same clients, sharing their examples, with an objective and empty client memory."""
+    def left(self) -> None:
+        """The run has ended: a connection that was made for it ends too."""
+        if self.own and hasattr(self.engine, "close"):
+            self.engine.close()
+
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Engine:
+        """The same clients, sharing their examples, with an objective and empty client memory.
+
+        Hosts elsewhere take a session that they know by its name up again, with what their clients remember.
+        """
         if self.living is not None:
             return self.engine
-        opened, faults = self.engine.open(placed(objective, self.placement), journal), self.settings.faults
+        opened = self.engine.open(placed(objective, self.placement), journal, session)
+        faults = self.settings.faults
         return opened if faults is None else inject(opened, read_faults(faults), self.settings.seed)
 
     def federate(self, engine: Engine) -> Federation:

@@ -16,7 +16,7 @@ standard deviations, so that what is out of all proportion cannot rule the train
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -297,6 +297,10 @@ class Standardised:
         """The same objective elsewhere, or in another precision."""
         return Standardised(self.inner.to(device, dtype), map_tensors(lambda t: t.to(device, dtype), self.standard))
 
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"inner": self.inner, "standard": self.standard}
+
     def init(self, key: Key) -> Params:
         """A fresh model."""
         return self.inner.init(key)
@@ -363,6 +367,10 @@ class NullObjective:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> NullObjective:
         """The same elsewhere."""
         return NullObjective(device, dtype)
+
+    def recipe(self) -> dict[str, Any]:
+        """Nothing is needed to make it elsewhere."""
+        return {}
 
     def init(self, key: Key) -> Params:
         """A single number that is never used."""

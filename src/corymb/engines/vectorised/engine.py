@@ -93,7 +93,7 @@ class VectorisedEngine:
             "chunk": min(chunk, len(self.names)),
         }
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> VectorisedEngine:
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> VectorisedEngine:
         """The same clients with another objective and nothing in their memory; examples are shared."""
         engine, host = copy.copy(self), self.host.opened(objective, journal)
         engine._use(host, self.kernels if objective is self.objective else probe(host, only=self._kernel))
@@ -171,6 +171,7 @@ class VectorisedEngine:
         """Ask a chunk; how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
             return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
+        self.host.begun(ids.tolist())
         try:
             value, writes = self._stacked(call, ids, places)
         except Exception as error:  # whose fault it is, is found out below
