@@ -15,7 +15,7 @@ from corymb.cli.examples import Examples, read_examples
 from corymb.data.features import Array
 from corymb.runs.history import plain
 from corymb.runs.run import Run
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, csv_cell, expanded, require
 
 
 def predict_file(
@@ -44,7 +44,7 @@ def predict_file(
             found |= {"classes": list(loaded.schema.classes), "probabilities": chances.tolist()}
         print(json_module.dumps(plain(found), allow_nan=False))
     if out is not None:
-        with out.expanduser().open("w", newline="", encoding="utf-8") as place:
+        with expanded(out).open("w", newline="", encoding="utf-8") as place:
             _write(place, loaded, predicted, chances)
     elif not json:
         _write(sys.stdout, loaded, predicted, chances)
@@ -87,6 +87,6 @@ def _plural(run: Run) -> str:
 def _write(place: TextIO, run: Run, predicted: Array, chances: Array | None) -> None:
     rows, classes = csv.writer(place, lineterminator="\n"), run.schema.classes
     head = _plural(run).removesuffix("s")
-    rows.writerow([head, *(f"p_{name}" for name in (classes if chances is not None else ()))])
+    rows.writerow([head, *(csv_cell(f"p_{name}") for name in (classes if chances is not None else ()))])
     for number, value in enumerate(predicted):
-        rows.writerow([str(value), *(str(chance) for chance in (() if chances is None else chances[number]))])
+        rows.writerow([csv_cell(str(value)), *(str(chance) for chance in (() if chances is None else chances[number]))])

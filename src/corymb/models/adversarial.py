@@ -10,7 +10,7 @@ There is no batch normalisation, whose running statistics do not average and who
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -66,6 +66,10 @@ class Dense:
         require(inputs >= 1 and hidden >= 1 and noise >= 1, "Networks need inputs, hidden units and noise.")
         self.inputs, self.hidden, self.noise, self.bounded = inputs, hidden, min(noise, inputs), bounded
 
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same networks elsewhere: see `corymb.objectives.recipe`."""
+        return {"inputs": self.inputs, "hidden": self.hidden, "noise": self.noise, "bounded": self.bounded}
+
     def init(self, key: Key) -> Params:
         """Weights that keep the size of what goes through."""
         d, h, q = self.inputs, self.hidden, self.noise
@@ -109,6 +113,10 @@ class Convolutional:
     def __init__(self, channels: int, side: int, *, width: int = 64, hidden: int = 1024, noise: int = 30) -> None:
         require(side >= 4 and side % 4 == 0, f"Convolutions want pictures with a side of 4, 8, 12, ..., got {side}.")
         self.channels, self.side, self.width, self.hidden, self.noise = channels, side, width, hidden, noise
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same networks elsewhere: see `corymb.objectives.recipe`."""
+        return {name: getattr(self, name) for name in ("channels", "side", "width", "hidden", "noise")}
 
     def init(self, key: Key) -> Params:
         """Weights that keep the size of what goes through."""

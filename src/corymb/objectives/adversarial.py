@@ -11,6 +11,8 @@ the critic does.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.func import grad
@@ -51,15 +53,12 @@ class ClusterGame:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> ClusterGame:
         """The same objective elsewhere, or in another precision."""
-        return ClusterGame(
-            self.networks,
-            critic_steps=self.critic_steps,
-            penalty=self.penalty,
-            noise_weight=self.noise_weight,
-            cluster_weight=self.cluster_weight,
-            device=device,
-            dtype=dtype,
-        )
+        return ClusterGame(**self.recipe(), device=device, dtype=dtype)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        names = ("networks", "critic_steps", "penalty", "noise_weight", "cluster_weight")
+        return {name: getattr(self, name) for name in names}
 
     def init(self, key: Key) -> Params:
         """Fresh networks of one cluster; `joined` makes k of them one model of k clusters."""

@@ -5,6 +5,8 @@ Labels are not looked at: an example is its features.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,10 @@ class Density:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Density:
         """The same objective elsewhere, or in another precision."""
         return Density(self.flow, device=device, dtype=dtype)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"flow": self.flow}
 
     def init(self, key: Key) -> Params:
         """Fresh parameters of the flow."""

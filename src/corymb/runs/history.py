@@ -70,6 +70,23 @@ def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float, loss_u
     }
 
 
+_NUMBERS = ("clock", "round", "clusters", "asked", "replied", "rejected", "bytes_down", "bytes_up", "seconds", "churn")
+
+
+def round_problem(row: object) -> str:
+    """Why something read from a file is not the record of a round; empty if it is one."""
+    if not isinstance(row, dict):
+        return f"it is a {type(row).__name__}"
+    odd = [name for name in _NUMBERS if type(row.get(name)) not in (int, float)]
+    odd += ["train_loss"] if not isinstance(row.get("train_loss"), int | float | None) else []
+    odd += ["stage"] if not isinstance(row.get("stage"), str) else []
+    odd += ["metrics"] if not isinstance(row.get("metrics", {}), dict) else []
+    odd += [name for name in ("notes", "moves") if not isinstance(row.get(name), dict)]
+    if not odd and any(not place.isdecimal() or type(label) is not int for place, label in row["moves"].items()):
+        odd = ["moves"]
+    return f"its {odd[0]} is missing or of another type" if odd else ""
+
+
 def _changed(before: Tensor | None, now: Tensor) -> Tensor:
     """Which clients have a new label; before the first round nobody had one."""
     return now >= 0 if before is None else now != before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,10 +18,13 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
+from corymb.engines.host import one_line
+from corymb.engines.room import walls
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
 from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
+from corymb.models.mlp import Perceptron
 from corymb.models.network import Dropout
 from corymb.objectives import Classification, Density, LinearRegression, Regression
 from corymb.objectives.adversarial import ClusterGame
@@ -50,18 +54,26 @@ class Learner(NamedTuple):
     name: str
 
 
-def _linear(schema: DataSchema) -> ModelLike:
-    make = mlp(schema.size, [], outputs(schema))
+@dataclass(frozen=True)
+class NearZero:
+    """Makes a module whose parameters begin near 0.
 
-    def near_zero() -> nn.Module:
-        """What a client's few examples do not determine stays as it began: a random start would be noise for good."""
-        module = make()
+    What a client's few examples do not determine stays as it began: a random start would be noise for good.
+    """
+
+    make: Perceptron
+
+    def __call__(self) -> nn.Module:
+        """A module with fresh parameters."""
+        module = self.make()
         with no_grad():
             for value in module.parameters():
                 value.mul_(START)
         return module
 
-    return near_zero
+
+def _linear(schema: DataSchema) -> ModelLike:
+    return NearZero(mlp(schema.size, [], outputs(schema)))
 
 
 def _linear_regression(schema: DataSchema) -> Objective:
@@ -183,7 +195,13 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
             f"The model is a {type(found).__name__}: wanted a torch.nn.Module, a function that makes one, or an "
             "objective with init, losses and scores."
         )
-    network = Network(found, dropout=dropout)
+    try:
+        with walls():
+            network = Network(found, dropout=dropout)
+    except InvalidInput:
+        raise
+    except Exception as error:  # a function of the user's own that does not make a model
+        raise InvalidInput(f"The model {name!r} cannot be made: {one_line(error)}.") from error
     if schema.task == "regression":
         return Learner(Regression(network), name)
     return Learner(Classification(network, len(schema.classes)), name)
@@ -191,25 +209,29 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
 
 def _named(name: str, schema: DataSchema) -> Any:
     if ":" in name:
-        return _imported(name)
+        return imported(name)
     require(
         name in MODELS, f"There is no model {name!r}. {did_you_mean(name, MODELS)} Your own is package.module:function."
     )
     return MODELS[name].make(schema)
 
 
-def _imported(place: str) -> Any:
+def imported(place: str, what: str = "the model") -> Any:
     """What `package.module:name` refers to; modules in the working folder are found too."""
     module_name, _, name = place.partition(":")
     with _working_folder_importable():
+        require(
+            re.fullmatch(r"\w+(\.\w+)*:\w+", place) is not None, f"{place!r} is not of the form package.module:name."
+        )
         try:
-            module = importlib.import_module(module_name)
+            with walls():
+                module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is None or not module_name.startswith(error.name):
-                raise  # the module exists, but something that it imports does not
-            raise InvalidInput(f"There is no module {module_name!r} to take the model {place!r} from.") from None
-        except ValueError:
-            raise InvalidInput(f"{place!r} is not of the form package.module:name.") from None
+                raise InvalidInput(f"The module {module_name!r} cannot be imported: {first_line(error)}.") from error
+            raise InvalidInput(f"There is no module {module_name!r} to take {what} {place!r} from.") from None
+        except Exception as error:  # whatever is wrong with somebody's module, it cannot be used
+            raise InvalidInput(f"The module {module_name!r} cannot be imported: {one_line(error)}.") from error
     if not hasattr(module, name):
         public = [other for other in vars(module) if not other.startswith("_")]
         raise InvalidInput(f"Module {module_name!r} has no {name!r}. {did_you_mean(name, public)}")

@@ -22,10 +22,10 @@ from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import ByClient, clusters_in_use
 from corymb.keys import fold, root
+from corymb.objectives.linear_form import linear_form
 from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
 from corymb.objectives.points import PointModel
-from corymb.objectives.regression import linear_form
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run

@@ -19,8 +19,9 @@ from corymb.core.client import Client, Memory, Slot, Split, TestExamplesWanted
 from corymb.core.engine import Call, ClientData, Each, Journal, Part
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
-from corymb.engines.host import ClientHost, OfHost, Outcome, blame, one_line
+from corymb.engines.host import ClientHost, OfHost, Outcome, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
+from corymb.engines.room import copies, walls
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.trees import as_tensors, flatten, nbytes, unflatten
@@ -92,7 +93,7 @@ class VectorisedEngine:
             "chunk": min(chunk, len(self.names)),
         }
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> VectorisedEngine:
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> VectorisedEngine:
         """The same clients with another objective and nothing in their memory; examples are shared."""
         engine, host = copy.copy(self), self.host.opened(objective, journal)
         engine._use(host, self.kernels if objective is self.objective else probe(host, only=self._kernel))
@@ -101,7 +102,11 @@ class VectorisedEngine:
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients, chunk by chunk."""
         call = self.host.deliver(call)
-        intake, answered, errors = Intake(call.verb, ids, self.sizes[ids]), 0, Errors()
+        intake, answered, errors = (
+            Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard),
+            0,
+            Errors(),
+        )
         order = self.sizes[ids].argsort(stable=True)
         need = self._need(call, ids[order], order)
         while len(order):
@@ -166,6 +171,7 @@ class VectorisedEngine:
         """Ask a chunk; how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
             return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
+        self.host.begun(ids.tolist())
         try:
             value, writes = self._stacked(call, ids, places)
         except Exception as error:  # whose fault it is, is found out below
@@ -223,6 +229,7 @@ class VectorisedEngine:
         stored = host.memory.read(ids, padded)
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
+        given_args = copies([None if isinstance(arg, Each) else arg for arg in (*call.args, *call.options.values())])
         rows = [_rows_at(arg, places) for arg in (*call.args, *call.options.values())]
         inputs, structure = flatten((examples, slots, host.keys(call, ids), rows))
         answer: dict[str, Any] = {}
@@ -243,8 +250,8 @@ class VectorisedEngine:
                 kernel=self.kernels,
             )
             every = [
-                row if isinstance(arg, Each) else arg
-                for arg, row in zip((*call.args, *call.options.values()), own, strict=True)
+                row if isinstance(arg, Each) else mine
+                for arg, row, mine in zip((*call.args, *call.options.values()), own, given_args, strict=True)
             ]
             n = len(call.args)
             value = call.fn.body(subject, *every[:n], **dict(zip(call.options, every[n:], strict=True)))
@@ -253,10 +260,12 @@ class VectorisedEngine:
             out, answer["structure"] = flatten(as_tensors((value, writes)))
             return tuple(leaf.to(host.device) for leaf in out)
 
-        with host.placement.computing():
+        with walls(), host.placement.computing():
             outputs = vmap(one)(*inputs)
         value, writes = unflatten(answer["structure"], outputs)
-        return Outcome(value, {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()})
+        slots_out = {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()}
+        check_kinds(value, slots_out)
+        return Outcome(value, slots_out)
 
 
 class Peak:

@@ -15,6 +15,7 @@ import torch
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
 from corymb.engines.host import ClientHost, one_line
+from corymb.engines.room import walls
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
@@ -76,7 +77,8 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
 def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits:
     params = objective.init(root(0))
     try:
-        losses = objective.losses(params, client)
+        with walls():
+            losses = objective.losses(params, client)
     except InvalidInput:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
