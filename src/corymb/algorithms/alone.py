@@ -21,7 +21,7 @@ from torch.func import vmap
 
 from corymb.algorithms.parts.linear import can_penalise, penalised
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss
 from corymb.local.held_out import hold_out
@@ -129,8 +129,10 @@ class Alone:
             if len(going_on):
                 replies.append(going_on.map(go_on_at_home, local=local, keep=keep))
             if len(others):  # in the first round, and after one in which somebody's reply did not count
-                with suppress(TooFewReplies) if replies else nullcontext():  # the others continue without them
-                    replies.append(others.map(begin_at_home, take(at.models, 0), local=local, keep=keep))
+                with suppress(Exception) if replies else nullcontext():  # the others continue without them
+                    late = others.map(begin_at_home, take(at.models, 0), local=local, keep=keep)
+                    if not replies or isinstance(late.value, Tensor):  # by themselves, bad clients outvote nobody
+                        replies.append(late)
             begun = torch.stack([begun, *(some.clients.mask for some in replies)]).any(0)
-            losses = torch.cat([some.value for some in replies])
+            losses = torch.cat([some.value.flatten() for some in replies])
             yield (at := at.next(carry={"begun": begun}, notes={"train_loss": float(losses.mean())}))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.parts.work import Weights, Work
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
@@ -43,18 +44,23 @@ class FedAvg:
     """Whether clients count alike or by their examples."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
+    aggregate: Aggregate = "mean"
+    """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
+        check_averaging(self)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train and average, round after round."""
-        at = start or Snapshot.fresh(fed, 1)
+        at, fed = start or Snapshot.fresh(fed, 1), fed.averaged_by(reduction_of(self))
         for t in range(at.round, self.rounds):
             work = Work(local=self.local.at(t), weights=self.weights)
-            replies = fed.clients.sample(self.participants).sum(train, at.models, work=work)
+            replies = fed.clients.sample(self.participants).near(at.models).sum(train, at.models, work=work)
             models = replies.value.mean(empty=at.models)
             notes = {"train_loss": float(replies.value.note.mean())}
             yield (at := at.next(models=models, labels=(replies.clients, replies.value.label), notes=notes))

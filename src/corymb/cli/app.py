@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from corymb import __version__
 from corymb.cli import Exit
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, printable, said
 
+LONGEST = 900
+"""Characters of a message."""
 HELP = "Clustered federated learning: find the groups of clients and train one model a group."
 
 
@@ -122,8 +124,8 @@ COMMANDS = {
     ),
     "list": Command(
         "corymb.cli.list:show_list",
-        "List the names of data, algorithms or models.",
-        ("corymb list data", "corymb list algorithms", "corymb list models"),
+        "List the names of data, algorithms, models or faults.",
+        ("corymb list data", "corymb list algorithms", "corymb list faults"),
     ),
     "data": Command(
         "corymb.cli.data:show",
@@ -140,6 +142,49 @@ COMMANDS = {
         ("corymb doctor", "CORYMB_DATA=/data corymb doctor", "NO_COLOR=1 corymb doctor > machine.txt"),
     ),
 }
+
+FLOWER = {
+    "new": Command(
+        "corymb.cli.flower.new:new",
+        "Make a folder for a federation: `corymb flower new NAME`.",
+        ("corymb flower new myfed", "corymb flower new hospitals", "corymb flower new federations/banks"),
+    ),
+    "up": Command(
+        "corymb.cli.flower.up:up",
+        "Start a SuperLink and nodes on this machine.",
+        ("corymb flower up --nodes 3", "corymb flower up --nodes 3 --tls", "corymb flower up --nodes 0 --tls"),
+    ),
+    "node": Command(
+        "corymb.cli.flower.node:node",
+        "Run one node, where its data are: `corymb flower node NAME --superlink HOST:PORT --data MODULE:FUNCTION`.",
+        (
+            "corymb flower node site-a --superlink 10.0.0.1:8000 --data myfed.data:clients --state /var/corymb",
+            "corymb flower node site-a --superlink 10.0.0.1:8000 --data myfed.data:clients --state s --allow myfed",
+            "corymb flower node site-a --superlink 10.0.0.1:8000 --data d:f --state s --ca ca.pem --key site-a",
+        ),
+    ),
+    "run": Command(
+        "corymb.cli.flower.run:run",
+        "Run the federation's algorithm on its nodes, and write the report.",
+        ("corymb flower run", "corymb flower run --seed 3 --out runs/three", "corymb flower run --json -q"),
+    ),
+    "status": Command(
+        "corymb.cli.flower.up:status",
+        "Show the federation's processes and how many nodes are online.",
+        ("corymb flower status", "corymb flower status --folder myfed", "watch corymb flower status"),
+    ),
+    "down": Command(
+        "corymb.cli.flower.up:down",
+        "End the federation's processes.",
+        ("corymb flower down", "corymb flower down --folder myfed", "corymb flower down && rm -r .federation"),
+    ),
+    "doctor": Command(
+        "corymb.cli.flower.doctor:doctor",
+        "Check what a federation needs.",
+        ("corymb flower doctor", "corymb flower doctor --echo", "corymb flower doctor --folder myfed"),
+    ),
+}
+"""Commands of `corymb flower`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -161,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         code, line = explain(error)
-        print(f"corymb: {line}", file=sys.stderr)
+        print(f"corymb: {printable(line)[:LONGEST]}", file=sys.stderr)
         return code
 
 
@@ -182,6 +227,16 @@ def _app(tokens: Sequence[str]) -> Any:
             within.command(place, name="show", **words)
         else:
             app.command(place, name=name, **words)
+    shown = tuple(command.examples[0] for command in FLOWER.values())
+    flower = App(
+        name="flower",
+        help="A federation of nodes that hold their own data, on Flower.",
+        help_epilogue=_epilogue(shown),
+        default_parameter=spelled,
+    )
+    for name, command in FLOWER.items():
+        flower.command(command.place, name=name, help=command.help, help_epilogue=_epilogue(command.examples))
+    app.command(flower)
     return app
 
 
@@ -203,7 +258,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
 
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED, "Stopped before the first round was complete: there is no result."
-    text = str(error).strip()
+    text = said(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corymb.algorithms.catalogue import CATALOGUE
+from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset
 from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
 from corymb.runs.defaults import configure
+from corymb.runs.elsewhere.engine import federation, keeps_memory
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.settings import InvalidInput, from_dict
+from corymb.settings import InvalidInput, first_line, from_dict
 
 S = TypeVar("S")
 USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
@@ -70,9 +72,13 @@ class Request:
             data_options=_part(DataOptions, {**values, **_task_of(str(values["algorithm"]), values)}),
         )
 
-    def load(self) -> tuple[FederatedDataset, Algorithm]:
-        """The data, and the algorithm with the defaults that suit them."""
-        data = self.data_options.load(self.data, self.settings.seed)
+    def load(self) -> tuple[FederatedDataset | Engine, Algorithm]:
+        """The data or the nodes that hold them, and the algorithm with the defaults that suit them."""
+        data: FederatedDataset | Engine
+        if self.settings.engine == "flower":
+            data = federation(self.settings, self.data, keeps_memory=keeps_memory(self.algorithm))
+        else:
+            data = self.data_options.load(self.data, self.settings.seed)
         return data, configure(self.algorithm, data, **self.algorithm_settings)
 
 
@@ -91,7 +97,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The contents of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None

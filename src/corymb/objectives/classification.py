@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,10 @@ class Classification:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Classification:
         """The same objective elsewhere, or in another precision."""
         return Classification(self.network.to(device, dtype), self.classes, self.class_weight)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"network": self.network, "classes": self.classes, "class_weight": self.class_weight}
 
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""

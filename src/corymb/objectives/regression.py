@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,8 +47,11 @@ class LinearRegression:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> LinearRegression:
         """The same objective elsewhere, or in another precision."""
-        how = {"features": self.features, "intercept": self.intercept, "half": self.half}
-        return LinearRegression(self.inputs, **how, device=device, dtype=dtype)  # type: ignore[arg-type]
+        return LinearRegression(**self.recipe(), device=device, dtype=dtype)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"inputs": self.inputs, "features": self.features, "intercept": self.intercept, "half": self.half}
 
     @property
     def linear(self) -> LinearForm:
@@ -111,6 +115,10 @@ class Regression:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Regression:
         """The same objective elsewhere, or in another precision."""
         return Regression(self.network.to(device, dtype))
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"network": self.network}
 
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""

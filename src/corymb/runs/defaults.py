@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from corymb.algorithms.alone import Alone
 from corymb.algorithms.catalogue import CATALOGUE, Entry
 from corymb.algorithms.fedavg import FedAvg
+from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
 from corymb.data.schema import DataSchema, schema_of
@@ -16,7 +17,7 @@ from corymb.local import Descent
 from corymb.runs.learners import default_model
 from corymb.settings import InvalidInput, did_you_mean, from_dict, require, to_dict
 
-FromData = Mapping[str, Callable[[FederatedDataset], Any]]
+FromData = Mapping[str, Callable[[Any], Any]]
 """Settings that the user does not choose but that come from the data, by name."""
 
 
@@ -178,16 +179,20 @@ def from_data(kind: type[Algorithm]) -> FromData:
     return {"groups": _true_clusters} if found and found[1].role == "oracle" else {}
 
 
-def _true_clusters(data: FederatedDataset) -> list[int]:
-    truth = data.in_order().truth  # in the order that clients have on every engine
+def _true_clusters(data: FederatedDataset | Engine) -> list[int]:
+    name, truth = "a federation", None
+    if isinstance(data, FederatedDataset):
+        name, truth = repr(data.name), data.in_order().truth  # in the order that clients have on every engine
     if truth is None:
-        raise InvalidInput(f"The true clusters of {data.name!r} are not known: this algorithm cannot run on it.")
+        raise InvalidInput(f"The true clusters of {name} are not known: this algorithm cannot run on it.")
     clusters: list[int] = truth.tolist()
     return clusters
 
 
-def configure(algorithm: str | type[Algorithm], data: FederatedDataset, **settings: Any) -> Algorithm:
+def configure(algorithm: str | type[Algorithm], data: FederatedDataset | Engine, **settings: Any) -> Algorithm:
     """An algorithm, by name or class, with the defaults that suit the data; settings that are given win.
+
+    An engine whose clients have their data, such as a federation, serves as well.
 
     >>> from corymb.data import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)
@@ -196,7 +201,7 @@ def configure(algorithm: str | type[Algorithm], data: FederatedDataset, **settin
     """
     kind = entry_of(algorithm).algorithm if isinstance(algorithm, str) else algorithm
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
-    complete = with_defaults(kind, {**filled, **settings}, defaults_for(schema_of(data), len(data.train.y)))
+    complete = with_defaults(kind, {**filled, **settings}, defaults_for(schema_of(data), int(data.sizes.sum())))
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name not in complete and field.default is field.default_factory:
             name = algorithm if isinstance(algorithm, str) else algorithm.__name__

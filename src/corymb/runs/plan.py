@@ -17,6 +17,7 @@ from corymb.core.objective import Objective
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.faults import inject, read_faults
 from corymb.local import Descent
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
@@ -100,20 +101,40 @@ class Plan:
     """How features are standardised, where that is settled already: by a run that goes on."""
     living: int | None = None
     """The clock of a run that goes on with its own clients: they keep its objective and what they remember by then."""
+    own: bool = False
+    """Whether the engine was made for this run alone."""
+    run: str = ""
+    """The id of a run that is resumed: hosts elsewhere know its session by it."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to say of the run, for `record` in its config."""
 
     def __post_init__(self) -> None:
         limit = self.max_seconds
         require(limit is None or limit >= 0, f"max_seconds must not be negative, got {limit}.")
+        least, clients = self.settings.min_replies, len(self.engine.names)
+        require(
+            least <= clients, f"min_replies={least} is more than the {clients} clients there are: no round could count."
+        )
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
-        """The same clients, sharing their examples, with an objective and empty client memory."""
-        return self.engine if self.living is not None else self.engine.open(placed(objective, self.placement), journal)
+    def left(self) -> None:
+        """The run has ended: a connection that was made for it ends too."""
+        if self.own and hasattr(self.engine, "close"):
+            self.engine.close()
+
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Engine:
+        """The same clients, sharing their examples, with an objective and empty client memory.
+
+        Hosts elsewhere take a session that they know by its name up again, with what their clients remember.
+        """
+        if self.living is not None:
+            return self.engine
+        opened = self.engine.open(placed(objective, self.placement), journal, session)
+        faults = self.settings.faults
+        return opened if faults is None else inject(opened, read_faults(faults), self.settings.seed)
 
     def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""
-        fed = Federation(engine, min_replies=self.settings.min_replies)
+        fed = Federation(engine, min_replies=self.settings.min_replies, guard=self.settings.guard)
         if self.living is not None:
             fed.rewind(self.living)  # a federation that knows of no clock would have its clients forget everything
         return fed
@@ -149,7 +170,10 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
 def rounds_in(settings: Mapping[str, Any]) -> int | None:
     """How many rounds the last stage of an algorithm has, by its settings or a run's config; None if it has no such."""
     if "rounds" in settings:
-        return int(settings["rounds"])
+        rounds = settings["rounds"]
+        whole = isinstance(rounds, int) and not isinstance(rounds, bool)
+        require(whole, f"rounds is {rounds!r}: wanted a whole number.")
+        return int(rounds)
     return next((rounds_in(settings[name]) for name in LAST_STAGES if isinstance(settings.get(name), Mapping)), None)
 
 

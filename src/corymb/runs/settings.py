@@ -8,6 +8,7 @@ The text below a field is its help.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -18,11 +19,12 @@ from corymb.data.labels import Task
 from corymb.data.prepare.columns import Missing
 from corymb.data.prepare.road import Scale
 from corymb.engines.vectorised.kernels import KernelName
+from corymb.faults import read_faults
 from corymb.models.network import Dropout
 from corymb.objectives.class_weight import as_text
 from corymb.settings import did_you_mean, require
 
-EngineName = Literal["vectorised", "loop"]
+EngineName = Literal["vectorised", "loop", "flower", "ray"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Until = Literal["rounds", "converged"]
 Memory = int | Literal["auto"]
@@ -35,7 +37,8 @@ class RunSettings:
     seed: int = 0
     """Seed of everything random, including data that are generated or split."""
     engine: EngineName = "vectorised"
-    """`vectorised` runs many clients at once, `loop` one after another."""
+    """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` asks nodes of a
+    federation, which hold their data; `ray` spreads clients over a Ray cluster."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
     precision: Precision = "float32"
@@ -52,6 +55,10 @@ class RunSettings:
     """Rounds between checkpoints, from which the run can be resumed."""
     min_replies: int = 1
     """A round with fewer usable replies does not count."""
+    guard: bool = True
+    """Refuse and name clients whose updates are far longer than the others'."""
+    faults: str | None = None
+    """Faults on purpose, such as `nan:0.1,dropout:0.3`: kinds and shares of clients (`corymb list faults`)."""
     dropout: Dropout = "on"
     """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     class_weight: str | None = None
@@ -61,6 +68,20 @@ class RunSettings:
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     until: Until = "rounds"
     """When a run ends: after all its `rounds`, or before that where nothing changes any more (`converged`)."""
+    address: str | None = None
+    """Where the federation is (`flower`: HOST:PORT of its SuperLink) or the cluster (`ray`; if not given, one here)."""
+    nodes: int | None = None
+    """How many nodes make the federation complete, or how many actors share the clients; if not given, any number."""
+    patience: float | None = 300.0
+    """Seconds to wait for nodes that are silent once `min_replies` clients have answered; 0 waits for nobody."""
+    ca: str | None = None
+    """File with the certificate that the federation's own is signed with; without one, nothing is encrypted."""
+    secret: str | None = None
+    """File with the secret that the federation's SuperLink was started with."""
+    shared: str | None = None
+    """Folder that all machines of a `ray` cluster see, where actors keep what clients remember."""
+    client_seconds: float | None = None
+    """A client's work may take so long on a `ray` actor; nodes have their own limit, one process here has none."""
     keep_going: bool = False
     """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 
@@ -69,13 +90,18 @@ class RunSettings:
         for name, choices in _choices(RunSettings).items():
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
-        kind = self.device.partition(":")[0]
-        known = kind in ("auto", "cpu", "cuda", "mps")
+        known = re.fullmatch(r"(auto|cpu|cuda|mps)|(cuda|cpu|mps):[0-9]{1,3}", self.device) is not None
         require(known, f"There is no device {self.device!r}: wanted 'auto', 'cpu', 'cuda' or 'mps'.")
         positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
         require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
+        if self.faults is not None:
+            read_faults(self.faults)
         require(self.threads is None or self.threads >= 1, f"threads must be at least 1, got {self.threads}.")
         require(self.evaluate_every >= 0, f"evaluate_every must not be negative, got {self.evaluate_every}.")
+        for name in ("patience", "client_seconds"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"{name} must not be negative, got {value}.")
+        require(self.nodes is None or self.nodes >= 1, f"nodes must be at least 1, got {self.nodes}.")
         for name in ("checkpoint_every", "min_replies"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
 
@@ -118,6 +144,8 @@ class DataOptions:
     """Missing cells: refuse them, take the column's mean or median, or drop the row; if not given, refuse."""
     scale: Scale | None = None
     """Features: standardise them, take them for pixels, or neither; if not given, by shape: tables or pictures."""
+    read_limit: int | None = None
+    """Bytes that one file may take in memory when it is read; if not given, half of the machine's."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:

@@ -15,8 +15,8 @@ standard deviations, so that what is out of all proportion cannot rule the train
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -254,6 +254,26 @@ class Standardised:
     def _after(self, form: LinearForm | None) -> LinearForm | None:
         return None if form is None else form.after(self._features, self._learned_targets)
 
+    @property
+    def loss_unit(self) -> float | None:
+        """The inner objective's, where its losses have no zero of their own."""
+        return getattr(self.inner, "loss_unit", None)
+
+    @property
+    def flow(self) -> object | None:
+        """The inner objective's flow, if it is a density."""
+        return getattr(self.inner, "flow", None)
+
+    @property
+    def space(self) -> Callable[[Params, Tensor], Tensor] | None:
+        """The coordinates that the inner objective compares standardised examples in, if it says which."""
+        own = getattr(self.inner, "space", None)
+        return None if own is None else lambda params, x: own(params, self.seen(x))
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Examples as the inner objective sees them."""
+        return self._features(x)
+
     def _whitened(self, root: Tensor) -> Coordinates | None:
         """Descent on uncorrelated features; the inner objective sees them as they are, standardised once a descent."""
         form, d = linear_form(self.inner) or logit_form(self.inner), len(root)
@@ -276,6 +296,10 @@ class Standardised:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""
         return Standardised(self.inner.to(device, dtype), map_tensors(lambda t: t.to(device, dtype), self.standard))
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"inner": self.inner, "standard": self.standard}
 
     def init(self, key: Key) -> Params:
         """A fresh model."""
@@ -343,6 +367,10 @@ class NullObjective:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> NullObjective:
         """The same elsewhere."""
         return NullObjective(device, dtype)
+
+    def recipe(self) -> dict[str, Any]:
+        """Nothing is needed to make it elsewhere."""
+        return {}
 
     def init(self, key: Key) -> Params:
         """A single number that is never used."""
