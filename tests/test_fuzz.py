@@ -143,7 +143,7 @@ ids = st.sampled_from([[0, 1], [2, 3], [1, 0], [4, 5], [9, 9], [-1, 0], [3, 2**4
     st.sampled_from(["map", "sum"]),
     st.booleans(),
     st.lists(st.tuples(ids, sums | replies), min_size=1, max_size=3),
-    st.lists(st.tuples(st.sampled_from([0, 2, 4]), replies), max_size=2),
+    st.lists(st.tuples(st.sampled_from([0, 2, 4]), replies), max_size=2, unique_by=lambda stack: stack[0]),
 )
 def test_the_checker(verb, compares, parts, stacks):
     near = Near(MODELS) if compares else None
