@@ -18,7 +18,7 @@ ONE_FILE_A_PAPER = {"algorithms"}
 SHORTEST_BLOCK = 8
 MOST_ANY = 20
 
-APART = {"contracts", "golden", "browser"}
+APART = {"contracts", "golden", "browser", "federation"}
 """Folders of tests that belong to no one module."""
 ABOUT_THE_PROJECT = {
     "test_contributing",

@@ -20,32 +20,50 @@ OURS = ("corymb",)
 
 def call_to_bytes(call: Call) -> bytes:
     """A call on its way to a host."""
+    return pack(call_to_tree(call))
+
+
+def call_to_tree(call: Call) -> dict[str, Any]:
+    """A call as a tree that can travel; what the server checks replies by stays with it."""
     fields = call._replace(near=None)._asdict() | {
         "version": tuple(call.version),
         "since": {host: tuple(version) for host, version in call.since.items()},
     }
-    del fields["near"], fields["guard"]  # for the server's own check
-    return pack(fields)
+    del fields["near"], fields["guard"]
+    return fields
 
 
 def call_from_bytes(data: bytes, allow: Sequence[str] = OURS) -> Call:
     """The call that `call_to_bytes` wrote; its function, and what it names, must belong to the packages in `allow`."""
-    tree = _checked(unpack(data, allow), _CALL, "call")
+    return call_from_tree(unpack(data, allow))
+
+
+def call_from_tree(tree: Tree) -> Call:
+    """The call that `call_to_tree` took apart; a tree from anywhere gives one or a `WireError`."""
+    tree = _checked(tree, _CALL, "call")
     since = {host: Version(*version) for host, version in tree["since"].items()}
     return Call(**{**tree, "version": Version(*tree["version"]), "since": since})
 
 
 def part_to_bytes(part: Part) -> bytes:
     """A host's reply. Who sent it is for the receiver to know."""
+    return pack(part_to_tree(part))
+
+
+def part_to_tree(part: Part) -> dict[str, Any]:
+    """A host's reply as a tree that can travel."""
     rejected = [[client, reason] for client, reason in part.rejected]
-    return pack(
-        {"ids": part.ids, "value": part.value, "rejected": rejected, "spread": part.spread, "error": part.error}
-    )
+    return {"ids": part.ids, "value": part.value, "rejected": rejected, "spread": part.spread, "error": part.error}
 
 
 def part_from_bytes(data: bytes, host: str, allow: Sequence[str] = OURS) -> Part:
     """The part that `part_to_bytes` wrote, from this host."""
-    tree = _checked(unpack(data, allow), _PART, "reply")
+    return part_from_tree(unpack(data, allow), host)
+
+
+def part_from_tree(tree: Tree, host: str) -> Part:
+    """The part that `part_to_tree` took apart, from this host; a tree from anywhere gives one or a `WireError`."""
+    tree = _checked(tree, _PART, "reply")
     rejected = [(client, reason) for client, reason in tree["rejected"]]
     return Part(tree["ids"], tree["value"], rejected, host, tree["spread"], tree["error"])
 

@@ -216,7 +216,7 @@ def test_large_parts_that_stay_are_stored_once(tmp_path):
     for clock in (1, 2):
         models = {"a": torch.full((2, 30_000), float(clock))}
         at = Snapshot(models=models, labels=torch.zeros(3, dtype=torch.int64), carry={"best": big, "t": big[:clock]})
-        store.checkpoint(replace(at, clock=clock), CheckpointInfo({}, {}, 0.0, None))
+        store.checkpoint(replace(at, clock=clock), CheckpointInfo({}, {}, 0.0, None, {}))
     store.close()
     assert len(list((tmp_path / "checkpoints").glob("*.safetensors"))) == 5  # twice the rest and models, once the best
     _, again = read_checkpoint(tmp_path / "checkpoints", 2, "a run", 0)

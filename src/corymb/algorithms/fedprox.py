@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from corymb.algorithms.fedavg import FedAvg
+from corymb.algorithms.parts.work import Weights
 from corymb.core.averaging import Aggregate, check_averaging
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
@@ -25,6 +26,8 @@ class FedProx:
     mu: float = 0.1
     rounds: int = 60
     local: Descent = Descent(lr=0.1, steps=10)
+    weights: Weights = "clients"
+    """Whether clients count alike or by their examples."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
     aggregate: Aggregate = "mean"
@@ -45,6 +48,7 @@ class FedProx:
         inner = FedAvg(
             rounds=self.rounds,
             local=local,
+            weights=self.weights,
             participants=self.participants,
             aggregate=self.aggregate,
             clip=self.clip,

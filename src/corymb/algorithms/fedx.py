@@ -37,7 +37,7 @@ from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
-from corymb.objectives.regression import linear_form
+from corymb.objectives.linear_form import linear_form
 from corymb.settings import require
 from corymb.trees import Params, tree_map
 

@@ -148,6 +148,49 @@ COMMANDS = {
     ),
 }
 
+FLOWER = {
+    "new": Command(
+        "corymb.cli.flower.new:new",
+        "Make a folder for a federation: `corymb flower new NAME`.",
+        ("corymb flower new myfed", "corymb flower new hospitals", "corymb flower new federations/banks"),
+    ),
+    "up": Command(
+        "corymb.cli.flower.up:up",
+        "Start a SuperLink and nodes on this machine.",
+        ("corymb flower up --nodes 3", "corymb flower up --nodes 3 --tls", "corymb flower up --nodes 0 --tls"),
+    ),
+    "node": Command(
+        "corymb.cli.flower.node:node",
+        "Run one node, where its data are: `corymb flower node NAME --superlink HOST:PORT --data MODULE:FUNCTION`.",
+        (
+            "corymb flower node site-a --superlink 10.0.0.1:8000 --data myfed.data:clients --state /var/corymb",
+            "corymb flower node site-a --superlink 10.0.0.1:8000 --data myfed.data:clients --state s --allow myfed",
+            "corymb flower node site-a --superlink 10.0.0.1:8000 --data d:f --state s --ca ca.pem --key site-a",
+        ),
+    ),
+    "run": Command(
+        "corymb.cli.flower.run:run",
+        "Run the federation's algorithm on its nodes, and write the report.",
+        ("corymb flower run", "corymb flower run --seed 3 --out runs/three", "corymb flower run --json -q"),
+    ),
+    "status": Command(
+        "corymb.cli.flower.up:status",
+        "Show the federation's processes and how many nodes are online.",
+        ("corymb flower status", "corymb flower status --folder myfed", "watch corymb flower status"),
+    ),
+    "down": Command(
+        "corymb.cli.flower.up:down",
+        "End the federation's processes.",
+        ("corymb flower down", "corymb flower down --folder myfed", "corymb flower down && rm -r .federation"),
+    ),
+    "doctor": Command(
+        "corymb.cli.flower.doctor:doctor",
+        "Check what a federation needs.",
+        ("corymb flower doctor", "corymb flower doctor --echo", "corymb flower doctor --folder myfed"),
+    ),
+}
+"""Commands of `corymb flower`."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. An error is one line on stderr; `--debug` gives the traceback."""
@@ -189,6 +232,16 @@ def _app(tokens: Sequence[str]) -> Any:
             within.command(place, name="show", **words)
         else:
             app.command(place, name=name, **words)
+    shown = tuple(command.examples[0] for command in FLOWER.values())
+    flower = App(
+        name="flower",
+        help="A federation of nodes that hold their own data, on Flower.",
+        help_epilogue=_epilogue(shown),
+        default_parameter=spelled,
+    )
+    for name, command in FLOWER.items():
+        flower.command(command.place, name=name, help=command.help, help_epilogue=_epilogue(command.examples))
+    app.command(flower)
     return app
 
 

@@ -96,7 +96,7 @@ def about(run: Run, cluster: int) -> dict[str, object]:
         "data": run.config["data"],
         "algorithm": run.config["algorithm"],
         "cluster": cluster,
-        "clients": run.sizes.get(cluster, 0),
+        "examples" if run.points else "clients": run.sizes.get(cluster, 0),
         "model": run.config["model"],
         "learns": run.config["record"]["learns"],
         "schema": plain(run.schema._replace(notes=()).describe()),  # notes may name clients

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corymb.algorithms.catalogue import CATALOGUE
+from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset
 from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
 from corymb.runs.defaults import configure
+from corymb.runs.elsewhere.engine import federation, keeps_memory
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
@@ -70,9 +72,13 @@ class Request:
             data_options=_part(DataOptions, {**values, **_task_of(str(values["algorithm"]), values)}),
         )
 
-    def load(self) -> tuple[FederatedDataset, Algorithm]:
-        """The data, and the algorithm with the defaults that suit them."""
-        data = self.data_options.load(self.data, self.settings.seed)
+    def load(self) -> tuple[FederatedDataset | Engine, Algorithm]:
+        """The data or the nodes that hold them, and the algorithm with the defaults that suit them."""
+        data: FederatedDataset | Engine
+        if self.settings.engine == "flower":
+            data = federation(self.settings, self.data, keeps_memory=keeps_memory(self.algorithm))
+        else:
+            data = self.data_options.load(self.data, self.settings.seed)
         return data, configure(self.algorithm, data, **self.algorithm_settings)
 
 

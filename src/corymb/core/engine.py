@@ -191,10 +191,11 @@ class Engine(Protocol):
         """Ask the clients at positions `ids`, which rise; parts may come in any order and cover any of them."""
         ...
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> Self:
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Self:
         """The same clients with another objective and nothing in their memory: a session of its own.
 
-        `journal` is for client memory that is kept in this process; hosts elsewhere have their own.
+        `journal` is for client memory that is kept in this process. Hosts elsewhere have their own: `session` is what
+        they know it by, and one that they know already is taken up again.
         """
         ...
 

@@ -49,6 +49,7 @@ class ClientHost:
         }
         self._data, self._refreshed = data, list[str]()
         self._hashes = torch.tensor([hash_name(name) for name in self.names], dtype=torch.int64)
+        self.begun: Callable[[Sequence[int]], None] = lambda clients: None  # told who is run next, together
         self._begin()
 
     def _begin(self) -> None:
@@ -112,7 +113,7 @@ class ClientHost:
     def _forget_after(self, version: Version) -> None:
         """Client memory as of a version; what this process never knew, or no longer, comes from the journal."""
         if self.journal is not None and (version > self._known or not self.memory.reaches(version)):
-            self.memory.restore(version.clock, self.journal.read(version.clock), self.device)
+            self.memory.restore(Version(version.clock, 0), self.journal.read(version.clock), self.device)
             self._known = version
         else:
             self.memory.forget_after(version)
@@ -132,6 +133,7 @@ class ClientHost:
 
     def ask_one(self, call: Call, client: int, place: int) -> Outcome:
         """Run a call for one client by itself; `place` is its row in arguments made with `each`."""
+        self.begun([client])
         ids = torch.tensor([client])
         padded = {split: table.longest(ids) for split, table in self.examples.items()}
         memory = Memory(one_client(self.memory.read(ids, padded)), lengths=padded, readonly=call.readonly)

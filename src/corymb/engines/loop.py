@@ -42,7 +42,7 @@ class LoopEngine:
         """What changes bits, for the record of a run."""
         return {"engine": "loop", **self.host.placement.describe()}
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> LoopEngine:
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> LoopEngine:
         """The same clients with another objective and nothing in their memory; examples are shared."""
         engine = copy.copy(self)
         engine._use(self.host.opened(objective, journal))

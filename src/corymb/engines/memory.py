@@ -93,6 +93,11 @@ class MemoryStore:
         self._written: dict[str, Tensor] = {}  # whose rows changed since the last export: perhaps more, never fewer
         self._rows_exported = 0  # since everything was
 
+    @property
+    def empty(self) -> bool:
+        """Whether no client has written anything."""
+        return not self._tables
+
     def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
         """The slots of some clients, stacked; slots along examples are as long as `padded` says.
 
@@ -197,9 +202,9 @@ class MemoryStore:
         wanted = every if whole else changed
         return {name: self._tables[name].page(ids) for name, ids in wanted.items()}, whole
 
-    def restore(self, clock: int, pages: Sequence[Pages], device: torch.device) -> None:
-        """Memory as it was exported up to `clock`, and nothing else."""
-        self._tables, self._undo, self._kept_from, self._written = {}, [], Version(clock, 0), {}
+    def restore(self, version: Version, pages: Sequence[Pages], device: torch.device) -> None:
+        """Memory as it was exported up to `version`, and nothing else."""
+        self._tables, self._undo, self._kept_from, self._written = {}, [], version, {}
         for name, page in ((name, page) for some in pages for name, page in some.items()):
             values = map_tensors(lambda leaf: leaf.to(device), page["values"])
             table = self._table(name, values, page["along"], _version(page["made"]))

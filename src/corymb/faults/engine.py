@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, ClientFn
-from corymb.core.engine import Call, Engine, Part, each
+from corymb.core.engine import Call, Engine, Journal, Part, each
 from corymb.core.objective import Objective
 from corymb.faults.kinds import KINDS, Kind
 from corymb.keys import fold, hash_name, root, uniform
@@ -88,10 +88,10 @@ class Faulty:
             raise AttributeError(name)
         return getattr(self.engine, name)
 
-    def open(self, objective: Objective, journal: Any = None) -> Faulty:
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Faulty:
         """The same bad clients, with another objective and nothing in their memory."""
         opened = copy.copy(self)
-        opened.engine, opened._earlier = self.engine.open(objective, journal), {}
+        opened.engine, opened._earlier = self.engine.open(objective, journal, session), {}
         return opened
 
     def describe(self) -> dict[str, Any]:

@@ -42,6 +42,9 @@ class Descent:
     """FedProx's μ: adds (μ/2)·‖θ − θ_start‖² to the loss."""
     safe: bool = False
     """Take shorter steps where the client's own loss is too steep for `lr`: at most 1/L, L its largest curvature."""
+    whiten: bool = False
+    """All of this in coordinates in which everybody's features have second moment I: of a linear model on a table, with
+    features that are standardised; of others nothing changes."""
     clip_gradient: float | None = None
     """The greatest norm of a step's gradient, over all parameters; a longer one is shortened to it."""
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from torch import nn
 
 
-def cnn(channels: int, side: int, outputs: int, *, width: int = 512) -> Callable[[], nn.Module]:
-    """A function that makes conv5×5-32, pool, conv5×5-64, pool, fc-`width`, fc-`outputs`: `cnn(1, 28, 10)`.
+@dataclass(frozen=True)
+class Convolutional:
+    """Makes the network; plain values, so that it can travel to a node."""
 
-    >>> sum(p.numel() for p in cnn(1, 28, 10)().parameters())
-    1663370
-    """
+    channels: int
+    side: int
+    outputs: int
+    width: int = 512
 
-    def make() -> nn.Module:
+    def __call__(self) -> nn.Module:
+        """A module with fresh parameters."""
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2),
+            nn.Conv2d(self.channels, 32, 5, padding=2),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(32, 64, 5, padding=2),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(64 * (side // 4) ** 2, width),
+            nn.Linear(64 * (self.side // 4) ** 2, self.width),
             nn.ReLU(),
-            nn.Linear(width, outputs),
+            nn.Linear(self.width, self.outputs),
         )
 
-    return make
+
+def cnn(channels: int, side: int, outputs: int, *, width: int = 512) -> Convolutional:
+    """A function that makes conv5×5-32, pool, conv5×5-64, pool, fc-`width`, fc-`outputs`: `cnn(1, 28, 10)`.
+
+    >>> sum(p.numel() for p in cnn(1, 28, 10)().parameters())
+    1663370
+    """
+    return Convolutional(channels, side, outputs, width)

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import nn
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> Callable[[], nn.Module]:
+@dataclass(frozen=True)
+class Perceptron:
+    """Makes a perceptron with ReLU between its layers; plain values, so that it can travel to a node."""
+
+    inputs: int
+    hidden: tuple[int, ...]
+    outputs: int
+
+    def __call__(self) -> nn.Module:
+        """A module with fresh parameters."""
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i, o in pairwise([self.inputs, *self.hidden, self.outputs]):
+            layers += [nn.Linear(i, o), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> Perceptron:
     """A function that makes a perceptron with ReLU between its layers: `mlp(784, [200], 10)`.
 
     >>> mlp(64, [32], 10)()
@@ -19,11 +36,4 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> Callable[[], nn.Mod
       (3): Linear(in_features=32, out_features=10, bias=True)
     )
     """
-
-    def make() -> nn.Module:
-        layers: list[nn.Module] = [nn.Flatten()]
-        for i, o in pairwise([inputs, *hidden, outputs]):
-            layers += [nn.Linear(i, o), nn.ReLU()]
-        return nn.Sequential(*layers[:-1])
-
-    return make
+    return Perceptron(inputs, tuple(hidden), outputs)

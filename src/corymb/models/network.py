@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections.abc import Callable
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,9 @@ class Network:
     draws from keys: the same on every engine. `dropout="off"` switches it off, `dropout="refuse"` refuses the model.
 
     Frozen parameters (`requires_grad=False`) are part of the module, not of its parameters: they keep the values that
-    the module came with (of a function: of its first module), the same for every cluster, are not trained and do not
-    travel. A frozen batch normalisation only scales by what it has kept, and is welcome.
+    the module came with (of a function: of its first module, unless `frozen` gives others), the same for every cluster,
+    and are not trained; to a node in another process they travel once. A frozen batch normalisation only scales by what
+    it has kept, and is welcome.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Network:
         model: ModelLike,
         *,
         dropout: Dropout = "on",
+        frozen: Params | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -56,13 +58,22 @@ class Network:
             raise InvalidInput(f"The model {type(module).__name__} has {what}: there is nothing to learn.")
         if len(self.trainable) < len(names):
             module = copy.deepcopy(module)  # its frozen values are used: a function may give the same module again
+        self._given = frozen
+        if frozen is not None:
+            _load_frozen(module, frozen, self.trainable)
         self.module = _deterministic(module).to(device=device, dtype=dtype)
         self._evaluated = False
         self._draws: bool | None = False if dropout == "off" else None  # not known before the first step of training
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
         """The same network elsewhere, or in another precision."""
-        return Network(self.model, dropout=self.dropout, device=device, dtype=dtype)
+        return Network(self.model, dropout=self.dropout, frozen=self._given, device=device, dtype=dtype)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same network elsewhere: see `corymb.objectives.recipe`. Frozen values are part of it."""
+        state = self.module.state_dict()
+        frozen = {name: value for name, value in state.items() if name not in self.trainable}
+        return {"model": self.model, "dropout": self.dropout, "frozen": frozen or None}
 
     def init(self, key: Key) -> Params:
         """Fresh parameters, without frozen ones; tied ones appear once."""
@@ -195,3 +206,16 @@ def _constant(layer: nn.Module) -> bool:
     """Whether a normalisation is frozen: it then scales by the statistics that it came with."""
     own = list(layer.parameters())
     return bool(own and layer.track_running_stats) and not any(p.requires_grad for p in own)
+
+
+def _load_frozen(module: nn.Module, frozen: Params, trainable: set[str]) -> None:
+    """Put values that came from elsewhere in the place of a module's own frozen ones."""
+    own = {name: value for name, value in module.state_dict(keep_vars=True).items() if name not in trainable}
+    if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in frozen.items()}:
+        raise InvalidInput(
+            f"The frozen parameters are {sorted(frozen)}, the model {type(module).__name__} has {sorted(own)}: both "
+            "sides must make the same model."
+        )
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(frozen[name])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from corymb.core.client import Examples
 from corymb.core.objective import Draws
 from corymb.keys import Key
 from corymb.models.network import Network
+from corymb.objectives.linear_form import LinearForm, layer_form
 from corymb.objectives.measures.classes import OfClasses
 from corymb.settings import InvalidInput
 from corymb.trees import Params
@@ -39,9 +42,20 @@ class Classification:
         """The same objective elsewhere, or in another precision."""
         return Classification(self.network.to(device, dtype), self.classes, self.class_weight)
 
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"network": self.network, "classes": self.classes, "class_weight": self.class_weight}
+
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""
         return self.network.init(key)
+
+    @property
+    def logits(self) -> LinearForm | None:
+        """Of a network that is one linear layer."""
+        form = layer_form(self.network)
+        weight = self._weight
+        return form if form is None or weight is None else replace(form, counts=lambda y: weight[y])
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """The logits of each example: m classes."""

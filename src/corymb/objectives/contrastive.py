@@ -8,6 +8,8 @@ here is a crowd: some pictures of one client, with several views of each.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -31,6 +33,10 @@ class Contrastive:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Contrastive:
         """The same objective elsewhere, or in another precision."""
         return Contrastive(self.network.to(device, dtype), self.temperature)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"network": self.network, "temperature": self.temperature}
 
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""

@@ -34,6 +34,10 @@ class PartialObjective:
             return PartialObjective(self.inner.to(device, dtype))
         return PartialObjective(self.inner, torch.empty(0, device=device, dtype=dtype))
 
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"inner": self.inner}
+
     def init(self, key: Key) -> Params:
         """A fresh model."""
         params: Params = self.inner.init(key)

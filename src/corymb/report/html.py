@@ -135,7 +135,9 @@ def key_numbers(run: Run) -> list[KeyNumber]:
     score = score_of(run)
     shown = [
         KeyNumber(*counted(len(run.names), "client").split()),
+        *([KeyNumber(f"{sum(run.points):,}", "examples")] if run.points else []),
         KeyNumber(*counted(run.clusters, "cluster").split()),
+        *([KeyNumber(f"{run.metrics['purity']:.1%}", "purity")] if run.points and "purity" in run.metrics else []),
     ]
     if score is not None:
         shown.append(KeyNumber(score.text(run.metrics[f"test_{score.name}"]), f"test {score.words}"))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
+from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
@@ -44,7 +45,7 @@ Data = Any
 
 def fit(
     algorithm: Algorithm,
-    data: Data,
+    data: Data = None,
     model: Model | None = None,
     *,
     out: Folder | None = None,
@@ -63,7 +64,7 @@ def fit(
         algorithm: What to run, such as `corymb.IFCA(k=4)`.
         data: A `FederatedDataset`, the name of one, a folder or file of your own, arrays `(x, y, client)`, a data
             frame with columns `client` and `label`, a mapping or list of clients' `(x, y)`, or an engine whose clients
-            have their data already, such as a federation.
+            have their data already. None with `engine="flower"`: nodes hold theirs.
         model: A function that makes a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
             `package.module:function`; if not given, a model that suits the data.
         out: A folder, new or empty, where the run is saved as it goes.
@@ -156,7 +157,7 @@ def resume_run(
         config = {**config, "until": "rounds"}  # whoever asks for rounds gets them
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     settings = replace(settings, keep_going=settings.keep_going or keep_going)
-    rest = _asked(algorithm, model, data_options, max_seconds, watch)
+    rest = _asked(algorithm, model, data_options, max_seconds, watch) | {"run": environment["run"]}
     if "refreshed" in config.get("record", {}):  # its features are standardised as those that it began with
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
@@ -188,19 +189,33 @@ def _asked(
 @contextmanager
 def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
     """A session that is ready to run; its folder is released afterwards."""
-    with threads_set(threads), nullcontext() if store is None else closing(store):
-        yield Session(plan(), store)
+    with ExitStack() as stack:
+        stack.enter_context(threads_set(threads))
+        if store is not None:
+            stack.enter_context(closing(store))
+        planned = plan()
+        stack.callback(planned.left)
+        yield Session(planned, store)
 
 
 def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None, **others: Any) -> Plan:
     """The plan of a run on data, or on the clients of an engine; `others` are fields of `Plan`."""
     k = getattr(others["algorithm"], "k", None)
+    if settings.engine in ELSEWHERE and not hasattr(data, "open"):
+        known = None if data is None else as_dataset(data, settings.seed).in_order()
+        data, others["own"] = engine_elsewhere(settings, known, others["algorithm"]), True
+        data_name = data_name or (FEDERATION if known is None else known.name)
+        if known is not None:
+            others |= {"truth": known.truth, "true_parameters": known.true_parameters}
     if hasattr(data, "open") and hasattr(data, "fingerprint"):  # an engine
         used, name = data.describe(), data_name or "federation"
         if not labels_points(others["algorithm"]):
             _check_clusters(k, len(data.names), name)
         settings = settings.updated({name: used[name] for name in ("device", "precision") if name in used})
         return Plan(engine=data, settings=settings, placement=placement_for(settings), data_name=name, **others)
+    require(
+        data is not None, "Give the data to run on; only the nodes of a federation (engine='flower') hold their own."
+    )
     dataset, placement = as_dataset(data, settings.seed).in_order(), placement_for(settings)
     if not labels_points(others["algorithm"]):
         _check_clusters(k, len(dataset), dataset.name)

@@ -22,9 +22,12 @@ from corymb.engines.host import one_line
 from corymb.engines.room import walls
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
+from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
+from corymb.models.mlp import Perceptron
 from corymb.models.network import Dropout
 from corymb.objectives import Classification, Density, LinearRegression, Regression
+from corymb.objectives.adversarial import ClusterGame
 from corymb.objectives.partial import completed
 from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
@@ -51,18 +54,26 @@ class Learner(NamedTuple):
     name: str
 
 
-def _linear(schema: DataSchema) -> ModelLike:
-    make = mlp(schema.size, [], outputs(schema))
+@dataclass(frozen=True)
+class NearZero:
+    """Makes a module whose parameters begin near 0.
 
-    def near_zero() -> nn.Module:
-        """What a client's few examples do not determine stays as it began: a random start would be noise for good."""
-        module = make()
+    What a client's few examples do not determine stays as it began: a random start would be noise for good.
+    """
+
+    make: Perceptron
+
+    def __call__(self) -> nn.Module:
+        """A module with fresh parameters."""
+        module = self.make()
         with no_grad():
             for value in module.parameters():
                 value.mul_(START)
         return module
 
-    return near_zero
+
+def _linear(schema: DataSchema) -> ModelLike:
+    return NearZero(mlp(schema.size, [], outputs(schema)))
 
 
 def _linear_regression(schema: DataSchema) -> Objective:
@@ -105,6 +116,20 @@ def _realnvp(schema: DataSchema) -> Objective:
     return Density(RealNVP(d, mask="halves"))
 
 
+def _clustergan(schema: DataSchema) -> Objective:
+    return ClusterGame(Dense(schema.size, hidden=128 if schema.size <= 100 else 512, bounded=schema.picture))
+
+
+def _clustergan_cnn(schema: DataSchema) -> Objective:
+    channels, height, width = schema.features if schema.picture else (0, 0, 1)
+    require(
+        height == width and height % 4 == 0,
+        f"Model 'clustergan-cnn' wants square pictures with a side of 4, 8, 12, ...: the examples have shape "
+        f"{list(schema.features)}.",
+    )
+    return ClusterGame(Convolutional(channels, height))
+
+
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
         "linear": Named("one linear layer with a bias, near 0 at first", _linear),
@@ -119,6 +144,10 @@ MODELS: Mapping[str, Named] = MappingProxyType(
         "shift": Named("a density: a centre with variance 1 in every direction", _flow(Shift)),
         "planar": Named("a density: a planar flow of 8 layers", _flow(Planar)),
         "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square pictures", _realnvp),
+        "clustergan": Named(
+            "generator, critic and encoder with two hidden layers: 128 wide for up to 100 inputs, else 512", _clustergan
+        ),
+        "clustergan-cnn": Named("the same with its authors' convolutions, for pictures", _clustergan_cnn),
     }
 )
 
@@ -180,14 +209,14 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
 
 def _named(name: str, schema: DataSchema) -> Any:
     if ":" in name:
-        return _imported(name)
+        return imported(name)
     require(
         name in MODELS, f"There is no model {name!r}. {did_you_mean(name, MODELS)} Your own is package.module:function."
     )
     return MODELS[name].make(schema)
 
 
-def _imported(place: str) -> Any:
+def imported(place: str, what: str = "the model") -> Any:
     """What `package.module:name` refers to; modules in the working folder are found too."""
     module_name, _, name = place.partition(":")
     with _working_folder_importable():
@@ -200,7 +229,7 @@ def _imported(place: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name is None or not module_name.startswith(error.name):
                 raise InvalidInput(f"The module {module_name!r} cannot be imported: {first_line(error)}.") from error
-            raise InvalidInput(f"There is no module {module_name!r} to take the model {place!r} from.") from None
+            raise InvalidInput(f"There is no module {module_name!r} to take {what} {place!r} from.") from None
         except Exception as error:  # whatever is wrong with somebody's module, it cannot be used
             raise InvalidInput(f"The module {module_name!r} cannot be imported: {one_line(error)}.") from error
     if not hasattr(module, name):

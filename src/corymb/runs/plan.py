@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.faults import inject, read_faults
+from corymb.local import Descent
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
 from corymb.runs.folder.environment import versions
@@ -100,6 +101,10 @@ class Plan:
     """How features are standardised, where that is settled already: by a run that goes on."""
     living: int | None = None
     """The clock of a run that goes on with its own clients: they keep its objective and what they remember by then."""
+    own: bool = False
+    """Whether the engine was made for this run alone."""
+    run: str = ""
+    """The id of a run that is resumed: hosts elsewhere know its session by it."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """What else there is to say of the run, for `record` in its config."""
 
@@ -111,11 +116,20 @@ class Plan:
             least <= clients, f"min_replies={least} is more than the {clients} clients there are: no round could count."
         )
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> Engine:
-        """The same clients, sharing their examples, with an objective and empty client memory."""
+    def left(self) -> None:
+        """The run has ended: a connection that was made for it ends too."""
+        if self.own and hasattr(self.engine, "close"):
+            self.engine.close()
+
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Engine:
+        """The same clients, sharing their examples, with an objective and empty client memory.
+
+        Hosts elsewhere take a session that they know by its name up again, with what their clients remember.
+        """
         if self.living is not None:
             return self.engine
-        opened, faults = self.engine.open(placed(objective, self.placement), journal), self.settings.faults
+        opened = self.engine.open(placed(objective, self.placement), journal, session)
+        faults = self.settings.faults
         return opened if faults is None else inject(opened, read_faults(faults), self.settings.seed)
 
     def federate(self, engine: Engine) -> Federation:
@@ -202,6 +216,13 @@ def with_fewer(algorithm: Any, rounds: int) -> Any:
         return replace(algorithm, rounds=rounds)
     name = next(name for name in LAST_STAGES if name in names)
     return replace(algorithm, **{name: with_fewer(getattr(algorithm, name), rounds)})
+
+
+def whitens(algorithm: Any) -> bool:
+    """Whether some descent of an algorithm wants uncorrelated features."""
+    if isinstance(algorithm, Descent):
+        return algorithm.whiten
+    return is_dataclass(algorithm) and any(whitens(getattr(algorithm, field.name)) for field in fields(algorithm))
 
 
 def placed(objective: Objective, placement: Placement) -> Objective:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from corymb.core.driver import drive
+from corymb.core.engine import Version
 from corymb.core.federation import Federation, Ledger, TooFewReplies
 from corymb.core.snapshot import Snapshot, ends_early, planned_rounds
 from corymb.data.schema import DataSchema
@@ -20,6 +21,7 @@ from corymb.evaluate import Evaluation, score, trivial_prediction
 from corymb.objectives import LinearRegression, Regression
 from corymb.objectives.class_weight import weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
+from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
@@ -43,7 +45,7 @@ from corymb.runs.history import (
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
-from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
+from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
@@ -70,7 +72,10 @@ class Session:
         objective = self.learner.objective
         if self.standard is not None:
             objective = Standardised(objective, self.standard)
-        self.engine = plan.open(objective, None if store is None else store.journal)
+        self.environment = environment(plan.settings.seed)
+        if plan.run:
+            self.environment["run"] = plan.run
+        self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
         self.fed = plan.federate(self.engine)
         self.fed.ledger = moments
         check_model(self.fed)
@@ -79,7 +84,6 @@ class Session:
         self.history: list[Round] = []
         self.at: Snapshot | None = None
         self.stopped = ""
-        self.environment = environment(plan.settings.seed)
         self._evaluation: Evaluation | None = None  # of the last snapshot
         self._stopper = Stopper()
         self._logged = AuditCursor(0, 0)
@@ -100,6 +104,8 @@ class Session:
         for line in (told := describe_excluded(excluded, self.schema.size, self.schema.feature_names)):
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
+        if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):
+            standard = standard._replace(root=whitening_root(fed, standard.mean, standard.scale, standard.limit))
         return standard, fed.ledger
 
     def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:
@@ -140,6 +146,8 @@ class Session:
         self.fed.ledger = restored_ledger(manifest.ledger, audit)
         self._logged = AuditCursor.of(self.fed.ledger)
         self.at = placed_snapshot(start, self.plan.placement)
+        if manifest.versions:
+            self.fed.rewind(start.clock, {host: Version(*at) for host, at in manifest.versions.items()})
         return self.at
 
     def about_to_start(self, start: Snapshot | None) -> Start:
@@ -192,7 +200,7 @@ class Session:
         last = time.perf_counter()
         for snapshot in drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
-            row = record(snapshot, before, after, now - last)
+            row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
             self.history.append(row)
             self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
@@ -224,6 +232,7 @@ class Session:
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
         found = self._evaluate(at)
         row["metrics"], row["not_scored"] = found.metrics, found.not_scored
+        row |= {} if found.points is None else {"points": found.points}
         before = [set(other["not_scored"]) for other in self.history if other is not row and "not_scored" in other]
         # One that never could be scored is a bad client; one that could be once has a model that explodes.
         lost = any(name not in others for name in found.exploded for others in before)
@@ -286,7 +295,9 @@ class Session:
         value = metrics.get(f"test_{self.metric}", math.nan)
         better = higher_is_better(self.fed.objective, self.metric)
         larger = (value if better else -value) if math.isfinite(value) else None
-        return CheckpointInfo(counts, self.engine.describe(), time.perf_counter() - self.began, larger)
+        seconds = time.perf_counter() - self.began
+        versions = {host: list(at) for host, at in self.fed.versions.items() if host}
+        return CheckpointInfo(counts, self.engine.describe(), seconds, larger, versions)
 
     # ---- the end
 
@@ -317,6 +328,7 @@ class Session:
             losses=fits.losses,
             scores=found.scores,
             by_client=found.by_client,
+            points=tuple(found.points or ()),
             not_scored=tuple(found.not_scored),
             calibration=fits.calibration,
             environment=self.environment,

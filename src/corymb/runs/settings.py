@@ -24,7 +24,7 @@ from corymb.models.network import Dropout
 from corymb.objectives.class_weight import as_text
 from corymb.settings import did_you_mean, require
 
-EngineName = Literal["vectorised", "loop"]
+EngineName = Literal["vectorised", "loop", "flower", "ray"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Until = Literal["rounds", "converged"]
 Memory = int | Literal["auto"]
@@ -37,7 +37,8 @@ class RunSettings:
     seed: int = 0
     """Seed of everything random, including data that are generated or split."""
     engine: EngineName = "vectorised"
-    """`vectorised` runs many clients at once, `loop` one after another."""
+    """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` asks nodes of a
+    federation, which hold their data; `ray` spreads clients over a Ray cluster."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
     precision: Precision = "float32"
@@ -67,6 +68,20 @@ class RunSettings:
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     until: Until = "rounds"
     """When a run ends: after all its `rounds`, or before that where nothing changes any more (`converged`)."""
+    address: str | None = None
+    """Where the federation is (`flower`: HOST:PORT of its SuperLink) or the cluster (`ray`; if not given, one here)."""
+    nodes: int | None = None
+    """How many nodes make the federation complete, or how many actors share the clients; if not given, any number."""
+    patience: float | None = 300.0
+    """Seconds to wait for nodes that are silent once `min_replies` clients have answered; 0 waits for nobody."""
+    ca: str | None = None
+    """File with the certificate that the federation's own is signed with; without one, nothing is encrypted."""
+    secret: str | None = None
+    """File with the secret that the federation's SuperLink was started with."""
+    shared: str | None = None
+    """Folder that all machines of a `ray` cluster see, where actors keep what clients remember."""
+    client_seconds: float | None = None
+    """A client's work may take so long on a `ray` actor; nodes have their own limit, one process here has none."""
     keep_going: bool = False
     """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
 
@@ -83,6 +98,10 @@ class RunSettings:
             read_faults(self.faults)
         require(self.threads is None or self.threads >= 1, f"threads must be at least 1, got {self.threads}.")
         require(self.evaluate_every >= 0, f"evaluate_every must not be negative, got {self.evaluate_every}.")
+        for name in ("patience", "client_seconds"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"{name} must not be negative, got {value}.")
+        require(self.nodes is None or self.nodes >= 1, f"nodes must be at least 1, got {self.nodes}.")
         for name in ("checkpoint_every", "min_replies"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
 

@@ -93,7 +93,7 @@ class Wired:
         """What changes bits, for the record of a run."""
         return {**self.nodes[0].describe(), "engine": "wired"}
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> Self:
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Self:
         """The same clients with another objective and nothing in their memory."""
         engine = self.with_nodes(lambda node: node.open(objective))
         engine.objective = objective

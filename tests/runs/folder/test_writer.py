@@ -135,7 +135,7 @@ def commit(store, journal, clock, keep=()):
 
 def again(journal, clock):
     store = memory()
-    store.restore(clock, journal.read(clock), CPU)
+    store.restore(Version(clock, 0), journal.read(clock), CPU)
     return store
 
 

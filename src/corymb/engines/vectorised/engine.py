@@ -41,6 +41,8 @@ class Need(NamedTuple):
     """Models that are worked on at once: k where the function maps over the models it was sent."""
     reply: int = 0
     """Bytes of the reply and of what the client keeps."""
+    part: float = 1.0
+    """What was really taken, as a part of what is expected on the safe side; a GPU tells."""
 
 
 class VectorisedEngine:
@@ -91,7 +93,7 @@ class VectorisedEngine:
             "chunk": min(chunk, len(self.names)),
         }
 
-    def open(self, objective: Objective, journal: Journal | None = None) -> VectorisedEngine:
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> VectorisedEngine:
         """The same clients with another objective and nothing in their memory; examples are shared."""
         engine, host = copy.copy(self), self.host.opened(objective, journal)
         engine._use(host, self.kernels if objective is self.objective else probe(host, only=self._kernel))
@@ -117,23 +119,29 @@ class VectorisedEngine:
     # ---- chunks
 
     def _need(self, call: Call, ids: Tensor, places: Tensor) -> Need:
-        """What a client function takes beside one descent, seen at the smallest client the first time it matters."""
+        """What a client function takes beside one descent, seen at one client the first time it matters."""
         name = f"{call.fn.name} {nbytes((call.args, call.options))}"
         if name not in self._needs:
             crowd = len(ids) * self._bytes_of(int(self.sizes[ids].max()), Need()) if len(ids) else 0
             if crowd * LIKELY_FACTOR <= self.budget or call.fn.name in self._serial:
                 return Need()
-            self._needs[name] = self._measured(call, ids[:1], places[:1])
+            one = (
+                slice(-1, None) if self.host.device.type == "cuda" else slice(1)
+            )  # the largest tells most, and is quick
+            self._needs[name] = self._measured(call, ids[one], places[one])
         return self._needs[name]
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         self.kernels.watch.reset()
+        peak = Peak(self.host.device)
         try:
             outcome = self._stacked(call, ids, places)
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
-        return Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+        need = Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+        taken = peak.bytes()
+        return need if taken is None else need._replace(part=taken / self._bytes_of(int(self.sizes[ids]), need))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
@@ -141,7 +149,9 @@ class VectorisedEngine:
         example = table.x[:1].nbytes + table.y[:1].nbytes + 16 + 3 * traits.activation_bytes
         copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
         work = size * example + copies * traits.parameter_bytes
-        return need.models * work + 2 * need.reply + 64  # a reply, and its copy on the way out of vmap
+        return (
+            int(need.part * (need.models * work + 2 * need.reply)) + 64
+        )  # a reply, and its copy on the way out of vmap
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
@@ -161,6 +171,7 @@ class VectorisedEngine:
         """Ask a chunk; how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
             return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
+        self.host.begun(ids.tolist())
         try:
             value, writes = self._stacked(call, ids, places)
         except Exception as error:  # whose fault it is, is found out below
@@ -255,6 +266,20 @@ class VectorisedEngine:
         slots_out = {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()}
         check_kinds(value, slots_out)
         return Outcome(value, slots_out)
+
+
+class Peak:
+    """The most memory that is in use on a GPU between two moments."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.before = device, 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before = torch.cuda.memory_allocated(device)
+
+    def bytes(self) -> int | None:
+        """So many bytes more than at the beginning; unknown on a CPU."""
+        return torch.cuda.max_memory_allocated(self.device) - self.before if self.device.type == "cuda" else None
 
 
 def _rows_at(arg: Any, places: Tensor) -> Any:

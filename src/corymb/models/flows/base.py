@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -52,6 +52,10 @@ class Plain:
 
     def __init__(self, inputs: int) -> None:
         self.inputs = self.latent = inputs
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        return {"inputs": self.inputs}
 
     def space(self, params: Params, x: Tensor) -> Tensor:
         """The examples as they are."""

@@ -8,7 +8,7 @@ that pixels cannot be told from their neighbours. Networks are perceptrons; ther
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,6 +35,11 @@ class RealNVP(Plain):
         if mask != "halves":
             square = side is not None and side >= 2 and inputs % side**2 == 0
             require(square, f"Mask {mask!r} is for square pictures: {inputs} numbers are none of side {side}.")
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        how = {"side": self.side, "mask": self.mask, "layers": self.layers, "hidden": self.hidden}
+        return {"inputs": self.inputs, **how}
 
     def init(self, key: Key) -> Params:
         """Networks that begin near 0, couplings near the identity."""

@@ -8,6 +8,7 @@ whenever and wherever it is asked for, whatever stands beside it.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ class Pixels:
     def __init__(self, inner: Flow, levels: int = 256) -> None:
         self.inner, self.levels = inner, levels
         self.inputs = self.latent = inner.inputs
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        return {"inner": self.inner, "levels": self.levels}
 
     def init(self, key: Key) -> Params:
         """Those of the flow within."""

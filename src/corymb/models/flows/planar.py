@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -22,6 +24,10 @@ class Planar(Plain):
     def __init__(self, inputs: int, layers: int = 8) -> None:
         super().__init__(inputs)
         self.layers = layers
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        return {"inputs": self.inputs, "layers": self.layers}
 
     def init(self, key: Key) -> Params:
         """Small steps in random directions."""

@@ -5,6 +5,8 @@ The basis and its origin are parameters that no gradient reaches: an algorithm f
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,10 @@ class Projected:
     def __init__(self, inner: Flow, inputs: int) -> None:
         require(inner.inputs <= inputs, f"{inputs} numbers cannot be projected to {inner.inputs}.")
         self.inner, self.inputs, self.latent = inner, inputs, inner.inputs
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        return {"inner": self.inner, "inputs": self.inputs}
 
     def init(self, key: Key) -> Params:
         """The first coordinates as they are, until an algorithm finds better ones."""

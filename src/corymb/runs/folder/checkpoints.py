@@ -50,6 +50,8 @@ class Manifest:
     seconds: float = 0.0
     score: float | None = None
     """Test score of an evaluated round, negated where lower is better."""
+    versions: dict[str, list[int]] = field(default_factory=dict)
+    """For each host elsewhere, clock and number of the last call that was accepted from it."""
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:

@@ -54,6 +54,7 @@ class CheckpointInfo(NamedTuple):
     engine: dict[str, Any]
     seconds: float
     score: float | None
+    versions: dict[str, list[int]]
 
 
 class RunStore:

@@ -1,0 +1,84 @@
+"""`corymb flower node`: one node of a federation, where its data are. Ends with Ctrl-C or SIGTERM."""
+
+# No postponed annotations here: cyclopts reads them.
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from corymb.cli.flower.folder import free_port, make_secret
+from corymb.cli.flower.supervise import keep_running
+from corymb.cli.flower.worker import NodeSettings, write_settings
+from corymb.settings import require
+
+
+def node(
+    name: Annotated[str, Parameter(help="The node's name in the federation: it must be its alone, and stay the same.")],
+    *,
+    superlink: Annotated[str, Parameter(help="The federation's address, HOST:PORT.")],
+    data: Annotated[str, Parameter(help="The function that gives this node its clients: package.module:function.")],
+    number: Annotated[int, Parameter(help="Which of the nodes this is, from 0; handed to the data function.")] = 0,
+    of: Annotated[int, Parameter(help="How many nodes there are; handed to the data function.")] = 1,
+    state: Annotated[Path, Parameter(help="Where the node keeps client memory, its token and its secret.")],
+    allow: Annotated[
+        list[str] | None, Parameter(help="A package whose client functions and models may run here, besides Corymb's.")
+    ] = None,
+    ca: Annotated[
+        Path | None, Parameter(help="The federation's CA certificate; without one, nothing is encrypted.")
+    ] = None,
+    key: Annotated[Path | None, Parameter(help="This node's private key, registered at the SuperLink.")] = None,
+    engine: Annotated[str, Parameter(help="vectorised or loop.")] = "vectorised",
+    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    precision: Annotated[str, Parameter(help="float32, tf32, bfloat16 or float64; all nodes alike.")] = "float32",
+    client_seconds: Annotated[float | None, Parameter(help="End a client's work after so many seconds.")] = None,
+    poll: Annotated[float, Parameter(help="Seconds between two looks for messages.")] = 1.0,
+    stock: Annotated[
+        bool,
+        Parameter(help="Let Flower start a ClientApp for every message: it runs code from the app, and is slower."),
+    ] = False,
+) -> int:
+    """Start a SuperNode and the process that holds the clients, and keep both running."""
+    require(key is None or ca is not None, "A node's key needs TLS: give --ca too.")
+    state = state.resolve()
+    state.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    secret = make_secret(state / "secret")
+    settings = NodeSettings(
+        name=name,
+        number=number,
+        of=of,
+        data=data,
+        folder=str(state / "sessions"),
+        runtime=f"127.0.0.1:{port}",
+        secret=str(secret),
+        allow=tuple(allow or ()),
+        engine=engine,
+        device=device,
+        precision=precision,
+        client_seconds=client_seconds,
+    )
+    if stock:
+        settings = replace(settings, socket=str(state / "node.sock"))
+    write_settings(state / "node.json", settings)
+    secure = ["--insecure"] if ca is None else ["--root-certificates", str(ca.resolve())]
+    signed = [] if key is None else ["--auth-supernode-private-key", str(key.resolve())]
+    config = ["--node-config", f"socket={json.dumps(settings.socket)}"] if stock else []
+    isolation = [] if stock else ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    supernode = [
+        sys.executable,
+        "-m",
+        "corymb.engines.flower.supernode",
+        *secure,
+        *signed,
+        "--superlink",
+        superlink,
+        *config,
+        *isolation,
+    ]
+    supernode += ["--host", "127.0.0.1", "--port", str(port)]
+    worker = [sys.executable, "-m", "corymb.cli.flower.worker", str(state / "node.json")]
+    keep_running({"supernode": supernode, "worker": worker}, state, CORYMB_FLOWER_POLL=str(poll))
+    return 0

@@ -1,0 +1,91 @@
+"""Processes that outlast the command that starts them: known by pid and by when they began, and ended by that alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""Without these Flower reports telemetry, looks for updates and installs what apps list."""
+
+
+class Process(NamedTuple):
+    """A process that was started; `began` tells it from a later one with the same pid."""
+
+    name: str
+    pid: int
+    began: str
+
+
+def quiet_environment(home: Path, **more: str) -> dict[str, str]:
+    """The environment of Flower's processes; what they keep in a home folder is kept in `home`."""
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home), **more}
+
+
+def spawn(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path) -> Process:
+    """Start a process that goes on when this one ends."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, cwd=cwd, start_new_session=True
+        )
+    return Process(name, started.pid, began(started.pid))
+
+
+def began(pid: int) -> str:
+    """When a process began, in words of the system's own; empty if there is none, or one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else fields[19]
+    except OSError:
+        pass
+    if Path("/proc/self").exists():
+        return ""
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()
+
+
+def alive(process: Process) -> bool:
+    """Whether the process still runs."""
+    with suppress(ChildProcessError, OSError):
+        os.waitpid(process.pid, os.WNOHANG)  # a child of ours that has ended is one no more
+    return bool(process.began) and began(process.pid) == process.began
+
+
+def end(processes: Sequence[Process], seconds: float = 10.0) -> None:
+    """Ask processes to end, and make them after a while."""
+    for number, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
+        left = [process for process in processes if alive(process)]
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+        until = time.monotonic() + wait
+        while any(map(alive, left)) and time.monotonic() < until:
+            time.sleep(0.1)
+
+
+def remember(path: Path, processes: Sequence[Process]) -> None:
+    """Write down which processes were started."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps([process._asdict() for process in processes], indent=1), encoding="utf-8")
+    temporary.replace(path)
+
+
+def remembered(path: Path) -> list[Process]:
+    """The processes that were written down."""
+    try:
+        return [Process(**process) for process in json.loads(path.read_text(encoding="utf-8"))]
+    except FileNotFoundError:
+        return []

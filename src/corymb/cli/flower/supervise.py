@@ -1,0 +1,69 @@
+"""Keeps processes running: one that ends by itself is started again. `python -m …supervise STATE NAME COMMAND …`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from corymb.cli.flower.processes import Process, alive, began, end, quiet_environment, remember, remembered
+
+RESTART = 2.0
+STEADY = 60.0
+"""Seconds before a process that has ended is started again, doubled each time up to the second."""
+RECORD = "processes.json"
+
+
+def keep_running(commands: dict[str, Sequence[str]], state: Path, **environment_too: str) -> None:
+    """Run processes until told to end; one that ends by itself is started again."""
+    end(remembered(state / RECORD))  # of a keeper that was killed
+    stopped = threading.Event()
+    _on_signals(lambda: stopped.set())
+    environment = quiet_environment(state / "flower", PYTHONPATH=os.pathsep.join(_importable()), **environment_too)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    waits, started, due = dict.fromkeys(commands, RESTART), dict[str, float](), dict[str, float]()
+    while not stopped.is_set():
+        for name, command in commands.items():
+            now, process = time.monotonic(), running.get(name)
+            if process is not None and process.poll() is None:
+                if now - started[name] > STEADY:
+                    waits[name] = RESTART  # what ended it before is over
+                continue
+            if process is not None and name not in due:
+                print(f"{name} ended with {process.returncode}: it is started again in {waits[name]:.0f} s", flush=True)
+                due[name], waits[name] = now + waits[name], min(STEADY, waits[name] * 2)
+            if now >= due.get(name, 0.0):
+                running[name] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+                started[name] = now
+                due.pop(name, None)
+                remember(state / RECORD, [_known(n, p) for n, p in running.items()])
+        stopped.wait(0.5)
+    end([known for n, p in running.items() if alive(known := _known(n, p))])
+
+
+def _known(name: str, process: subprocess.Popen[bytes]) -> Process:
+    return Process(name, process.pid, began(process.pid))
+
+
+def _importable() -> list[str]:
+    """What this process can import, its processes can: the working folder first, where the user's modules are."""
+    return [os.getcwd(), *(path for path in sys.path if path and Path(path).is_dir())]
+
+
+def _on_signals(stop: Callable[[], None]) -> None:
+    def handle(number: int, frame: FrameType | None) -> Any:
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+if __name__ == "__main__":
+    keep_running({sys.argv[2]: sys.argv[3:]}, Path(sys.argv[1]))

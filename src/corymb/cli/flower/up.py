@@ -1,0 +1,166 @@
+"""`corymb flower up`, `down` and `status`: a federation on this machine, from its folder."""
+
+# No postponed annotations here: cyclopts reads them.
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from corymb.cli.flower.folder import (
+    Federation,
+    State,
+    answers,
+    make_secret,
+    program,
+    read_federation,
+    split_address,
+    state_of,
+)
+from corymb.cli.flower.processes import Process, alive, end, quiet_environment, remember, remembered, spawn
+from corymb.cli.flower.supervise import RECORD
+from corymb.settings import InvalidInput, require
+
+WAIT = 120.0
+"""Seconds for a federation to come up."""
+Folder = Annotated[Path, Parameter(help="The federation's folder.")]
+
+
+def up(
+    *,
+    nodes: Annotated[
+        int | None, Parameter(help="How many nodes to start here; if not given, as federation.toml says.")
+    ] = None,
+    tls: Annotated[bool, Parameter(help="Encrypt, and let in only nodes whose key is registered.")] = False,
+    folder: Folder = Path(),
+) -> int:
+    """Start a SuperLink and nodes on this machine, and wait until all are online."""
+    federation, state = read_federation(folder), state_of(folder)
+    count = federation.nodes if nodes is None else nodes
+    require(count >= 0, f"--nodes must not be negative, got {count}.")
+    require(
+        not any(map(alive, remembered(state.processes))), "The federation is up already: `corymb flower down` ends it."
+    )
+    require(
+        not answers(federation.address),
+        f"Something listens at {federation.address} already: change address in federation.toml.",
+    )
+    require(not (state.tls and not tls), f"This federation has certificates: add --tls, or remove {state.ca.parent}.")
+    make_secret(state.secret)
+    started = [start_superlink(federation, state, folder, tls=tls)]
+    remember(state.processes, started)
+    names = [f"node-{number}" for number in range(count)]
+    try:
+        _wait(lambda: answers(federation.address), started, state, "The SuperLink does not answer")
+        if tls:
+            register(federation, state, names)
+        for number, name in enumerate(names):
+            started.append(start_node(federation, state, folder, name, number, count))
+            remember(state.processes, started)
+        _wait(lambda: len(online(federation, state)) >= count, started, state, f"Not all of {count} nodes come online")
+    except BaseException:
+        end(started[::-1])
+        raise
+    print(f"The federation is up at {federation.address} with {count} nodes; `corymb flower run` runs on it.")
+    return 0
+
+
+def start_superlink(federation: Federation, state: State, folder: Path, *, tls: bool) -> Process:
+    """The SuperLink, for whose runs and nodes the callers' processes do the work."""
+    host, port = split_address(federation.address)
+    secure = ["--insecure"]
+    if tls:
+        from corymb.cli.flower.keys import make_certificates
+
+        files = state.ca.parent
+        make_certificates(files, host)
+        secure = ["--ssl-ca-certfile", str(files / "ca.pem"), "--ssl-certfile", str(files / "server.pem")]
+        secure += ["--ssl-keyfile", str(files / "server.key"), "--enable-supernode-auth"]
+    command = [program("flower-superlink"), *secure, "--host", host, "--port", str(port)]
+    command += ["--database", str(state.superlink / "state.db"), "--isolation", "process"]
+    command += ["--superexec-auth-secret-file", str(state.secret), "--disable-runtime-dependency-installation"]
+    state.superlink.mkdir(parents=True, exist_ok=True)
+    keeper = [sys.executable, "-m", "corymb.cli.flower.supervise", str(state.superlink), "superlink", *command]
+    environment = quiet_environment(state.folder / "flower")
+    return spawn("superlink", keeper, state.log("superlink"), environment, folder.resolve())
+
+
+def start_node(federation: Federation, state: State, folder: Path, name: str, number: int, of: int) -> Process:
+    """A node as it would run at its owner's."""
+    command = [sys.executable, "-m", "corymb", "flower", "node", name, "--superlink", federation.address]
+    command += ["--data", federation.data, "--number", str(number), "--of", str(of), "--state", str(state.node(name))]
+    for package in federation.allow:
+        command += ["--allow", package]
+    if state.tls:
+        command += ["--ca", str(state.ca), "--key", str(state.node(name) / "key")]
+    for option, value in federation.node.items():
+        command += [f"--{option}", *([] if value is True else [str(value)])]
+    return spawn(name, command, state.log(name), quiet_environment(state.folder / "flower"), folder.resolve())
+
+
+def register(federation: Federation, state: State, names: list[str]) -> None:
+    """Make keys for nodes, and tell the SuperLink of them; those that it knows it keeps."""
+    from corymb.cli.flower.keys import make_node_key
+    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.private import register_node
+
+    link = link_to(federation.address, state.ca, state.secret)
+    for name in names:
+        register_node(link, make_node_key(state.node(name) / "key"))
+
+
+def online(federation: Federation, state: State) -> list[str]:
+    """The nodes that the SuperLink hears of, by Flower's numbers."""
+    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.private import nodes_online
+
+    return nodes_online(link_to(federation.address, state.ca if state.tls else None, state.secret))
+
+
+def _wait(good: Callable[[], bool], started: list[Process], state: State, what: str) -> None:
+    began = time.monotonic()
+    while not good():
+        gone = next((process.name for process in started if not alive(process)), None)
+        if gone is not None:
+            raise InvalidInput(f"{gone} ended: {_last_line(state.log(gone))} ({state.log(gone)}).")
+        require(time.monotonic() - began < WAIT, f"{what} after {WAIT:.0f} s: see {state.log('superlink').parent}.")
+        time.sleep(0.5)
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it said nothing"
+
+
+def down(*, folder: Folder = Path()) -> int:
+    """End the federation's processes; what nodes keep stays."""
+    state = state_of(folder)
+    started = remembered(state.processes)
+    folders = [state.superlink, *(state.folder / "nodes").glob("*")]
+    inside = [process for folder in folders for process in remembered(folder / RECORD)]
+    running = [process for process in (*started[::-1], *inside) if alive(process)]
+    end(running)
+    left = [process.name for process in running if alive(process)]
+    require(not left, f"Still running: {', '.join(left)}.")
+    state.processes.unlink(missing_ok=True)
+    print(f"{len(running)} processes ended." if running else "Nothing was running.")
+    return 0
+
+
+def status(*, folder: Folder = Path()) -> int:
+    """Show the federation's processes, and how many nodes are online."""
+    federation, state = read_federation(folder), state_of(folder)
+    for process in remembered(state.processes):
+        print(f"{process.name:12} pid {process.pid:<8} {'running' if alive(process) else 'ended'}")
+        inside = state.superlink if process.name == "superlink" else state.node(process.name)
+        for inner in remembered(inside / RECORD):
+            print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")
+    if not answers(federation.address):
+        print(f"Nothing answers at {federation.address}.")
+        return 1
+    found = online(federation, state)
+    how = "TLS and node keys" if state.tls else "no encryption: for this machine only"
+    print(f"{len(found)} nodes online at {federation.address} ({how}).")
+    return 0

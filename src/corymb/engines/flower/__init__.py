@@ -1,0 +1,1 @@
+"""Clients on a Flower federation: one Flower message a node a call. Only this package imports flwr."""

@@ -1,0 +1,109 @@
+"""The server's end, outside Flower's processes: starts a run and becomes its ServerApp, in the caller's process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+from flwr.app import Message
+
+from corymb.engines.flower.grid import FlowerTransport, GridChanged
+from corymb.engines.flower.private import SERVER, Link, ServerTask, acquire, run_ended, runtime_client, start_run
+from corymb.settings import InvalidInput, first_line
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+ACQUIRE_SECONDS = 30.0
+COMPONENT = "corymb"
+
+
+def connect(address: str, *, ca: Path | None = None, secret: Path | None = None) -> FlowerTransport:
+    """A transport over the federation at a SuperLink's address.
+
+    `ca` is the certificate that the SuperLink's own is signed with; without it the connection is plain text. `secret`
+    is the file that the SuperLink was started with (`--superexec-auth-secret-file`).
+    """
+    grid = RunGrid(link_to(address, ca, secret))
+    return FlowerTransport(grid, close=grid.close)
+
+
+def link_to(address: str, ca: Path | None, secret: Path | None) -> Link:
+    """How to reach a SuperLink, with the contents of the files."""
+    try:
+        return Link(address, *(None if path is None else path.expanduser().read_bytes() for path in (ca, secret)))
+    except OSError as error:
+        raise InvalidInput(f"{error.filename} cannot be read: {error.strerror}.") from None
+
+
+class RunGrid:
+    """The grid of a run that this process has started; if Flower gives the run up, of another one."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._task = _take_run(link)
+
+    @property
+    def run_id(self) -> int:
+        """Flower's number of the run."""
+        return self._task.run_id
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes that are online."""
+        return self._tried(lambda: list(self._task.grid.get_node_ids()))
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages: their names, an empty one for each that could not be sent."""
+        return self._tried(lambda: [name or "" for name in self._task.grid.push_messages(list(messages))])
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies that are there."""
+        return self._tried(lambda: list(self._task.grid.pull_messages(list(message_ids))))
+
+    def _tried(self, do: Callable[[], T]) -> T:
+        """Flower may give a run up, as when its SuperLink was away for long: then a new one is started."""
+        try:
+            if not self._task.lost.is_set():
+                return do()
+        except Exception as error:
+            if not run_ended(error):
+                raise
+        log.warning("Flower has ended its run %d: going on in a new one", self._task.run_id)
+        self._task.finish("given up")
+        self._task = _take_run(self._link)
+        raise GridChanged
+
+    def close(self) -> None:
+        """The run has ended."""
+        self._task.finish()
+
+
+def _take_run(link: Link) -> ServerTask:
+    try:
+        start_run(link)
+        client = runtime_client(link, COMPONENT, patience=20)
+        began = time.monotonic()
+        try:
+            while time.monotonic() - began < ACQUIRE_SECONDS:
+                # Whoever else starts a run may get ours, and we theirs: all are of an app that holds no code.
+                if token := acquire(client, SERVER):
+                    return ServerTask(link, token)
+                time.sleep(0.25)
+        finally:
+            client.close()
+    except httpx.HTTPStatusError as error:
+        code = error.response.status_code
+        why = "it wants the secret that it was started with (secret=…)" if code in (401, 403) else f"error {code}"
+        raise InvalidInput(f"The SuperLink at {link.address} refuses: {why}.") from None
+    except (httpx.HTTPError, OSError) as error:
+        how = "over TLS " if link.ca is not None else ""
+        raise InvalidInput(
+            f"No SuperLink answers {how}at {link.address} ({first_line(error)}): `corymb flower up` starts one; if "
+            "has TLS, give its certificate (ca=…)."
+        ) from None
+    raise InvalidInput(
+        f"The SuperLink at {link.address} started a run, but another process took it: give it --isolation process."
+    )

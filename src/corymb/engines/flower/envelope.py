@@ -1,0 +1,29 @@
+"""Bytes as Flower messages, and back."""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+
+RECORD, FIELD = "corymb", "message"
+KIND = f"{MessageType.QUERY}.corymb"
+
+
+def message_to(node: int, data: bytes) -> Message:
+    """A message for a node; it lives as long as Flower lets it, which is 12 hours."""
+    return Message(_content(data), dst_node_id=node, message_type=KIND)
+
+
+def reply_to(message: Message, data: bytes) -> Message:
+    """The reply to a message."""
+    return Message(_content(data), reply_to=message)
+
+
+def _content(data: bytes) -> RecordDict:
+    return RecordDict({RECORD: ArrayRecord({FIELD: Array("uint8", (len(data),), "corymb", data)})})
+
+
+def bytes_in(message: Message) -> bytes:
+    """The bytes in a message; none in one that is somebody else's, which no reader accepts."""
+    record = message.content.array_records.get(RECORD) if message.has_content() else None
+    array = None if record is None else record.get(FIELD)
+    return b"" if array is None else bytes(array.data)

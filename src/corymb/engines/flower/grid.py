@@ -1,0 +1,73 @@
+"""A Flower grid as a transport: pushes a message a node, and pulls replies until all are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from flwr.app import Message
+
+from corymb.engines.flower.envelope import bytes_in, message_to
+from corymb.engines.remote import POLL, Answer
+
+
+class Grid(Protocol):
+    """The part of Flower's grid that is used."""
+
+    def get_node_ids(self) -> Iterable[int]: ...
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]: ...
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]: ...
+
+
+class GridChanged(Exception):
+    """The run that messages belonged to has ended: whatever was sent in it gets no reply."""
+
+
+class FlowerTransport:
+    """Carries bytes over a grid. `poll` are seconds between two looks for replies: SuperLink works for every look."""
+
+    name = "flower"
+
+    def __init__(self, grid: Grid, *, poll: float = POLL, close: Callable[[], None] = lambda: None) -> None:
+        self._grid, self._poll, self.close = grid, poll, close
+
+    def addresses(self) -> Sequence[str]:
+        """The ids of the nodes that are online."""
+        return [str(node) for node in self._grid.get_node_ids()]
+
+    def exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
+        """One message to each node; answers as they come."""
+        if not messages:
+            return
+        waiting = dict[str, str]()
+        try:
+            yield from self._exchange(messages, waiting, give_up)
+        except GridChanged:
+            silent = set(messages) if not waiting else set(waiting.values())
+            for node in silent:
+                yield Answer(node, None, "Flower ended its run")
+
+    def _exchange(
+        self, messages: Mapping[str, bytes], waiting: dict[str, str], give_up: Callable[[], bool]
+    ) -> Iterator[Answer]:
+        nodes = list(messages)
+        pushed = list(self._grid.push_messages([message_to(int(node), messages[node]) for node in nodes]))
+        for node, name in zip(nodes, pushed or [""] * len(nodes), strict=True):
+            if name:
+                waiting[name] = node
+            else:
+                yield Answer(node, None, "the message could not be sent: the node is gone, or it is too large")
+        while waiting:
+            for reply in self._grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, "")
+                if node and reply.has_error():
+                    yield Answer(node, None, f"Flower says: {reply.error.reason}"[:200])
+                elif node:
+                    yield Answer(node, bytes_in(reply))
+            if waiting and give_up():
+                break
+            if waiting:
+                time.sleep(self._poll)
+        for node in waiting.values():
+            yield Answer(node, None, "did not answer in time")

@@ -1,0 +1,339 @@
+"""All names of Flower that are not its public API, in one place: they move with its minor versions.
+
+`tests/engines/flower/test_private.py` fails by name when one of them has moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, cast
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+"""Without these Flower reports telemetry, looks for updates and installs what apps list."""
+for _name, _value in QUIET.items():
+    os.environ.setdefault(_name, _value)  # flwr reads them as it is imported
+
+import httpx  # noqa: E402
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey  # noqa: E402
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key  # noqa: E402
+from flwr.app import Context, Message  # noqa: E402
+from flwr.app.message import remove_content_from_message  # noqa: E402
+from flwr.cli.build import build_fab_from_files  # noqa: E402
+from flwr.common.constant import SubStatus  # noqa: E402
+from flwr.common.serde import (  # noqa: E402
+    context_from_proto,
+    context_to_proto,
+    fab_to_proto,
+    message_to_proto,
+    run_from_proto,
+    user_config_to_proto,
+)
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest  # noqa: E402
+from flwr.proto.node_pb2 import Node as NodeProto  # noqa: E402
+from flwr.proto.runtime_pb2 import (  # noqa: E402
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushAppMessagesRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType  # noqa: E402
+from flwr.supercore.control.control_http_client import ControlHttpClient  # noqa: E402
+from flwr.supercore.fab import Fab  # noqa: E402
+from flwr.supercore.inflatable.inflatable_object import (  # noqa: E402
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (  # noqa: E402
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (  # noqa: E402
+    inflate_object_from_contents,
+    pull_and_inflate_object_from_tree,
+    push_objects,
+)
+from flwr.supercore.interceptors import (  # noqa: E402
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
+from flwr.supercore.retry import RetryInvoker, exponential  # noqa: E402
+from flwr.supercore.run import RunNotRunningException  # noqa: E402
+from flwr.supercore.runtime import RuntimeHttpClient  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
+from flwr.superlink.grid import HttpGrid  # noqa: E402
+
+from corymb.settings import InvalidInput  # noqa: E402
+
+log = logging.getLogger(__name__)
+logging.getLogger("flwr").setLevel(logging.WARNING)  # it tells every step
+BEAT = 15.0
+"""Seconds between signs of life for a task; Flower takes one for dead after 60."""
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+FAB_FILES = {
+    "pyproject.toml": b"""[project]
+name = "corymb"
+version = "0.1.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "corymb"
+
+[tool.flwr.app.components]
+serverapp = "corymb.flower_app:server"
+clientapp = "corymb.flower_app:app"
+""",
+    "README.md": b"Holds no code: nodes have theirs.\n",
+}
+"""What Flower calls an app and sends to nodes: two names, and no code."""
+
+
+class Link(NamedTuple):
+    """How to reach a SuperLink, or the runtime of a SuperNode."""
+
+    address: str
+    ca: bytes | None = None
+    """The certificate of whoever signed the server's; without one the connection is plain text."""
+    secret: bytes | None = None
+    """Shared with whoever may take tasks."""
+
+
+def _retrying(seconds: float | None) -> RetryInvoker:
+    """Goes on while a server is away, for so long; Flower's own ends the process when it is told it has no right."""
+
+    def final(error: Exception) -> bool:
+        if isinstance(error, httpx.HTTPStatusError):
+            return error.response.status_code not in (502, 503, 504)
+        return any(word in str(error).lower() for word in ("certificate", "ssl", "tls"))
+
+    return RetryInvoker(
+        lambda: exponential(base_delay=0.5, max_delay=5),
+        (httpx.TransportError, httpx.HTTPStatusError),
+        max_tries=None,
+        max_time=seconds,
+        on_backoff=lambda state: log.info("no connection, trying again: %s", state.exception),
+        should_giveup=final,
+    )
+
+
+def runtime_client(link: Link, component: str, token: str = "", patience: float | None = None) -> RuntimeHttpClient:
+    """A client of a runtime: with a token for a task that was taken, without one to take tasks."""
+    interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name=component)]
+    if token:
+        interceptors.append(RuntimeTokenHttpInterceptor(token))
+    elif link.secret:
+        interceptors.append(SuperExecAuthHttpInterceptor(master_secret=link.secret, protected_methods={ACQUIRE}))
+    return RuntimeHttpClient.from_server_address(
+        link.address, link.ca is None, link.ca, interceptors, retry_invoker=_retrying(patience)
+    )
+
+
+@contextmanager
+def _control(link: Link) -> Iterator[ControlHttpClient]:
+    """A client of the SuperLink for those who run things there."""
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    client = ControlHttpClient.from_server_address(
+        link.address, link.ca is None, link.ca, [version], retry_invoker=_retrying(20)
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def start_run(link: Link) -> int:
+    """A new run at the SuperLink, of an app without code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself imports
+        fab, _ = build_fab_from_files(FAB_FILES)
+    request = StartRunRequest(
+        fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), override_config=user_config_to_proto({})
+    )
+    with _control(link) as client:
+        return int(client.StartRun(request).run_id)
+
+
+def register_node(link: Link, public_key: bytes) -> None:
+    """Let a node in that has the private key; one that is known already stays."""
+    with _control(link) as client:
+        try:
+            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(_elliptic(public_key))))
+        except httpx.HTTPStatusError as error:
+            if "in use" not in error.response.text.lower():
+                raise
+
+
+def _elliptic(public_key: bytes) -> EllipticCurvePublicKey:
+    key = load_ssh_public_key(public_key)
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise InvalidInput("A node's key must be of an elliptic curve, such as ecdsa-sha2-nistp384.")
+    return key
+
+
+def nodes_online(link: Link) -> list[str]:
+    """The numbers of the nodes that the SuperLink hears of."""
+    with _control(link) as client:
+        return [
+            str(node.node_id) for node in client.ListNodes(ListNodesRequest()).nodes_info if node.status == "online"
+        ]
+
+
+def acquire(client: RuntimeHttpClient, kind: str) -> str:
+    """Take the oldest task of a kind: its token, or nothing."""
+    reply = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+    return str(reply.token) if reply.HasField("task") and reply.token else ""
+
+
+SERVER, CLIENT = TaskType.SERVER_APP, TaskType.CLIENT_APP
+
+
+@contextmanager
+def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
+    """Signs of life for a task while the block runs; the event is set if its server has given the task up."""
+    ended, lost = threading.Event(), threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT):
+            try:
+                if not client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:
+                    lost.set()
+            except httpx.HTTPStatusError:
+                lost.set()
+            except Exception as error:  # the server is away: it may come back
+                log.info("no sign of life got through: %s", error)
+
+    thread = threading.Thread(target=beat, daemon=True, name="corymb-heartbeat")
+    thread.start()
+    try:
+        yield lost
+    finally:
+        ended.set()
+
+
+def run_ended(error: Exception) -> bool:
+    """Whether an error says that the run of a task is no longer one that runs."""
+    ended = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403)
+    return ended or isinstance(error, RunNotRunningException)
+
+
+class ServerTask:
+    """The ServerApp of a run, in this process."""
+
+    def __init__(self, link: Link, token: str) -> None:
+        self.grid = HttpGrid(link.address, link.ca is None, link.ca, token=token)
+        self.grid._retry_invoker = _retrying(None)
+        given = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
+        identify(given.task_id, given.run.run_id, given.context.node_id)
+        self.run_id = int(given.run.run_id)
+        self._context = context_from_proto(given.context)
+        self.grid.set_run(run_from_proto(given.run))
+        self._beating = beating(self.grid._runtime_client)
+        self.lost = self._beating.__enter__()
+
+    def finish(self, problem: str = "") -> None:
+        """Tell the SuperLink that the run has ended."""
+        if self.grid._client is None:
+            return
+        self._beating.__exit__(None, None, None)
+        self.grid._retry_invoker.max_tries = 1
+        push_output(self.grid._runtime_client, self._context, problem)
+        self.grid.close()
+
+
+def identify(task: int, run: int, node: int) -> None:
+    """Who this process is to Flower: messages cannot be made without."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
+
+
+class Task(NamedTuple):
+    """A message for a node, and what Flower wants back with the reply."""
+
+    message: Message
+    context: Context
+
+
+def pull_task(client: RuntimeHttpClient) -> Task:
+    """The message of a task that was taken. The app that comes with it is not looked at: no code is loaded."""
+    given = client.PullTaskInput(PullTaskInputRequest())
+    identify(given.task_id, given.run.run_id, given.context.node_id)
+    context = context_from_proto(given.context)
+    pulled = client.PullMessages(PullAppMessagesRequest())
+    if not pulled.messages_list:
+        raise RuntimeError("the task has no message")
+    tree, node = pulled.message_object_trees[0], NodeProto(node_id=context.node_id)
+    message = pull_and_inflate_object_from_tree(
+        tree,
+        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
+        return_type=Message,
+        initial_backoff=0.05,  # the task is there before its objects are
+        backoff_cap=0.5,
+    )
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return Task(message, context)
+
+
+def push_reply(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
+    """Hand a reply over to the SuperNode."""
+    reply.metadata.__dict__["_message_id"] = reply.object_id
+    with no_object_id_recompute():
+        request = PushAppMessagesRequest(
+            messages_list=[message_to_proto(remove_content_from_message(reply))],
+            message_object_trees=[get_object_tree(reply)],
+        )
+        pushed = client.PushMessages(request)
+        push_objects(
+            get_all_nested_objects(reply),
+            make_push_object_fn_protobuf(
+                client.PushObject,
+                NodeProto(node_id=context.node_id),
+                run_id=context.run_id,
+                session_id=pushed.session_id,
+            ),
+            object_ids_to_push=set(pushed.objects_to_push),
+        )
+
+
+def push_output(client: RuntimeHttpClient, context: Context, problem: str = "") -> None:
+    """Tell whoever gave a task that it has ended, and how."""
+    status = SubStatus.FAILED if problem else SubStatus.COMPLETED
+    try:
+        client.PushTaskOutput(
+            PushTaskOutputRequest(context=context_to_proto(context), sub_status=status, details=problem)
+        )
+    except httpx.HTTPError as error:
+        log.warning("the end of a task could not be told: %s", error)
+
+
+def delivered(message: Message) -> Message:
+    """The message as it arrives: taken apart into objects as Flower sends them, and put together again."""
+    message.metadata.__dict__["_message_id"] = message.object_id
+    with no_object_id_recompute():
+        contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        arrived = cast(Message, inflate_object_from_contents(message.metadata.message_id, contents))
+    arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
+    return arrived
+
+
+def supernode(clock: Any) -> None:
+    """Run a SuperNode in this process, with another clock to sleep by."""
+    from flwr.supernode import start_client_internal
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    vars(start_client_internal)["time"] = clock
+    flower_supernode()

@@ -1,0 +1,141 @@
+"""What a node's clients remember, on its disk: an entry for every call that may write, each with the one it follows.
+
+A server may go back: a reply was lost, a round was abandoned, a run is resumed. So entries form a tree, and going back
+is taking up another entry; nothing that a later call wrote is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from corymb.core.engine import START, Pages, Version
+from corymb.wire import WireError, pack, unpack
+
+INDEX = "journal.jsonl"
+STALE = 64
+"""So many entries that nobody can go back to any more are dropped from the index at once."""
+
+
+class Entry(NamedTuple):
+    """What a call left behind: pages on top of those of `parent`, or all of them (`whole`)."""
+
+    parent: Version
+    files: tuple[tuple[str, str], ...] = ()
+    """Names and hashes; several where the call was run for some clients after others."""
+    whole: bool = False
+
+
+class NodeJournal:
+    """The entries of one session. Without a folder they are known, but what they hold dies with the process."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.entries: dict[Version, Entry] = {}
+        self.head = START
+        if folder is not None and (folder / INDEX).exists():
+            self._load(folder)
+
+    def _load(self, folder: Path) -> None:
+        lines = (folder / INDEX).read_text(encoding="utf-8").splitlines(keepends=True)
+        for line in lines:
+            if not line.endswith("\n"):  # the process was ended in the middle of its last line: that call gave no reply
+                write_file(folder / INDEX, "".join(lines[:-1]).encode())
+                break
+            version, parent, files, whole = json.loads(line)
+            self.head = Version(*version)
+            self.entries[self.head] = Entry(Version(*parent), tuple((name, sha) for name, sha in files), whole)
+
+    def lineage(self, version: Version) -> Iterator[Version]:
+        """The version and those that it follows, latest first."""
+        while version > START and version in self.entries:
+            yield version
+            version = self.entries[version].parent
+
+    def place_of(self, since: Version, head: Version) -> Version:
+        """Where a server that accepted calls up to `since` wants clients to be; `head` is where they are.
+
+        That is the call `since` itself. A server that knows only its clock names a place between calls: then it is the
+        last call before it among those that led to where the clients are.
+        """
+        if since in self.entries:
+            return since
+        return next((version for version in self.lineage(head) if version <= since), START)
+
+    def write(self, version: Version, parent: Version, pages: Pages, whole: bool) -> None:
+        """Keep what a call left behind, on disk before this returns; a call that is its own parent goes on with it."""
+        before = self.entries[version] if parent == version else Entry(parent)
+        files = () if whole else before.files
+        if pages and self.folder is not None:
+            data = pack(pages)
+            sha = hashlib.sha256(data).hexdigest()
+            name = f"{version.clock:08d}-{version.call:04d}-{sha[:8]}.safetensors"
+            write_file(self.folder / name, data)
+            files = (*files, (name, sha))
+        self.head = version
+        self.entries[version] = Entry(before.parent, files, whole or before.whole)
+        if self.folder is not None:
+            with (self.folder / INDEX).open("a", encoding="utf-8") as index:
+                index.write(self._line(version))
+                index.flush()
+                os.fsync(index.fileno())
+
+    def _line(self, version: Version) -> str:
+        entry = self.entries[version]
+        return json.dumps([version, entry.parent, entry.files, entry.whole]) + "\n"
+
+    def read(self, version: Version) -> list[Pages]:
+        """The pages that, applied in order, give client memory after the call `version`."""
+        found: list[Pages] = []
+        for at in self.lineage(version):
+            entry = self.entries[at]
+            found += [self._page(*file) for file in reversed(entry.files)]
+            if entry.whole:
+                break
+        return found[::-1]
+
+    def _page(self, name: str, sha: str) -> Pages:
+        assert self.folder is not None
+        data = (self.folder / name).read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha:
+            raise WireError(f"Client memory in {name} was changed since it was written.")
+        pages: Pages = unpack(data)
+        return pages
+
+    def drop_before(self, clock: int) -> None:
+        """No server goes back to before `clock`: forget what that would need, once it is worth the while."""
+        last = next((version for version in self.lineage(self.head) if version < Version(clock, 0)), START)
+        wanted = {version for version in self.entries if version.clock >= clock} | {last}
+        for version in list(wanted):
+            for at in self.lineage(version):
+                if at in wanted and at != version:
+                    break
+                wanted.add(at)
+                if self.entries[at].whole:
+                    break
+        stale = [version for version in self.entries if version not in wanted]
+        if len(stale) < STALE:
+            return
+        gone = self._files(stale) - self._files(wanted & self.entries.keys())
+        self.entries = {version: entry for version, entry in self.entries.items() if version in wanted}
+        if self.folder is not None:
+            write_file(self.folder / INDEX, "".join(map(self._line, self.entries)).encode())
+            for name in gone:
+                (self.folder / name).unlink(missing_ok=True)
+
+    def _files(self, versions: Iterable[Version]) -> set[str]:
+        return {name for version in versions for name, _ in self.entries[version].files}
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file in one step: it is there whole, or as it was."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,106 @@
+"""Clients on a Ray cluster: long-lived actors, each with a shard of the clients and an engine of its own.
+
+An actor that dies is started again by Ray, from the shard that Ray keeps; what its clients remembered comes from its
+journal, on a disk that all machines see. The call is repeated until the actor answers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from corymb.core.engine import ClientData
+from corymb.core.objective import Objective
+from corymb.engines.guarded import Guarded
+from corymb.engines.remote import POLL, Answer
+from corymb.engines.shard import NodeSpec, node_from_bytes, shard_of, spec_to_bytes
+from corymb.messages import OURS
+from corymb.settings import first_line
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # an actor without a GPU sees what its machine has
+import ray
+
+
+class NodeActor:
+    """A node in a process of Ray's."""
+
+    def __init__(self, data: bytes, client_seconds: float | None, allow: Sequence[str]) -> None:
+        if client_seconds is None:
+            self._answer = node_from_bytes(data).answer
+        else:
+            path = Path(tempfile.mkdtemp(prefix="corymb-")) / "node.safetensors"
+            path.write_bytes(data)
+            command = [sys.executable, "-m", "corymb.engines.shard", str(path)]
+            self._answer = Guarded(command, client_seconds, (*OURS, *allow)).answer
+
+    def answer(self, message: bytes) -> bytes:
+        """The node's answer to a message."""
+        return self._answer(message)
+
+
+class RayTransport:
+    """Carries bytes to actors. `actors` share the clients, each every so-manieth; on GPUs, one actor has one."""
+
+    name = "ray"
+
+    def __init__(
+        self,
+        data: ClientData,
+        objective: Objective,
+        *,
+        actors: int,
+        address: str | None = None,
+        folder: Path | None = None,
+        engine: str = "vectorised",
+        device: str = "cpu",
+        precision: str = "float32",
+        allow: Sequence[str] = (),
+        client_seconds: float | None = None,
+    ) -> None:
+        self._started = not ray.is_initialized()
+        if self._started:
+            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level="WARNING")
+        gpus = {"num_gpus": 1} if device.startswith("cuda") else {"num_cpus": 1}
+        kind: Any = ray.remote(max_restarts=-1, max_task_retries=0, **gpus)(NodeActor)
+        here = (os.getcwd(), *(path for path in sys.path if path and Path(path).is_dir()))
+        self.actors: dict[str, Any] = {}
+        for number in range(actors):
+            name = f"actor-{number}"
+            kept = "" if folder is None else str(folder.resolve() / name)
+            spec = NodeSpec(name, engine, device, precision, kept, tuple(allow), here)
+            shard = shard_of(data, range(number, len(data.names), actors))
+            packed = ray.put(spec_to_bytes(spec, shard, objective))
+            self.actors[name] = kind.remote(packed, client_seconds, tuple(allow))
+
+    def addresses(self) -> Sequence[str]:
+        """The actors, also those that are being started again."""
+        return list(self.actors)
+
+    def exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
+        """A call of each actor; answers as they come."""
+        waiting = {self.actors[address].answer.remote(data): address for address, data in messages.items()}
+        while waiting:
+            done, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
+            for reference in done:
+                address = waiting.pop(reference)
+                try:
+                    yield Answer(address, ray.get(reference))
+                except ray.exceptions.RayError as error:  # it died: Ray starts it again
+                    yield Answer(address, None, f"{type(error).__name__}: {first_line(error)}")
+            if not done and give_up():
+                break
+        for address in waiting.values():
+            yield Answer(address, None, "did not answer in time")
+
+    def close(self) -> None:
+        """End the actors, and the connection with the cluster if it was made here."""
+        for actor in self.actors.values():
+            ray.kill(actor)
+        self.actors = {}
+        if self._started:
+            ray.shutdown()

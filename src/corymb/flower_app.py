@@ -1,0 +1,53 @@
+"""Corymb as a Flower app, for those who use `flwr run`: a ClientApp without torch, and a ServerApp.
+
+Flower starts a ClientApp for every message, from the app that it sent to the node: code from elsewhere runs there. The
+ClientApp hands the message to the process that holds the node's clients (`corymb flower node … --stock`), over a unix
+socket, and brings its answer back. Nodes started without `--stock` need none of this and load no code.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from corymb.local_socket import receive, send
+
+app = ClientApp()
+server = ServerApp()
+
+
+@app.query("corymb")
+def answer(message: Message, context: Context) -> Message:
+    """What the node's own process answers."""
+    record = message.content.array_records["corymb"]
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(context.node_config["socket"]))
+        send(connection, bytes(record["message"].data))
+        data = receive(connection)
+    content = RecordDict({"corymb": ArrayRecord({"message": Array("uint8", (len(data),), "corymb", data)})})
+    return Message(content, reply_to=message)
+
+
+@server.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the algorithm that the app's config names on the nodes that are online."""
+    import corymb
+    from corymb.engines.flower.grid import FlowerTransport
+    from corymb.engines.remote import RemoteEngine
+    from corymb.runs.elsewhere.engine import FEDERATION
+    from corymb.runs.learners import imported
+    from corymb.runs.standardise import NullObjective
+
+    config: Any = context.run_config
+    algorithm = imported(str(config["algorithm"]), "the algorithm")()
+    package = str(config["algorithm"]).partition(".")[0]
+    engine = RemoteEngine(FlowerTransport(grid, poll=1.0), allow=(package,)).open(NullObjective())
+    engine.remembers_from(algorithm)
+    out = Path(str(config.get("out", "runs/flwr"))) / str(context.run_id)
+    run = corymb.fit(algorithm, engine, config.get("model"), out=out, progress=True)
+    print(f"{FEDERATION}: {run.metrics} in {out}")

@@ -1,0 +1,1 @@
+"""Runs whose clients are in other processes: a Flower federation, a Ray cluster."""

@@ -1,0 +1,64 @@
+"""A Ray cluster for a run: how many actors, where they keep client memory."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from corymb.core.engine import Engine
+from corymb.data import FederatedDataset
+from corymb.engines.remote import Patience, RemoteEngine
+from corymb.runs.plan import placement_for
+from corymb.runs.settings import RunSettings
+from corymb.runs.standardise import NullObjective
+from corymb.settings import InvalidInput, require
+
+LOCAL_ACTORS = 2
+
+
+def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool, allow: Sequence[str] = ()) -> Engine:
+    """The clients of a data set, shared by the actors of a cluster."""
+    require(settings.kernel is None, "kernel is for each actor to choose: leave it out.")
+    try:
+        from corymb.engines.ray import RayTransport
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise InvalidInput("Ray is not installed: pip install 'corymb[ray]'.") from None
+    placement = placement_for(settings)
+    actors = settings.nodes or (torch.cuda.device_count() if placement.device.startswith("cuda") else LOCAL_ACTORS)
+    transport = RayTransport(
+        data,
+        NullObjective(),
+        actors=min(actors, len(data)),
+        address=settings.address,
+        folder=_folder(settings, keeps_memory=keeps_memory),
+        device=placement.device,
+        precision=settings.precision,
+        allow=allow,
+        client_seconds=settings.client_seconds,
+    )
+    try:
+        patience = Patience(settings.patience, settings.min_replies)
+        engine = RemoteEngine(transport, patience=patience, allow=allow, remembers=keeps_memory)
+        return engine.open(NullObjective())
+    except BaseException:
+        transport.close()
+        raise
+
+
+def _folder(settings: RunSettings, *, keeps_memory: bool) -> Path | None:
+    """Where actors keep client memory: on a disk that all machines see, which here any is."""
+    if settings.shared is not None:
+        return Path(settings.shared).expanduser()
+    if settings.address is None:
+        return Path(tempfile.mkdtemp(prefix="corymb-actors-"))
+    require(
+        not keeps_memory,
+        "Clients of this algorithm remember things, which an actor that dies would lose: give shared=…, a folder that "
+        "all machines of the cluster see.",
+    )
+    return None

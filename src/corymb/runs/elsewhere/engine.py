@@ -1,0 +1,66 @@
+"""The engine of a run whose clients are elsewhere, by its settings."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from pathlib import Path
+
+from corymb.algorithms.catalogue import CATALOGUE
+from corymb.core.engine import Engine
+from corymb.core.snapshot import Algorithm
+from corymb.data import FederatedDataset
+from corymb.engines.remote import Patience, RemoteEngine
+from corymb.runs.settings import RunSettings
+from corymb.runs.standardise import NullObjective
+from corymb.settings import InvalidInput, require
+
+ELSEWHERE = ("flower", "ray")
+"""The engines whose clients are in other processes."""
+FEDERATION = "federation"
+"""What stands for the data on the command line and in a run's config where nodes hold them."""
+USAGE = "corymb run federation ALGORITHM --engine flower --address HOST:PORT"
+
+
+def engine_elsewhere(settings: RunSettings, data: FederatedDataset | None, algorithm: Algorithm) -> Engine:
+    """An engine that learns nothing yet; its clients are known, and reached."""
+    keeps, package = bool(getattr(algorithm, "keeps_memory", False)), type(algorithm).__module__.partition(".")[0]
+    if settings.engine == "flower":
+        require(data is None, "The nodes of a federation hold their data: leave data out, or use another engine.")
+        return federation(settings, FEDERATION, keeps_memory=keeps, allow=(package,))
+    from corymb.runs.elsewhere.cluster import cluster
+
+    if data is None:
+        raise InvalidInput("Give the data to run on: a cluster has none of its own.")
+    return cluster(settings, data, keeps_memory=keeps, allow=(package,))
+
+
+def federation(settings: RunSettings, data: str, *, keeps_memory: bool, allow: Sequence[str] = ()) -> Engine:
+    """The clients of a Flower federation, whose replies may name things of the packages in `allow`."""
+    require(data == FEDERATION, f"The nodes of a federation hold their data, not {data!r}: {USAGE}.")
+    address = settings.address
+    if address is None:
+        raise InvalidInput(f"Say where the federation is: {USAGE}.")
+    for name in ("kernel", "threads", "client_seconds"):
+        require(getattr(settings, name) is None, f"{name} is for nodes to choose: leave it out.")
+    try:
+        from corymb.engines.flower.driver import connect
+    except ModuleNotFoundError as error:
+        if error.name != "flwr":
+            raise
+        raise InvalidInput("Flower is not installed: pip install 'corymb[flower]'.") from None
+    files = {name: None if (at := getattr(settings, name)) is None else Path(at) for name in ("ca", "secret")}
+    transport = connect(address, **files)
+    atexit.register(transport.close)  # a run that ends with an error is told to Flower too
+    try:
+        patience = Patience(settings.patience, settings.min_replies)
+        engine = RemoteEngine(transport, expect=settings.nodes, patience=patience, allow=allow, remembers=keeps_memory)
+        return engine.open(NullObjective())
+    except BaseException:
+        transport.close()
+        raise
+
+
+def keeps_memory(algorithm: str) -> bool:
+    """Whether the clients of an algorithm of the catalogue remember anything."""
+    return algorithm in CATALOGUE and bool(getattr(CATALOGUE[algorithm].algorithm, "keeps_memory", False))

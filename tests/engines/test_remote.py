@@ -1,0 +1,214 @@
+"""The server's side of a federation: who hosts whom, what nodes may say, and how long silence is borne."""
+
+import time
+
+import pytest
+import torch
+
+from corymb.core.federation import Federation
+from corymb.core.sums import Sums
+from corymb.engines import LoopEngine
+from corymb.engines.node import Node
+from corymb.engines.remote import Patience, RemoteEngine
+from corymb.objectives import LinearRegression
+from corymb.settings import InvalidInput
+from corymb.testing.assertions import collected_warnings
+from corymb.testing.engines import DOUBLE
+from corymb.testing.keeper import count_visits
+from corymb.testing.remote import InProcess, joined, nodes_of, remote
+from corymb.testing.small_data import regression
+from corymb.wire import pack, unpack
+
+OBJECTIVE = LinearRegression(3, dtype=torch.float64)
+MODELS = {"weight": torch.zeros(1, 3, dtype=torch.float64)}
+NAMES = [f"client-{i}" for i in range(6)]
+
+
+def federation(change=lambda name, node: node.answer, folder=None, **options):
+    """A federation of three nodes with two clients each, some of them changed; and its transport."""
+    nodes = nodes_of(OBJECTIVE, regression(), DOUBLE, folder)
+    transport = InProcess({name: change(name, node) for name, node in nodes.items()})
+    return Federation(joined(transport, OBJECTIVE, **options)), transport
+
+
+def visits(fed):
+    replies = fed.clients.sum(count_visits, MODELS)
+    return dict(zip(replies.clients.names, replies.value.note.tolist(), strict=True)), dict(replies.rejected)
+
+
+def test_one_message_goes_to_each_node_for_a_call():
+    fed, transport = federation()
+    assert fed.names == NAMES
+    transport.messages.clear()
+    fed.clients.sum(count_visits, MODELS)
+    assert sorted(name for name, _ in transport.messages) == ["node-0", "node-1", "node-2"]
+    transport.messages.clear()
+    fed.clients[[0, 3]].sum(count_visits, MODELS)
+    assert [name for name, _ in transport.messages] == ["node-0"]
+
+
+def only_calls(there, reply):
+    """A node that is honest but for its replies to calls."""
+
+    def answer(message):
+        good = there.answer(message)
+        return reply(unpack(good, ("corymb",))) if unpack(message, ("corymb",))["kind"] == "call" else good
+
+    return answer
+
+
+def spoiled(change):
+    """What a lying node makes of its honest reply: another part."""
+    return lambda reply: pack(reply | {"parts": [reply["parts"][0] | change(reply["parts"][0])]})
+
+
+def sums(**changes):
+    return spoiled(lambda part: {"value": part["value"]._replace(**changes)})
+
+
+TOTAL = torch.zeros(1, 3, dtype=torch.float64)
+LIES = {
+    "NaN": (sums(total={"weight": TOTAL * torch.nan}), "not finite"),
+    "wrong shape": (sums(total={"weight": TOTAL[:, :2]}), "most clients sent"),
+    "weight × 1e6": (sums(weight=torch.tensor([2e6])), "weight is more than"),
+    "negative weight": (sums(weight=torch.tensor([-1.0])), "weight is negative"),
+    "label 99": (sums(label=torch.tensor([99, 0])), "label is out of range"),
+    "1e300": (sums(total={"weight": TOTAL + 1e300}), "larger than its weight allows"),
+    "ids of others": (spoiled(lambda part: {"ids": torch.tensor([0, 5])}), "clients that it does not have"),
+    "ids twice": (spoiled(lambda part: {"ids": torch.tensor([0, 0])}), "came twice"),
+    "garbage": (lambda reply: b"x" * 100, "cannot be read"),
+    "nothing": (lambda reply: b"", "cannot be read"),
+    "a list": (lambda reply: pack([1]), "another kind"),
+    "another kind": (lambda reply: pack({"kind": "hello"}), "another kind"),
+    "no part": (lambda reply: pack({"kind": "parts"}), "no parts"),
+    "a refusal": (lambda reply: pack({"kind": "refused", "why": "no disk", "unknown": False}), "no disk"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_node_is_dropped_and_named_and_nobody_elses_numbers_change(lie):
+    honest, _ = visits(federation()[0])
+    reply, says = LIES[lie]
+    change = lambda name, node: only_calls(node, reply) if name == "node-1" else node.answer  # noqa: E731
+    got, rejected = visits(federation(change)[0])
+    assert got == {name: value for name, value in honest.items() if name not in ("client-1", "client-4")}
+    assert set(rejected) == {"client-1", "client-4"}
+    assert any(says in why for why in rejected.values()), rejected
+
+
+def test_sums_are_of_the_kind_that_lies_are_made_of():
+    replies = federation()[0].clients.sum(count_visits, MODELS)
+    assert isinstance(replies.value, Sums)
+
+
+def silent_for(there, times):
+    """A node that does not answer the first calls, though it has run them."""
+    left = [times]
+
+    def answer(message):
+        reply = there.answer(message)
+        if unpack(message, ("corymb",))["kind"] == "call" and left[0]:
+            left[0] -= 1
+            return None
+        return reply
+
+    return answer
+
+
+def test_a_reply_that_was_lost_is_asked_for_again_and_the_run_is_the_same():
+    fed, _ = federation(lambda name, node: silent_for(node, 2) if name == "node-1" else node.answer)
+    for times in (1.0, 2.0):
+        got, rejected = visits(fed)
+        assert (got, rejected) == (dict.fromkeys(NAMES, times), {})
+
+
+def test_patience_with_a_silent_node_ends_once_enough_clients_have_answered():
+    fed, _ = federation(
+        lambda name, node: silent_for(node, 10**9) if name == "node-1" else node.answer, patience=Patience(0.4, 4)
+    )
+    began = time.monotonic()
+    got, rejected = visits(fed)
+    assert 0.4 <= time.monotonic() - began < 5
+    assert (set(got), set(rejected)) == (set(NAMES) - {"client-1", "client-4"}, {"client-1", "client-4"})
+    assert "node node-1: no answer; waited for" in rejected["client-1"]
+
+
+def test_a_node_that_was_left_out_remembers_only_what_counted():
+    fed, transport = federation(patience=Patience(0.0, 1))
+    visits(fed)
+    there = transport.nodes.pop("node-1")
+    transport.nodes["node-1"] = silent_for(there.__self__, 1)
+    assert set(visits(fed)[1]) == {"client-1", "client-4"}  # it has run the call, but its reply was lost
+    got, rejected = visits(fed)
+    assert (got["client-0"], got["client-1"], rejected) == (3.0, 2.0, {})
+
+
+def test_a_node_that_was_restarted_is_found_under_its_new_address(tmp_path):
+    fed, transport = federation(folder=tmp_path)
+    visits(fed)
+    transport.nodes.pop("node-1")
+    transport.nodes["elsewhere"] = nodes_of(OBJECTIVE, regression(), DOUBLE, tmp_path)["node-1"].answer
+    assert visits(fed) == (dict.fromkeys(NAMES, 2.0), {})
+
+
+def test_a_stranger_cannot_take_a_nodes_place(tmp_path):
+    fed, transport = federation(folder=tmp_path, patience=Patience(0.3, 1))
+    transport.nodes.pop("node-1")
+    transport.nodes["elsewhere"] = nodes_of(OBJECTIVE, regression(), DOUBLE, tmp_path / "other")["node-1"].answer
+    with collected_warnings() as said:
+        assert set(visits(fed)[1]) == {"client-1", "client-4"}
+    assert any("it is another one" in line for line in said)
+
+
+def test_a_node_that_lost_its_sessions_gets_this_one_again():
+    fed, transport = federation()
+    fresh = nodes_of(OBJECTIVE, regression(), DOUBLE)["node-1"]
+    transport.nodes["node-1"] = fresh.answer
+    assert visits(fed) == (dict.fromkeys(NAMES, 1.0), {})
+
+
+def shard(positions, name, data=None, **changes):
+    engine = LoopEngine(OBJECTIVE, (data or regression()).at(positions), changes.pop("placement", DOUBLE))
+    return Node(engine, name)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ([shard([0, 1], "a"), shard([1, 2], "b")], "Client 'client-1' is on two nodes, 'a' and 'b'"),
+        ([shard([0], "a"), shard([1], "a")], "Two nodes have the same name"),
+        ([shard([0], "a"), shard([1], "b", regression(d=4))], "differ in what their examples are like: features"),
+        ([shard([0], "a")], "1 of 2 nodes are there"),
+    ],
+)
+def test_nodes_that_do_not_make_a_federation_are_refused(nodes, says):
+    transport = InProcess({str(number): node.answer for number, node in enumerate(nodes)})
+    with pytest.raises(InvalidInput, match=says):
+        RemoteEngine(transport, expect=2, wait=0.5)
+
+
+def test_another_version_on_a_node_is_refused():
+    there = shard([0], "a")
+    old = lambda message: pack(unpack(there.answer(message)) | {"versions": {"corymb": "0.0.1"}})  # noqa: E731
+    with pytest.raises(InvalidInput, match=r"has corymb 0.0.1, this machine"):
+        RemoteEngine(InProcess({"0": old}))
+
+
+def test_a_session_is_refused_with_the_nodes_reason():
+    with pytest.raises(InvalidInput, match=r"Node 'a' did not open the session.*not in a package"):
+        RemoteEngine(InProcess({"0": shard([0], "a").answer})).open(LinearRegression(3, features=torch_squares))
+
+
+def torch_squares(x):
+    return x**2
+
+
+def test_data_stay_on_their_nodes():
+    with pytest.raises(InvalidInput, match="on their nodes"):
+        remote(OBJECTIVE, regression(), DOUBLE).refresh(regression())
+
+
+def test_an_echo_goes_to_every_node_and_back():
+    engine = remote(OBJECTIVE, regression(), DOUBLE)
+    assert engine.echo(MODELS) < 5
+    assert engine.traffic.messages >= 3

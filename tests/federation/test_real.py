@@ -1,0 +1,95 @@
+"""Algorithms on a real federation: a SuperLink, three SuperNodes and their executors."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import corymb
+from corymb.core.federation import Federation
+from corymb.objectives import LinearRegression
+from corymb.settings import InvalidInput
+from corymb.testing.assertions import assert_same_run
+from corymb.testing.cases import CASES, Case, run
+from corymb.testing.laws.algorithms import SEED
+from tests.federation.nodes import LINE, dataset
+
+pytestmark = pytest.mark.flower
+NODES = 3
+
+
+@pytest.fixture(scope="module")
+def nodes(federation):
+    """The engine of the federation; one Flower run for all tests."""
+    from corymb.engines.flower.driver import connect
+    from corymb.engines.remote import RemoteEngine
+
+    transport = connect(federation.address, secret=federation.state / "secret")
+    yield RemoteEngine(transport, expect=NODES, allow=("corymb.testing.learners",))
+    transport.close()
+
+
+def check(nodes, case):
+    """The case's run on the federation is the loop's, and its ledger too."""
+    fed, loop = Federation(nodes.open(case.objective())), case.federation("loop")
+    got, want = (list(run(case, where, seed=SEED)) for where in (fed, loop))
+    assert_same_run(got, want)
+    assert vars(fed.ledger) == vars(loop.ledger)
+
+
+def test_ifca_is_the_run_of_one_process_with_one_message_a_node_a_call(nodes):
+    before = nodes.traffic.messages
+    check(nodes, Case(replace(LINE.algorithm, rounds=2)))
+    assert nodes.traffic.messages - before == NODES * (1 + 2)  # a session is opened, then two calls
+
+
+def test_cfl_keeps_its_clients_memory_on_the_nodes(nodes, federation):
+    check(nodes, CASES["CFL"])
+    pages = list((federation.state / "nodes").rglob("0*.safetensors"))
+    assert {page.parents[2].name for page in pages} == {f"node-{number}" for number in range(NODES)}
+
+
+def test_whoever_has_no_secret_starts_no_run(federation):
+    from corymb.engines.flower.driver import connect
+
+    with pytest.raises(InvalidInput, match="wants the secret"):
+        connect(federation.address)
+
+
+def test_fit_and_the_command_line_reach_the_nodes_by_their_address(federation, tmp_path):
+    done = federation.command(
+        *("run", "federation", "ifca", "--k", 2, "--rounds", 2, "--engine", "flower", "--address", federation.address),
+        *("--secret", federation.state / "secret", "--nodes", NODES, "--evaluate_every", 0),
+        *("--out", tmp_path / "run", "--json", "-q"),
+    )
+    got = json.loads(done.stdout)
+    algorithm = corymb.configure("ifca", dataset(LINE), k=2, rounds=2)
+    want = corymb.fit(algorithm, dataset(LINE), engine="loop", precision="float64", evaluate_every=0)
+    assert got["labels"] == want.to_dict()["labels"]
+    assert got["metrics"]["train_loss"] == pytest.approx(want.metrics["train_loss"], abs=1e-9)
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert 'engine = "flower"' in config
+    assert Path(json.loads((tmp_path / "run" / "environment.json").read_text())["working_folder"]) == federation.folder
+
+
+BY_ALGORITHM = {type(case.algorithm).__name__: name for name, case in reversed(CASES.items()) if case.learns == "line"}
+
+
+@pytest.mark.flower_all
+@pytest.mark.parametrize("name", sorted(BY_ALGORITHM.values()))
+def test_one_case_an_algorithm(nodes, name):
+    check(nodes, CASES[name])
+
+
+@pytest.mark.flower_all
+def test_an_objective_that_a_node_does_not_allow_opens_no_session(nodes):
+    with pytest.raises(InvalidInput, match="did not open the session"):
+        nodes.open(LinearRegression(3, features=not_there))
+
+
+def not_there(x):
+    return x
+
+
+not_there.__module__ = "os.path"

@@ -1,0 +1,128 @@
+"""With TLS and node keys on, only those get in who should: refused are all others, at every door."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import httpx
+import pytest
+
+from corymb.cli.flower.folder import free_port
+from corymb.settings import InvalidInput
+from tests.federation.conftest import ROOT
+
+pytestmark = pytest.mark.flower_all
+
+
+@pytest.fixture(scope="module")
+def secure(secure_federation):
+    return secure_federation
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory):
+    """Certificates and keys of somebody else."""
+    from corymb.cli.flower.keys import make_certificates, make_node_key
+
+    folder = tmp_path_factory.mktemp("wrong")
+    make_certificates(folder, "127.0.0.1")
+    make_node_key(folder / "key")
+    return folder
+
+
+def connect(federation, ca="tls/ca.pem", secret="secret"):
+    from corymb.engines.flower.driver import connect
+
+    files = {name: None if at is None else federation.state / at for name, at in (("ca", ca), ("secret", secret))}
+    return connect(federation.address, **files)
+
+
+def test_the_node_whose_key_is_registered_is_reached(secure):
+    from corymb.engines.remote import RemoteEngine
+
+    transport = connect(secure)
+    try:
+        engine = RemoteEngine(transport, expect=1)
+        assert set(engine.hosts) == {"node-0"}
+        assert engine.echo({"number": 1.0}) < 60
+    finally:
+        transport.close()
+
+
+def test_a_server_without_tls_or_with_the_wrong_authority_or_without_the_secret_is_refused(secure, wrong):
+    with pytest.raises(InvalidInput, match="No SuperLink answers at"):
+        connect(secure, ca=None)
+    with pytest.raises(InvalidInput, match="No SuperLink answers over TLS"):
+        connect(secure, ca=wrong / "ca.pem")
+    with pytest.raises(InvalidInput, match="wants the secret"):
+        connect(secure, secret=None)
+    with pytest.raises(InvalidInput, match="wants the secret"):
+        connect(secure, secret=wrong / "ca.pem")
+
+
+def online(federation):
+    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.private import nodes_online
+
+    return nodes_online(link_to(federation.address, federation.state / "tls" / "ca.pem", None))
+
+
+@pytest.mark.parametrize("who", ["unregistered", "keyless", "plain text", "wrong authority"])
+def test_a_node_that_should_not_get_in_does_not(secure, wrong, who, tmp_path):
+    ca = secure.state / "tls" / "ca.pem"
+    options = {
+        "unregistered": ["--root-certificates", ca, "--auth-supernode-private-key", wrong / "key"],
+        "keyless": ["--root-certificates", ca],
+        "plain text": ["--insecure"],
+        "wrong authority": ["--root-certificates", wrong / "ca.pem", "--auth-supernode-private-key", wrong / "key"],
+    }[who]
+    command = [sys.executable, "-m", "corymb.engines.flower.supernode", *map(str, options)]
+    command += [
+        "--superlink",
+        secure.address,
+        "--isolation",
+        "process",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(free_port()),
+    ]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}", "FLWR_HOME": str(tmp_path)}
+    before = online(secure)
+    assert len(before) == 1
+    with (tmp_path / "log").open("w") as log:
+        node = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            until = time.monotonic() + 30
+            while (
+                time.monotonic() < until
+                and node.poll() is None
+                and "SuperNode ID" not in (tmp_path / "log").read_text()
+            ):
+                time.sleep(1)
+            assert online(secure) == before
+            assert "SuperNode ID" not in (tmp_path / "log").read_text()
+        finally:
+            node.kill()
+            node.wait()
+
+
+def test_a_process_without_the_secret_gets_no_task_from_a_node(secure):
+    from corymb.engines.flower.private import CLIENT, Link, acquire, runtime_client
+
+    runtime = json.loads((secure.state / "nodes" / "node-0" / "node.json").read_text())["runtime"]
+    for secret in (None, b"guessed"):
+        client = runtime_client(Link(runtime, secret=secret), "test", patience=5)
+        with closing(client), pytest.raises(httpx.HTTPStatusError) as refused:
+            acquire(client, CLIENT)
+        assert refused.value.response.status_code in (401, 403)
+
+
+def test_keys_and_secrets_are_for_their_owner_only(secure):
+    private = [secure.state / "secret", secure.state / "nodes/node-0/secret", secure.state / "nodes/node-0/key"]
+    private += [secure.state / "tls/ca.key", secure.state / "tls/server.key"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
+    assert secure.command("flower", "doctor").stdout.count("WRONG") == 0
