@@ -39,7 +39,7 @@ def take_in(rows, near=NEAR, *, verb="sum", order=None, guard=True):
 
 
 def test_lengths_are_from_the_model_that_a_client_started_from():
-    found = row_lengths(replies({3: 40.0}), NEAR)
+    found = row_lengths(replies({3: 40.0}), NEAR, 9)
     assert torch.allclose(found.length, torch.tensor([1.0, 1.1, 1.2, 40.0, 1.4, 1.5, 1.6, 1.7, 1.8]).double())
     assert found.group.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
 

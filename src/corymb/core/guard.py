@@ -65,7 +65,7 @@ class Lengths(NamedTuple):
         return Lengths(torch.zeros(n, dtype=torch.float64), torch.full((n,), -1))
 
 
-def row_lengths(rows: Tree, near: Near | None) -> Lengths | None:
+def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     """How far each of n stacked replies is from where it started; None for replies that are not compared.
 
     Replies of another form than the models are not compared either: most clients' form wins, whatever it is.
@@ -77,7 +77,7 @@ def row_lengths(rows: Tree, near: Near | None) -> Lengths | None:
         by = rows.weight
     else:
         assert near is not None
-        by = next(iter(near.models.values())).new_ones(_count(value), len(next(iter(near.models.values()))))
+        by = next(iter(near.models.values())).new_ones(clients, len(next(iter(near.models.values()))))
     if near is not None and not _fits(value, near.models, 2 if isinstance(rows, Shares) else 1):
         return Lengths.none(len(by))
     if isinstance(rows, Shares):
@@ -87,10 +87,8 @@ def row_lengths(rows: Tree, near: Near | None) -> Lengths | None:
     return Lengths(_apart(value, near, by), group)
 
 
-def part_lengths(sums: Tree, near: Near | None, clients: int) -> Lengths | None:
+def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
-    if not isinstance(sums, Sums):
-        return row_lengths(sums, near)
     if near is not None and not _fits(sums.total, near.models, 1):
         return Lengths.none(clients)
     used = sums.weight > 0
@@ -142,10 +140,6 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
 
 def _wide(leaf: Tensor) -> Tensor:
     return leaf if leaf.dtype == torch.float64 else leaf.float()
-
-
-def _count(rows: Tree) -> int:
-    return next((len(leaf) for leaf in leaves(rows)), 0)
 
 
 def _only_sum(weight: Tensor) -> Tensor:
