@@ -52,13 +52,13 @@ def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool
 
 def _folder(settings: RunSettings, *, keeps_memory: bool) -> Path | None:
     """Where actors keep client memory: on a disk that all machines see, which here any is."""
-    if settings.shared is not None:
-        return Path(settings.shared).expanduser()
+    if settings.cluster_folder is not None:
+        return Path(settings.cluster_folder).expanduser()
     if settings.address is None:
         return Path(tempfile.mkdtemp(prefix="corymb-actors-"))
     require(
         not keeps_memory,
-        "Clients of this algorithm remember things, which an actor that dies would lose: give shared=…, a folder that "
+        "Clients of this algorithm remember things, which an actor that dies would lose: give cluster_folder=…, a folder that "
         "all machines of the cluster see.",
     )
     return None
