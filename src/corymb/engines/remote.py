@@ -116,7 +116,8 @@ class RemoteEngine:
         self._allow = (*OURS, *allow)
         self._address: dict[str, str] = {}  # of each host
         self.traffic = _Traffic()
-        self._known = _gather(transport, self._say_hello, expect, wait)
+        self._strange: dict[str, str] = {}  # who was left out, and why
+        self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
         self._remembers = set(self.hosts) if remembers else set[str]()
         self._keep = 0
@@ -128,15 +129,33 @@ class RemoteEngine:
     def _say_hello(self, addresses: Sequence[str]) -> Hellos:
         """What nodes at these addresses say of themselves; one that says nothing sensible is left out, and named."""
         found, began = Hellos(), time.monotonic()
-        messages = dict.fromkeys(addresses, HELLO)
+        messages = {address: HELLO for address in addresses if address not in self._strange}
         for answer in self._transport.exchange(messages, lambda: time.monotonic() - began > REMIND):
-            try:
-                hello = _read_hello(answer, self._allow)
-            except (WireError, InvalidInput) as problem:
-                log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
+            if answer.data is None:
+                log.info("the node at %s is silent: %s", answer.address, answer.problem)
                 continue
-            found[answer.address] = hello
+            try:
+                found[answer.address] = _read_hello(answer.data, self._allow)
+            except (WireError, InvalidInput) as problem:
+                self._strange[answer.address] = first_line(problem)
+                log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
         return found
+
+    def _gather(self, least: int, wait: float) -> Hellos:
+        """The nodes of a federation, by address, once as many are there as are expected."""
+        began, found = time.monotonic(), Hellos()
+        while True:
+            found |= self._say_hello([address for address in self._transport.addresses() if address not in found])
+            named = {str(one["name"]): address for address, one in found.items()}
+            require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
+            if len(found) >= least:
+                return found
+            left_out = "".join(f"; one was left out: {why}" for why in list(self._strange.values())[:1])
+            require(
+                time.monotonic() - began < wait,
+                f"{len(found)} of {least} nodes are there after {wait:.0f} s{left_out}: start the others, or expect fewer.",
+            )
+            time.sleep(POLL)
 
     def _join(self, hellos: list[Mapping[str, Any]]) -> None:
         hellos = sorted(hellos, key=lambda hello: str(hello["name"]))
@@ -390,27 +409,6 @@ def _places(ids: Tensor, clients: Tensor) -> Tensor:
     return torch.isin(ids, clients).nonzero().flatten()
 
 
-def _gather(transport: Transport, hello: Callable[[Sequence[str]], Hellos], expect: int | None, wait: float) -> Hellos:
-    """The nodes of a federation, by address, once as many are there as are expected: at least one."""
-    began, found, least = time.monotonic(), Hellos(), expect or 1
-    asked = set[str]()  # one that says nothing sensible is not asked again
-    while True:
-        new = [address for address in transport.addresses() if address not in asked]
-        asked.update(new)
-        found |= hello(new)
-        named = {str(one["name"]): address for address, one in found.items()}
-        require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
-        if len(found) >= least:
-            return found
-        require(
-            time.monotonic() - began < wait,
-            f"{len(found)} of {least} nodes are there after {wait:.0f} s"
-            + (f" ({len(asked) - len(found)} were left out, see above)" if len(asked) > len(found) else "")
-            + ": start the others, or expect fewer.",
-        )
-        time.sleep(POLL)
-
-
 def _read(data: bytes, allow: Sequence[str]) -> dict[str, Any] | str:
     try:
         tree = unpack(data, allow)
@@ -431,10 +429,8 @@ _HELLO: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _read_hello(answer: Answer, allow: Sequence[str]) -> Mapping[str, Any]:
-    if answer.data is None:
-        raise WireError(answer.problem)
-    tree = unpack(answer.data, allow)
+def _read_hello(data: bytes, allow: Sequence[str]) -> Mapping[str, Any]:
+    tree = unpack(data, allow)
     if not isinstance(tree, dict) or tree.get("kind") != "hello":
         why = tree.get("why") if isinstance(tree, dict) else None
         raise WireError(f"it does not introduce itself: {why or 'it may serve another program'}")
