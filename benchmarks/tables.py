@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results" / "tables.json"
 POOLED, PER_CLIENT = "scikit-learn pooled", "scikit-learn per client"
 ALPHAS = np.logspace(-3, 5, 25)
 FOLDS = 5
-NOT_FOR_TABLES = ("moment-descent", "kfed", "uifca")
+NOT_FOR_TABLES = ("moment-descent", "kfed", "uifca", "clustergan")
 """Algorithms for other models: linear regression by moments, densities."""
 Rows = list[tuple[np.ndarray, np.ndarray]]
 

@@ -108,6 +108,8 @@ class Evaluation(NamedTuple):
     """The mean training loss of those that answered."""
     by_client: dict[str, ByClient]
     """Every metric at every client, by the metric's name."""
+    points: list[int] | None = None
+    """How many training examples each cluster has, where every example has one."""
 
 
 def evaluate(
@@ -150,8 +152,9 @@ def score(
     not_scored = [fed.names[place] for place in (~replies.clients.mask).nonzero().flatten().tolist()]
     if not_scored:
         metrics = {name: _worst(fed.objective, name) for name in metrics}
-    if hasattr(algorithm, "label_points"):
-        metrics |= point_metrics(fed, algorithm, snapshot, classes)
+    points = count_all(fed, algorithm, snapshot, classes) if hasattr(algorithm, "label_points") else None
+    if points is not None:
+        metrics |= points.metrics
     elif truth is not None:
         metrics |= cluster_metrics(snapshot.labels, truth)
     if true_parameters is not None:
@@ -164,6 +167,7 @@ def score(
         exploded=[name for name, reason in replies.rejected if "not finite" in reason],
         answered_loss=answered_loss,
         by_client=by_client,
+        points=None if points is None else points.sizes,
     )
 
 
@@ -278,12 +282,12 @@ def every_loss(fed: Federation, models: Params) -> Tensor:
 
 @on_client
 def count_points(
-    client: Client, models: Params, *, label: ClientFn[..., Tensor], prior: bool, classes: int
+    client: Client, models: Params, *, label: ClientFn[..., Tensor], prior: bool, k: int, classes: int
 ) -> Share[tuple[()]]:
-    """How many training and test examples are in each pair of cluster and true cluster."""
+    """How many training and test examples are in each pair of cluster and true cluster; of one, without classes."""
     return Share(
         {
-            part: _pairs_of(label(client, models, on, prior=prior), on, count(models), classes)
+            part: _pairs_of(label(client, models, on, prior=prior), on, k, classes)
             for part, on in (("train", client.train), ("test", client.test))
         },
         weight=client.train.weight.new_ones(1),
@@ -292,19 +296,27 @@ def count_points(
 
 def _pairs_of(labels: Tensor, on: Examples, k: int, classes: int) -> Tensor:
     cluster = labels == torch.arange(k, device=labels.device)[:, None]  # k m
-    true = on.y == torch.arange(classes, device=labels.device)[:, None]
+    true = on.y == torch.arange(classes, device=labels.device)[:, None] if classes else torch.ones_like(on.y)[None]
     return (cluster * on.weight) @ true.to(on.weight).mT
 
 
-def point_metrics(fed: Federation, algorithm: Any, snapshot: Snapshot, classes: Sequence[str]) -> dict[str, float]:
+class Points(NamedTuple):
+    """Examples by cluster, where every example has one."""
+
+    sizes: list[int]
+    """How many training examples each cluster has."""
+    metrics: dict[str, float]
     """How well examples' clusters agree with their classes; nothing where they have none."""
-    if not classes:
-        return {}
-    options = {"label": algorithm.label_points, "prior": algorithm.prior, "classes": len(classes)}
+
+
+def count_all(fed: Federation, algorithm: Any, snapshot: Snapshot, classes: Sequence[str]) -> Points:
+    """Everybody's examples by cluster: only sums of counts leave the clients."""
+    options = {"label": algorithm.label_points, "prior": algorithm.prior, "k": algorithm.k, "classes": len(classes)}
     tables = fed.evaluation().clients.sum(count_points, snapshot.models, **options).value.total
-    metrics = agreement(tables["train"][0].double().cpu(), classes)
-    tested = tables["test"][0].double().cpu()
-    return metrics | (agreement(tested, classes, "test_") if float(tested.sum()) else {})
+    trained, tested = (tables[part][0].double().cpu() for part in ("train", "test"))
+    metrics = agreement(trained, classes) if classes else {}
+    metrics |= agreement(tested, classes, "test_") if classes and float(tested.sum()) else {}
+    return Points(trained.sum(1).long().tolist(), metrics)
 
 
 # ---- against true clusters

@@ -24,11 +24,13 @@ def call_to_bytes(call: Call) -> bytes:
 
 
 def call_to_tree(call: Call) -> dict[str, Any]:
-    """A call as a tree that can travel."""
-    return call._asdict() | {
+    """A call as a tree that can travel; what the server checks replies by stays with it."""
+    fields = call._replace(near=None)._asdict() | {
         "version": tuple(call.version),
         "since": {host: tuple(version) for host, version in call.since.items()},
     }
+    del fields["near"], fields["guard"]
+    return fields
 
 
 def call_from_bytes(data: bytes, allow: Sequence[str] = OURS) -> Call:

@@ -8,6 +8,8 @@ r_b = right_b · x_b; it is symmetric, so that one product a step is enough. No 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,18 @@ def leading_subspace(matrices: Tensor, k: int) -> Tensor:
     """The left singular vectors of the k largest singular values: ... d d -> ... d k."""
     vectors: Tensor = torch.linalg.svd(matrices).U
     return vectors[..., :k]
+
+
+class Roots(NamedTuple):
+    """The powers -1/2 and 1/2 of a symmetric matrix."""
+
+    root: Tensor
+    back: Tensor
+
+
+def roots(values: Tensor, vectors: Tensor) -> Roots:
+    """The roots of a matrix with these positive eigenvalues and their eigenvectors, on the space that those span."""
+    return Roots(*((vectors * values**power) @ vectors.mT for power in (-0.5, 0.5)))
 
 
 def pair_products(x: Tensor, left: Tensor, right: Tensor, bases: Tensor, pairs: int | None = None) -> Tensor:

@@ -6,7 +6,10 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 S = TypeVar("S")
@@ -22,14 +25,50 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("too long\nby far")), first_line(KeyError())
     ('too long', 'KeyError')
     """
-    text = str(error).strip().splitlines()
+    text = said(error).strip().splitlines()
     return text[0][:200] if text else type(error).__name__
+
+
+def said(error: BaseException) -> str:
+    """What an error says; nothing where its own `__str__` fails."""
+    try:
+        return str(error)
+    except Exception:  # an error of somebody else's class: what it raises here is not the news
+        return ""
+
+
+def printable(text: str) -> str:
+    r"""Text for a terminal or a table: what is no letter, mark or space is written out.
+
+    >>> printable("a\x1b[31m\nb")
+    'a\\x1b[31m\\nb'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def csv_cell(value: object) -> object:
+    """A cell of a csv file that no spreadsheet takes for a formula.
+
+    >>> csv_cell("=1+2"), csv_cell("-3.5"), csv_cell("-a"), csv_cell(7)
+    ("'=1+2", '-3.5', "'-a", 7)
+    """
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def require(condition: bool, message: str) -> None:
     """Raise `InvalidInput` unless `condition`."""
     if not condition:
         raise InvalidInput(message)
+
+
+MOST_NAMES = 30
+"""Names that a message lists."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -40,7 +79,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+    shown = ", ".join(known[:MOST_NAMES]) + (f" and {len(known) - MOST_NAMES} others" * (len(known) > MOST_NAMES))
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {shown}."
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with `~` written out; one that cannot be a path is refused."""
+    try:
+        place = Path(path).expanduser()
+        os.path.lexists(place)
+        place.exists()  # raises for names that no system takes
+    except (RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, PermissionError):
+            return place
+        shown = os.fspath(path)[:60].encode("unicode_escape").decode()
+        raise InvalidInput(f"{shown} cannot be a path here: {first_line(error)[:80]}.") from None
+    return place
 
 
 def to_dict(settings: object) -> dict[str, Any]:
@@ -72,6 +126,7 @@ def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
     """
     from pydantic import ValidationError
 
+    _refuse_odd(values, where="", deep=0)
     _refuse_unknown(kind, values, where="")
     try:
         read: S = _adapter(kind).validate_json(json.dumps(values, default=to_dict), strict=True)
@@ -84,6 +139,26 @@ def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
             line = first["msg"].removeprefix("Value error, ")
             raise InvalidInput(f"{place}: {line}" if place else line) from None
         raise InvalidInput(f"{place or kind.__name__}: {first['msg']} (got {first['input']!r}).") from None
+
+
+DEEPEST = 32
+"""Levels of nested settings."""
+
+
+def _refuse_odd(value: Any, where: str, deep: int) -> None:
+    """Refuse what no setting can be: dates of TOML, numbers that are not finite, nesting without end."""
+    require(deep <= DEEPEST, f"{where[:60]}: settings are nested more than {DEEPEST} levels deep.")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_odd(inner, f"{where}.{name}" if where else str(name), deep + 1)
+    elif isinstance(value, (list, tuple)):
+        for place, inner in enumerate(value):
+            _refuse_odd(inner, f"{where}.{place}", deep + 1)
+    elif isinstance(value, float):
+        require(math.isfinite(value), f"{where} must be a finite number, got {value}.")
+    elif not dataclasses.is_dataclass(value):
+        plain = value is None or isinstance(value, (bool, int, str))
+        require(plain, f"{where} is a {type(value).__name__}, {value}: wanted a number, text, a list or true or false.")
 
 
 _ADAPTERS: dict[type, Any] = {}

@@ -281,9 +281,15 @@ def judged(caplog, asked, *, rounds=40, **data):
 
 def test_a_right_result_is_judged_right(caplog):
     notes = judged(caplog, 3)
-    assert notes["mixed_groups"] == notes["same_groups"] == []
+    assert notes["mixed_groups"] == notes["same_groups"] == notes["moving_groups"] == []
     assert notes["unsure"] == 0
     assert not caplog.records
+
+
+def test_models_that_have_not_arrived_are_said(caplog):
+    assert judged(caplog, 3, rounds=3)["moving_groups"] == [0, 1, 2]
+    assert "the model of group 1 still moves: about" in caplog.text
+    assert "Give phase 2 more rounds (then.rounds)" in caplog.text
 
 
 def test_too_few_groups_are_said(caplog):

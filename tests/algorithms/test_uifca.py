@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import corymb
 from corymb import UIFCA, Descent, KFed, fit
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
@@ -157,3 +158,55 @@ def test_kfed_wants_centres_and_enough_of_them():
         last(KFed(k=2), Affine(2), data_of(x, [4, 4]))
     with pytest.raises(InvalidInput, match="centres of clients"):
         last(KFed(k=9, centres=2), Shift(2), data_of(x, [4, 4]))
+
+
+def table(unit):
+    """Two heaps that differ in a feature with units of its own; examples as users have them, in a table."""
+    x, y = two_heaps([20, 24, 18], seed=3)
+    x = x * torch.tensor([1.0, unit]) + torch.tensor([0.0, 10 * unit])
+    owner = torch.repeat_interleave(torch.arange(3), torch.tensor([20, 24, 18]))
+    return FederatedDataset.from_arrays(x.numpy(), y.numpy(), owner.numpy(), task="density")
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [KFed(k=2), UIFCA(k=2, density="gaussian", rounds=3, init="kfed"), UIFCA(k=2, rounds=4, init="kfed", local=FAST)],
+    ids=["k-FED", "Gaussians", "affine"],
+)
+def test_examples_in_raw_units_are_clustered_as_standardised_ones(algorithm):
+    run = fit(algorithm, table(unit=1e5))
+    assert run.standard is not None
+    assert run.metrics["purity"] == 1
+    assert sorted(run.points) == sorted(fit(algorithm, table(unit=1.0)).points)
+    drawn = run.sample(0, 50)
+    assert drawn[:, 1].mean() > 1e5  # in the units of the data
+    assert (run.assign_points(drawn) == 0).mean() > 0.7  # k-FED's have variance 1
+
+
+def test_the_space_of_long_tables_is_that_of_standardised_examples():
+    """70 columns, one of them in units so large that it would be the only principal component."""
+    key = torch.Generator().manual_seed(0)
+    y = torch.arange(80) % 2
+    x = 4.0 * y[:, None] + torch.empty(80, 70).normal_(generator=key)
+    x[:, 0] = 1e6 * torch.empty(80).normal_(generator=key)
+    data = FederatedDataset.from_arrays(x.numpy(), y.numpy(), (torch.arange(80) // 20).numpy(), task="density")
+    run = fit(UIFCA(k=2, density="gaussian", rounds=3, init="kfed", space_steps=3), data)
+    assert run.metrics["purity"] == 1
+
+
+def test_a_run_without_labels_says_how_many_examples_each_cluster_has(tmp_path):
+    x, _ = two_heaps([1, 2, 14])
+    data = FederatedDataset.from_arrays(x.numpy(), None, ["a"] + ["b"] * 2 + ["c"] * 14)
+    run = fit(UIFCA(k=4, density="gaussian", rounds=3), data, out=tmp_path / "run")
+    assert sum(run.points) == int(data.sizes.sum())
+    assert run.clusters == sum(size > 0 for size in run.points)
+    assert run.sizes == dict(enumerate(run.points))
+    assert run.to_dict()["points"] == list(run.points)
+    assert "purity" not in run.metrics
+    assert corymb.Run.load(tmp_path / "run").points == run.points
+    with pytest.raises(InvalidInput, match="assign_points"):
+        run.assign(x.numpy(), [0] * 17)
+    with pytest.raises(InvalidInput, match="assign_points"):
+        run.predict(x.numpy(), cluster=0)
+    with pytest.raises(InvalidInput, match="There is no cluster 4"):
+        run.sample(4, 1)

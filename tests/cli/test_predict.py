@@ -118,3 +118,28 @@ def test_without_names_the_order_of_the_columns_counts(tmp_path, monkeypatch, ca
     (tmp_path / "wide.csv").write_text("p,q,r\n1,2,3\n")
     assert main(shlex.split("predict unnamed wide.csv --cluster 0")) == 2
     assert "3 columns of features ('p', 'q', 'r'), the run's examples have the shape [2]" in capsys.readouterr().err
+
+
+def test_rows_get_their_own_cluster_where_examples_have_clusters(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    for site, number in (("one", 1), ("few", 3), ("many", 30)):
+        rows = "".join(f"{10 * (i % 2) + 0.01 * i},{500 * (i % 2) + i}\n" for i in range(number))
+        (folder / f"{site}.csv").write_text("age,dose\n" + rows)
+    line = "run sites uifca --k 2 --density gaussian --init kfed --json -q --out points"
+    found = json.loads(told(line, capsys))
+    assert sum(found["points"]) > 25
+    assert found["clusters"] == 2
+    (tmp_path / "new.csv").write_text("age,dose\n0,1\n10,510\n0.1,3\n")
+    head, *labels = told("predict points new.csv", capsys).split()
+    assert head == "cluster"
+    assert labels[0] == labels[2] != labels[1]
+    assert json.loads(told("predict points new.csv --json", capsys))["clusters"] == [int(label) for label in labels]
+    assert main(shlex.split("assign points new.csv")) == 2
+    assert "corymb predict points new.csv" in capsys.readouterr().err
+    assert main(shlex.split("predict points new.csv --cluster 1")) == 2
+    assert main(shlex.split("run sites kfed --k 2 -q --out kfed")) == 0
+    printed = capsys.readouterr().out
+    assert "examples" in printed
+    assert "clients" not in printed.split("test score")[0]

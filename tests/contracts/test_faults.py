@@ -57,6 +57,7 @@ def test_an_odd_row_is_dropped_and_named(engine, who, fault):
     "law",
     [
         laws.check_bytes_of_good_replies,
+        laws.check_meddling,
         laws.check_too_few_good_replies,
         laws.check_nobody_is_asked_twice,
         laws.check_common_error_ends_a_run,

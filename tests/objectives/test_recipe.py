@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from corymb.models import Network, mlp
+from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Pixels, Planar, Projected, RealNVP
 from corymb.objectives import Classification, Density, LinearRegression
+from corymb.objectives.adversarial import ClusterGame
 from corymb.objectives.contrastive import Contrastive
 from corymb.objectives.features import Polynomial
 from corymb.objectives.recipe import made_from, recipe_of
@@ -26,6 +28,8 @@ OBJECTIVES = {
     "flows": Density(Projected(Planar(2, layers=3), 5)),
     "pixels": Density(Pixels(RealNVP(16, side=4, mask="cyclic", layers=2, hidden=8))),
     "contrastive": Contrastive(Network(mlp(4, [3], 2)), 0.5),
+    "game": ClusterGame(Dense(4, hidden=8, noise=2, bounded=True), critic_steps=2, penalty=3.0),
+    "game of pictures": ClusterGame(Convolutional(1, 8, width=2, hidden=4, noise=2), cluster_weight=2.0),
     "nothing": NullObjective(),
 }
 

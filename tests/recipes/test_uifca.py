@@ -56,7 +56,8 @@ def test_figures_are_drawn_of_some_cells_or_none(tmp_path):
 def test_cells_have_names_of_their_own_and_the_claims_come_first():
     names = recipe.jobs(10)
     assert len(names) == len(set(names))
-    assert names[0] == "digits-0/gaussian-kfed/0"
+    assert names[0] == "subspace-0/affine-best-of-3/0"
+    assert names.index("digits-0/realnvp/2") < names.index("digits-0/realnvp-kfed/0")
     assert sum(name.startswith("subspace-") for name in names) == 150
 
 
@@ -71,3 +72,8 @@ def test_models_that_train_too_long_on_few_points_fit_the_wrong_ones():
     few, many = (recipe.work(f"overfitting/two-gaussians/m{m}/0")["losses"][-1] for m in (800, 4000))
     assert few[2] < few[3]
     assert many[2] > many[3]
+
+
+def test_pictures_are_for_a_gpu():
+    assert recipe.suited("digits-0/realnvp/0") == recipe.suited("ablation/cyclic/0") == "cuda"
+    assert recipe.suited("subspace10-0.25/kfed/0") == recipe.suited("curve/gaussians-0/random/0") == "cpu"

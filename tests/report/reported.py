@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from corymb.algorithms import IFCA, Alone, FedAvg, FedSoft, Oracle
+from corymb.algorithms import IFCA, UIFCA, Alone, FedAvg, FedSoft, Oracle
 from corymb.algorithms.parts.saving import Saving
 from corymb.data import FederatedDataset
 from corymb.local import Descent
@@ -58,6 +58,22 @@ def saving_run():
 def soft_run():
     """FedSoft: every client belongs to both clusters."""
     return fit(FedSoft(k=2, rounds=4, local=STEP), people(), evaluate_every=0)
+
+
+@cache
+def examples_run(pictures=False):
+    """Gaussians of examples: pictures of 4 by 4, or a table with a harmful column."""
+    rng = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    x = rng.normal(size=(90, 16)) * 0.1 + np.eye(16)[5 * y]
+    owner = np.arange(90) % 4
+    if pictures:
+        data = FederatedDataset.from_arrays(x.reshape(-1, 1, 4, 4).clip(0, 1), y, owner, task="density")
+    else:
+        data = replace(
+            FederatedDataset.from_arrays(x[:, :3] * 100, y, owner, task="density"), feature_names=HARMFUL[:3]
+        )
+    return fit(UIFCA(k=4, density="gaussian", rounds=6), data, seed=1)
 
 
 def noted(run, **notes):

@@ -11,7 +11,7 @@ from corymb.report.html import as_json, write_report
 from corymb.report.sections import clusters, figures, fill, tabs
 from corymb.report.sections.clients.little_data import little_data
 from corymb.report.sections.clients.rejected import rejections
-from tests.report.reported import HARMFUL, Page, noted, runs, soft_run
+from tests.report.reported import HARMFUL, Page, examples_run, noted, runs, soft_run
 
 EVIDENCE = {
     "k": 2,
@@ -158,3 +158,36 @@ def test_the_trivial_score_is_drawn_by_round_unless_it_would_flatten_the_rest(tr
     assert len(figure.layout["shapes"]) == lines
     assert ("Dotted: always" in figure.caption) == bool(lines)
     assert lines or "Far off: always giving every class its share of all examples, 40." in figure.caption
+
+
+def test_clusters_of_examples_have_a_map_and_what_they_look_like():
+    run = examples_run()
+    drawn = {figure.name: figure for figure in figures([run])}
+    assert drawn["sizes"].title == "Examples in each cluster"
+    assert sum(drawn["sizes"].data[0]["x"]) == sum(run.points)
+    assert len(drawn["drawn-map"].data) == run.clusters
+    assert "No client's example is shown" in drawn["drawn-map"].caption
+    assert drawn["stability"].title.startswith("Examples that changed")
+    assert {"movement", "map", "by-cluster"}.isdisjoint(drawn)
+    table = next(content for content in clusters_of(run) if content.name == "drawn")
+    assert [str(row["cluster"]) for row in table.rows] == [str(j) for j, size in enumerate(run.points) if size]
+    assert len(table.rows[0]) == 4
+    pictures = {figure.name: figure for figure in figures([examples_run(pictures=True)])}
+    assert pictures["drawn"].layout["images"][0]["source"].startswith("data:image/png;base64,")
+
+
+def clusters_of(run):
+    return next(filled.contents for filled in fill([run]) if filled.tab is clusters.TAB)
+
+
+def test_the_page_of_clusters_of_examples_says_so(tmp_path):
+    run = examples_run()
+    text = write_report(run, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = Page(text)
+    words = " ".join(" ".join(page.texts).split())
+    assert f"clusters among {sum(run.points)} examples of 4 clients" in words
+    assert "Nobody changed cluster" not in words
+    assert "<script>alert(1)" not in text
+    for ending in ("md", "csv", "png"):
+        assert write_report(run, tmp_path / f"page.{ending}").stat().st_size > 100
+    assert "| cluster | examples | share |" in (tmp_path / "page.md").read_text(encoding="utf-8")

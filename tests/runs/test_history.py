@@ -60,6 +60,23 @@ def test_a_start_at_the_optimum_and_models_trained_alone_are_no_yardstick():
     assert growth([*history, *rows(11, 12, 13, stage="train")], noted_loss) == (1.0, 13)
 
 
+@pytest.mark.parametrize(
+    ("losses", "unit", "grown"),
+    [
+        ((-50.0, -40.0, 5.0, 6.0, 7.0), 8.0, False),  # not ten times anything: the zero of a log-density is arbitrary
+        ((0.3, 4.0, 5.0, 6.0), 8.0, False),
+        ((-0.01, -300.0, 5.0, 5.0, 5.0), 8.0, False),
+        ((-50.0, 900.0, 900.0, 900.0), 8.0, True),
+        ((0.3, 100.0, 200.0, 300.0), 8.0, True),
+        ((-50.0, math.inf, math.inf, math.nan), 8.0, True),
+        ((0.3, 4.0, 5.0, 6.0), None, True),
+    ],
+)
+def test_losses_without_a_zero_of_their_own_grow_by_their_size_and_unit(losses, unit, grown):
+    history = [{**row, **({} if unit is None else {"loss_unit": unit})} for row in rows(*losses)]
+    assert (growth(history, noted_loss) is not None) == grown
+
+
 def test_the_setting_to_change_is_named():
     history = rows(1.2, 40, 340.0)
     settings = {"k": 2, "alone": {"lr": 0.5}, "local": {"lr": 0.1}}
@@ -83,3 +100,9 @@ def test_a_run_has_converged_when_its_loss_and_its_clusters_stay():
     assert not converged(steady([0.1] * 15, stage="first") + steady([0.1] * 15, stage="second"))
     assert not converged(steady([0.1] * 19 + [math.nan]))
     assert not converged(steady([None] * 20))
+
+
+def test_negative_losses_converge_and_examples_that_move_do_not():
+    history = [{**row, "notes": {"moved": 0.0}} for row in steady([-3.0] * 20)]
+    assert converged(history)
+    assert not converged([*history[:-1], {**history[-1], "notes": {"moved": 0.1}}])

@@ -2,6 +2,7 @@
 
 from corymb.algorithms.alone import Alone
 from corymb.algorithms.cfl import CFL
+from corymb.algorithms.clustergan import ClusterGAN
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedsoft import FedSoft
@@ -25,6 +26,7 @@ __all__ = [
     "SRFCA",
     "UIFCA",
     "Alone",
+    "ClusterGAN",
     "FedAvg",
     "FedProx",
     "FedSoft",

@@ -4,7 +4,8 @@ The local baseline of the papers. The first round sends everybody one common sta
 how large the loss is. Departures: none known (Ghosh et al. 2022 do not say how long their
 local models train; set `rounds`). `keep="best"` is ours: few examples are soon overfitted, so a client trains trial
 models on parts of its examples beside the real one, and keeps the real one as it was when the trials were at their best
-on the examples that they had not been trained on.
+on the examples that they had not been trained on. `keep="penalised"` is ours too: linear models are not trained but
+solved for, in one round, with penalties that suit the client's examples (`corymb.local.penalised`).
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from corymb.algorithms.parts.linear import can_penalise, penalised
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss
 from corymb.local.held_out import hold_out
 from corymb.settings import require
 from corymb.trees import Params, map_tensors, take, tree_map
 
-Keep = Literal["last", "best"]
+Keep = Literal["last", "best", "penalised"]
 TRIALS = 4
 """Trial models, each with other examples held out: with one, a few examples decide by chance."""
 
@@ -47,6 +49,13 @@ def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
     client.memory.set("model", descend(client, model, local))
     if keep == "best":
         _try(client, client.memory.get("trials"), local, first=False)
+    return loss(client, model)
+
+
+@on_client
+def solve_at_home(client: Client, model: Params) -> Tensor:
+    """Solve for a linear model and keep it; the loss of the common start is all that leaves."""
+    client.memory.set("model", penalised(client, model))
     return loss(client, model)
 
 
@@ -89,26 +98,41 @@ class Alone:
     rounds: int = 10
     local: Descent = Descent(lr=0.1, steps=10)
     keep: Keep = "last"
-    """The model after the last round, or that after the round which held-out training examples say was best."""
+    """The model after the last round; that after the round which held-out training examples say was best; or, of a
+    linear model, the one with penalties that they choose, found in one round (other models: as `best`)."""
 
     serve = serve_own
     keeps_memory = True
+    last_stage = ""
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
 
+    @property
+    def ends_early(self) -> bool:
+        """What is solved for takes one round."""
+        return self.keep == "penalised"
+
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Everybody trains at home, round after round."""
         at = start or Snapshot.fresh(fed, 1)
+        if self.keep == "penalised" and can_penalise(fed):
+            if at.round == 0:
+                solved = fed.clients.map(solve_at_home, take(at.models, 0))
+                yield at.next(notes={"train_loss": float(solved.value.mean())})
+            return
+        keep: Keep = "best" if self.keep == "penalised" else self.keep
         for t in range(at.round, self.rounds):
             begun = at.carry.get("begun", torch.zeros_like(at.labels, dtype=torch.bool))
             going_on, others = fed.clients.where(begun), fed.clients.where(~begun)
             local, replies = self.local.at(t), []
             if len(going_on):
-                replies.append(going_on.map(go_on_at_home, local=local, keep=self.keep))
+                replies.append(going_on.map(go_on_at_home, local=local, keep=keep))
             if len(others):  # in the first round, and after one in which somebody's reply did not count
-                with suppress(TooFewReplies) if replies else nullcontext():  # the others continue without them
-                    replies.append(others.map(begin_at_home, take(at.models, 0), local=local, keep=self.keep))
+                with suppress(Exception) if replies else nullcontext():  # the others continue without them
+                    late = others.map(begin_at_home, take(at.models, 0), local=local, keep=keep)
+                    if not replies or isinstance(late.value, Tensor):  # by themselves, bad clients outvote nobody
+                        replies.append(late)
             begun = torch.stack([begun, *(some.clients.mask for some in replies)]).any(0)
-            losses = torch.cat([some.value for some in replies])
+            losses = torch.cat([some.value.flatten() for some in replies])
             yield (at := at.next(carry={"begun": begun}, notes={"train_loss": float(losses.mean())}))

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from corymb.algorithms.alone import Alone
 from corymb.algorithms.cfl import CFL
+from corymb.algorithms.clustergan import ClusterGAN
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedsoft import FedSoft
@@ -119,6 +120,7 @@ VERDICT = {
     "nu": Note("number", "ν of the theory with its constant 1: unsure + √(d k ln k (χ² + 1) / n)"),
     "mixed_groups": Note("numbers", "groups whose clients do not have one model"),
     "same_groups": Note("evidence", "pairs of groups that cannot be told apart"),
+    "moving_groups": Note("numbers", "groups whose models have not arrived"),
 }
 """What moment descent's last round says of the models."""
 
@@ -234,6 +236,16 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             title="k-FED",
             description="a cluster for every example, by k-means at home and of the centres",
             notes={},
+            started=_nothing,
+        ),
+        "clustergan": Entry(
+            algorithm=ClusterGAN,
+            title="ClusterGAN",
+            description="a cluster for every example, by an adversarial network trained with FedAvg",
+            notes={
+                "train_loss": Note("number", "mean squared error of clients' examples made again, before the round"),
+                "points": Note("numbers", "examples in each cluster"),
+            },
             started=_nothing,
         ),
         "fedavg": Entry(

@@ -34,6 +34,7 @@ from corymb.algorithms.evidence.trials import Pair, Said, Trials, judge
 from corymb.algorithms.evidence.weighing import tell_losses
 from corymb.algorithms.parts.work import Work
 from corymb.clustering.thresholds import single_linkage, threshold_groups
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
@@ -88,11 +89,16 @@ class CFL:
     """A split must be this clean: √((1 − α_cross) / 2) above it, where α_cross is the largest similarity across."""
     accept: Literal["gamma", "evidence"] = "gamma"
     """What makes a split final: γ_max, or besides that held-out examples that keep the halves apart."""
+    aggregate: Aggregate = "mean"
+    """How a cluster's updates are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
 
     serve = serve_assigned
     keeps_memory = True
 
     def __post_init__(self) -> None:
+        check_averaging(self)
         require(self.settled > 0, f"settled must be positive, got {self.settled}.")
         require(self.apart > 0, f"apart must be positive, got {self.apart}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
@@ -101,17 +107,18 @@ class CFL:
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train in clusters and split them, round after round."""
-        at = start or Snapshot.fresh(fed, 1)
+        at, fed = start or Snapshot.fresh(fed, 1), fed.averaged_by(reduction_of(self))
         at = replace(at, labels=at.labels.clamp_min(0))
         for t in range(at.round, self.rounds):
             if at.stage == "trial":
                 yield (at := self._trial(fed, at))
                 continue
             own = fed.clients.pick(at.labels)
-            replies = fed.clients.sum(
+            still = map_tensors(torch.zeros_like, at.models)  # updates leave clients, not models
+            replies = fed.clients.near(still).sum(
                 train_and_keep_update, each(at.models, of=own), each(own), k=at.k, local=self.local.at(t)
             )
-            mean = replies.value.mean(empty=map_tensors(torch.zeros_like, at.models))
+            mean = replies.value.mean(empty=still)
             due, notes = self._due(replies, mean)
             at = at.next(models=add(at.models, mean), notes=notes)
             due = [c for c in due if self._may_try(at, c)] if self.accept == "evidence" else due

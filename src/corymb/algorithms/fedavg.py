@@ -3,7 +3,8 @@
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized
 Data. AISTATS 2017.
 
-Departures from the paper: clients count alike by default, so that IFCA with k = 1 is the same algorithm.
+Departures from the paper: clients count alike by default, so that IFCA with k = 1 is the same algorithm;
+`weights="examples"` is the paper's mean.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from corymb.algorithms.parts.work import Weights, Work
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
-from corymb.local import Descent, descend, loss, one_hot, serve_assigned
+from corymb.local import Descent, loss, one_hot, serve_assigned
 from corymb.settings import require
 from corymb.trees import Params, take
 
 
 @on_client
-def train(client: Client, models: Params, *, local: Descent) -> Share[Tensor]:
+def train(client: Client, models: Params, *, work: Work) -> Share[Tensor]:
     """The only model, trained on; with its loss before training as the note."""
     model = take(models, 0)
     label = torch.zeros((), dtype=torch.int64, device=client.train.weight.device)
-    return Share(descend(client, model, local), weight=one_hot(label, 1), label=label, note=loss(client, model))
+    weight = one_hot(label, 1) * work.weight(client)
+    return Share(work.on(client, model, client.train), weight=weight, label=label, note=loss(client, model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +40,27 @@ class FedAvg:
 
     rounds: int = 60
     local: Descent = Descent(lr=0.1, steps=10)
+    weights: Weights = "clients"
+    """Whether clients count alike or by their examples."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
+    aggregate: Aggregate = "mean"
+    """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
+        check_averaging(self)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train and average, round after round."""
-        at = start or Snapshot.fresh(fed, 1)
+        at, fed = start or Snapshot.fresh(fed, 1), fed.averaged_by(reduction_of(self))
         for t in range(at.round, self.rounds):
-            replies = fed.clients.sample(self.participants).sum(train, at.models, local=self.local.at(t))
+            work = Work(local=self.local.at(t), weights=self.weights)
+            replies = fed.clients.sample(self.participants).near(at.models).sum(train, at.models, work=work)
             models = replies.value.mean(empty=at.models)
             notes = {"train_loss": float(replies.value.note.mean())}
             yield (at := at.next(models=models, labels=(replies.clients, replies.value.label), notes=notes))

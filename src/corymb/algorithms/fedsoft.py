@@ -26,6 +26,7 @@ from torch import Tensor
 
 from corymb.algorithms.parts.alternate import begin
 from corymb.algorithms.parts.work import Weights
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
@@ -72,6 +73,10 @@ class FedSoft:
     """Whether importance alone decides who is drawn, or times the number of examples."""
     floor: float = 1e-4
     """The least importance."""
+    aggregate: Aggregate = "mean"
+    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
 
     serve = serve_mixture
 
@@ -79,13 +84,14 @@ class FedSoft:
         for name in ("k", "rounds", "every", "draws"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
+        check_averaging(self)
         require(self.pull >= 0, f"pull must not be negative, got {self.pull}.")
         require(0 < self.floor < 1, f"floor must be between 0 and 1, got {self.floor}.")
         require(self.local.proximal == 0, "Give FedSoft its pull as pull, not as local.proximal.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Estimate, draw, train, average."""
-        at = begin(fed, self.k, start)
+        at, fed = begin(fed, self.k, start), fed.averaged_by(reduction_of(self))
         for t in range(at.round, self.rounds):
             if t % self.every == 0:
                 at = self._estimate(fed, at)
@@ -95,7 +101,7 @@ class FedSoft:
             cohort = fed.clients.where(drawn.any(1))
             local = replace(self.local.at(t), proximal=self.pull)
             mine = each(cohort.pick(shares)), each(cohort.pick(drawn))
-            replies = cohort.sum(train_between, at.models, *mine, local=local)
+            replies = cohort.near(at.models, by=cohort.pick(shares)).sum(train_between, at.models, *mine, local=local)
             notes = {"train_loss": float(replies.value.note.mean())}
             yield (at := at.next(models=replies.value.mean(empty=at.models), notes=notes))
 

@@ -33,10 +33,11 @@ from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
 from corymb.algorithms.parts.linear import curvature, linear_or_refuse
 from corymb.algorithms.parts.regression.whitening import whitening_of
 from corymb.algorithms.parts.work import Weights, Work
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
-from corymb.objectives.regression import linear_form
+from corymb.objectives.linear_form import linear_form
 from corymb.settings import require
 from corymb.trees import Params, tree_map
 
@@ -64,16 +65,24 @@ class FedX:
     """How clients count: by their examples (the paper), or alike."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
+    aggregate: Aggregate = "mean"
+    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
         require(self.k is None or self.k >= 1, f"k must be at least 1, got {self.k}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
+        check_averaging(self)
+        hard = self.assignment == "hard" or self.aggregate == "mean"
+        require(hard, "assignment='soft' goes with aggregate='mean' (or with clip).")
         require(self.temperature > 0, f"temperature must be positive, got {self.temperature}.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Choose, refine and average, round after round."""
+        fed = fed.averaged_by(reduction_of(self))
         if self.refinement != "fedavg":
             linear_or_refuse(fed, _NAMES[self.refinement], ", or refinement='fedavg' (with local.proximal)")
         half = 1.0 if fed.objective.squared is None else 2 * fed.objective.squared  # of the loss, in the paper's

@@ -25,6 +25,7 @@ from corymb.algorithms.parts.saving import Saving
 from corymb.algorithms.parts.scoring import least_loss
 from corymb.algorithms.parts.sharing import mean_models, step_along, tie
 from corymb.algorithms.parts.work import Averaging, Weights, Work
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -59,6 +60,10 @@ class IFCA:
     """Random models; or from groups found by losses on random models, or by local models; or moment descent's."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves for `k="auto"` and `init="one-shot"`."""
+    aggregate: Aggregate = "mean"
+    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
     repair: bool = True
     """Regroup clients when clusters have collapsed: not part of the paper."""
 
@@ -71,6 +76,8 @@ class IFCA:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.restarts >= 1, f"restarts must be at least 1, got {self.restarts}.")
         require(self.soft is None or self.soft > 0, f"soft is a temperature above 0, got {self.soft}.")
+        check_averaging(self)
+        require(self.soft is None or self.aggregate == "mean", "soft clusters go with aggregate='mean' (or with clip).")
         require(not (self.saving and self.soft), "saving and soft do not go together.")
         require(not auto or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
         require(not auto or self.init == "random", "k='auto' is a start by itself: leave init out, or give k.")
@@ -88,6 +95,7 @@ class IFCA:
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Algorithm 2; where `restarts`, `init` or k = "auto" ask for more, inside the wrappers that do it."""
+        fed = fed.averaged_by(reduction_of(self))
         if (outer := wrapped(self)) is not None:
             return outer.run(fed, start)
         assert self.k != "auto"

@@ -4,7 +4,9 @@ A baseline of Vardhan, Ghosh, Mazumdar (TMLR 2024), who name Ghosh, Hong, Yin, R
 a Heterogeneous Environment (2019). It is `OneShot` without what follows the clustering.
 
 Departures from the paper: everybody trains from one common start. In the authors' code every client draws its own, and
-the mean of networks that began apart is no better than chance, which is what their table shows.
+the mean of networks that began apart is no better than chance, which is what their table shows. With
+`finish`, which is None as in the paper, it is what `OneShot` is: the default on tables, where the mean of models that
+are fitted to few examples serves nobody.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corymb.algorithms.evidence.merging import search
+from corymb.algorithms.fedavg import FedAvg
+from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.parts.starts import by_local_models
-from corymb.algorithms.parts.then import stages
+from corymb.algorithms.parts.then import Run, stages
+from corymb.algorithms.parts.within import trained_on
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -30,6 +35,8 @@ class LocalKMeans:
     """Clusters; `auto` finds their number by held-out examples, in many rounds more."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
+    finish: FedAvg | FedProx | None = None
+    """What trains the clusters' models on."""
 
     serve = serve_assigned
 
@@ -38,8 +45,9 @@ class LocalKMeans:
 
     @property
     def planned_rounds(self) -> int:
-        """One exchange, after those that find k where it is not given."""
-        return planned_rounds(search(self.alone)) + 1 if self.k == "auto" else 1
+        """One exchange, after those that find k where it is not given, and before those of `finish`."""
+        finding = planned_rounds(search(self.alone)) if self.k == "auto" else 0
+        return finding + 1 + (planned_rounds(self.finish) if self.finish else 0)
 
     @property
     def ends_early(self) -> bool:
@@ -48,10 +56,21 @@ class LocalKMeans:
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train alone, group, average."""
-        if self.k != "auto":
+        if self.k != "auto" and self.finish is None:
             return by_local_models(fed, self.k, self.alone, start)
-        return stages(fed, start, find=search(self.alone).run, average=self._average)
+        return stages(fed, start, **self._stages)
+
+    @property
+    def _stages(self) -> dict[str, Run]:
+        found: dict[str, Run] = {"find": search(self.alone).run} if self.k == "auto" else {}
+        found["average"] = self._average
+        return found if self.finish is None else {**found, "finish": self._train}
 
     def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        assert start is not None  # its number of models is the k that was found
-        return by_local_models(fed, start.k, self.alone, start)
+        k = start.k if self.k == "auto" and start is not None else self.k
+        assert k != "auto"  # the number of models that were found
+        return by_local_models(fed, k, self.alone, start)
+
+    def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
+        assert self.finish is not None
+        return trained_on(fed, self.finish, start)

@@ -99,7 +99,7 @@ class MomentDescent:
     """Bounds of the eigenvalues of the features' second moment (after whitening: within each cluster)."""
     noise: float = 0.0
     """Standard deviation of noise on the estimates that panel clients see (Remark 2): two draws a client."""
-    then: FedX | None = FedX(refinement="whitened", rounds=200)
+    then: FedX | None = FedX(refinement="whitened", rounds=400)
     """The second phase; None: moment descent alone."""
 
     serve = serve_assigned
@@ -141,12 +141,15 @@ class MomentDescent:
     def _refine(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         """Phase 2; its last round ends with a verdict on the models."""
         assert self.then is not None
+        before = start
         for at in self.then.run(fed, start):
-            yield self._judged(fed, at) if at.round == self.then.rounds else at
+            yield self._judged(fed, at, before) if at.round == self.then.rounds else at
+            before = at
 
-    def _judged(self, fed: Federation, at: Snapshot) -> Snapshot:
+    def _judged(self, fed: Federation, at: Snapshot, before: Snapshot | None) -> Snapshot:
         theta = linear_or_refuse(fed, NAME).coefficients(at.models)
-        found = verdict(fed, at, whitening_of(fed, theta[0]).root)
+        root, by_share = whitening_of(fed, theta[0]).root, self.then is not None and self.then.averaging == "all"
+        found = verdict(fed, at, root, (before or at).models, by_share=by_share)
         found.say()
         return replace(at, notes={**at.notes, **found.notes()})
 

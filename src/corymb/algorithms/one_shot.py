@@ -11,7 +11,7 @@ model is solved exactly (the solution of least norm where a client has fewer exa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from corymb.algorithms.evidence.merging import search
@@ -22,7 +22,7 @@ from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts.starts import by_local_models
 from corymb.algorithms.parts.then import stages
-from corymb.algorithms.parts.within import within
+from corymb.algorithms.parts.within import trained_on
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -65,7 +65,4 @@ class OneShot:
         return by_local_models(fed, self.k, self.alone, start)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        assert start is not None  # the clusters come from the stage before
-        groups = start.carry.get("groups", start.labels)
-        for at in within(fed, groups, self.inner, start):
-            yield replace(at, carry={**at.carry, "groups": groups})
+        return trained_on(fed, self.inner, start)

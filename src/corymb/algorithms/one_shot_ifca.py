@@ -16,6 +16,7 @@ from typing import Literal
 from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.parts.then import Then
 from corymb.algorithms.sr_fca import SRFCA
+from corymb.core.averaging import Aggregate
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -39,6 +40,10 @@ class OneShotIFCA:
     local: Descent = Descent(lr=0.1, steps=10)
     participants: int | float | None = None
     """Clients a round of IFCA: a number, a fraction, or all of them."""
+    aggregate: Aggregate = "mean"
+    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
     repair: bool = True
     """Regroup clients when clusters have collapsed."""
 
@@ -64,7 +69,15 @@ class OneShotIFCA:
             components=self.components,
             refinements=0,
         )
-        ifca = IFCA(k=None, rounds=self.rounds, local=self.local, participants=self.participants, repair=self.repair)
+        ifca = IFCA(
+            k=None,
+            rounds=self.rounds,
+            local=self.local,
+            participants=self.participants,
+            aggregate=self.aggregate,
+            clip=self.clip,
+            repair=self.repair,
+        )
         return Then(first=one_shot, second=ifca, names=("one_shot", "ifca"))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:

@@ -37,11 +37,12 @@ from torch import Tensor
 from corymb.algorithms.evidence.merging import MergeByEvidence
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
+from corymb.algorithms.parts.cost import pairwise_cost, say_or_refuse
 from corymb.algorithms.parts.merging import merge, recluster
 from corymb.algorithms.parts.own_models import publish_own, serve_refined, train_alone
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
-from corymb.algorithms.parts.work import Averaging, Work
+from corymb.algorithms.parts.work import Averaging, Work, started_from
 from corymb.clustering.distances import measure_named
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.client import Client, on_client
@@ -102,6 +103,8 @@ class SRFCA:
     """Keep clusters' models in a ball of this diameter around w_0."""
     finish: FedAvg | FedProx | None = None
     """What trains the last clusters on."""
+    costly: bool = False
+    """Compare all clients with each other also where that is estimated to take more than an hour, or than memory."""
 
     serve = serve_refined
     keeps_memory = True
@@ -142,6 +145,9 @@ class SRFCA:
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """ONE_SHOT, then REFINE R times, then `finish`; clusters that are found by evidence are found before."""
+        if start is None:
+            cost = pairwise_cost(fed, losses=self.distance == "losses")
+            say_or_refuse(cost, f"SR-FCA with {len(fed.clients):,} clients", asked=self.costly)
         if self.threshold == "auto":
             return stages(fed, start, find=self._finder.run, refine=self._from_found)
         return self._successive(fed, start or Snapshot.fresh(fed, 1))
@@ -175,7 +181,9 @@ class SRFCA:
     def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
         """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
         start, measure = take(at.models, 0), measure_named(self.distance)
-        own = fed.clients.map(publish_own)  # clients without one are rejected and get no cluster
+        own = fed.clients.near(_copies(start, 1)).map(
+            publish_own
+        )  # clients without one are rejected and get no cluster
         known = measure.known(own.clients, own.value)
         members, distances = known.clients, measure.between_clients(known.value)
         if self.threshold == "auto":
@@ -206,7 +214,9 @@ class SRFCA:
         models = part_of(at.carry, "omega") or (at.models if self._warm else _copies(start, at.k))
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
-        replies = cohort.map(work_in_cluster, each(models, of=cohort.pick(at.labels)), work=work)
+        mine = cohort.pick(at.labels)
+        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(mine, count(models)))
+        replies = beside.map(work_in_cluster, each(models, of=mine), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)

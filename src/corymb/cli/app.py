@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 from corymb import __version__
 from corymb.cli import Exit
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, printable, said
 
+LONGEST = 900
+"""Characters of a message."""
 HELP = "Clustered federated learning: find the groups of clients and train one model a group."
 
 
@@ -122,8 +124,8 @@ COMMANDS = {
     ),
     "list": Command(
         "corymb.cli.list:show_list",
-        "List the names of data, algorithms or models.",
-        ("corymb list data", "corymb list algorithms", "corymb list models"),
+        "List the names of data, algorithms, models or faults.",
+        ("corymb list data", "corymb list algorithms", "corymb list faults"),
     ),
     "data": Command(
         "corymb.cli.data:show",
@@ -204,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         code, line = explain(error)
-        print(f"corymb: {line}", file=sys.stderr)
+        print(f"corymb: {printable(line)[:LONGEST]}", file=sys.stderr)
         return code
 
 
@@ -256,7 +258,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
 
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED, "Stopped before the first round was complete: there is no result."
-    text = str(error).strip()
+    text = said(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line

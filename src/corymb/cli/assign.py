@@ -13,7 +13,7 @@ from corymb.data.readers.contents import LABEL
 from corymb.data.readers.folder import NPZ
 from corymb.data.readers.tables import kind_of
 from corymb.runs.history import plain
-from corymb.runs.run import Run
+from corymb.runs.run import OF_EXAMPLES, Run
 from corymb.settings import InvalidInput
 
 RunFolder = Annotated[Path, Parameter(help="The folder of a run.")]
@@ -30,6 +30,8 @@ def assign_file(
 ) -> None:
     """Find the cluster of a new client, with its probability, or that no cluster fits."""
     loaded = Run.load(run, model)
+    if loaded.served == "points":
+        raise InvalidInput(f"{OF_EXAMPLES}: corymb predict {run} {file} gives the cluster of every row.")
     examples = read_examples(file, loaded, label)
     if examples.y is None:
         told = label or loaded.config.get("label") or (LABELS if kind_of(file) == NPZ else LABEL)

@@ -11,7 +11,7 @@ from corymb.report.html import put
 from corymb.runs.compare import Comparison, Confusion, Side, compare, group
 from corymb.runs.folder.layout import CONFIG
 from corymb.runs.run import Run
-from corymb.settings import require
+from corymb.settings import expanded, require
 
 
 def compare_runs(a: Path, b: Path, *, metric: str | None = None, out: Path | None = None, json: bool = False) -> None:
@@ -35,7 +35,7 @@ def compare_runs(a: Path, b: Path, *, metric: str | None = None, out: Path | Non
         require(kind in (".html", ".htm"), f"{out}: a comparison is written as HTML; use the ending .html.")
     found = compare(read_side(a), read_side(b), metric)
     if out is not None:
-        put(out.expanduser(), as_page(found))
+        put(expanded(out), as_page(found))
     if json:
         print(json_text.dumps(found.to_dict(), allow_nan=False))
     elif out is not None:
@@ -46,7 +46,7 @@ def compare_runs(a: Path, b: Path, *, metric: str | None = None, out: Path | Non
 
 def read_side(folder: str | Path) -> Side:
     """The run in a folder, or the runs in the folders within it."""
-    place = Path(folder).expanduser()
+    place = expanded(folder)
     if (place / CONFIG).is_file():
         return group(str(folder), [Run.load(place)])
     within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))

@@ -16,7 +16,7 @@ from torch import nn
 from corymb.cli.assign import OwnModel, RunFolder
 from corymb.runs.history import plain
 from corymb.runs.run import Run
-from corymb.settings import InvalidInput, first_line, require
+from corymb.settings import InvalidInput, expanded, first_line, require
 
 
 def export(
@@ -33,7 +33,7 @@ def export(
     """Write `run.module(cluster)`, parameters and standardising, with what they mean as metadata."""
     loaded = Run.load(run, model)
     module = loaded.module(cluster)
-    place = run / f"cluster-{cluster}.{format}" if out is None else out.expanduser()
+    place = run / f"cluster-{cluster}.{format}" if out is None else expanded(out)
     require(not place.is_dir(), f"{place} is a folder: give the model a file name.")
     meaning = json.dumps(about(loaded, cluster))
     place.write_bytes(_safetensors(module, meaning) if format == "safetensors" else _onnx(module, meaning, loaded))
@@ -96,7 +96,7 @@ def about(run: Run, cluster: int) -> dict[str, object]:
         "data": run.config["data"],
         "algorithm": run.config["algorithm"],
         "cluster": cluster,
-        "clients": run.sizes.get(cluster, 0),
+        "examples" if run.points else "clients": run.sizes.get(cluster, 0),
         "model": run.config["model"],
         "learns": run.config["record"]["learns"],
         "schema": plain(run.schema._replace(notes=()).describe()),  # notes may name clients

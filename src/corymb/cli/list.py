@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 
-def show_list(what: Literal["data", "algorithms", "models"]) -> None:
-    """List the names of data, algorithms or models."""
+def show_list(what: Literal["data", "algorithms", "models", "faults"]) -> None:
+    """List the names of data, algorithms, models or faults."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -22,7 +22,10 @@ def names_of(what: str) -> dict[str, str]:
     """Names with their descriptions."""
     from corymb.algorithms.catalogue import CATALOGUE
     from corymb.data import NAMES
+    from corymb.faults import KINDS
     from corymb.runs.learners import MODELS
 
+    if what == "faults":
+        return {name: kind.about for name, kind in KINDS.items()}
     tables: dict[str, Mapping[str, Any]] = {"data": NAMES, "algorithms": CATALOGUE, "models": MODELS}
     return {name: row.description for name, row in tables[what].items()}

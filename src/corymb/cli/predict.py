@@ -15,7 +15,7 @@ from corymb.cli.examples import Examples, read_examples
 from corymb.data.features import Array
 from corymb.runs.history import plain
 from corymb.runs.run import Run
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, csv_cell, expanded, require
 
 
 def predict_file(
@@ -28,10 +28,10 @@ def predict_file(
     out: Annotated[Path | None, Parameter(help="A csv file to write; if not given, stdout.")] = None,
     json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
 ) -> None:
-    """Predict a class, with the probability of each, or a number for each row of a file.
+    """Predict a class, with the probability of each, or a number for each row of a file; or each row's cluster.
 
     With neither --client nor --cluster, rows go by the file's column of clients, where the run's data had one; a run of
-    one model needs neither.
+    one model needs neither. Where the run gave every example a cluster (uifca, kfed, clustergan), a row gets its own.
     """
     loaded = Run.load(run, model)
     examples = read_examples(file, loaded)
@@ -39,20 +39,24 @@ def predict_file(
         print(f"corymb: columns not used: {', '.join(examples.unused)}", file=sys.stderr)
     predicted, chances = _predict(loaded, examples, client, cluster)
     if json:
-        found: dict[str, Any] = {"predictions": predicted.tolist()}
+        found: dict[str, Any] = {_plural(loaded): predicted.tolist()}
         if chances is not None:
             found |= {"classes": list(loaded.schema.classes), "probabilities": chances.tolist()}
         print(json_module.dumps(plain(found), allow_nan=False))
     if out is not None:
-        with out.expanduser().open("w", newline="", encoding="utf-8") as place:
-            _write(place, loaded.schema.classes, predicted, chances)
+        with expanded(out).open("w", newline="", encoding="utf-8") as place:
+            _write(place, loaded, predicted, chances)
     elif not json:
-        _write(sys.stdout, loaded.schema.classes, predicted, chances)
+        _write(sys.stdout, loaded, predicted, chances)
 
 
 def _predict(run: Run, examples: Examples, client: str | None, cluster: int | None) -> tuple[Array, Array | None]:
     """Predictions, and for classes their probabilities."""
     require(client is None or cluster is None, "Give --client or --cluster, not both.")
+    if run.served == "points":
+        wanted = "This run gave every example a cluster, which is what a row gets"
+        require(client is None and cluster is None, f"{wanted}: leave --client and --cluster out.")
+        return run.assign_points(examples.x), None
     if client is None and cluster is None:
         if examples.client is not None:
             return _by_client(run, examples.x, examples.client.astype(np.str_))
@@ -76,8 +80,13 @@ def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
     return np.concatenate([part for part, _ in parts])[back], np.concatenate(chances)[back] if chances else None
 
 
-def _write(place: TextIO, classes: tuple[str, ...], predicted: Array, chances: Array | None) -> None:
-    rows = csv.writer(place, lineterminator="\n")
-    rows.writerow(["prediction", *(f"p_{name}" for name in (classes if chances is not None else ()))])
+def _plural(run: Run) -> str:
+    return "clusters" if run.served == "points" else "predictions"
+
+
+def _write(place: TextIO, run: Run, predicted: Array, chances: Array | None) -> None:
+    rows, classes = csv.writer(place, lineterminator="\n"), run.schema.classes
+    head = _plural(run).removesuffix("s")
+    rows.writerow([head, *(csv_cell(f"p_{name}") for name in (classes if chances is not None else ()))])
     for number, value in enumerate(predicted):
-        rows.writerow([str(value), *(str(chance) for chance in (() if chances is None else chances[number]))])
+        rows.writerow([csv_cell(str(value)), *(str(chance) for chance in (() if chances is None else chances[number]))])

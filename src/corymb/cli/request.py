@@ -19,7 +19,7 @@ from corymb.runs.elsewhere.engine import federation, keeps_memory
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.settings import InvalidInput, from_dict
+from corymb.settings import InvalidInput, first_line, from_dict
 
 S = TypeVar("S")
 USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
@@ -97,7 +97,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The contents of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None

@@ -14,6 +14,7 @@ from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
 from corymb.runs.fit import Watch, resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
+from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in, with_rounds
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
@@ -24,6 +25,7 @@ def resume(
     run: Annotated[Path, Parameter(help="The folder of a run that was stopped, interrupted or killed.")],
     *,
     rounds: Annotated[int | None, Parameter(help="Go on to this many rounds, also if the run has ended.")] = None,
+    model: Annotated[str | None, Parameter(help="The run's model again, if it is your own.")] = None,
     max_seconds: Annotated[float | None, Parameter(help="Stop again after the round in which this time is up.")] = None,
     keep_going: Annotated[bool, Parameter(help="Go on with a run that diverges.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
@@ -39,6 +41,7 @@ def resume(
             f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...)."
         )
     request = Request.read(config if rounds is None else _longer(config, rounds))
+    own = _own_model(str(request.fit_options.model or ""), model, run)
     started_in = Path(str(environment.get("working_folder", ".")))
     with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
         data, algorithm = request.load()
@@ -47,12 +50,24 @@ def resume(
                 folder,
                 algorithm,
                 data,
-                request.fit_options.model,
+                own or request.fit_options.model,
                 max_seconds=max_seconds,
                 keep_going=keep_going,
                 watch=Watch(None if quiet else line),
             )
     return print_result(replace(done, folder=run), as_json=json)
+
+
+def _own_model(recorded: str, given: str | None, run: Path) -> str | None:
+    """The model to use where it is not the library's: a run folder is data, and may not say which code is run."""
+    if recorded in MODELS or not recorded:
+        require(given in (None, recorded), f"{run} was run with the model {recorded!r}: leave --model out.")
+        return None
+    require(
+        given == recorded,
+        f"{run} was run with a model of your own: a run folder is data and starts no code, so say --model {recorded}.",
+    )
+    return given
 
 
 def _longer(config: dict[str, Any], rounds: int) -> dict[str, Any]:

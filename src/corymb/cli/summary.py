@@ -52,10 +52,11 @@ def show_run(run: Run, folder: Path | None) -> None:
 
     console = Console()
     clusters = Table(title=f"{run.config['algorithm']} on {escape(str(run.config['data']))}", title_justify="left")
-    for name, justify in (("cluster", "right"), ("clients", "right"), ("such as", "left")):
-        clusters.add_column(name, justify=justify)  # type: ignore[arg-type]
-    for label, size in run.sizes.items():
-        clusters.add_row("none" if label < 0 else str(label), str(size), escape(members(run, label)))
+    rows = _clusters(run)
+    for name in rows[0]:
+        clusters.add_column(name, justify="left" if name == "such as" else "right")
+    for row in rows:
+        clusters.add_row(*map(escape, row.values()))
     metrics = Table(show_header=False)
     for name, value in other_metrics(run).items():
         metrics.add_row(name, readable(value))
@@ -73,6 +74,20 @@ def show_run(run: Run, folder: Path | None) -> None:
         console.print(escape(line), style="bold", highlight=False)
     for line in advice(run, folder):
         console.print(escape(line), style="dim", highlight=False)
+
+
+def _clusters(run: Run) -> list[dict[str, str]]:
+    """A row for each cluster: how many clients it has, or how many examples where those have clusters."""
+    if run.points:
+        total = max(sum(run.points), 1)
+        return [
+            {"cluster": str(label), "examples": f"{size:,}", "share": f"{size / total:.1%}"}
+            for label, size in run.sizes.items()
+        ]
+    return [
+        {"cluster": "none" if label < 0 else str(label), "clients": str(size), "such as": members(run, label)}
+        for label, size in run.sizes.items()
+    ]
 
 
 def _scores(run: Run) -> list[Table]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import ClientFn
+from corymb.core.guard import Near
 from corymb.core.objective import Objective
 from corymb.keys import Key
 from corymb.trees import Tree, leaves, map_tensors
@@ -104,6 +105,10 @@ class Call(NamedTuple):
     """For each host the version of the last call that the server accepted from it; `START` for a host without one.
     Whatever a host wrote later never counted: it forgets that before it runs the call."""
     readonly: bool = False
+    near: Near | None = None
+    """Where replies are expected: for those who check them, not for clients, to whom it is not sent."""
+    guard: bool = True
+    """Whether updates that are far longer than the others' are refused."""
 
     def of(self, places: Tensor) -> Call:
         """The same call for some of those asked: rows of `each` are cut to theirs."""
@@ -112,7 +117,9 @@ class Call(NamedTuple):
             return Each(value.at(places)) if isinstance(value, Each) else value
 
         return self._replace(
-            args=tuple(map(cut, self.args)), options={name: cut(value) for name, value in self.options.items()}
+            args=tuple(map(cut, self.args)),
+            options={name: cut(value) for name, value in self.options.items()},
+            near=None if self.near is None else self.near.at(places),
         )
 
 

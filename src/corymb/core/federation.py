@@ -13,13 +13,15 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, each
+from corymb.core.guard import Near
 from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold, hash_name, root
 from corymb.settings import require
-from corymb.trees import Tree, leaves, map_tensors, nbytes, tree_map
+from corymb.trees import Params, Tree, leaves, map_tensors, nbytes, tree_map
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,9 +79,10 @@ class Ledger:
 class Cohort:
     """Some of the clients, by position; asking them is the only way to learn anything of their data."""
 
-    def __init__(self, fed: Federation, ids: Tensor) -> None:
+    def __init__(self, fed: Federation, ids: Tensor, near: Near | None = None) -> None:
         self._fed = fed
         self.ids = ids
+        self._near = near
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -148,11 +151,20 @@ class Cohort:
 
     def map(self, fn: ClientFn[P, T], *args: P.args, **options: P.kwargs) -> Replies[T]:
         """Ask every client; every answer comes back as a row."""
-        return self._fed.ask(self.ids, "map", fn, args, options)
+        return self._fed.ask(self.ids, "map", fn, args, options, self._near)
 
     def sum(self, fn: ClientFn[P, Share[N] | Shares[N]], *args: P.args, **options: P.kwargs) -> Replies[Sums[N]]:
         """Ask every client; only the weighted sums of their shares come back, with labels and notes as rows."""
-        return self._fed.ask(self.ids, "sum", fn, args, options)
+        return self._fed.ask(self.ids, "sum", fn, args, options, self._near)
+
+    def near(self, models: Params, by: Tensor | None = None) -> Cohort:
+        """The same clients, whose answers are expected near these k models: one for each sum, or for a label.
+
+        A client whose update is far longer than the others' is refused and named (`corymb.core.guard`), and what is
+        averaged is averaged as the federation's `reduction` says. `by` has a row for each client of the cohort: its
+        shares of the models that it starts from, where those are not the weights of its reply.
+        """
+        return Cohort(self._fed, self.ids, Near(models, by))
 
 
 @dataclass
@@ -173,8 +185,10 @@ class _Moment:
 class Federation:
     """All clients behind one engine, with the run's seed and clock. The driver sets and ticks the clock."""
 
-    def __init__(self, engine: Engine, *, min_replies: int = 1) -> None:
+    def __init__(self, engine: Engine, *, min_replies: int = 1, guard: bool = True) -> None:
         require(min_replies >= 1, f"min_replies must be at least 1, got {min_replies}.")
+        self.guard = guard
+        self.reduction = Reduction()
         self._engine = engine
         self.min_replies = min_replies
         self.objective = engine.objective
@@ -231,6 +245,10 @@ class Federation:
         moment = _Moment("evaluation", self.seed, self.clock)
         return self._view(self.clients.ids, _readonly=True, ledger=Ledger(), min_replies=1, _moment=moment)
 
+    def averaged_by(self, reduction: Reduction) -> Federation:
+        """The same federation, whose averages are taken in another way."""
+        return self._view(self.clients.ids, reduction=reduction)
+
     def only(self, cohort: Cohort) -> Federation:
         """The federation of some of the clients; clock, keys and ledger are the same."""
         return self._view(cohort.ids)
@@ -250,15 +268,25 @@ class Federation:
         self._moment.calls += 1
         return fold(self.key(purpose), self._moment.calls)
 
-    def ask(self, ids: Tensor, verb: Verb, fn: Any, args: tuple[Tree, ...], options: dict[str, Tree]) -> Replies[Any]:
+    def ask(
+        self,
+        ids: Tensor,
+        verb: Verb,
+        fn: ClientFn[..., Tree],
+        args: tuple[Tree, ...],
+        options: dict[str, Tree],
+        near: Near | None = None,
+    ) -> Replies[Tree]:
         """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
         if len(ids.unique()) < len(ids):
             raise ValueError("a client is asked twice in one call: give each position once")
         for value in (*args, *options.values()):
             if isinstance(value, Each):
                 value.check(len(ids))
-        call, rising = self._call(ids, verb, fn, args, options)
-        intake = Intake(verb, rising, self.sizes[rising], self._engine.hosts)
+        by_rows = verb == "sum" and near is not None and self.reduction.by_rows
+        verb = "map" if by_rows else verb
+        call, rising = self._call(ids, verb, fn, args, options, near)
+        intake = Intake(verb, rising, self.sizes[rising], self._engine.hosts, call.near, guard=self.guard)
         for part in self._engine.run(call, rising):
             intake.add_part(part)
         taken = intake.result()
@@ -273,10 +301,22 @@ class Federation:
             )
         if not self._readonly:
             self._accepted.update(dict.fromkeys(taken.hosts, call.version))
-        return self._in_order_asked(taken.part, ids, verb, named)
+        replies = self._in_order_asked(taken.part, ids, verb, named)
+        if not by_rows:
+            return replies
+        assert near is not None
+        places = torch.searchsorted(ids.sort().values, replies.clients.ids)
+        asked = near.at(ids.argsort()[places])
+        return Replies(replies.clients, self.reduction.sums(replies.value, asked), named)
 
     def _call(
-        self, ids: Tensor, verb: Verb, fn: Any, args: tuple[Tree, ...], options: dict[str, Tree]
+        self,
+        ids: Tensor,
+        verb: Verb,
+        fn: ClientFn[..., Tree],
+        args: tuple[Tree, ...],
+        options: dict[str, Tree],
+        near: Near | None,
     ) -> tuple[Call, Tensor]:
         """The call as it goes to the engine, which is asked in the order of all clients, whatever the cohort's is."""
         moment = self._moment
@@ -290,6 +330,8 @@ class Federation:
             version=Version(self.clock, moment.calls),
             since=dict(self._accepted),
             readonly=self._readonly,
+            near=near,
+            guard=self.guard,
         )
         order = ids.argsort()
         return (call, ids) if bool((order.diff() > 0).all()) else (call.of(order), ids[order])
@@ -305,7 +347,7 @@ class Federation:
         ledger.rejected += [{"clock": self.clock, "client": name, "reason": reason} for name, reason in named]
         return named
 
-    def _in_order_asked(self, part: Part, asked: Tensor, verb: Verb, rejected: list[tuple[str, str]]) -> Replies[Any]:
+    def _in_order_asked(self, part: Part, asked: Tensor, verb: Verb, rejected: list[tuple[str, str]]) -> Replies[Tree]:
         place = torch.full((len(self.names),), -1)
         place[part.ids] = torch.arange(len(part.ids))
         answered = asked[place[asked] >= 0]

@@ -1,13 +1,15 @@
 """Every reply is checked before it counts: rows at a host, and parts at the door, by the same rules.
 
 An `Intake` takes replies as they come and keeps them by signature, so that the signature of most clients wins and no
-first reply can outlaw the others. Sums are added up at once: memory holds one partial sum a signature. Who is accepted,
-who is rejected and which signature wins do not depend on the order of arrival. Offenders are dropped and named.
+first reply can outlaw the others. Sums are added up at once: memory holds one partial sum a signature and a few more
+where updates differ in length (`guard`). Who is accepted, who is rejected and which signature wins do not depend on the
+order of arrival. Offenders are dropped and named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,9 +17,10 @@ from torch import Tensor
 
 from corymb.core.client import Shares, Slot
 from corymb.core.engine import Part, Rejection, Verb
+from corymb.core.guard import Bounds, Lengths, Near, bounds, levels, part_lengths, row_lengths
 from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
-from corymb.trees import Signature, Tree, leaves, map_tensors, signature
+from corymb.trees import Signature, Tree, leaves, map_tensors, signature, tree_map
 
 REASON = 200
 """Characters of a reason that a host gives."""
@@ -25,33 +28,93 @@ Writes = tuple[Tensor, dict[str, Slot]]
 """Whose memory, and what they want to keep there."""
 
 
+class _Added(NamedTuple):
+    """Some clients whose replies went into a pile together."""
+
+    ids: Tensor
+    lengths: Lengths
+    writes: dict[str, Slot]
+    host: str
+    bytes_up: int
+
+
 class _Pile:
-    """Accepted replies of one signature."""
+    """Accepted replies of one signature.
+
+    Of sums there are further ones, by the lengths of the updates in them (`guard`): those that turn out to be too long
+    are left out by adding up the others again. Where nobody's is, the sum of all in the order of arrival counts.
+    """
 
     def __init__(self) -> None:
-        self.ids: RowBuffer | None = None
         self.replies: RowBuffer | RunningSum | None = None
-        self.writes: list[Writes] = []
-        self.hosts: list[str] = []
+        self.added: list[_Added] = []
+        self.apart: dict[tuple[int, bool], RunningSum] = {}
         self.spread = False
-        self.bytes_up = 0
 
-    def add(self, ids: Tensor, value: Tree) -> None:
-        if self.ids is None or self.replies is None:
-            self.ids = RowBuffer(ids)
+    def add(self, value: Tree, added: _Added) -> None:
+        self.added.append(added)
+        if self.replies is None:
             self.replies = RunningSum(value) if isinstance(value, Sums) else RowBuffer(value)
         else:
-            self.ids.add(ids)
             self.replies.add(value)
+
+    def keep_apart(self, level: int, several: bool, sums: Sums[Tree]) -> None:
+        """Add to the sums of one length; `several`: of clients that go into more than one of them."""
+        bare = sums._replace(label=None, note=())
+        if (level, several) in self.apart:
+            self.apart[level, several].add(bare)
+        else:
+            self.apart[level, several] = RunningSum(bare)
 
     @property
     def clients(self) -> Tensor:
-        return torch.empty(0, dtype=torch.int64) if self.ids is None else self.ids.result()
+        return torch.cat([added.ids for added in self.added])
+
+    @property
+    def lengths(self) -> Lengths:
+        return Lengths(*(torch.cat(every) for every in zip(*(added.lengths for added in self.added), strict=True)))
 
     @property
     def votes(self) -> tuple[int, int]:
         """How many clients, and, for ties, how early the first of them stands among all."""
         return len(self.clients), -int(self.clients.min())
+
+    def leave_out(self, far: Tensor) -> None:
+        """Take clients' replies, and what they would keep, out again."""
+        assert self.replies is not None
+        stay, value, lengths = (~far).nonzero().flatten(), self.replies.result(), self.lengths
+        if isinstance(value, Sums):
+            total, weight = self._sums_without(far, lengths)
+            self.replies = RunningSum(Sums(total, weight, *_rows_at((value.label, value.note), stay)))
+        else:
+            self.replies = RowBuffer(_rows_at(value, stay))
+        kept, start = [], 0
+        for added in self.added:
+            here = (~far[start : start + len(added.ids)]).nonzero().flatten()
+            start += len(added.ids)
+            if len(here):
+                bytes_up = added.bytes_up * len(here) // len(added.ids)
+                ids, _, writes = _some(added.ids, (), added.writes, here)
+                kept.append(added._replace(ids=ids, writes=writes, bytes_up=bytes_up))
+        self.added = kept
+
+    def _sums_without(self, far: Tensor, lengths: Lengths) -> tuple[Tree, Tensor]:
+        level, kept = levels(lengths.length), []
+        for (one, several), sums in sorted(self.apart.items()):
+            gone = lengths.group[far & (level == one) & ((lengths.group < 0) == several)].unique()
+            whole = sums.result()
+            if several and len(gone):
+                continue
+            rest = torch.ones(len(whole.weight), dtype=torch.bool).index_fill(0, gone, False)
+            kept.append(map_tensors(partial(_masked, rest=rest), (whole.total, whole.weight)))
+        found: tuple[Tree, Tensor] = kept[0]
+        for more in kept[1:]:
+            found = tree_map(torch.add, found, more)
+        return found
+
+
+Form = tuple[Signature, Signature | None]
+"""What must agree between replies: their own signature, and that of what their clients keep."""
 
 
 class Taken(NamedTuple):
@@ -69,11 +132,21 @@ class Taken(NamedTuple):
 class Intake:
     """Replies to one call, checked as they come in."""
 
-    def __init__(self, verb: Verb, ids: Tensor, sizes: Tensor, hosts: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        verb: Verb,
+        ids: Tensor,
+        sizes: Tensor,
+        hosts: Sequence[str] | None = None,
+        near: Near | None = None,
+        *,
+        guard: bool = True,
+    ) -> None:
         self.verb = verb
-        self._ids, self._sizes, self._hosts = ids, sizes, hosts  # of all who are asked; ids rise
+        self._ids, self._sizes, self._hosts, self._near = ids, sizes, hosts, near  # of all who are asked; ids rise
+        self._compares = guard and (verb == "sum" or near is not None)
         self._answered = torch.zeros(len(ids), dtype=torch.bool)
-        self._piles: dict[tuple[Signature, Signature | None], _Pile] = {}
+        self._piles: dict[Form, _Pile] = {}
         self._reasons: dict[int, str] = {}
         self.errors: set[str] = set()
         """What whole hosts said went wrong at every one of their clients."""
@@ -86,20 +159,42 @@ class Intake:
         """Take in stacked replies and memory writes of some clients of this host."""
         if problem := rows_problem(rows, self.verb):
             return self._reject_all(ids, problem)
-        sign = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
+        form = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
+        everybody = len(ids) == len(self._ids)
         if found := row_faults(rows, self._sizes[self._places(ids)].to(_device(rows, ids))):
             for row, reason in found.items():
                 self.reject(int(ids[row]), reason)
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
-            ids, rows = ids[good], _rows_at(rows, good)
-            writes = {name: _slot_at(slot, good) for name, slot in writes.items()}
-        if len(ids):
-            pile = self._piles.setdefault(sign, _Pile())
-            pile.add(ids, add_up(rows) if self.verb == "sum" else rows)
-            pile.writes.append((ids, writes))
-            pile.spread = isinstance(rows, Shares)
-            self._answered[self._places(ids)] = True
+            ids, rows, writes = _some(ids, rows, writes, good)
+        if not len(ids):
+            return None
+        lengths = self._lengths(ids, rows)
+        if everybody and lengths is not None:  # nobody else to wait for
+            limit = bounds(lengths, self._near)
+            far = limit.over(levels(lengths.length), lengths.group)
+            if bool(far.any()):
+                self._refuse(ids[far], lengths.length[far], limit)
+                ids, rows, writes = _some(ids, rows, writes, (~far).nonzero().flatten())
+            lengths = None
+        if not len(ids):
+            return None
+        pile = self._piles.setdefault(form, _Pile())
+        value = add_up(rows) if self.verb == "sum" else rows
+        pile.add(value, _Added(ids, lengths or Lengths.none(len(ids)), writes, "", 0))
+        pile.spread = isinstance(rows, Shares)
+        self._answered[self._places(ids)] = True
+        if self.verb == "sum" and lengths is not None:
+            for level, several, which in _by_level(lengths):
+                own = value if len(which) == len(ids) else add_up(_rows_at(rows, which))
+                pile.keep_apart(level, several, own)
         return None
+
+    def _lengths(self, ids: Tensor, rows: Tree) -> Lengths | None:
+        """How far each reply is from where its client started; None where nobody is compared."""
+        return row_lengths(rows, self._near_to(ids)) if self._compares else None
+
+    def _near_to(self, ids: Tensor) -> Near | None:
+        return None if self._near is None else self._near.at(self._places(ids))
 
     def add_part(self, part: Part) -> None:
         """Take in what a host hands over for some of its clients: all of it, or nothing."""
@@ -107,15 +202,22 @@ class Intake:
             if problem := self._unasked(part) or part_problem(part, self.verb) or self._fault(part):
                 self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
             else:
-                pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
-                pile.add(part.ids, part.value)
-                pile.hosts.append(part.host)
-                pile.spread = part.spread
-                pile.bytes_up += part_bytes(part, self.verb)
-                self._answered[self._places(part.ids)] = True
+                self._take(part)
         self._turn_down(part, part.rejected)
         if part.error:
             self.errors.add(part.error[:REASON])
+
+    def _take(self, part: Part) -> None:
+        ids, lengths = part.ids, None
+        if self._compares and len(ids) < len(self._ids):  # a host that answers for everybody has compared them itself
+            lengths = part_lengths(part.value, self._near_to(ids), len(ids))
+        pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
+        pile.add(part.value, _Added(ids, lengths or Lengths.none(len(ids)), {}, part.host, part_bytes(part, self.verb)))
+        pile.spread = part.spread
+        self._answered[self._places(ids)] = True
+        if self.verb == "sum" and lengths is not None:
+            for level, several, _ in _by_level(lengths):  # one: all clients of a part are said to be as far
+                pile.keep_apart(level, several, part.value)
 
     def _fault(self, part: Part) -> str | None:
         sizes = self._sizes[self._places(part.ids)]
@@ -151,21 +253,39 @@ class Intake:
     def _reject_all(self, ids: Tensor, reason: str) -> None:
         for client in ids.flatten().tolist():
             self.reject(client, reason)
+            self._answered[self._places(torch.tensor(client))] = False
 
     def result(self) -> Taken:
         """The replies of the signature that most clients sent, as one part; the others are rejected."""
         piles = self._piles
         if not piles:
             return Taken(Part(torch.empty(0, dtype=torch.int64), None, self._rejected()), [], [], 0)
-        winner = max(piles, key=lambda sign: piles[sign].votes)
-        for sign, pile in piles.items():
-            if sign != winner:
-                self._answered[self._places(pile.clients)] = False
-                self._reject_all(pile.clients, f"reply is {sign[0]}, most clients sent {winner[0]}")
+        winner = max(piles, key=lambda form: piles[form].votes)
+        for form, pile in piles.items():
+            if form != winner:
+                self._reject_all(pile.clients, f"reply is {form[0]}, most clients sent {winner[0]}")
         best = piles[winner]
+        self._leave_out_far(best)
         assert best.replies is not None
         part = Part(best.clients, best.replies.result(), self._rejected(), spread=best.spread)
-        return Taken(part, best.writes, best.hosts, best.bytes_up)
+        writes = [(added.ids, added.writes) for added in best.added]
+        hosts, bytes_up = [added.host for added in best.added], sum(added.bytes_up for added in best.added)
+        return Taken(part, writes, hosts, bytes_up)
+
+    def _leave_out_far(self, pile: _Pile) -> None:
+        """Refuse updates that are too long, now that all lengths are known."""
+        if not self._compares or not bool((pile.lengths.length > 0).any()):
+            return
+        clients, lengths = pile.clients, pile.lengths
+        limit = bounds(lengths, self._near)
+        far = limit.over(levels(lengths.length), lengths.group)
+        if bool(far.any()):
+            self._refuse(clients[far], lengths.length[far], limit)
+            pile.leave_out(far)
+
+    def _refuse(self, ids: Tensor, length: Tensor, limit: Bounds) -> None:
+        for client, far in zip(ids.tolist(), length.tolist(), strict=True):
+            self._reject_all(torch.tensor([client]), limit.reason(far))
 
     def _rejected(self) -> list[Rejection]:
         """Those who were asked and did not answer well, in the order of all clients."""
@@ -183,3 +303,19 @@ def _slot_at(slot: Slot, which: Tensor) -> Slot:
 
 def _rows_at(rows: Tree, which: Tensor) -> Tree:
     return map_tensors(lambda leaf: leaf[which.to(leaf.device)], rows)
+
+
+def _some(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:
+    return ids[which], _rows_at(rows, which), {name: _slot_at(slot, which) for name, slot in writes.items()}
+
+
+def _by_level(lengths: Lengths) -> Iterator[tuple[int, bool, Tensor]]:
+    """Rows that are about as long, and whether they go into several sums: such cannot be taken out of one."""
+    level, several = levels(lengths.length), lengths.group < 0
+    for one in level.unique().tolist():
+        for whether in several[level == one].unique().tolist():
+            yield one, whether, ((level == one) & (several == whether)).nonzero().flatten()
+
+
+def _masked(sums: Tensor, rest: Tensor) -> Tensor:
+    return torch.where(rest.to(sums.device).reshape(-1, *[1] * (sums.dim() - 1)), sums, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -107,3 +108,19 @@ class Trained(Protocol):
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """What a step of training makes smaller, for each example. An example's depends on its own draws alone."""
         ...
+
+
+class Coordinates(NamedTuple):
+    """Other coordinates for the models of an objective; an objective that has such for descent has `whitened`."""
+
+    objective: Objective
+    """The same losses, for examples and models in these coordinates."""
+    examples: Callable[[Examples], Examples]
+    into: Callable[[Params], Params]
+    back: Callable[[Params], Params]
+
+
+def whitened(objective: Objective) -> Coordinates | None:
+    """The coordinates in which features have second moment I, as far as an objective knows them."""
+    there: Coordinates | None = getattr(objective, "whitened", None)
+    return there

@@ -88,8 +88,38 @@ def _outside(label: Tensor, k: int) -> Tensor:
     return ((flat < 0) | (flat >= k)).any(1)
 
 
+PLAIN = frozenset(
+    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+    | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+)
+"""The types of numbers that may be in a reply. What others hold cannot be checked, or not be added up."""
+
+
+def kind_problem(tree: Tree) -> str | None:
+    """Why tensors of a reply are of a kind that cannot count, or None: sparse, complex, quantised, without values."""
+    for leaf in leaves(tree):
+        kind = _odd_kind(leaf)
+        if kind:
+            return f"holds {kind}: wanted dense tensors of plain numbers"
+    return None
+
+
+def _odd_kind(leaf: Tensor) -> str:
+    if type(leaf) not in (Tensor, torch.nn.Parameter):
+        return f"a {type(leaf).__name__}"
+    if leaf.is_nested:
+        return "a nested tensor"
+    if leaf.layout != torch.strided:
+        return "a sparse tensor"
+    if leaf.device.type == "meta":
+        return "a meta tensor"
+    return "" if leaf.dtype in PLAIN else f"numbers of type {str(leaf.dtype).removeprefix('torch.')}"
+
+
 def rows_problem(rows: Tree, verb: Verb) -> str | None:
     """What is wrong with the form of stacked replies, whatever the others are like."""
+    if problem := kind_problem(rows):
+        return f"reply {problem}"
     if not isinstance(rows, (Share, Shares)):
         return f"reply is a {type(rows).__name__}, `sum` wants a Share or Shares" if verb == "sum" else None
     weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
@@ -106,6 +136,8 @@ def rows_problem(rows: Tree, verb: Verb) -> str | None:
 def part_problem(part: Part, verb: Verb) -> str | None:
     """What is wrong with the form of a part, whatever the others are like."""
     n = len(part.ids)
+    if problem := kind_problem(part.value):
+        return f"part {problem}"
     if verb == "sum":
         sums = part.value
         if not isinstance(sums, Sums) or not isinstance(cast(Tree, sums.weight), Tensor):

@@ -16,7 +16,7 @@ from corymb.data.files import from_folder
 from corymb.data.readers.folder import SUFFIXES
 from corymb.data.readers.tables import kind_of
 from corymb.data.store import SUFFIX
-from corymb.settings import InvalidInput, did_you_mean, require
+from corymb.settings import InvalidInput, did_you_mean, expanded, require
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) ->
     if isinstance(name_or_path, str) and name in NAMES:
         require(not options, f"{name} takes no options but the seed: {', '.join(options)} are for data of your own.")
         return NAMES[name](seed)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix == SUFFIX:
         require(not options, f"{name} was saved with its split: {', '.join(options)} cannot be changed now.")
         return FederatedDataset.load(path)

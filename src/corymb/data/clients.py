@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corymb.core.engine import in_order
 from corymb.data.features import Array, as_array
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, printable, require
 
 Values = ArrayLike | Tensor
 Truth = Values | Mapping[str, int]
@@ -83,7 +83,8 @@ def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
             name in number, f"There are rows of client {name!r}, who is not among the clients: correct or add the name."
         )
     lookup = np.array([number[name] for name in occurring], dtype=np.int64)
-    return Clients(wanted, lookup[codes])
+    shown = tuple(printable(name) for name in wanted)  # no name moves a cursor or breaks a line, wherever it is shown
+    return Clients(shown if len(set(shown)) == len(wanted) else wanted, lookup[codes])
 
 
 def _positions(client: Array, n: int) -> Array:

@@ -12,7 +12,8 @@ from corymb.core.objective import Examples
 class ExampleTable:
     """Examples of all clients, in any order of clients: one client's, or a padded stack of several clients'.
 
-    `order` are the positions in `rows` of the clients 0, 1, ... of the table. Examples are not moved for it.
+    `order` are the positions in `rows` of the clients 0, 1, ... of the table. Examples are not moved for it. What is
+    handed out is a copy: a client function that writes into its examples changes nothing here.
     """
 
     def __init__(self, rows: Rows, order: Tensor, device: torch.device, dtype: torch.dtype) -> None:
@@ -25,16 +26,16 @@ class ExampleTable:
         """One client's examples, without padding."""
         start = int(self.starts[client])
         rows = slice(start, start + int(self.sizes[client]))
-        x, y = self.x[rows], self.y[rows]
+        x, y = self.x[rows].clone(), self.y[rows].clone()
         return Examples(x, y, torch.ones(len(y), device=self.device, dtype=self.dtype))
 
     def stack(self, ids: Tensor) -> Examples:
         """Several clients' examples, n m ...: short clients are filled up with weight 0."""
         sizes, starts = self.sizes[ids], self.starts[ids]
         longest = int(sizes.max())
-        if bool((sizes == longest).all()) and bool((starts.diff() == longest).all()):  # neighbours: no copy
+        if bool((sizes == longest).all()) and bool((starts.diff() == longest).all()):  # neighbours
             rows = slice(int(starts[0]), int(starts[0]) + longest * len(ids))
-            x, y = (t[rows].unflatten(0, (len(ids), longest)) for t in (self.x, self.y))
+            x, y = (t[rows].clone().unflatten(0, (len(ids), longest)) for t in (self.x, self.y))
             return Examples(x, y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype))
         places = torch.arange(longest)
         real = (places < sizes[:, None]).to(self.device)

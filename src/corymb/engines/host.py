@@ -13,9 +13,11 @@ from corymb.core.client import Client, Memory, Slot, Split
 from corymb.core.engine import START, Call, ClientData, Each, Journal, Part, Version, in_order
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
+from corymb.core.rules import kind_problem
 from corymb.engines.examples import ExampleTable
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
+from corymb.engines.room import copies, walls
 from corymb.keys import fold, hash_name
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
@@ -143,10 +145,11 @@ class ClientHost:
             key=self.keys(call, ids)[0],
         )
         where = torch.tensor(place)
-        args = [a.at(where) if isinstance(a, Each) else a for a in call.args]
-        options = {n: o.at(where) if isinstance(o, Each) else o for n, o in call.options.items()}
-        with self.placement.computing():
+        args = copies([a.at(where) if isinstance(a, Each) else a for a in call.args])
+        options = copies({n: o.at(where) if isinstance(o, Each) else o for n, o in call.options.items()})
+        with walls(), self.placement.computing():
             value = as_tensors(call.fn.body(subject, *args, **options))
+        check_kinds(value, memory.writes)
         return Outcome(value, memory.writes)
 
     def ask_each(
@@ -193,6 +196,13 @@ def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Intake
         raise errors[0][1]
     for client, error in errors:
         intake.reject(client, f"raised {one_line(error)}")
+
+
+def check_kinds(value: Any, writes: Mapping[str, Slot]) -> None:
+    """Refuse what cannot be added up or kept: a reply, or a memory slot, of sparse tensors, say."""
+    for what, tree in (("reply", value), *((f"memory slot {name!r}", slot.value) for name, slot in writes.items())):
+        if problem := kind_problem(tree):
+            raise TypeError(f"{what} {problem}")
 
 
 def one_line(error: Exception) -> str:

@@ -51,7 +51,7 @@ class LoopEngine:
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients in turn."""
         call = self.host.deliver(call)
-        intake = Intake(call.verb, ids, self.sizes[ids])
+        intake = Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard)
         clients = ((client, place) for place, client in enumerate(ids.tolist()))
         blame(*self.host.ask_each(call, clients, intake), intake)
         yield self.host.settle(call, intake)

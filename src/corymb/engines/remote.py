@@ -153,7 +153,7 @@ class RemoteEngine:
             left_out = "".join(f"; one was left out: {why}" for why in list(self._strange.values())[:1])
             require(
                 time.monotonic() - began < wait,
-                f"{len(found)} of {least} nodes are there after {wait:.0f} s{left_out}: start the others, or expect fewer.",
+                f"{len(found)} of {least} nodes are there after {wait:.0f} s{left_out}. Start more, or expect fewer.",
             )
             time.sleep(POLL)
 

@@ -16,6 +16,10 @@ MEASURED = 8
 """Batches whose examples curvature is measured on: of all of them it would cost more than the steps."""
 
 
+LARGEST = 1e18
+"""No step and no pull is larger: their products with parameters would be infinite."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Descent:
     """Gradient descent on one client's examples."""
@@ -38,11 +42,14 @@ class Descent:
     """FedProx's μ: adds (μ/2)·‖θ − θ_start‖² to the loss."""
     safe: bool = False
     """Take shorter steps where the client's own loss is too steep for `lr`: at most 1/L, L its largest curvature."""
+    whiten: bool = False
+    """All of this in coordinates in which everybody's features have second moment I: of a linear model on a table, with
+    features that are standardised; of others nothing changes."""
     clip_gradient: float | None = None
     """The greatest norm of a step's gradient, over all parameters; a longer one is shortened to it."""
 
     def __post_init__(self) -> None:
-        require(self.lr > 0, f"lr must be positive, got {self.lr}.")
+        require(0 < self.lr <= LARGEST, f"lr must be positive and at most {LARGEST:g}, got {self.lr}.")
         require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}.")
         require(self.steps is None or self.epochs is None, "Give steps or epochs, not both.")
         require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}.")
@@ -51,8 +58,9 @@ class Descent:
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}.")
         require(self.optimiser == "sgd" or self.momentum == 0, "momentum goes with optimiser 'sgd', not with 'adam'.")
         require(self.optimiser == "sgd" or not self.safe, "safe goes with optimiser 'sgd', not with 'adam'.")
-        require(self.weight_decay >= 0, f"weight_decay must not be negative, got {self.weight_decay}.")
-        require(self.proximal >= 0, f"proximal must not be negative, got {self.proximal}.")
+        for name in ("weight_decay", "proximal"):
+            value = getattr(self, name)
+            require(0 <= value <= LARGEST, f"{name} must be in [0, {LARGEST:g}], got {value}.")
         positive = self.clip_gradient is None or self.clip_gradient > 0
         require(positive, f"clip_gradient must be positive, got {self.clip_gradient}.")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, Measure
-from corymb.core.objective import Draws, Examples, Objective
+from corymb.core.objective import Coordinates, Draws, Examples, Objective, whitened
 from corymb.keys import Key
 from corymb.local.descent import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one
@@ -74,12 +74,20 @@ class Descending:
 
     def one(self, objective: Objective, params: Params, on: Examples, key: Key | None) -> Sequence[Tensor]:
         assert key is not None
-        return list(descend_one(objective, params, on, key, self.how).values())
+        there = self._there(objective)
+        params, on = there.into(params), there.examples(on)
+        return list(there.back(descend_one(there.objective, params, on, key, self.how)).values())
 
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
         assert key is not None
-        params = _led(params, on) if shared else params
-        return list(work.kernel.descend(work.objective, params, on, key, self.how).values())
+        there = self._there(work.objective)
+        params, on = there.into(_led(params, on) if shared else params), there.examples(on)
+        return list(there.back(work.kernel.descend(there.objective, params, on, key, self.how)).values())
+
+    def _there(self, objective: Objective) -> Coordinates:
+        """Where the descent takes place."""
+        there = whitened(objective) if self.how.whiten else None
+        return there or Coordinates(objective, lambda on: on, lambda params: params, lambda params: params)
 
 
 def _led(params: Params, on: Examples) -> Params:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from corymb.core.client import Examples
 from corymb.core.objective import Draws
 from corymb.keys import Key
 from corymb.models.network import Network
+from corymb.objectives.linear_form import LinearForm, layer_form
 from corymb.objectives.measures.classes import OfClasses
 from corymb.settings import InvalidInput
 from corymb.trees import Params
@@ -47,6 +49,13 @@ class Classification:
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""
         return self.network.init(key)
+
+    @property
+    def logits(self) -> LinearForm | None:
+        """Of a network that is one linear layer."""
+        form = layer_form(self.network)
+        weight = self._weight
+        return form if form is None or weight is None else replace(form, counts=lambda y: weight[y])
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """The logits of each example: m classes."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from corymb.core.objective import Examples
 from corymb.keys import Key, normal
 from corymb.models.flows.base import Flow, log_normal
-from corymb.trees import Params
+from corymb.trees import Params, count, take
 
 
 class Density:
@@ -25,6 +25,8 @@ class Density:
 
     def __init__(self, flow: Flow, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.flow, self.device, self.dtype = flow, torch.device(device), dtype
+        self.loss_unit = float(flow.inputs)
+        """A nat for each number of an example: log-densities have no zero of their own to compare them with."""
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Density:
         """The same objective elsewhere, or in another precision."""
@@ -68,6 +70,15 @@ class Density:
         """n new examples, as vectors."""
         drawn = normal(key.cpu(), (n, self.flow.latent), self.dtype).to(self.device)
         return self.flow.inverse(params, drawn)
+
+    def label_points(self, models: Params, x: Tensor) -> Tensor:
+        """The cluster of each example: the density under which it is likeliest."""
+        each = [self.predict(take(models, j), x) for j in range(count(models))]
+        return torch.stack(each).argmax(0)
+
+    def sample_cluster(self, models: Params, cluster: int, key: Key, n: int) -> Tensor:
+        """n new examples from a cluster's density, as vectors."""
+        return self.sample(take(models, cluster), key, n)
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""

@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
 from corymb.core.client import Examples
-from corymb.core.objective import Draws, Objective
+from corymb.core.objective import Draws
 from corymb.keys import Key, normal
 from corymb.models.network import Network
+from corymb.objectives.linear_form import LinearForm, layer_form, with_ones
 from corymb.objectives.measures.numbers import OfNumbers
 from corymb.settings import InvalidInput
 from corymb.trees import Params
-
-
-@dataclass(frozen=True)
-class LinearForm:
-    """How an objective is the squared loss of φ(x)·θ: what it makes of examples, and of parameters.
-
-    An intercept is the last entry of θ, and the last feature 1. Parameters may have leading axes, such as one for k
-    models; θ then has them too.
-    """
-
-    features: Callable[[Tensor], Tensor]
-    """A batch of x -> m d."""
-    targets: Callable[[Tensor], Tensor]
-    """y as θ has to meet it."""
-    coefficients: Callable[[Params], Tensor]
-    """Parameters -> θ."""
-    parameters: Callable[[Tensor], Params]
-    """θ -> parameters."""
-
-    def after(self, features: Callable[[Tensor], Tensor], targets: Callable[[Tensor], Tensor]) -> LinearForm:
-        """The form of an objective that changes examples before this one sees them."""
-        return LinearForm(
-            lambda x: self.features(features(x)),
-            lambda y: self.targets(targets(y)),
-            self.coefficients,
-            self.parameters,
-        )
-
-
-def linear_form(objective: Objective) -> LinearForm | None:
-    """The linear form that an objective says it has (`linear`); None where there is none."""
-    form: LinearForm | None = getattr(objective, "linear", None)
-    return form
 
 
 class LinearRegression:
@@ -88,7 +56,13 @@ class LinearRegression:
     @property
     def linear(self) -> LinearForm:
         """φ and θ, in the open."""
-        return LinearForm(self._design, lambda y: y, lambda params: params["weight"], lambda theta: {"weight": theta})
+        return LinearForm(
+            self._design,
+            lambda y: y,
+            lambda params: params["weight"],
+            lambda theta: {"weight": theta},
+            intercept=self.intercept,
+        )
 
     def _design(self, x: Tensor) -> Tensor:
         x = x if self.features is None else self.features(x)
@@ -153,31 +127,18 @@ class Regression:
     @property
     def linear(self) -> LinearForm | None:
         """Of a network that is one linear layer."""
-        layers = list(self.network.module.named_children()) or [("", self.network.module)]
-        name, layer = layers[-1]
-        flat = all(isinstance(other, nn.Flatten) for _, other in layers[:-1])
-        chained = isinstance(self.network.module, (nn.Sequential, nn.Linear))
-        if not (chained and flat and isinstance(layer, nn.Linear) and layer.out_features == 1):
+        form = layer_form(self.network)
+        if form is None or not self._one_output:
             return None
-        weight, bias = (f"{name}.{kind}".lstrip(".") for kind in ("weight", "bias"))
-        names = {weight} | ({bias} if layer.bias is not None else set())
-        if names != self.network.trainable:
-            return None  # part of it is frozen
+        return replace(
+            form,
+            coefficients=lambda params: form.coefficients(params).squeeze(-2),
+            parameters=lambda theta: form.parameters(theta.unsqueeze(-2)),
+        )
 
-        def coefficients(params: Params) -> Tensor:
-            row = params[weight].squeeze(-2)
-            return torch.cat([row, params[bias]], -1) if bias in params else row
-
-        def parameters(theta: Tensor) -> Params:
-            if bias not in names:
-                return {weight: theta.unsqueeze(-2)}
-            return {weight: theta[..., :-1].unsqueeze(-2), bias: theta[..., -1:]}
-
-        def features(x: Tensor) -> Tensor:
-            x = x.flatten(1)
-            return with_ones(x) if bias in names else x
-
-        return LinearForm(features, lambda y: y, coefficients, parameters)
+    @property
+    def _one_output(self) -> bool:
+        return all(p.shape[0] == 1 for p in self.network.module.parameters())
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """ŷ of each example."""
@@ -211,11 +172,6 @@ class Regression:
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
         return f"regression by {self.network.describe()}"
-
-
-def with_ones(x: Tensor) -> Tensor:
-    """The features and a last one that is 1, for an intercept."""
-    return torch.cat([x, torch.ones_like(x[..., :1])], -1)
 
 
 def _mean(predictions: Tensor, weights: Tensor) -> Tensor:

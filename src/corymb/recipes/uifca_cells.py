@@ -1,11 +1,12 @@
 """The experiments of Chung's report on UIFCA (UC Berkeley 2023, chapter 4), cell by cell: `uifca.py` tables them.
 
 Every cell is `setting/method/seed` and gives plain numbers. On a machine without a GPU the pictures are fewer
-(`PER_CLASS`), which each cell says.
+(`PER_CLASS`), which each cell says, unless the environment variable `CORYMB_WHOLE` asks for all of them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from corymb.algorithms import UIFCA, FedAvg, KFed, Oracle
+from corymb.algorithms import UIFCA, ClusterGAN, FedAvg, KFed, Oracle
 from corymb.core.objective import Examples
 from corymb.core.snapshot import Algorithm
 from corymb.data.built_in import points
@@ -29,11 +30,12 @@ from corymb.recipes import encoder
 from corymb.runs.fit import fit
 from corymb.runs.run import Run
 
-GPU = torch.cuda.is_available()
-PER_CLASS = None if GPU else 250
-"""Pictures of each cluster: all, or few where there is no GPU."""
+WHOLE = torch.cuda.is_available() or bool(os.environ.get("CORYMB_WHOLE"))
+PER_CLASS = None if WHOLE else 250
+"""Pictures of each cluster: all, or few where there is no GPU; rounds likewise."""
 STEP = Descent(lr=1e-3, steps=25, batch=128, optimiser="adam", clip_gradient=100.0)
-REALNVP = UIFCA(k=10, density="realnvp", rounds=10, exchanges=4 if GPU else 2, local=STEP)
+GAME = Descent(lr=1e-3, steps=100, batch=64, optimiser="adam")
+REALNVP = UIFCA(k=10, density="realnvp", rounds=10, exchanges=4 if WHOLE else 2, local=STEP)
 
 
 def flow(side: int = 14, mask: Mask = "cyclic", hidden: int = 64) -> Density:
@@ -73,6 +75,7 @@ METHODS: Mapping[str, Callable[[int], Algorithm]] = {
     "shift-best-of-5": lambda k: UIFCA(k=k, density="shift", restarts=5),
     "diagonal-best-of-5": lambda k: UIFCA(k=k, density="diagonal", restarts=5),
     "realnvp": lambda k: _with_k(REALNVP, k),
+    "clustergan": lambda k: ClusterGAN(k=k, rounds=60 if WHOLE else 6, local=GAME),
     "realnvp-kfed": lambda k: _with_k(REALNVP, k, init="kfed"),
     "gaussian": lambda k: UIFCA(k=k, density="gaussian", rounds=30),
     "gaussian-kfed": lambda k: UIFCA(k=k, density="gaussian", rounds=30, init="kfed"),
@@ -132,7 +135,7 @@ def ablation(setting: str, method: str, seed: int) -> dict[str, Any]:
     if "background" in method:
         data = points.random_background(data, seed)
     mask: Mask = "cyclic" if "cyclic" in method else "checkerboard"
-    rounds = 40 if GPU else 12
+    rounds = 40 if WHOLE else 12
     oracle = Oracle(groups=(0, 1), inner=FedAvg(rounds=rounds, local=STEP))
     run = fit(oracle, data, flow(mask=mask), seed=seed, evaluate_every=0)
     found = {part: _right(run, rows) for part, rows in (("train", data.train), ("test", data.test))}
@@ -177,7 +180,7 @@ def one_cluster_round(setting: str, method: str, seed: int) -> dict[str, Any]:
     data = data_of(setting, seed, side=14)
     k = clusters_of(setting)
     start = fit(KFed(k=k), data, seed=seed, evaluate_every=0).metrics["purity"]
-    algorithm = _with_k(REALNVP, k, init="kfed", rounds=1, exchanges=40 if GPU else 10)
+    algorithm = _with_k(REALNVP, k, init="kfed", rounds=1, exchanges=40 if WHOLE else 10)
     run = fit(algorithm, data, flow(), seed=seed, evaluate_every=1)
     rows = [row for row in run.history if "metrics" in row and row["stage"].startswith("rounds")]
     return {"start": start, "purity": [row["metrics"]["purity"] for row in rows]}

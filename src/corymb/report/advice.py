@@ -20,13 +20,14 @@ from corymb.runs.advising.verdict import PAYS, SURE
 from corymb.runs.advising.words import p_words
 from corymb.runs.history import readable
 from corymb.runs.progress import readable_bytes
+from corymb.settings import expanded
 
 VERDICTS = {"alone": "Train alone", "one-model": "One model", "clusters": "Clusters"}
 
 
 def write_advice(advice: Advice, folder: str | Path) -> Path:
     """Write `advice.html` and `advice.json` into a folder; returns the page."""
-    place = Path(folder).expanduser() / "advice.html"
+    place = expanded(folder) / "advice.html"
     put(place, as_page(advice))
     put(place.with_suffix(".json"), json.dumps(advice.to_dict(), indent=1, allow_nan=False).encode())
     return place

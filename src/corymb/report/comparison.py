@@ -13,7 +13,7 @@ from corymb.runs.compare import Comparison, Confusion, Delta
 from corymb.runs.history import readable
 from corymb.runs.progress import readable_bytes
 
-DIFFERENT = "The runs have different clients: their clusters cannot be compared."
+DIFFERENT = "The runs have different clients, or clusters of examples: their clusters cannot be compared."
 
 
 def as_page(found: Comparison) -> bytes:

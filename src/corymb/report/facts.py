@@ -34,6 +34,11 @@ class Moment(NamedTuple):
     labels: LabelArray
 
 
+def of_examples(run: Run) -> bool:
+    """Whether every example has a cluster of its own, and clients have none."""
+    return run.served == "points"
+
+
 def restart_of(row: Round) -> str:
     """The restart that a round belongs to, `restart-2`, or that it scored, `scored-2`; empty for any other round."""
     stages = str(row["stage"]).split("/")
@@ -48,7 +53,7 @@ def kept_rounds(run: Run) -> list[Round]:
 
 def moments(run: Run) -> list[Moment]:
     """Labels after each kept round; empty where the run did not keep who moved."""
-    if not run.history or any("moves" not in row for row in run.history):
+    if of_examples(run) or not run.history or any("moves" not in row for row in run.history):
         return []
     kept = {row["clock"] for row in kept_rounds(run)}
     labels, found = np.full(len(run.names), -1, dtype=np.int64), list[Moment]()
@@ -76,6 +81,12 @@ def quiet_rounds(run: Run) -> int:
             return quiet
         quiet += 1
     return quiet
+
+
+def moved_examples(run: Run) -> list[tuple[int, float]]:
+    """The share of examples that changed their cluster, by round, where the algorithm noted it."""
+    notes = [row.get("notes") or {} for row in kept_rounds(run)]
+    return [(t, float(note["moved"])) for t, note in enumerate(notes, 1) if "moved" in note]
 
 
 def notes_of(run: Run) -> dict[str, Any]:
@@ -128,8 +139,8 @@ def clients(run: Run) -> list[dict[str, Any]]:
     losses, shares, scores = final_losses(run), shares_of(run), _test_scores(run)
     margin = None if losses is None else margins(losses)
     rows: list[dict[str, Any]] = []
-    for place, (name, label) in enumerate(run.labels.items()):
-        row: dict[str, Any] = {"client": name, "cluster": label}
+    for place, name in enumerate(run.names):
+        row: dict[str, Any] = {"client": name, **({"cluster": run.labels[name]} if run.labels else {})}
         row |= {name: float(values[place]) for name, values in scores.items()}
         if margin is not None and losses is not None:
             row["margin"] = float(margin[place])

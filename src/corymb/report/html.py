@@ -26,7 +26,7 @@ from corymb.report.text import as_csv, as_markdown
 from corymb.report.words import title_of, verdict, warnings_of
 from corymb.runs.history import counted, plain
 from corymb.runs.progress import readable_bytes
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, expanded, require
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -50,7 +50,7 @@ def write_report(runs: Run | Sequence[Run], path: str | Path | None = None, form
     several = list(runs) if isinstance(runs, Sequence) else [runs]
     require(bool(several), "A report needs at least one run.")
     kind = format or _format_of(path)
-    place = Path(path).expanduser() if path is not None else (several[0].folder or Path()) / f"report.{kind}"
+    place = expanded(path) if path is not None else (several[0].folder or Path()) / f"report.{kind}"
     put(place, WRITERS[kind](several))
     return place
 
@@ -135,7 +135,9 @@ def key_numbers(run: Run) -> list[KeyNumber]:
     score = score_of(run)
     shown = [
         KeyNumber(*counted(len(run.names), "client").split()),
+        *([KeyNumber(f"{sum(run.points):,}", "examples")] if run.points else []),
         KeyNumber(*counted(run.clusters, "cluster").split()),
+        *([KeyNumber(f"{run.metrics['purity']:.1%}", "purity")] if run.points and "purity" in run.metrics else []),
     ]
     if score is not None:
         shown.append(KeyNumber(score.text(run.metrics[f"test_{score.name}"]), f"test {score.words}"))

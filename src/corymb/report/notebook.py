@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Dot
-from corymb.report.facts import kept_rounds
+from corymb.report.facts import kept_rounds, of_examples
 from corymb.report.figures.drawing import colour
 from corymb.report.words import cluster_rows, title_of, verdict, warnings_of
 
@@ -47,7 +47,7 @@ def _cell(value: str | Dot) -> str:
 def _churn(run: Run) -> str:
     """A small chart of the share of clients that changed cluster, round by round."""
     churn = [row["churn"] for row in kept_rounds(run)][1:]
-    if len(churn) < 2 or run.clusters < 2:
+    if len(churn) < 2 or run.clusters < 2 or of_examples(run):
         return ""
     points = " ".join(
         f"{120 * place / (len(churn) - 1):.1f},{22 - 20 * share:.1f}" for place, share in enumerate(churn)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corymb.report.facts import final_losses, kept_rounds, moments, positions
+from corymb.report.drawn import drawn_examples, in_plane, mosaic
+from corymb.report.facts import final_losses, kept_rounds, moments, moved_examples, of_examples, positions
 from corymb.report.figures.drawing import NO_CLUSTER, TIMES, cluster_name, colour, thinned
 from corymb.report.figures.river import BAR, river
 from corymb.report.scores import score_of, trivial_of
 from corymb.report.words import title_of, titles_of, verdict
+from corymb.runs.history import noted_loss
 from corymb.settings import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,12 +25,13 @@ MARKERS = ("o", "D", "s", "^", "X", "*", "p", "P", "h", "v")
 
 
 def as_png(runs: Sequence[Run]) -> bytes:
-    """Six panels: sizes, movement, map, losses, churn and quality."""
+    """Six panels: sizes, movement, map, losses, churn and quality; others where examples have clusters."""
     plain_text = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
     pyplot, run = _pyplot(), runs[0]
     with pyplot.rc_context(plain_text):
         figure, panels = pyplot.subplots(2, 3, figsize=(13, 7.6), layout="constrained")
-        draw = (_sizes, _movement, _map, _losses, _churn)
+        drawn = (_sizes, _drawn_map, _drawn_pictures, _moved, _course)
+        draw = drawn if of_examples(run) else (_sizes, _movement, _map, _losses, _churn)
         for panel, part in zip(panels.flat, draw, strict=False):
             part(panel, run)
         _quality(panels.flat[5], runs)
@@ -61,7 +64,54 @@ def _sizes(panel: Any, run: Run) -> None:
     bars = panel.barh([cluster_name(label) for label in labels], list(run.sizes.values()), color=[*map(colour, labels)])
     panel.bar_label(bars, padding=3)
     panel.invert_yaxis()
-    panel.set_title("Clients in each cluster", loc="left")
+    panel.set_title(f"{'Examples' if of_examples(run) else 'Clients'} in each cluster", loc="left")
+
+
+def _drawn_map(panel: Any, run: Run) -> None:
+    groups = drawn_examples(run, 80)
+    if not groups:
+        return _empty(panel, "Map of clusters", "the run's model is not at hand")
+    for label, points in in_plane(groups, scale=not run.schema.picture).items():
+        marker = MARKERS[label % len(MARKERS)]
+        panel.scatter(*points.T, color=colour(label), marker=marker, s=12, alpha=0.6, label=cluster_name(label))
+    panel.set_xticks([])
+    panel.set_yticks([])
+    panel.legend(frameon=False, fontsize=7)
+    panel.set_title("Examples drawn from each cluster's model", loc="left")
+    return None
+
+
+def _drawn_pictures(panel: Any, run: Run) -> None:
+    groups = drawn_examples(run, 8) if run.schema.picture else {}
+    if not groups:
+        return _empty(panel, "What each cluster looks like", "examples are no pictures")
+    channels, height, width = run.schema.features
+    panel.imshow(mosaic(groups, (channels, height, width)), interpolation="nearest")
+    panel.set_xticks([])
+    panel.set_yticks([(place + 0.5) * (height + 1) for place in range(len(groups))], [*map(cluster_name, groups)])
+    panel.set_title("Pictures drawn from each cluster's model", loc="left")
+    return None
+
+
+def _moved(panel: Any, run: Run) -> None:
+    moved = moved_examples(run)
+    if len(moved) < 2:
+        return _empty(panel, "Examples that changed cluster", "the algorithm does not say")
+    panel.plot(*zip(*moved, strict=True), color=ACCENT, lw=2)
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel("round")
+    panel.set_title("Share of examples that changed cluster", loc="left")
+    return None
+
+
+def _course(panel: Any, run: Run) -> None:
+    losses = [(t, loss) for t, row in enumerate(kept_rounds(run), 1) if (loss := noted_loss(row)) is not None]
+    if len(losses) < 2:
+        return _empty(panel, "Training loss", "the algorithm does not say")
+    panel.plot(*zip(*losses, strict=True), color=ACCENT, lw=2)
+    panel.set_xlabel("round")
+    panel.set_title("Training loss", loc="left")
+    return None
 
 
 def _movement(panel: Any, run: Run) -> None:

@@ -10,7 +10,7 @@ from corymb.report.facts import clients
 from corymb.report.sections import fill
 from corymb.report.words import title_of, verdict, warnings_of
 from corymb.runs.progress import readable_bytes
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, csv_cell
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -64,7 +64,7 @@ def as_csv(runs: Sequence[Run]) -> bytes:
         pandas.DataFrame([{"run": place, "algorithm": run.config["algorithm"], **row} for row in clients(run)])
         for place, run in enumerate(runs)
     ]
-    text: str = pandas.concat(tables, ignore_index=True).to_csv(index=False)
+    text: str = pandas.concat(tables, ignore_index=True).map(csv_cell).to_csv(index=False)
     return text.encode()
 
 

@@ -14,12 +14,14 @@ from corymb.report.facts import (
     final_losses,
     kept_rounds,
     margins,
+    moved_examples,
     notes_of,
+    of_examples,
     quiet_rounds,
     repairs,
 )
 from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
-from corymb.runs.history import CONVERGED, divergence, readable
+from corymb.runs.history import CONVERGED, counted, divergence, readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -76,6 +78,8 @@ def verdict(runs: Sequence[Run]) -> list[str]:
 def _found(run: Run) -> str:
     sizes = [str(size) for label, size in run.sizes.items() if label >= 0]
     name, n = title_of(run), len(run.names)
+    if of_examples(run):
+        return _found_examples(run)
     if not sizes:
         return f"{name} trained {n} clients and put none of them into a cluster."
     if len(sizes) == 1:
@@ -86,7 +90,35 @@ def _found(run: Run) -> str:
     return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
 
 
+def _found_examples(run: Run) -> str:
+    if not run.points:
+        return f"{title_of(run)} gave every example of {counted(len(run.names), 'client')} a cluster."
+    sizes = [f"{size:,}" for size in run.points if size]
+    among = f"{sum(run.points):,} examples of {counted(len(run.names), 'client')}"
+    what = f"{title_of(run)} found {counted(len(sizes), 'cluster')} among {among}"
+    if not 1 < len(sizes) <= 12:
+        return f"{what}."
+    return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
+
+
+def _certainty_of_examples(run: Run) -> str:
+    parts = []
+    if (pure := run.metrics.get("purity")) is not None:
+        parts.append(f"{_share(pure)} examples are of their cluster's most frequent class")
+    if (moved := moved_examples(run)) and len(moved) > 1:
+        last = moved[-1][1]
+        parts.append(f"{_part(last) if last else 'none'} changed its cluster in the last round")
+    text = joined(parts) if parts else UNCERTAIN
+    return text[0].upper() + text[1:] + "."
+
+
+def _part(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.001 else "less than 0.1%"
+
+
 def _certainty(run: Run) -> str:
+    if of_examples(run):
+        return _certainty_of_examples(run)
     parts = []
     if (ari := run.metrics.get("ari")) is not None:
         close = "exactly the known ones" if ari > 0.9999 else f"close to the known ones (ARI {ari:.2f})"
@@ -142,7 +174,9 @@ def warnings_of(run: Run) -> list[str]:
     if repaired := repairs(run):
         when = joined([f"{one.round}" + (f" ({one.moved} moved)" if one.moved else "") for one in repaired])
         found.append(f"Clients that shared a model but needed different ones were regrouped in round {when}.")
-    if unused := run.snapshot.k - run.clusters if run.clusters > 1 else 0:
+    if empty := sum(size == 0 for size in run.points):
+        found.append(f"{counted(empty, 'cluster')} ended without examples: k may be larger than the number of groups.")
+    elif unused := run.snapshot.k - run.clusters if run.clusters > 1 and not of_examples(run) else 0:
         what = "model ended without clients: k may be" if unused == 1 else "models ended without clients: k may be"
         found.append(f"{unused} {what} larger than the number of groups.")
     if alone := sum(label < 0 for label in run.labels.values()) if run.clusters else 0:
@@ -180,7 +214,16 @@ def _share(part: float) -> str:
 
 
 def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
-    """A row for each cluster: how many clients it has, how well they are served, how clear their choice is."""
+    """A row for each cluster: how many clients it has, how well they are served, how clear their choice is.
+
+    Where examples have clusters: how many each has.
+    """
+    if of_examples(run):
+        total = max(sum(run.points), 1)
+        return [
+            {"cluster": Dot(label), "examples": f"{size:,}", "share": f"{size / total:.1%}"}
+            for label, size in run.sizes.items()
+        ]
     losses, scores, score = final_losses(run), scores_of(run), score_of(run)
     labels, rows = run.snapshot.labels.numpy(), []
     for label, size in run.sizes.items():

@@ -147,10 +147,10 @@ def _pairs(a: Side, b: Side) -> list[tuple[Run, Run]]:
 
 
 def confusion(a: Run, b: Run) -> Confusion | None:
-    """Clusters of A against clusters of B; None for runs with different clients."""
+    """Clusters of A against clusters of B; None for runs with different clients, or where examples have clusters."""
     from scipy.optimize import linear_sum_assignment
 
-    if set(a.names) != set(b.names):
+    if set(a.names) != set(b.names) or not a.labels or not b.labels:
         return None
     ours = np.array([a.labels[name] for name in a.names])
     theirs = np.array([b.labels[name] for name in a.names])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from corymb.algorithms.alone import Alone
 from corymb.algorithms.catalogue import CATALOGUE, Entry
+from corymb.algorithms.fedavg import FedAvg
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
@@ -29,6 +30,8 @@ class Defaults(NamedTuple):
     """Of the step size, round by round: with a constant one, clients that differ pull the mean off the optimum."""
     safe: bool = False
     """Whether clients take shorter steps where their own loss is too steep for `lr`."""
+    whiten: bool = False
+    """Whether descent on a linear model is in coordinates in which features are uncorrelated."""
     steps: int | None = None
     """Steps of a round's local work."""
     batch: int | None = None
@@ -36,13 +39,19 @@ class Defaults(NamedTuple):
     """The step size along a mean of gradients, which clients cannot shorten; None: `lr`."""
     keep: str | None = None
     """What clients that train alone keep."""
+    weights: str | None = None
+    """How clients count in a mean of models."""
+    finish: bool = False
+    """Whether FedAvg trains clusters on at the end, where an algorithm has a place for that."""
 
 
 def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
     """The defaults for so many training examples of a schema; `docs/explanation/defaults.md` says how they were found.
 
-    >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1")))
-    Defaults(lr=0.3, rounds=40, decay=1.0, safe=False, steps=None, batch=None, gradient_lr=None, keep=None)
+    >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1"))) == Defaults(
+    ...     lr=0.3, rounds=40
+    ... )
+    True
     """
     if schema.task == "density":
         return Defaults()
@@ -57,14 +66,19 @@ def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
     return Defaults()
 
 
-_TABLE_OF_NUMBERS = Defaults(lr=0.1, rounds=80, decay=0.97, safe=True, steps=5, keep="best")
-_TABLE_OF_CLASSES = _TABLE_OF_NUMBERS._replace(lr=0.3)
-_LARGE_TABLE = _TABLE_OF_NUMBERS._replace(lr=1.0, rounds=60, decay=0.96, steps=50, batch=64)
+_TABLE = Defaults(rounds=80, decay=0.97, safe=True, keep="penalised", weights="examples", finish=True)
+_TABLE_OF_NUMBERS = _TABLE._replace(lr=0.1, steps=5, whiten=True)
+_TABLE_OF_CLASSES = _TABLE._replace(lr=0.3, steps=5)
+_LARGE_TABLE = _TABLE._replace(lr=1.0, rounds=60, decay=0.96, steps=50, batch=64, keep="best")
 """A perceptron wants many steps, and a step on a batch costs little beside one on all examples."""
 _PICTURES = Defaults(lr=0.1, steps=5, batch=16)
 """A round of a convolutional network in seconds, for fifty clients on one core."""
+WHITENED_LR, WHITENED_STEPS = 0.3, 1
+"""With uncorrelated features one step goes a long way, and clients that take several pull the mean off the optimum."""
 ALONE_ROUNDS, ALONE_STEPS = 60, 10
 """Of clients that train alone and keep the best of their models: whoever needs no more has found it early."""
+IN_ITS_OWN_COORDINATES = {"weight_decay", "proximal", "clip_gradient", "mu", "pull"}
+"""Settings that speak of lengths in the model's own coordinates: where one is given, descent stays in those."""
 ONCE = "alone"
 """What settings are called that say how clients train by themselves, once and not round by round."""
 ADAM_LR = 0.01
@@ -85,17 +99,23 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
     Nested settings are completed field by field, so that giving `local.lr` leaves `local.steps` as it was.
     """
     settings = dict(given)
-    if algorithm is Alone and defaults.keep == "best":
+    if algorithm is Alone and defaults.keep is not None:
+        if {"rounds", "local"} & given.keys():  # training is what is asked for
+            defaults = defaults._replace(keep="best")
         steps = None if defaults.steps is None else max(defaults.steps, ALONE_STEPS)
-        defaults = defaults._replace(rounds=ALONE_ROUNDS, steps=steps, decay=1.0)
+        defaults = defaults._replace(rounds=ALONE_ROUNDS, steps=steps, decay=1.0, whiten=False)
     if given.get("averaging") == "gradients" and defaults.gradient_lr is not None:
-        defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0)
+        defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0, whiten=False)
+    if given.keys() & IN_ITS_OWN_COORDINATES:
+        defaults = defaults._replace(whiten=False)
     for field in dataclasses.fields(algorithm):
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:
             settings.setdefault("rounds", defaults.rounds)
-        elif field.name == "keep" and defaults.keep is not None:
-            settings.setdefault("keep", defaults.keep)
+        elif field.name in ("keep", "weights") and getattr(defaults, field.name) is not None:
+            settings.setdefault(field.name, getattr(defaults, field.name))
+        elif field.name == "finish" and field.name not in given and defaults.finish:
+            settings["finish"] = {**to_dict(FedAvg()), **with_defaults(FedAvg, {}, defaults)}
         elif isinstance(value, Mapping) and isinstance(own, Descent):
             once = field.name == ONCE
             settings[field.name] = _descent(own, value, defaults._replace(steps=None) if once else defaults)
@@ -106,13 +126,16 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
 
 def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
     """A step size that is given is obeyed as it is: neither shortened nor decayed."""
-    suited = to_dict(own)
+    suited, steps = to_dict(own), defaults.steps
     if "lr" not in given and given.get("optimiser") == "adam":
         suited["lr"] = ADAM_LR
     elif "lr" not in given and defaults.lr is not None and own.optimiser == "sgd":
         suited |= {"lr": defaults.lr, "decay": defaults.decay, "safe": defaults.safe}
-    if defaults.steps is not None:
-        suited["steps"] = defaults.steps
+        if defaults.whiten and not given.keys() & IN_ITS_OWN_COORDINATES:
+            suited |= {"lr": WHITENED_LR, "whiten": True}
+            steps = None if steps is None else WHITENED_STEPS
+    if steps is not None:
+        suited["steps"] = steps
     if defaults.batch is not None:
         suited["batch"] = defaults.batch
     if "epochs" in given:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
@@ -37,7 +36,7 @@ from corymb.runs.run import Run
 from corymb.runs.serving import labels_points
 from corymb.runs.session import Progress, Session
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import require, to_dict
+from corymb.settings import expanded, require, to_dict
 
 Folder = str | os.PathLike[str]
 Data = Any
@@ -147,7 +146,7 @@ def resume_run(
 
     A run that has ended is otherwise returned as it is. With `keep_going` one that diverged goes on.
     """
-    store = RunStore(Path(folder).expanduser())
+    store = RunStore(expanded(folder))
     config, ended = read_config(store.folder), is_finished(store.folder)
     before, now = rounds_in(config), rounds_in(to_dict(algorithm))
     longer = before is not None and now is not None and now > before

@@ -14,11 +14,13 @@ from corymb.evaluate import clusters_in_use
 
 Round = dict[str, Any]
 """clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, notes,
-seconds; if the round was evaluated, `metrics`, `not_scored`, the names of clients that could not be scored, and
-`evaluated_loss`, the training loss of the others, infinite once a client's is; `diverging` in rounds whose loss has
+seconds; if the round was evaluated, `metrics`, `not_scored`, the names of clients that could not be scored, `points`,
+the training examples of each cluster where examples have clusters, and `evaluated_loss`, the training loss of the
+others, infinite once a client's is; `diverging` in rounds whose loss has
 grown (see `GROWN`), and `warning`, in one round, where that was said. `moves` maps the position of each client whose
 label changed, as text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes`
-come from the algorithm: a repair, say, or the evidence for k or for a threshold."""
+come from the algorithm: a repair, say, or the evidence for k or for a threshold. `loss_unit` is there where losses have
+no zero of their own, as negative log-densities have none: how much of a loss counts as little."""
 
 
 CONVERGED = "converged"
@@ -26,11 +28,13 @@ CONVERGED = "converged"
 ENDED = ("", CONVERGED)
 """What `stopped` is for a run that came to its end."""
 GROWN = 10.0
-"""A loss has grown when it is more than this many times that of the run's, and of its stage's, first round."""
+"""A loss has grown when it is more than this many times that of the run's, and of its stage's, first round.
+
+That is said of the difference, 9 times the first loss, so that it makes sense of negative losses too."""
 IN_A_ROW = 3
 """A run diverges when that is so for this many evaluations, or rounds, running."""
 LEAST = 0.01
-"""A first loss less than this counts as this much: a start at the optimum is no yardstick."""
+"""A first loss less than this (or than the `loss_unit`) counts as this much: a start at the optimum is no yardstick."""
 
 
 class Mark(NamedTuple):
@@ -49,7 +53,7 @@ class Mark(NamedTuple):
         return Mark(labels, ledger.asked, ledger.replied, len(ledger.rejected), ledger.bytes_down, ledger.bytes_up)
 
 
-def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float) -> Round:
+def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float, loss_unit: float | None = None) -> Round:
     """The record of the round between two marks."""
     return {
         "clock": snapshot.clock,
@@ -62,7 +66,25 @@ def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float) -> Rou
         **{name: getattr(after, name) - getattr(before, name) for name in Mark._fields[1:]},
         "notes": {name: value for name, value in snapshot.notes.items() if name != "train_loss"},
         "seconds": round(seconds, 4),
+        **({} if loss_unit is None else {"loss_unit": loss_unit}),
     }
+
+
+_NUMBERS = ("clock", "round", "clusters", "asked", "replied", "rejected", "bytes_down", "bytes_up", "seconds", "churn")
+
+
+def round_problem(row: object) -> str:
+    """Why something read from a file is not the record of a round; empty if it is one."""
+    if not isinstance(row, dict):
+        return f"it is a {type(row).__name__}"
+    odd = [name for name in _NUMBERS if type(row.get(name)) not in (int, float)]
+    odd += ["train_loss"] if not isinstance(row.get("train_loss"), int | float | None) else []
+    odd += ["stage"] if not isinstance(row.get("stage"), str) else []
+    odd += ["metrics"] if not isinstance(row.get("metrics", {}), dict) else []
+    odd += [name for name in ("notes", "moves") if not isinstance(row.get(name), dict)]
+    if not odd and any(not place.isdecimal() or type(label) is not int for place, label in row["moves"].items()):
+        odd = ["moves"]
+    return f"its {odd[0]} is missing or of another type" if odd else ""
 
 
 def _changed(before: Tensor | None, now: Tensor) -> Tensor:
@@ -120,7 +142,10 @@ def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], t
         if (loss := loss_of(row)) is not None:
             last.append((row, loss))
     firsts = [_first_loss(history, row["stage"]) for row, _ in last]
-    grown = [not loss <= GROWN * max(first, LEAST) for first, (_, loss) in zip(firsts, last, strict=True)]
+    grown = [
+        not loss <= first + (GROWN - 1) * max(abs(first), row.get("loss_unit", LEAST))
+        for first, (row, loss) in zip(firsts, last, strict=True)
+    ]
     return Growth(firsts[0], last[0][1]) if len(last) == times and all(grown) else None
 
 
@@ -130,10 +155,10 @@ def _first_loss(history: Sequence[Round], stage: str) -> float:
     A round's note is of the models before its work, and so the better yardstick than its evaluation.
     """
     found = (
-        next((loss for row in rows for loss in (noted_loss(row), evaluated_loss(row)) if loss is not None), 0.0)
+        next((loss for row in rows for loss in (noted_loss(row), evaluated_loss(row)) if loss is not None), None)
         for rows in (history, (row for row in history if row["stage"] == stage))
     )
-    return max(found)
+    return max((loss for loss in found if loss is not None), default=0.0)
 
 
 # ---- losses that no longer fall
@@ -142,7 +167,7 @@ def _first_loss(history: Sequence[Round], stage: str) -> float:
 SETTLED = 10
 """A run has converged when the mean loss of this many rounds is hardly less than that of as many before, ..."""
 LITTLE = 0.002
-"""... that is by less than this part of it, and no client has changed its cluster meanwhile."""
+"""... that is by less than this part of it, and nobody (no client, no example) has changed its cluster meanwhile."""
 
 
 def converged(history: Sequence[Round]) -> bool:
@@ -150,12 +175,13 @@ def converged(history: Sequence[Round]) -> bool:
     rows = history[-2 * SETTLED :]
     losses = [noted_loss(row) for row in rows]
     first, last = rows[:1], rows[-1:]
-    if len(rows) < 2 * SETTLED or first[0]["stage"] != last[0]["stage"] or any(row["churn"] for row in rows[1:]):
+    moving = any(row["churn"] or row.get("notes", {}).get("moved") for row in rows[1:])
+    if len(rows) < 2 * SETTLED or first[0]["stage"] != last[0]["stage"] or moving:
         return False
     if any(loss is None or not math.isfinite(loss) for loss in losses):
         return False
     before, now = math.fsum(losses[:SETTLED]), math.fsum(losses[SETTLED:])  # type: ignore[arg-type]
-    return abs(before - now) <= LITTLE * before
+    return abs(before - now) <= LITTLE * abs(before)
 
 
 def divergence(history: Sequence[Round], config: Mapping[str, Any], times: int = 1) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +18,16 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
+from corymb.engines.host import one_line
+from corymb.engines.room import walls
 from corymb.keys import root
 from corymb.models import ModelLike, Network, cnn, mlp
+from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
 from corymb.models.mlp import Perceptron
 from corymb.models.network import Dropout
 from corymb.objectives import Classification, Density, LinearRegression, Regression
+from corymb.objectives.adversarial import ClusterGame
 from corymb.objectives.partial import completed
 from corymb.settings import InvalidInput, did_you_mean, first_line, require
 from corymb.trees import Params
@@ -111,6 +116,20 @@ def _realnvp(schema: DataSchema) -> Objective:
     return Density(RealNVP(d, mask="halves"))
 
 
+def _clustergan(schema: DataSchema) -> Objective:
+    return ClusterGame(Dense(schema.size, hidden=128 if schema.size <= 100 else 512, bounded=schema.picture))
+
+
+def _clustergan_cnn(schema: DataSchema) -> Objective:
+    channels, height, width = schema.features if schema.picture else (0, 0, 1)
+    require(
+        height == width and height % 4 == 0,
+        f"Model 'clustergan-cnn' wants square pictures with a side of 4, 8, 12, ...: the examples have shape "
+        f"{list(schema.features)}.",
+    )
+    return ClusterGame(Convolutional(channels, height))
+
+
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
         "linear": Named("one linear layer with a bias, near 0 at first", _linear),
@@ -125,6 +144,10 @@ MODELS: Mapping[str, Named] = MappingProxyType(
         "shift": Named("a density: a centre with variance 1 in every direction", _flow(Shift)),
         "planar": Named("a density: a planar flow of 8 layers", _flow(Planar)),
         "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square pictures", _realnvp),
+        "clustergan": Named(
+            "generator, critic and encoder with two hidden layers: 128 wide for up to 100 inputs, else 512", _clustergan
+        ),
+        "clustergan-cnn": Named("the same with its authors' convolutions, for pictures", _clustergan_cnn),
     }
 )
 
@@ -172,7 +195,13 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
             f"The model is a {type(found).__name__}: wanted a torch.nn.Module, a function that makes one, or an "
             "objective with init, losses and scores."
         )
-    network = Network(found, dropout=dropout)
+    try:
+        with walls():
+            network = Network(found, dropout=dropout)
+    except InvalidInput:
+        raise
+    except Exception as error:  # a function of the user's own that does not make a model
+        raise InvalidInput(f"The model {name!r} cannot be made: {one_line(error)}.") from error
     if schema.task == "regression":
         return Learner(Regression(network), name)
     return Learner(Classification(network, len(schema.classes)), name)
@@ -191,14 +220,18 @@ def imported(place: str, what: str = "the model") -> Any:
     """What `package.module:name` refers to; modules in the working folder are found too."""
     module_name, _, name = place.partition(":")
     with _working_folder_importable():
+        require(
+            re.fullmatch(r"\w+(\.\w+)*:\w+", place) is not None, f"{place!r} is not of the form package.module:name."
+        )
         try:
-            module = importlib.import_module(module_name)
+            with walls():
+                module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is None or not module_name.startswith(error.name):
-                raise  # the module exists, but something that it imports does not
+                raise InvalidInput(f"The module {module_name!r} cannot be imported: {first_line(error)}.") from error
             raise InvalidInput(f"There is no module {module_name!r} to take {what} {place!r} from.") from None
-        except ValueError:
-            raise InvalidInput(f"{place!r} is not of the form package.module:name.") from None
+        except Exception as error:  # whatever is wrong with somebody's module, it cannot be used
+            raise InvalidInput(f"The module {module_name!r} cannot be imported: {one_line(error)}.") from error
     if not hasattr(module, name):
         public = [other for other in vars(module) if not other.startswith("_")]
         raise InvalidInput(f"Module {module_name!r} has no {name!r}. {did_you_mean(name, public)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from corymb.core.objective import Objective
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
+from corymb.faults import inject, read_faults
+from corymb.local import Descent
 from corymb.objectives.partial import PartialObjective
 from corymb.runs.defaults import name_of
 from corymb.runs.folder.environment import versions
@@ -109,6 +111,10 @@ class Plan:
     def __post_init__(self) -> None:
         limit = self.max_seconds
         require(limit is None or limit >= 0, f"max_seconds must not be negative, got {limit}.")
+        least, clients = self.settings.min_replies, len(self.engine.names)
+        require(
+            least <= clients, f"min_replies={least} is more than the {clients} clients there are: no round could count."
+        )
 
     def left(self) -> None:
         """The run has ended: a connection that was made for it ends too."""
@@ -122,11 +128,13 @@ class Plan:
         """
         if self.living is not None:
             return self.engine
-        return self.engine.open(placed(objective, self.placement), journal, session)
+        opened = self.engine.open(placed(objective, self.placement), journal, session)
+        faults = self.settings.faults
+        return opened if faults is None else inject(opened, read_faults(faults), self.settings.seed)
 
     def federate(self, engine: Engine) -> Federation:
         """The clients behind an engine."""
-        fed = Federation(engine, min_replies=self.settings.min_replies)
+        fed = Federation(engine, min_replies=self.settings.min_replies, guard=self.settings.guard)
         if self.living is not None:
             fed.rewind(self.living)  # a federation that knows of no clock would have its clients forget everything
         return fed
@@ -162,7 +170,10 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
 def rounds_in(settings: Mapping[str, Any]) -> int | None:
     """How many rounds the last stage of an algorithm has, by its settings or a run's config; None if it has no such."""
     if "rounds" in settings:
-        return int(settings["rounds"])
+        rounds = settings["rounds"]
+        whole = isinstance(rounds, int) and not isinstance(rounds, bool)
+        require(whole, f"rounds is {rounds!r}: wanted a whole number.")
+        return int(rounds)
     return next((rounds_in(settings[name]) for name in LAST_STAGES if isinstance(settings.get(name), Mapping)), None)
 
 
@@ -205,6 +216,13 @@ def with_fewer(algorithm: Any, rounds: int) -> Any:
         return replace(algorithm, rounds=rounds)
     name = next(name for name in LAST_STAGES if name in names)
     return replace(algorithm, **{name: with_fewer(getattr(algorithm, name), rounds)})
+
+
+def whitens(algorithm: Any) -> bool:
+    """Whether some descent of an algorithm wants uncorrelated features."""
+    if isinstance(algorithm, Descent):
+        return algorithm.whiten
+    return is_dataclass(algorithm) and any(whitens(getattr(algorithm, field.name)) for field in fields(algorithm))
 
 
 def placed(objective: Objective, placement: Placement) -> Objective:

@@ -57,10 +57,18 @@ class RoundLine:
         stage = f"  {row['stage']}" if row["stage"] else ""
         stage += "  collapsed: regrouped" if "collapse" in row["notes"] else ""
         stage += "  diverging" if row.get("diverging") else ""
-        return (
-            f"replied {row['replied']}/{row['asked']} rejected {row['rejected']}  clusters {row['clusters']}  "
-            f"churn {row['churn']:.1%}{loss}  {readable_bytes(self.bytes)}{stage}"
-        )
+        replied = f"replied {row['replied']}/{row['asked']} rejected {row['rejected']}"
+        return f"{replied}  {_clusters(row)}{loss}  {readable_bytes(self.bytes)}{stage}"
+
+
+def _clusters(row: Round) -> str:
+    """How many clusters there are, and how many clients, or examples, changed theirs."""
+    notes = row["notes"]
+    points = row.get("points") or notes.get("points")
+    if points is None:
+        return f"clusters {row['clusters']}  churn {row['churn']:.1%}"
+    moved = f"  examples moved {notes['moved']:.1%}" if "moved" in notes else ""
+    return f"clusters {sum(size > 0 for size in points)}{moved}"
 
 
 def _live_line(stream: TextIO) -> Any:

@@ -22,10 +22,10 @@ from corymb.data.features import Array
 from corymb.data.schema import DataSchema
 from corymb.evaluate import ByClient, clusters_in_use
 from corymb.keys import fold, root
-from corymb.objectives.density import Density
+from corymb.objectives.linear_form import linear_form
 from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
-from corymb.objectives.regression import linear_form
+from corymb.objectives.points import PointModel
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
@@ -36,6 +36,7 @@ from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
 
+OF_EXAMPLES = "Examples of this run have clusters, clients have none"
 Labelled = tuple[ArrayLike, ArrayLike]
 """Examples of a client and their labels."""
 
@@ -71,6 +72,8 @@ class Run:
     """n: the test score of each client's model; NaN for a client without test examples."""
     by_client: dict[str, ByClient] = field(default_factory=dict)
     """Every metric at every client, by the metric's name: see docs/metrics.md."""
+    points: tuple[int, ...] = ()
+    """How many training examples each cluster has, where every example has a cluster of its own."""
     not_scored: tuple[str, ...] = ()
     """Clients that could not be scored in the last round: with one, means over clients are infinite."""
     calibration: Calibration | None = None
@@ -94,12 +97,16 @@ class Run:
 
     @property
     def clusters(self) -> int:
-        """How many clusters have clients."""
+        """How many clusters have clients; examples, where every example has a cluster of its own."""
+        if self.served == "points":
+            return sum(size > 0 for size in self.points)
         return clusters_in_use(self.snapshot.labels)
 
     @property
     def sizes(self) -> dict[int, int]:
-        """How many clients each cluster has."""
+        """How many clients each cluster has; training examples, where every example has a cluster of its own."""
+        if self.served == "points":
+            return dict(enumerate(self.points))
         return dict(sorted(Counter(self.snapshot.labels.tolist()).items()))
 
     @property
@@ -209,6 +216,7 @@ class Run:
             self.served != "own",
             "Clients of this run have models of their own: there is no cluster to assign a new one to.",
         )
+        require(self.served != "points", f"{OF_EXAMPLES}: assign_points(x) gives each one's (corymb predict RUN FILE).")
         features, labels = self._examples(x), targets_of(y, self.schema)
         require(
             len(features) == len(labels) > 0, f"Give a label for each example: got {len(features)} and {len(labels)}."
@@ -238,31 +246,36 @@ class Run:
         return corymb.refresh(self, data, rounds=rounds, **options)
 
     def assign_points(self, x: ArrayLike) -> Array:
-        """The cluster of each example by itself: that of the model under which its loss is least.
+        """The cluster of each example by itself: that of the likeliest density, or by ClusterGAN's encoder.
 
-        For runs that learned densities, whose models need no labels; features are in the units of the run's data.
+        For runs that gave every example a cluster, whose models need no labels; features are in the units of the run's
+        data.
         """
-        self._density("assign_points")
-        objective, features = self._objective(), self._examples(x)
+        model, objective = self._model_of_points("assign_points"), self._objective()
+        features = self._examples(x)
         with torch.no_grad():
-            each = [objective.predict(take(self.models, j), features) for j in range(self.snapshot.k)]
-        labels: Array = torch.stack(each).argmax(0).numpy()
+            seen = objective.seen(features) if isinstance(objective, Standardised) else features
+            labels: Array = model.label_points(self.models, seen).numpy()
         return labels
 
     def sample(self, cluster: int, n: int, seed: int = 0) -> Array:
-        """n new examples from a cluster's density, in the units and the shape of the run's data."""
+        """n new examples from a cluster's model, in the units and the shape of the run's data."""
         require(n >= 1, f"n must be at least 1, got {n}.")
-        drawn = self._density("sample").sample(self.model(cluster), fold(root(seed), "sample", cluster), n)
+        require(0 <= cluster < len(self.points), f"There is no cluster {cluster}: the run has {len(self.points)}.")
+        model = self._model_of_points("sample")
+        with torch.no_grad():
+            drawn = model.sample_cluster(self.models, cluster, fold(root(seed), "sample", cluster), n)
         drawn = drawn.reshape(n, *self.schema.features)
         sampled: Array = (drawn if self.standard is None else drawn * self.standard.scale + self.standard.mean).numpy()
         return sampled
 
-    def _density(self, wish: str) -> Density:
+    def _model_of_points(self, wish: str) -> PointModel:
         self._objective()  # says what is missing
-        if not isinstance(self.objective, Density):
-            wanted = f"{wish} is for runs that learned densities (uifca, kfed)"
+        model: object = self.objective
+        if not isinstance(model, PointModel):
+            wanted = f"{wish} is for runs that gave every example a cluster (uifca, kfed, clustergan)"
             raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
-        return self.objective
+        return model
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -278,6 +291,7 @@ class Run:
             "metrics": self.metrics,
             "not_scored": list(self.not_scored),
             "clusters": self.clusters,
+            **({"points": list(self.points)} if self.points else {}),
             "ledger": ledger,
             "rejected": self.rejected,
             "seconds": round(self.seconds, 3),
@@ -326,7 +340,9 @@ class Run:
         ]
         lines = [
             f"Run of {self.config['algorithm']} on {self.config['data']} with {self.config['model']}, seed {self.seed}",
-            f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
+            f"  clients   {len(self.names)}, examples in {counted(self.clusters, 'cluster')} of {sizes}"
+            if self.points
+            else f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
             f"  ledger    {self.ledger.rounds} rounds, {self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
@@ -350,6 +366,7 @@ class Run:
         self, x: ArrayLike, client: str | int | None, cluster: int | None, new: Labelled | None
     ) -> torch.Tensor:
         """What the model chosen says of each example: a target, or a logit for each class."""
+        require(self.served != "points", f"{OF_EXAMPLES}, and nothing is predicted: assign_points(x) gives each one's.")
         told = sum(choice is not None for choice in (client, cluster, new))
         require(told == 1, "Say whose model predicts: give one of client=, cluster= and new=(x, y).")
         if client is not None:

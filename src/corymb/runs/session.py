@@ -21,6 +21,7 @@ from corymb.evaluate import Evaluation, score, trivial_prediction
 from corymb.objectives import LinearRegression, Regression
 from corymb.objectives.class_weight import weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
+from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
@@ -44,7 +45,7 @@ from corymb.runs.history import (
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
-from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
+from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
@@ -103,6 +104,8 @@ class Session:
         for line in (told := describe_excluded(excluded, self.schema.size, self.schema.feature_names)):
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
+        if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):
+            standard = standard._replace(root=whitening_root(fed, standard.mean, standard.scale, standard.limit))
         return standard, fed.ledger
 
     def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:
@@ -197,7 +200,7 @@ class Session:
         last = time.perf_counter()
         for snapshot in drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
-            row = record(snapshot, before, after, now - last)
+            row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
             self.history.append(row)
             self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
@@ -229,6 +232,7 @@ class Session:
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
         found = self._evaluate(at)
         row["metrics"], row["not_scored"] = found.metrics, found.not_scored
+        row |= {} if found.points is None else {"points": found.points}
         before = [set(other["not_scored"]) for other in self.history if other is not row and "not_scored" in other]
         # One that never could be scored is a bad client; one that could be once has a model that explodes.
         lost = any(name not in others for name in found.exploded for others in before)
@@ -324,6 +328,7 @@ class Session:
             losses=fits.losses,
             scores=found.scores,
             by_client=found.by_client,
+            points=tuple(found.points or ()),
             not_scored=tuple(found.not_scored),
             calibration=fits.calibration,
             environment=self.environment,

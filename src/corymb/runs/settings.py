@@ -8,6 +8,7 @@ The text below a field is its help.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -18,6 +19,7 @@ from corymb.data.labels import Task
 from corymb.data.prepare.columns import Missing
 from corymb.data.prepare.road import Scale
 from corymb.engines.vectorised.kernels import KernelName
+from corymb.faults import read_faults
 from corymb.models.network import Dropout
 from corymb.objectives.class_weight import as_text
 from corymb.settings import did_you_mean, require
@@ -53,6 +55,10 @@ class RunSettings:
     """Rounds between checkpoints, from which the run can be resumed."""
     min_replies: int = 1
     """A round with fewer usable replies does not count."""
+    guard: bool = True
+    """Refuse and name clients whose updates are far longer than the others'."""
+    faults: str | None = None
+    """Faults on purpose, such as `nan:0.1,dropout:0.3`: kinds and shares of clients (`corymb list faults`)."""
     dropout: Dropout = "on"
     """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     class_weight: str | None = None
@@ -84,11 +90,12 @@ class RunSettings:
         for name, choices in _choices(RunSettings).items():
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
-        kind = self.device.partition(":")[0]
-        known = kind in ("auto", "cpu", "cuda", "mps")
+        known = re.fullmatch(r"(auto|cpu|cuda|mps)|(cuda|cpu|mps):[0-9]{1,3}", self.device) is not None
         require(known, f"There is no device {self.device!r}: wanted 'auto', 'cpu', 'cuda' or 'mps'.")
         positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
         require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
+        if self.faults is not None:
+            read_faults(self.faults)
         require(self.threads is None or self.threads >= 1, f"threads must be at least 1, got {self.threads}.")
         require(self.evaluate_every >= 0, f"evaluate_every must not be negative, got {self.evaluate_every}.")
         for name in ("patience", "client_seconds"):
@@ -137,6 +144,8 @@ class DataOptions:
     """Missing cells: refuse them, take the column's mean or median, or drop the row; if not given, refuse."""
     scale: Scale | None = None
     """Features: standardise them, take them for pixels, or neither; if not given, by shape: tables or pictures."""
+    read_limit: int | None = None
+    """Bytes that one file may take in memory when it is read; if not given, half of the machine's."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:

@@ -15,7 +15,7 @@ standard deviations, so that what is out of all proportion cannot rule the train
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,13 +24,13 @@ from torch import Tensor
 from corymb.core.client import Client, Share, on_client
 from corymb.core.engine import each
 from corymb.core.federation import Federation
-from corymb.core.objective import Draws, Examples, Objective
+from corymb.core.objective import Coordinates, Draws, Examples, Objective
 from corymb.core.sums import Sums
 from corymb.keys import Key
 from corymb.local.reference import training_losses
+from corymb.objectives.linear_form import LinearForm, linear_form, logit_form
 from corymb.objectives.measures import measures_of
 from corymb.objectives.module import limited
-from corymb.objectives.regression import LinearForm, linear_form
 from corymb.trees import Params, map_tensors
 
 TIMES = 3.0
@@ -40,6 +40,7 @@ BEYOND = 3.0
 REPEATS = 4
 """How often moments are asked for again without those that supplied most of a variance."""
 UNLIMITED = torch.tensor(torch.inf)
+AS_THEY_ARE = torch.empty(0)
 
 
 class Standard(NamedTuple):
@@ -53,6 +54,8 @@ class Standard(NamedTuple):
     """Standard deviations beyond which features grow as a logarithm; infinite: nowhere."""
     target_limit: Tensor = UNLIMITED
     """The same for targets, in training only: scores are of the targets as they are."""
+    root: Tensor = AS_THEY_ARE
+    """What makes standardised features uncorrelated, d d, for descent that asks for it; empty: nothing does."""
 
 
 class Moments(NamedTuple):
@@ -236,12 +239,59 @@ class Standardised:
             bool(limit.isfinite().any()) for limit in (standard.limit, standard.target_limit)
         )
         self.measures = measures_of(inner)
+        self.whitened = None if not len(standard.root) else self._whitened(standard.root)
 
     @property
     def linear(self) -> LinearForm | None:
         """The inner objective's, for standardised examples."""
-        form = linear_form(self.inner)
+        return self._after(linear_form(self.inner))
+
+    @property
+    def logits(self) -> LinearForm | None:
+        """The inner objective's, for standardised examples."""
+        return self._after(logit_form(self.inner))
+
+    def _after(self, form: LinearForm | None) -> LinearForm | None:
         return None if form is None else form.after(self._features, self._learned_targets)
+
+    @property
+    def loss_unit(self) -> float | None:
+        """The inner objective's, where its losses have no zero of their own."""
+        return getattr(self.inner, "loss_unit", None)
+
+    @property
+    def flow(self) -> object | None:
+        """The inner objective's flow, if it is a density."""
+        return getattr(self.inner, "flow", None)
+
+    @property
+    def space(self) -> Callable[[Params, Tensor], Tensor] | None:
+        """The coordinates that the inner objective compares standardised examples in, if it says which."""
+        own = getattr(self.inner, "space", None)
+        return None if own is None else lambda params, x: own(params, self.seen(x))
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Examples as the inner objective sees them."""
+        return self._features(x)
+
+    def _whitened(self, root: Tensor) -> Coordinates | None:
+        """Descent on uncorrelated features; the inner objective sees them as they are, standardised once a descent."""
+        form, d = linear_form(self.inner) or logit_form(self.inner), len(root)
+        assert form is not None  # `can_whiten` asked
+        back = torch.linalg.inv(root.double()).to(root)
+
+        def examples(on: Examples) -> Examples:
+            learned = self._learned(on)
+            return learned._replace(x=learned.x @ root)
+
+        def turned(params: Params, matrix: Tensor) -> Params:
+            theta = form.coefficients(params)
+            found = form.parameters(torch.cat([theta[..., :d] @ matrix, theta[..., d:]], -1))
+            return {name: found[name] for name in params}
+
+        return Coordinates(
+            self.inner, examples, lambda params: turned(params, back), lambda params: turned(params, root)
+        )
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
         """The same objective elsewhere, or in another precision."""

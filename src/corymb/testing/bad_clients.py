@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -51,8 +52,11 @@ def _engine(engine: AnyEngine, who: tuple[int, ...]) -> Engine:
 
 
 def bad_federation(engine: AnyEngine, who: Sequence[int], *, min_replies: int = 1) -> Federation:
-    """Seven clients of whom some are bad, with nothing in their memory."""
-    fed = Federation(_engine(engine, tuple(who)), min_replies=min_replies)
+    """Seven clients of whom some are bad, with nothing in their memory.
+
+    Without the guard: what marks a bad client makes its honest replies far too long.
+    """
+    fed = Federation(_engine(engine, tuple(who)), min_replies=min_replies, guard=False)
     fed.rewind(0)
     return fed
 
@@ -136,9 +140,52 @@ ODD = {
     "raises": "raised ZeroDivisionError: division by zero",
     "raises nothing said": "raised KeyError",
     "slot of another form": "reply is",
+    "exits": "raised WouldEndProcess: SystemExit: 0",
+    "interrupts": "raised WouldEndProcess: KeyboardInterrupt",
+    "raises what cannot be said": "raised Unspeakable",
+    "sparse": "reply holds a sparse tensor",
+    "without values": "reply holds a meta tensor",
+    "complex": "reply holds numbers of type complex64",
+    "quantised": "reply holds numbers of type qint8",
+    "tiny floats": "reply holds numbers of type float8_e5m2",
+    "a tensor of its own kind": "reply holds a Marked",
+    "sparse slot": "memory slot 'kept' holds a sparse tensor",
 }
 """Faults that only a client by itself can have, and why they are refused."""
 ODD_ROWS = ("shape", "scalar", "dtype", "structure", "nothing")
+
+
+class Unspeakable(Exception):
+    """An error that fails when it is asked what it says."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not to be said")
+
+
+class Marked(Tensor):
+    """A tensor of somebody's own class."""
+
+
+def _quantised(value: Tensor) -> Tensor:
+    with warnings.catch_warnings(action="ignore"):  # torch means to do without them
+        return torch.quantize_per_tensor(value.float(), 0.1, 0, torch.qint8)
+
+
+RAISES: dict[str, Callable[[], BaseException]] = {
+    "raises": lambda: ZeroDivisionError("division by zero"),
+    "raises nothing said": KeyError,
+    "exits": lambda: SystemExit(0),
+    "interrupts": KeyboardInterrupt,
+    "raises what cannot be said": Unspeakable,
+}
+OF_ODD_KIND: dict[str, Callable[[Tensor], Tensor]] = {
+    "sparse": Tensor.to_sparse,
+    "without values": lambda value: value.to("meta"),
+    "complex": lambda value: value.to(torch.complex64),
+    "quantised": _quantised,
+    "tiny floats": lambda value: value.to(torch.float8_e5m2),
+    "a tensor of its own kind": lambda value: value.as_subclass(Marked),
+}
 
 
 @on_client
@@ -150,10 +197,13 @@ def train_oddly(client: Client, models: Params, *, fault: str) -> Tree:
         client.memory.set("kept", torch.ones(2))
         return Share(model, weight, label, ())
     client.memory.set("kept", torch.ones(3) if fault == "slot of another form" else torch.ones(2))
-    if fault == "raises":
-        return 1 / 0
-    if fault == "raises nothing said":
-        raise KeyError
+    if fault in RAISES:
+        raise RAISES[fault]()
+    if fault in OF_ODD_KIND:
+        return Share({"weight": OF_ODD_KIND[fault](model["weight"])}, weight, label, ())
+    if fault == "sparse slot":
+        client.memory.set("kept", torch.ones(2).to_sparse())
+        return Share(model, weight, label, ())
     wrong: dict[str, Tree] = {
         "shape": Share({"weight": model["weight"][:1]}, weight, label, ()),
         "dtype": Share({"weight": model["weight"].float()}, weight, label, ()),
@@ -200,3 +250,20 @@ def raises_late(client: Client, models: Params) -> Tensor:
     """An error of torch's."""
     fit = losses(client, models)
     return fit @ torch.zeros(5, dtype=fit.dtype)
+
+
+# ---- what a client function must not change
+
+
+@on_client
+def train_and_meddle(client: Client, models: Params, label: Tensor, *, meddle: bool) -> dict[str, Tree]:
+    """A model after training; with `meddle`, after which the function spoils all that it was handed."""
+    fit, model = losses(client, models), descend(client, take(models, label), LINE)
+    size = client.train.x.sum() + client.test.x.sum()
+    if meddle:
+        for tensor in (models["weight"], label, client.train.x, client.train.y, client.test.x):
+            tensor.zero_()
+        torch.set_default_dtype(torch.float16)
+        torch.set_grad_enabled(not torch.is_grad_enabled())
+        torch.use_deterministic_algorithms(True)
+    return {"fit": fit, "model": model, "size": size}

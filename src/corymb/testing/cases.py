@@ -14,6 +14,7 @@ from corymb.algorithms import (
     SRFCA,
     UIFCA,
     Alone,
+    ClusterGAN,
     FedAvg,
     FedProx,
     FedSoft,
@@ -35,8 +36,10 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.local import Descent
 from corymb.models import Network, mlp
+from corymb.models.adversarial import Dense
 from corymb.models.flows import Affine, Flow, Projected, Shift
 from corymb.objectives import Classification, Density, LinearRegression
+from corymb.objectives.adversarial import ClusterGame
 from corymb.testing.engines import DOUBLE, AnyEngine, engine_maker
 from corymb.testing.keeper import Keeper
 from corymb.testing.small_data import SmallData, classification, regression
@@ -47,9 +50,9 @@ LINE = Descent(lr=0.05, steps=2)
 BATCHES = Descent(lr=0.1, epochs=1, batch=4)
 
 
-Learns = Literal["line", "classes", "points", "projections", "centres"]
+Learns = Literal["line", "classes", "points", "projections", "centres", "game"]
 """Linear regression, classification with a small network, or densities: affine flows, those of two principal
-components, or centres alone."""
+components, or centres alone; or ClusterGAN's game."""
 FLOWS: dict[Learns, Flow] = {"points": Affine(4), "projections": Projected(Affine(2), 4), "centres": Shift(4)}
 
 
@@ -69,6 +72,8 @@ class Case(NamedTuple):
             return LinearRegression(3, dtype=torch.float64)
         if self.learns in FLOWS:
             return Density(FLOWS[self.learns], dtype=torch.float64)
+        if self.learns == "game":
+            return ClusterGame(Dense(4, hidden=5), critic_steps=1, dtype=torch.float64)
         return Classification(Network(mlp(4, [5], 3), dtype=torch.float64), 3)
 
     def data(self) -> SmallData:
@@ -191,6 +196,7 @@ CASES = {
         publishes=True,
     ),
     "k-FED": Case(KFed(k=2), "centres", remembers=True, publishes=True),
+    "ClusterGAN": Case(ClusterGAN(k=2, rounds=2, local=ADAM), "game"),
     "keeper": Case(Keeper(), remembers=True),
     "keeper of networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
 }

@@ -44,6 +44,7 @@ CALLS: tuple[Callable[[AnyEngine], None], ...] = (
     engines.check_further_client,
     engines.check_no_examples,
     faults.check_bytes_of_good_replies,
+    faults.check_meddling,
     faults.check_too_few_good_replies,
     faults.check_nobody_is_asked_twice,
     faults.check_common_error_ends_a_run,

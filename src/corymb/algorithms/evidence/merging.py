@@ -28,7 +28,7 @@ from corymb.clustering.grouping import group_means, ward
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
-from corymb.objectives.regression import linear_form
+from corymb.objectives.linear_form import linear_form
 from corymb.trees import Params, concat, take, tree_map
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from corymb.local import Descent, descend, one_hot
 from corymb.local.held_out import hold_out
 from corymb.local.reference import weighted_mean
 from corymb.objectives.classification import Classification
-from corymb.objectives.regression import linear_form
+from corymb.objectives.linear_form import linear_form
 from corymb.trees import Params, add, concat, count, prefixed, take
 
 PRIOR = 4.0

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from corymb.algorithms.parts.sharing import Sent, pack
-from corymb.algorithms.parts.work import Work, work_on_own
+from corymb.algorithms.parts.work import Work, started_from, work_on_own
 from corymb.core.client import Client, Examples, Share, Shares, on_client
 from corymb.core.federation import Cohort, Federation, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
@@ -72,6 +72,7 @@ def ask(
     own: bool = False,
 ) -> Answers:
     """One round's question: choose and work; or, with `own`, work on the model of the cluster that one is in."""
+    clients = clients.near(started_from(at.models, work))
     if own:
         labels = clients.pick(at.labels)
         return clients.sum(work_on_own, each(at.models, of=labels), each(labels), k=at.k, work=work)

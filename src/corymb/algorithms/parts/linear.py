@@ -7,11 +7,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.core.client import Client, on_client
+from corymb.core.client import Client, Examples, on_client
 from corymb.core.federation import Federation
-from corymb.objectives.regression import LinearForm, linear_form
+from corymb.keys import root
+from corymb.local.penalised import logistic, ridge
+from corymb.objectives.linear_form import LinearForm, linear_form, logit_form
 from corymb.settings import InvalidInput
 from corymb.trees import Params
+
+MOST = 200
+"""Coefficients of a client's own model (of each logit) up to which it is solved for with penalties."""
 
 
 class Design(NamedTuple):
@@ -48,6 +53,29 @@ def proximal_step(client: Client, model: Params, lr: float) -> Params:
     else:
         step = torch.linalg.solve(torch.eye(d).to(x) + c * (x.mT @ x), x.mT @ residual)
     return form.parameters(theta - c * step)
+
+
+def can_penalise(fed: Federation) -> bool:
+    """Whether models are linear in features, not too many of them, so that `penalised` finds one."""
+    form, objective = linear_form(fed.objective) or logit_form(fed.objective), fed.objective
+    return form is not None and form.coefficients(objective.init(root(0))).shape[-1] <= MOST
+
+
+def penalised(client: Client, like: Params) -> Params:
+    """The client's own linear model, shaped like another, with penalties that suit its examples."""
+    on, line = client.train, linear_form(client.objective)
+    form = line or logit_form(client.objective)
+    assert form is not None
+    x, weight = form.features(on.x), on.weight if form.counts is None else on.weight * form.counts(on.y)
+    x = torch.where((weight > 0)[:, None], x, 0)
+    if line is not None:
+        y = torch.where(weight > 0, line.targets(on.y), 0)
+        return line.parameters(ridge(Examples(_features(line, x), y, weight), intercept=line.intercept))
+    return form.parameters(logistic(Examples(_features(form, x), on.y, weight), len(form.coefficients(like))))
+
+
+def _features(form: LinearForm, x: Tensor) -> Tensor:
+    return x[:, :-1] if form.intercept else x
 
 
 def linear_or_refuse(fed: Federation, what: str, instead: str = "") -> LinearForm:

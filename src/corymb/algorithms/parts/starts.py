@@ -38,7 +38,7 @@ def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None
     cohort = fed.clients.sample(some)
     if isinstance(fed.objective, LinearRegression):
         return cohort.map(publish_minimiser)
-    return cohort.map(publish_trained, take(at.models, 0), alone=alone)
+    return cohort.near(take(at.models, slice(0, 1))).map(publish_trained, take(at.models, 0), alone=alone)
 
 
 def rows_of(models: Params) -> Tensor:
@@ -91,7 +91,7 @@ def train_groups(fed: Federation, at: Snapshot, work: Work) -> Snapshot:
     """One round in which every client with a group works on that group's model."""
     cohort = fed.clients.where(at.labels >= 0)
     own = cohort.pick(at.labels)
-    replies = cohort.sum(
+    replies = cohort.near(at.models).sum(
         work_on_own, each(at.models, of=own), each(own), k=at.k, work=replace(work, averaging="models")
     )
     models = replies.value.mean(empty=at.models)

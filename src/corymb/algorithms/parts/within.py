@@ -31,6 +31,14 @@ def within(fed: Federation, groups: Tensor, inner: Algorithm, start: Snapshot | 
         yield _join(at, members)
 
 
+def trained_on(fed: Federation, inner: Algorithm, start: Snapshot | None) -> Iterator[Snapshot]:
+    """Run `inner` in every cluster that a start has; which those are stays known in the carry."""
+    assert start is not None  # the clusters come from the stage before
+    groups = start.carry.get("groups", start.labels)
+    for at in within(fed, groups, inner, start):
+        yield replace(at, carry={**at.carry, "groups": groups})
+
+
 def _join(parts: list[Snapshot | None], members: list[Cohort]) -> Snapshot:
     """One snapshot of all groups; each group's own round and carry go into the carry under its number."""
     done = [part for part in parts if part is not None]

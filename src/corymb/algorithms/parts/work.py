@@ -14,7 +14,7 @@ from corymb.core.client import Client, Examples, Share, on_client
 from corymb.core.federation import Federation, Sums
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, gradient, losses, one_hot
-from corymb.trees import Params
+from corymb.trees import Params, map_tensors
 
 log = logging.getLogger(__name__)
 Averaging = Literal["models", "gradients"]
@@ -50,6 +50,11 @@ def work_on_own(client: Client, model: Params, label: Tensor, *, k: int, work: W
     fit = losses(client, {name: value.unsqueeze(0) for name, value in model.items()})
     value = work.on(client, model, client.train)
     return Share(value, weight=one_hot(label, k) * work.weight(client), label=label, note=fit)
+
+
+def started_from(models: Params, work: Work) -> Params:
+    """What clients' work is measured from: the models that they train; gradients are updates by themselves."""
+    return models if work.averaging == "models" else map_tensors(torch.zeros_like, models)
 
 
 def warn_of_long_step(fed: Federation, at: Snapshot, step: float, sums: Sums[Tensor]) -> dict[str, Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,8 +12,10 @@ import numpy as np
 from corymb.data.features import Array
 from corymb.data.prepare.cells import as_column
 from corymb.data.readers.contents import CLIENT, TEST, Contents, Names, as_mask, ids_of, names_in
-from corymb.settings import InvalidInput, require
+from corymb.data.readers.limits import check_size
+from corymb.settings import InvalidInput, first_line, require
 
+MEMBER = ".npy"
 FEATURES, LABELS = "x", "y"
 """What arrays are called if nothing else is said."""
 
@@ -61,11 +63,45 @@ def names_of(path: Path) -> list[str]:
 
 
 def arrays_in(path: Path, wanted: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of an npz file, by name: all, or those of `wanted` that it has."""
+    """The arrays of an npz file, by name: all, or those of `wanted` that it has.
+
+    What a member says of its own size is checked before it is read: zeros pack a thousand times smaller than they are.
+    """
     require(zipfile.is_zipfile(path), f"{path.name} cannot be read as npz: write it again with numpy.savez.")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files if wanted is None or name in wanted}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.removesuffix(MEMBER): name for name in archive.namelist() if name.endswith(MEMBER)}
+            chosen = {name: member for name, member in members.items() if wanted is None or name in wanted}
+            sizes = {name: _declared(archive, member) for name, member in chosen.items()}
+            check_size(sum(sizes.values()), path.name)
+            return {name: _read_member(archive, member) for name, member in chosen.items()}
+    except InvalidInput:
+        raise
+    except Exception as error:  # zipfile and numpy raise whatever they trip over
         hint = "save plain arrays, not Python objects" if "pickle" in str(error) else "write it again with numpy.savez"
-        raise InvalidInput(f"{path.name} cannot be read as npz ({error}): {hint}.") from None
+        raise InvalidInput(f"{path.name} cannot be read as npz ({one_line_of(error)}): {hint}.") from None
+
+
+def _declared(archive: zipfile.ZipFile, member: str) -> int:
+    """The bytes of an array by its header, which must not promise more than there is."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    size = math.prod(shape) * dtype.itemsize
+    there = archive.getinfo(member).file_size
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded without a pickle")
+    if any(length < 0 for length in shape) or size > there:
+        raise ValueError(f"{member} says it holds {list(shape)} of {dtype}, but has {there} bytes")
+    return int(size)
+
+
+def _read_member(archive: zipfile.ZipFile, member: str) -> Array:
+    with archive.open(member) as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def one_line_of(error: Exception) -> str:
+    """The first line of what an error says, and no more of it than fits."""
+    return first_line(error)[:160]

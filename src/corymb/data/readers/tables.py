@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import importlib
+import io
 import json
 import zlib
 from collections import Counter
@@ -17,6 +18,7 @@ import numpy as np
 from corymb.data.features import Array
 from corymb.data.prepare.cells import ColumnBuilder, as_column
 from corymb.data.readers.contents import Columns, ids_of, tidy_ids
+from corymb.data.readers.limits import Counted
 from corymb.settings import InvalidInput, require
 
 TEXT = (".csv", ".tsv", ".jsonl")
@@ -64,8 +66,8 @@ def typed_columns(values: Mapping[str, Array], clients: Sequence[str], origin: s
 
 def _open(path: Path) -> IO[str]:
     opener: Any = gzip.open if path.suffix.lower() == PACKED else open
-    opened: IO[str] = opener(path, "rt", newline="", encoding="utf-8-sig")
-    return opened
+    counted = io.BufferedReader(Counted(opener(path, "rb"), path.name))
+    return io.TextIOWrapper(counted, newline="", encoding="utf-8-sig")
 
 
 # ---- csv
@@ -146,7 +148,7 @@ def _read_jsonl(path: Path) -> dict[str, Array]:
                     lists.setdefault(name, [None] * number)
                 for name, values in lists.items():
                     values.append(row.get(name))
-    except (ValueError, EOFError, OSError, zlib.error) as error:
+    except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(f"{path.name}, row {number + 1} cannot be read as JSON ({error}): write it again.") from None

@@ -19,8 +19,9 @@ from corymb.core.client import Client, Memory, Slot, Split, TestExamplesWanted
 from corymb.core.engine import Call, ClientData, Each, Journal, Part
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
-from corymb.engines.host import ClientHost, OfHost, Outcome, blame, one_line
+from corymb.engines.host import ClientHost, OfHost, Outcome, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
+from corymb.engines.room import copies, walls
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.trees import as_tensors, flatten, nbytes, unflatten
@@ -40,6 +41,8 @@ class Need(NamedTuple):
     """Models that are worked on at once: k where the function maps over the models it was sent."""
     reply: int = 0
     """Bytes of the reply and of what the client keeps."""
+    part: float = 1.0
+    """What was really taken, as a part of what is expected on the safe side; a GPU tells."""
 
 
 class VectorisedEngine:
@@ -99,7 +102,11 @@ class VectorisedEngine:
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients, chunk by chunk."""
         call = self.host.deliver(call)
-        intake, answered, errors = Intake(call.verb, ids, self.sizes[ids]), 0, Errors()
+        intake, answered, errors = (
+            Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard),
+            0,
+            Errors(),
+        )
         order = self.sizes[ids].argsort(stable=True)
         need = self._need(call, ids[order], order)
         while len(order):
@@ -112,23 +119,29 @@ class VectorisedEngine:
     # ---- chunks
 
     def _need(self, call: Call, ids: Tensor, places: Tensor) -> Need:
-        """What a client function takes beside one descent, seen at the smallest client the first time it matters."""
+        """What a client function takes beside one descent, seen at one client the first time it matters."""
         name = f"{call.fn.name} {nbytes((call.args, call.options))}"
         if name not in self._needs:
             crowd = len(ids) * self._bytes_of(int(self.sizes[ids].max()), Need()) if len(ids) else 0
             if crowd * LIKELY_FACTOR <= self.budget or call.fn.name in self._serial:
                 return Need()
-            self._needs[name] = self._measured(call, ids[:1], places[:1])
+            one = (
+                slice(-1, None) if self.host.device.type == "cuda" else slice(1)
+            )  # the largest tells most, and is quick
+            self._needs[name] = self._measured(call, ids[one], places[one])
         return self._needs[name]
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         self.kernels.watch.reset()
+        peak = Peak(self.host.device)
         try:
             outcome = self._stacked(call, ids, places)
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
-        return Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+        need = Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+        taken = peak.bytes()
+        return need if taken is None else need._replace(part=taken / self._bytes_of(int(self.sizes[ids]), need))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
@@ -136,7 +149,9 @@ class VectorisedEngine:
         example = table.x[:1].nbytes + table.y[:1].nbytes + 16 + 3 * traits.activation_bytes
         copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
         work = size * example + copies * traits.parameter_bytes
-        return need.models * work + 2 * need.reply + 64  # a reply, and its copy on the way out of vmap
+        return (
+            int(need.part * (need.models * work + 2 * need.reply)) + 64
+        )  # a reply, and its copy on the way out of vmap
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
@@ -214,6 +229,7 @@ class VectorisedEngine:
         stored = host.memory.read(ids, padded)
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
+        given_args = copies([None if isinstance(arg, Each) else arg for arg in (*call.args, *call.options.values())])
         rows = [_rows_at(arg, places) for arg in (*call.args, *call.options.values())]
         inputs, structure = flatten((examples, slots, host.keys(call, ids), rows))
         answer: dict[str, Any] = {}
@@ -234,8 +250,8 @@ class VectorisedEngine:
                 kernel=self.kernels,
             )
             every = [
-                row if isinstance(arg, Each) else arg
-                for arg, row in zip((*call.args, *call.options.values()), own, strict=True)
+                row if isinstance(arg, Each) else mine
+                for arg, row, mine in zip((*call.args, *call.options.values()), own, given_args, strict=True)
             ]
             n = len(call.args)
             value = call.fn.body(subject, *every[:n], **dict(zip(call.options, every[n:], strict=True)))
@@ -244,10 +260,26 @@ class VectorisedEngine:
             out, answer["structure"] = flatten(as_tensors((value, writes)))
             return tuple(leaf.to(host.device) for leaf in out)
 
-        with host.placement.computing():
+        with walls(), host.placement.computing():
             outputs = vmap(one)(*inputs)
         value, writes = unflatten(answer["structure"], outputs)
-        return Outcome(value, {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()})
+        slots_out = {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()}
+        check_kinds(value, slots_out)
+        return Outcome(value, slots_out)
+
+
+class Peak:
+    """The most memory that is in use on a GPU between two moments."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.before = device, 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before = torch.cuda.memory_allocated(device)
+
+    def bytes(self) -> int | None:
+        """So many bytes more than at the beginning; unknown on a CPU."""
+        return torch.cuda.max_memory_allocated(self.device) - self.before if self.device.type == "cuda" else None
 
 
 def _rows_at(arg: Any, places: Tensor) -> Any:

@@ -15,6 +15,7 @@ import torch
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
 from corymb.engines.host import ClientHost, one_line
+from corymb.engines.room import walls
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
@@ -76,7 +77,8 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
 def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits:
     params = objective.init(root(0))
     try:
-        losses = objective.losses(params, client)
+        with walls():
+            losses = objective.losses(params, client)
     except InvalidInput:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -107,7 +109,7 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
         got_rows = kernels.gradient(objective, models, on, keys)
         rows = [gradient_one(objective, take(models, i), c, Draws(keys[i])) for i, c in enumerate(clients)]
         _compare("gradient", got_rows, stack(rows))
-        for how in DESCENTS:
+        for how in _within_reach(rows):
             got_rows = kernels.descend(objective, models, on, keys, how)
             rows = [descend_one(objective, take(models, i), c, keys[i], how) for i, c in enumerate(clients)]
             _compare(f"descent with {how}", got_rows, stack(rows))
@@ -118,6 +120,12 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
     except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
         return one_line(error)
     return None
+
+
+def _within_reach(gradients: list[Params]) -> list[Descent]:
+    """The descents to try, with steps so short that a steep loss does not grow: rounding would grow with it."""
+    steepest = max(float(sum(g.square().sum() for g in row.values())) ** 0.5 for row in gradients)
+    return [replace(how, lr=how.lr / steepest) if 1 < steepest < float("inf") else how for how in DESCENTS]
 
 
 class _Differs(Exception):

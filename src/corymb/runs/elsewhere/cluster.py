@@ -67,7 +67,7 @@ def _folder(settings: RunSettings, *, keeps_memory: bool) -> Path | None:
         return Path(tempfile.mkdtemp(prefix="corymb-actors-"))
     require(
         not keeps_memory,
-        "Clients of this algorithm remember things, which an actor that dies would lose: give cluster_folder=…, a folder "
-        "that all machines of the cluster see.",
+        "Clients of this algorithm remember things, which an actor that dies would lose: give cluster_folder=…, "
+        "a folder that all machines of the cluster see.",
     )
     return None

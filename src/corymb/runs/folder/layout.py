@@ -20,7 +20,7 @@ import os
 from itertools import count
 from pathlib import Path
 
-from corymb.settings import require
+from corymb.settings import expanded, require
 
 FORMAT = 2
 """Version of the folder's layout. Finished runs of every earlier format can be read; resuming needs the same format."""
@@ -39,7 +39,7 @@ def check_free(folder: str | os.PathLike[str]) -> Path:
 
     Files left by a run that was killed before it had started do not count.
     """
-    place = Path(folder).expanduser()
+    place = expanded(folder)
     require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder that is new or empty.")
     found = {path.name.removesuffix(TEMPORARY) for path in place.iterdir()} if place.exists() else set()
     free = not (place / CONFIG).exists() and (not found or (LOCK in found and found <= LEFT_BY_A_CRASH))

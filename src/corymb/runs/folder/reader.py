@@ -28,9 +28,9 @@ from corymb.runs.folder.layout import (
     SNAPSHOT,
     STANDARD,
 )
-from corymb.runs.history import ENDED, Round
+from corymb.runs.history import ENDED, Round, round_problem
 from corymb.runs.standardise import Standard
-from corymb.settings import InvalidInput, first_line, require
+from corymb.settings import InvalidInput, expanded, first_line, require
 from corymb.wire import WireError, unpack
 
 KILLED = "killed"
@@ -41,13 +41,13 @@ Parts = dict[str, Any]
 
 def read_run(folder: str | Path) -> Parts:
     """The parts of the run in a folder; for a run that was killed, as of its last checkpoint."""
-    place = Path(folder).expanduser()
+    place = expanded(folder)
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
     try:
         if not (place / RESULT).exists() and (place / CONFIG).exists():
             return _unfinished(place)
         return _finished(place)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         if isinstance(error, InvalidInput):
             raise
         kind, line = type(error).__name__, first_line(error)
@@ -85,6 +85,7 @@ def _finished(place: Path) -> Parts:
             rejected=result["rejected"],
             abandoned=about["abandoned"],
         ),
+        "points": tuple(result.get("points", ())),
         "seconds": result["seconds"],
         "stopped": about["stopped"],
         "losses": losses["losses"],
@@ -95,7 +96,7 @@ def _finished(place: Path) -> Parts:
 
 
 def _unfinished(place: Path) -> Parts:
-    parts, history = _initial_parts(place), read_lines(place / ROUNDS)
+    parts, history = _initial_parts(place), rounds_of(place)
     run = parts["environment"].get("run", "")
     for clock in clocks_in(place / CHECKPOINTS):
         try:
@@ -111,6 +112,7 @@ def _unfinished(place: Path) -> Parts:
             "history": history,
             "metrics": _measured(last["metrics"]),
             "not_scored": tuple(last.get("not_scored", ())),
+            "points": tuple(last.get("points", ())),
             "ledger": restored_ledger(manifest.ledger, read_lines(place / AUDIT)[: manifest.audit]),
             "seconds": manifest.seconds,
             "stopped": KILLED,
@@ -131,8 +133,15 @@ def _initial_parts(place: Path) -> Parts:
         "schema": DataSchema.read(clients["schema"] if "schema" in clients else clients["kind"]),  # format 1: kind
         "standard": read_standard(place),
         "folder": place,
-        "environment": json.loads((place / ENVIRONMENT).read_text(encoding="utf-8")),
+        "environment": _environment(place),
     }
+
+
+def _environment(place: Path) -> dict[str, Any]:
+    found = json.loads((place / ENVIRONMENT).read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or not isinstance(found.get("run"), str):
+        raise TypeError(f"{ENVIRONMENT} does not say which run it is")
+    return found
 
 
 def _current(config: dict[str, Any]) -> dict[str, Any]:
@@ -146,9 +155,18 @@ def _current(config: dict[str, Any]) -> dict[str, Any]:
 
 def _whole_history(place: Path) -> list[Round]:
     """The rounds of a run that has ended: a torn line is an error."""
-    rows = read_lines(place / ROUNDS)
+    rows = rounds_of(place)
     if len((place / ROUNDS).read_bytes().splitlines()) > len(rows):
         raise WireError(f"line {len(rows) + 1} of {ROUNDS} is not JSON")
+    return rows
+
+
+def rounds_of(place: Path) -> list[Round]:
+    """The rounds in a folder, each of which must be like a round's record."""
+    rows = read_lines(place / ROUNDS)
+    for number, row in enumerate(rows, 1):
+        if problem := round_problem(row):
+            raise TypeError(f"line {number} of {ROUNDS} is no round: {problem}")
     return rows
 
 

@@ -61,7 +61,7 @@ def refresh(
     require(rounds is None or rounds >= 1, f"rounds must be at least 1, got {rounds}.")
     if before is None:
         raise InvalidInput(f"{run.config['algorithm']} has no rounds of its own: it cannot go on, start a new run.")
-    joined = [name for name in dataset.names if name not in run.labels]
+    joined = [name for name in dataset.names if name not in run.names]
     gone = [name for name in run.names if name not in dataset.names]
     if gone:
         named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")

@@ -13,7 +13,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from corymb.core.federation import TooFewReplies
@@ -26,7 +25,7 @@ from corymb.runs.fit import Data, fit
 from corymb.runs.learners import Model, learner_for
 from corymb.runs.settings import RunSettings
 from corymb.runs.tuning.space import Space, default_space, nested, read_range
-from corymb.settings import InvalidInput, as_options, fingerprint, merged, require, to_dict
+from corymb.settings import InvalidInput, as_options, expanded, fingerprint, merged, require, to_dict
 
 JOURNAL, ABOUT = "study.jsonl", "study.json"
 
@@ -206,7 +205,7 @@ def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> 
     if out is None:
         yield optuna.create_study(direction=direction)
         return
-    place = Path(out).expanduser()
+    place = expanded(out)
     require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder for the study.")
     others = [path.name for path in place.iterdir()] if place.is_dir() and not (place / ABOUT).exists() else []
     require(not others, f"{place} is not empty and holds no study: give a folder that is new or empty.")

@@ -12,7 +12,7 @@ import torch
 from corymb.algorithms import IFCA, FedAvg
 from corymb.core.client import ClientFn
 from corymb.core.driver import drive
-from corymb.core.federation import ClientsFailed, Federation, Replies, TooFewReplies
+from corymb.core.federation import ClientsFailed, Federation, Replies, TooFewReplies, each
 from corymb.core.snapshot import Snapshot
 from corymb.testing import bad_clients as clients
 from corymb.testing.assertions import CLOSE, collected_warnings, expect_error, farthest
@@ -92,6 +92,23 @@ def check_odd_row(engine: AnyEngine, who: Sequence[int], fault: str) -> None:
     """A row of another form is dropped and named."""
     fed = bad_federation(engine, who)
     check_fault(fed, who, "most clients sent", clients.answer_oddly, MODELS, fault=fault, verb="map")
+
+
+def check_meddling(engine: AnyEngine) -> None:
+    """A client function that spoils its arguments and torch's settings changes neither others' numbers nor its own."""
+    fed, models = bad_federation(engine, []), {"weight": MODELS["weight"].clone()}
+    labels = torch.arange(N) % 2
+    before = torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    replies = []
+    for meddle in (False, True, False):
+        fed.set_clock(seed=0, clock=4)
+        replies.append(fed.clients.map(clients.train_and_meddle, models, each(labels), meddle=meddle))
+    assert all(len(some.clients) == N for some in replies)
+    assert [farthest(some.value, replies[0].value) for some in replies] == [0.0, 0.0, 0.0]
+    assert torch.equal(models["weight"], MODELS["weight"])
+    assert torch.equal(labels, torch.arange(N) % 2)
+    now = torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
+    assert now == before
 
 
 def check_too_few_good_replies(engine: AnyEngine) -> None:

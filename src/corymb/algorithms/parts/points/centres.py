@@ -20,6 +20,8 @@ from corymb.trees import Params, take
 CENTRES, CLUSTERS = "centres", "clusters of centres"
 STEPS = 30
 STARTS = 4
+CANDIDATES = 8
+"""Points that are drawn for each centre to start from."""
 
 
 class Centres(NamedTuple):
@@ -30,7 +32,7 @@ class Centres(NamedTuple):
 
 
 def k_means(x: Tensor, weight: Tensor, k: int, key: Key) -> tuple[Tensor, Tensor]:
-    """k centres of the points that weigh something, and each point's: the best of a few runs with k-means++ starts.
+    """k centres of the points that weigh something, and each point's: the best of a few greedy k-means++ starts.
 
     Written for vmap: always as many of Lloyd's steps, and padding is nobody's neighbour.
     """
@@ -48,15 +50,23 @@ def k_means(x: Tensor, weight: Tensor, k: int, key: Key) -> tuple[Tensor, Tensor
 
 
 def _plus_plus(x: Tensor, weight: Tensor, k: int, key: Key) -> Tensor:
-    """Each centre a point, drawn in proportion to the squared distance from those before."""
+    """Each centre is the best of a few points drawn in proportion to the squared distance from those before.
+
+    The best one leaves all points nearest to a centre (Arthur and Vassilvitskii 2007, section 6). With one point drawn,
+    a client that has one large cluster and small ones too often puts two centres into the large one.
+    """
     apart, centres = torch.ones_like(weight), []
     for j in range(k):
         share = (apart * weight).clamp_min(0) + weight * 1e-12
         sums = share.cumsum(-1)
-        place = (sums <= uniform(fold(key, j), (), x.dtype) * sums[-1]).sum().clamp_max(len(weight) - 1)
-        centres.append(x[place])
-        nearest = (x - x[place]).square().sum(-1)
-        apart = nearest if j == 0 else torch.minimum(apart, nearest)
+        drawn = uniform(fold(key, j), (CANDIDATES if j else 1,), x.dtype)
+        place = (sums <= drawn[:, None] * sums[-1]).sum(-1).clamp_max(len(weight) - 1)
+        candidates = x[place]  # c d
+        nearest = _distances(x, candidates).mT.clamp_min(0)  # c m
+        nearest = nearest if j == 0 else torch.minimum(apart, nearest)
+        best = (nearest * weight).sum(-1).argmin()
+        centres.append(candidates[best])
+        apart = nearest[best]
     return torch.stack(centres)
 
 

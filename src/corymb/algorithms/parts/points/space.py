@@ -14,16 +14,23 @@ from corymb.orthogonal import orthonormal, random_bases
 from corymb.trees import Params
 
 
+def seen(client: Client) -> Tensor:
+    """The client's examples as vectors, in the units that its objective sees them in."""
+    own = getattr(client.objective, "seen", None)
+    x = client.train.x
+    return (x if own is None else own(x)).flatten(1)
+
+
 @on_client
 def send_mean(client: Client) -> Share[tuple[()]]:
     """The sum of the client's examples."""
-    return Share({"sum": client.train.weight @ client.train.x.flatten(1)}, weight=client.train.weight.new_ones(1))
+    return Share({"sum": client.train.weight @ seen(client)}, weight=client.train.weight.new_ones(1))
 
 
 @on_client
 def multiply_covariance(client: Client, origin: Tensor, basis: Tensor) -> Share[tuple[()]]:
     """The products of the client's examples about everybody's mean, times a basis: d q numbers."""
-    x = client.train.x.flatten(1) - origin
+    x = seen(client) - origin
     product = (x * client.train.weight[:, None]).mT @ (x @ basis)
     return Share({"sum": product}, weight=client.train.weight.new_ones(1))
 

@@ -5,6 +5,10 @@ is an unbiased estimate of the squared distance of the client's own model from �
 a pair are independent. Its mean over the clients that chose a model is the spread within their group; over the clients
 of two groups, under the mean of their two models, it tells whether the two are one. Neither needs held-out examples,
 because no point is ever paired with itself. Only sums over groups leave the clients.
+
+A model of a small group moves slowly, by p_j of a step each round, and may not have arrived: its last step, divided by
+p_j, is what is left of its way. That matters where it is no longer small beside σ √(d / n_j), what n_j noisy points of
+its group leave open.
 """
 
 from __future__ import annotations
@@ -34,6 +38,10 @@ MUCH = 0.02
 """Of the squared distance to the nearest other model: a spread within a group that is worth saying."""
 UNSURE = 0.15
 """Share of examples at clients whose two halves choose different models: above it, groups are not told apart."""
+NOTHING = 1e-4
+"""Of the distance to the nearest other model: less is never worth saying."""
+LEFT = 0.1
+"""Of what a group's examples leave open: the rest of its model's way that is worth saying."""
 
 
 @on_client
@@ -47,7 +55,8 @@ def judge(client: Client, models: Params, others: Tensor, root: Tensor) -> Share
     m, parts = points.to(t.dtype), hold_out(client.train, share=0.5)
     choices = [losses(client, models, on=part).argmin() for part in parts]
     unsure = (choices[0] != choices[1]).to(t.dtype)
-    value = {"t": t, "mt": m * t, "mtt": m * t.square(), "m": m, "unsure": unsure}
+    squares = errors.square().sum(0) / m.clamp_min(1)  # the share counts by m
+    value = {"t": t, "mt": m * t, "mtt": m * t.square(), "m": m, "unsure": unsure, "squares": squares}
     return Share(value, weight=one_hot(losses(client, models).argmin(), count(models)) * m)
 
 
@@ -77,6 +86,10 @@ class Verdict(NamedTuple):
     """The share of examples at clients whose two halves choose different models."""
     uneven: float
     """√(d k ln k (χ² + 1) / n), the second part of the theory's ν, with its constant 1."""
+    left: Tensor
+    """k: how far each model still has to go, by its last step."""
+    open: Tensor
+    """k: the error that a group's noisy examples leave open."""
 
     @property
     def mixed(self) -> list[int]:
@@ -89,6 +102,12 @@ class Verdict(NamedTuple):
         """Pairs of groups that cannot be told from one."""
         return [pair for pair, z in zip(self.pairs, self.between.z.tolist(), strict=True) if not z > SURE]
 
+    @property
+    def moving(self) -> list[int]:
+        """Groups whose models have not arrived."""
+        far = self.left > torch.maximum(LEFT * self.open, NOTHING * self.nearest.sqrt())
+        return [int(group) for group in far.nonzero().flatten()]
+
     def notes(self) -> dict[str, object]:
         """Plain values for a snapshot, to five digits: the last bits of a solution depend on its place in memory."""
         return {
@@ -98,6 +117,7 @@ class Verdict(NamedTuple):
             "nu": float(f"{self.unsure + self.uneven:.5g}"),
             "mixed_groups": self.mixed,
             "same_groups": [list(pair) for pair in self.same],
+            "moving_groups": self.moving,
         }
 
     def say(self) -> None:
@@ -116,6 +136,14 @@ class Verdict(NamedTuple):
                 "examples or clients",
                 ", ".join(f"{one} and {other}" for one, other in self.same),
             )
+        for group in self.moving:
+            log.warning(
+                "the model of group %d still moves: about %.2g is left of its way (its examples determine it to %.2g). "
+                "Give phase 2 more rounds (then.rounds)",
+                group,
+                float(self.left[group]),
+                float(self.open[group]),
+            )
         if self.unsure > UNSURE:
             log.warning(
                 "%.0f %% of the examples are at clients whose two halves choose different models: the models are too "
@@ -124,9 +152,13 @@ class Verdict(NamedTuple):
             )
 
 
-def verdict(fed: Federation, at: Snapshot, root: Tensor) -> Verdict:
-    """Ask every client once; `root` makes the second moment of everybody's features I."""
-    theta = linear_or_refuse(fed, "The verdict").coefficients(at.models)
+def verdict(fed: Federation, at: Snapshot, root: Tensor, before: Params, *, by_share: bool) -> Verdict:
+    """Ask every client once; `root` makes the second moment of everybody's features I.
+
+    `before` are the models a round before, and `by_share` says whether a group's step is its share of a whole one.
+    """
+    form = linear_or_refuse(fed, "The verdict")
+    theta = form.coefficients(at.models)
     k = at.k
     members = torch.bincount(at.labels[at.labels >= 0].cpu(), minlength=k).to(theta)
     pairs = list(combinations(range(k), 2))
@@ -140,13 +172,18 @@ def verdict(fed: Federation, at: Snapshot, root: Tensor) -> Verdict:
     between = _spread(sums, weight, [(list(pair), k + place) for place, pair in enumerate(pairs)])
     chance = _spread(sums, weight, [([a], a) for a, _ in pairs]), _spread(sums, weight, [([b], b) for _, b in pairs])
     between = between._replace(error=_of_both(chance, weight, pairs))  # if the two were one, as they are around it
-    whitened = torch.linalg.lstsq(root.double().cpu(), theta.double().cpu().mT).solution.mT
+    both = torch.cat([theta, form.coefficients(before)])
+    whitened, earlier = torch.linalg.lstsq(root.double().cpu(), both.double().cpu().mT).solution.mT.split(k)
+    pace = weight.clamp_min(1) / weight.sum().clamp_min(1) if by_share else torch.ones_like(weight)
+    left = (whitened - earlier).norm(dim=1) / pace
+    noise = sums["squares"].diagonal() / weight.clamp_min(1)
+    unknown = (noise * theta.shape[1] / weight.clamp_min(1)).sqrt()
     distances = torch.cdist(whitened, whitened).square().fill_diagonal_(torch.inf)
     nearest = distances.amin(1) if k > 1 else whitened.square().sum(1)
     unsure = float(sums["unsure"].sum() / weight.sum().clamp_min(1))
     shares = fed.sizes.double() / fed.sizes.sum()
     uneven = math.sqrt(theta.shape[1] * k * math.log(max(k, 2)) * float(shares.square().sum()))  # (χ² + 1) / n
-    return Verdict(within, pairs, between, nearest, unsure, uneven)
+    return Verdict(within, pairs, between, nearest, unsure, uneven, left, unknown)
 
 
 def _of_both(spreads: tuple[Spread, Spread], weight: Tensor, pairs: list[tuple[int, int]]) -> Tensor:

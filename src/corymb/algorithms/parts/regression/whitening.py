@@ -16,7 +16,7 @@ from corymb.algorithms.parts.work import Weights
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.keys import fold, root
-from corymb.orthogonal import orthonormal, random_bases
+from corymb.orthogonal import orthonormal, random_bases, roots
 
 NUMBERS = 2**15
 """At most so many numbers in one reply: a larger moment is asked for in parts."""
@@ -82,8 +82,7 @@ def whitening_of(fed: Federation, like: Tensor, *, weights: Weights = "examples"
     kept = values > TINY * values.max()
     values, vectors = values[kept], vectors[:, kept]
     pooled = vectors @ ((vectors.mT @ (found.total["xy"][0] / found.weight)) / values)
-    root_, back = ((vectors * values**power) @ vectors.mT for power in (-0.5, 0.5))
-    return Whitening(*(one.to(like) for one in (root_, back, pooled)))
+    return Whitening(*(one.to(like) for one in (*roots(values, vectors), pooled)))
 
 
 def _leading(fed: Federation, like: Tensor, weights: Weights) -> Whitening:

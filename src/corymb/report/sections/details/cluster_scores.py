@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Dot, Section, Table
+from corymb.report.facts import of_examples
 from corymb.report.scores import scores_in, scores_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def cluster_scores(runs: Sequence[Run]) -> Table | None:
     """A row for each cluster: the mean of every test score over its clients for which it is defined."""
     run = runs[0]
     columns = {score: scores_of(run, score) for score in scores_in(run) if score.name in run.by_client}
-    if len(columns) < 2:
+    if len(columns) < 2 or of_examples(run):
         return None
     labels, rows = run.snapshot.labels.numpy(), []
     for label in run.sizes:

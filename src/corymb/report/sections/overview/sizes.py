@@ -1,4 +1,4 @@
-"""How many clients each cluster has."""
+"""How many clients, or examples, each cluster has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Figure, Section
+from corymb.report.facts import of_examples
 from corymb.report.figures.drawing import cluster_name, colour
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def sizes(runs: Sequence[Run]) -> Figure | None:
-    """Clients in each cluster."""
+    """Clients in each cluster; examples, where those have clusters."""
     run = runs[0]
-    counted = run.sizes
+    counted, what = run.sizes, "examples" if of_examples(run) else "clients"
     if run.clusters < 1:
         return None
     labels = list(counted)
@@ -24,27 +25,28 @@ def sizes(runs: Sequence[Run]) -> Figure | None:
         "orientation": "h",
         "y": [cluster_name(label) for label in labels],
         "x": list(counted.values()),
-        "text": [str(size) for size in counted.values()],
+        "text": [f"{size:,}" for size in counted.values()],
         "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": [colour(label) for label in labels]},
-        "hovertemplate": "%{y}: %{x} clients<extra></extra>",
+        "hovertemplate": f"%{{y}}: %{{x}} {what}<extra></extra>",
     }
-    shares = sorted(size / len(run.names) for label, size in counted.items() if label >= 0)
-    caption = f"The largest cluster has {shares[-1]:.0%} of all clients, the smallest {shares[0]:.0%}."
+    total = sum(counted.values())
+    shares = sorted(size / total for label, size in counted.items() if label >= 0)
+    caption = f"The largest cluster has {shares[-1]:.0%} of all {what}, the smallest {shares[0]:.0%}."
     if len(shares) == 1:
-        all_of_them = "All clients are" if shares[0] == 1 else f"{shares[0]:.0%} of the clients are"
+        all_of_them = f"All {what} are" if shares[0] == 1 else f"{shares[0]:.0%} of the {what} are"
         caption = f"{all_of_them} in one cluster."
     elif shares[0] == shares[-1]:
-        caption = f"All clusters are of one size, {shares[0]:.0%} of the clients."
+        caption = f"All clusters are of one size, {shares[0]:.0%} of the {what}."
     layout = {
         "height": 90 + 38 * len(labels),
         "bargap": 0.35,
         "xaxis": {"visible": False, "fixedrange": True},
         "yaxis": {"autorange": "reversed", "showgrid": False},
-        "margin": {"l": 84, "r": 46},
+        "margin": {"l": 84, "r": 56},
     }
-    return Figure("sizes", "Clients in each cluster", caption, [bars], layout)
+    return Figure("sizes", f"{what.capitalize()} in each cluster", caption, [bars], layout)
 
 
 SECTION = Section(order=10, show=sizes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import final_losses
+from corymb.report.facts import final_losses, of_examples
 from corymb.report.figures.drawing import box
 from corymb.report.scores import score_of, scores_of, served_worse
 from corymb.runs.history import counted
@@ -21,7 +21,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
     """Clients' test scores within each cluster, or their training losses where no scores were kept."""
     run = runs[0]
     score = score_of(run)
-    if run.clusters < 1:
+    if run.clusters < 1 or of_examples(run):
         return None
     if (scores := scores_of(run)) is not None and score is not None:
         values, what, percent = scores, f"test {score.words}", score.percent

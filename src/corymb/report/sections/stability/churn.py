@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Figure, Section
-from corymb.report.facts import agreement, kept_rounds, moments, repairs
+from corymb.report.facts import agreement, kept_rounds, moments, moved_examples, of_examples, repairs
 from corymb.report.figures.drawing import PALETTE, flag, label_at, line, upright
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ def churn(runs: Sequence[Run]) -> Figure | None:
     """The share of clients that changed cluster, and the agreement with the round before."""
     run = runs[0]
     rows = kept_rounds(run)
+    if of_examples(run):
+        return _moved(run)
     if len(rows) < 3 or run.clusters < 2:
         return None
     shares = [round(row["churn"], 4) for row in rows[1:]]  # in the first round everybody is new
@@ -36,6 +38,23 @@ def churn(runs: Sequence[Run]) -> Figure | None:
     }
     caption = "Churn is the share of clients that changed cluster in a round: a settled run has none, and an ARI of 1."
     return Figure("stability", "Churn and agreement by round", caption, traces, layout)
+
+
+def _moved(run: Run) -> Figure | None:
+    """Where examples have clusters: the share of them that changed theirs."""
+    moved = moved_examples(run)
+    if len(moved) < 2:
+        return None
+    drawn = line([t for t, _ in moved], [round(share, 5) for _, share in moved], "$accent")
+    layout = {
+        "height": 340,
+        "xaxis": {"title": {"text": "round"}},
+        "yaxis": {"tickformat": ".1%", "rangemode": "tozero"},
+    }
+    caption = (
+        "The share of all examples that changed their cluster when clients relabelled them: a settled run has none."
+    )
+    return Figure("stability", "Examples that changed cluster, by round", caption, [drawn], layout)
 
 
 SECTION = Section(order=10, show=churn)

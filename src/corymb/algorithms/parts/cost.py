@@ -1,0 +1,72 @@
+"""What comparing every client with every other costs, said before it begins."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import NamedTuple
+
+from corymb.core.federation import Federation
+from corymb.keys import root
+from corymb.settings import require
+from corymb.trees import nbytes
+
+log = logging.getLogger(__name__)
+FLOPS = 5e9
+"""Multiplications and additions in a second: what one core of a laptop does with small models."""
+COPIES = 3
+"""Matrices of all pairs that are held at once."""
+LONGEST = 3600.0
+"""Seconds."""
+WORTH_SAYING = 60.0
+"""Seconds from which on the cost is said."""
+MEMORY = 0.8
+"""The part of the machine's memory that may be taken."""
+
+
+class Cost(NamedTuple):
+    """An estimate, within a factor of a few."""
+
+    pairs: int
+    seconds: float
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.pairs:,} pairs: about {_time(self.seconds)} and {self.bytes / 1e9:.2g} GB"
+
+
+def pairwise_cost(fed: Federation, *, losses: bool) -> Cost:
+    """Of distances between all clients' models: by everybody's losses under all models, or by parameters alone."""
+    n = len(fed.clients)
+    model = nbytes(fed.objective.init(root(0)))
+    parameters = model // 4
+    examples = float(fed.clients.sizes.double().mean()) if n else 0.0
+    work = 2 * parameters * (examples if losses else 1.0)
+    return Cost(n * n, n * n * work / FLOPS, COPIES * 8 * n * n + 2 * n * model)
+
+
+def say_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
+    """Say what a large comparison costs; one that takes more than an hour, or than memory, must have been asked for."""
+    if cost.seconds < WORTH_SAYING and cost.bytes < MEMORY * _memory() / 8:
+        return
+    too_much = cost.seconds > LONGEST or cost.bytes > MEMORY * _memory()
+    require(
+        asked or not too_much,
+        f"{what} compares {cost}. Give costly=True (--costly) to do it all the same, take fewer clients, or an "
+        "algorithm that compares nobody, such as ifca.",
+    )
+    log.warning("%s compares %s", what, cost)
+
+
+def _memory() -> float:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):  # not on this system
+        return 16e9
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.2g} seconds"

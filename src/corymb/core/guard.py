@@ -1,0 +1,219 @@
+"""How far a reply may be from the model that its client was sent, judged by how far the others' are.
+
+An honest client's update is about as long as the others'. One that is much longer is refused and named: whatever
+finite numbers it holds, they never get into a sum. The bound is a multiple of the median length, wider where the
+middle half of all lengths is wide, and the same for every order in which replies come: lengths are compared in steps of
+√2 (`level`), so that sums of replies that arrive one by one can be kept apart until all lengths are known.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import Share, Shares
+from corymb.core.sums import Sums
+from corymb.trees import Params, Tree, leaves, map_tensors
+
+LEAD = 3.0
+"""An update may be this many times as long as the median of the others', or ..."""
+FENCE = 8.0
+"""... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
+STILL = 1e-3
+"""An update shorter than this part of the model is never too long: near the optimum others' are next to nothing."""
+ALONE = 100.0
+"""Whoever is alone in a cluster may go this much farther: nobody else's model is at stake."""
+PAIR = 10.0
+"""Of two in a cluster, the longer may be this many times the shorter, where that is more than the others'."""
+UNKNOWN = 1000.0
+"""Of sums whose values start from no model, the multiple of the median that is refused."""
+NEVER = 2**31
+"""A level that no length reaches."""
+
+
+class Near(NamedTuple):
+    """The models that replies are expected near: k rows, one for each sum."""
+
+    models: Params
+    by: Tensor | None = None
+    """n k, where a client starts from a mixture of models: the shares of each client asked. Else its own weights."""
+
+    def at(self, places: Tensor) -> Near:
+        """For the clients at these places of those asked."""
+        return self if self.by is None else Near(self.models, self.by[places.to(self.by.device)])
+
+
+class Lengths(NamedTuple):
+    """How long each reply's update is, and which sum it goes into: -1 for several."""
+
+    length: Tensor  # n, float64
+    group: Tensor  # n
+
+    @staticmethod
+    def none(n: int) -> Lengths:
+        """Of replies that have no length to compare."""
+        return Lengths(torch.zeros(n, dtype=torch.float64), torch.full((n,), -1))
+
+
+def row_lengths(rows: Tree, near: Near | None) -> Lengths | None:
+    """How far each of n stacked replies is from where it started; None for replies that are not compared.
+
+    Replies of another form than the models are not compared either: most clients' form wins, whatever it is.
+    """
+    if near is None and not isinstance(rows, (Share, Shares)):
+        return None
+    value = rows.value if isinstance(rows, (Share, Shares)) else getattr(rows, "value", rows)
+    if isinstance(rows, (Share, Shares)):
+        by = rows.weight
+    else:
+        assert near is not None
+        by = next(iter(near.models.values())).new_ones(_count(value), len(next(iter(near.models.values()))))
+    if near is not None and not _fits(value, near.models, 2 if isinstance(rows, Shares) else 1):
+        return Lengths.none(len(by))
+    if isinstance(rows, Shares):
+        return Lengths(_of_shares(rows, near), torch.full((len(by),), -1))
+    by = by if near is None or near.by is None else near.by
+    group = _only_sum(rows.weight if isinstance(rows, Share) else by)
+    return Lengths(_apart(value, near, by), group)
+
+
+def part_lengths(sums: Tree, near: Near | None, clients: int) -> Lengths | None:
+    """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
+    if not isinstance(sums, Sums):
+        return row_lengths(sums, near)
+    if near is not None and not _fits(sums.total, near.models, 1):
+        return Lengths.none(clients)
+    used = sums.weight > 0
+    weight = torch.where(used, sums.weight, 1).double()
+    mean = map_tensors(lambda v: v.double() / weight.to(v.device).reshape(-1, *[1] * (v.dim() - 1)), sums.total)
+    by = torch.eye(len(weight)) if near is None or near.by is None else near.by.double().mean(0).expand(len(weight), -1)
+    apart = torch.where(used.cpu(), _apart(mean, near, by), 0)
+    group = _only_sum(sums.weight[None])
+    return Lengths(apart.amax().expand(clients), group.expand(clients))
+
+
+def _fits(value: Tree, models: Params, lead: int) -> bool:
+    """Whether replies hold what the models hold."""
+    return isinstance(value, dict) and all(
+        isinstance(value.get(name), Tensor) and value[name].shape[lead:] == start.shape[1:]
+        for name, start in models.items()
+    )
+
+
+def _of_shares(rows: Shares[Tree], near: Near | None) -> Tensor:
+    shape, squares = rows.weight.shape, torch.zeros(rows.weight.shape, dtype=torch.float64)
+    apart = (
+        _filled(rows.value)
+        if near is None
+        else [_wide(rows.value[name]) - start.to(_wide(rows.value[name])) for name, start in near.models.items()]
+    )
+    for leaf in apart:
+        squares += _wide(leaf).reshape(*shape, -1).square().sum(2).double().cpu()
+    return torch.where(rows.weight.cpu() > 0, squares, 0).amax(1).sqrt()
+
+
+def _filled(value: Tree) -> list[Tensor]:
+    return [leaf for leaf in leaves(value) if leaf.numel()]
+
+
+def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
+    """The Euclidean length of all of a row, or of its difference from its mixture of models."""
+    squares = [torch.zeros(len(by), dtype=torch.float64)]
+    if near is None:
+        squares += [_wide(leaf).reshape(len(by), -1).square().sum(1).double().cpu() for leaf in _filled(value)]
+        return torch.stack(squares).sum(0).sqrt()
+    share = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double()
+    for name, start in near.models.items():
+        leaf = _wide(value[name])
+        centre = share.to(leaf) @ start.to(leaf).reshape(len(start), -1)
+        squares.append((leaf.reshape(len(by), -1) - centre).square().sum(1).double().cpu())
+    return torch.stack(squares).sum(0).sqrt()
+
+
+def _wide(leaf: Tensor) -> Tensor:
+    return leaf if leaf.dtype == torch.float64 else leaf.float()
+
+
+def _count(rows: Tree) -> int:
+    return next((len(leaf) for leaf in leaves(rows)), 0)
+
+
+def _only_sum(weight: Tensor) -> Tensor:
+    """The sum that each row's weights go into; -1 where there are several, or none."""
+    used = weight.cpu() != 0
+    return torch.where(used.sum(1) == 1, used.long().argmax(1), -1)
+
+
+# ---- what is too long
+
+
+def levels(lengths: Tensor) -> Tensor:
+    """Lengths in steps of √2, from below: n."""
+    return (2 * lengths.clamp_min(1e-300).log2()).floor().long()
+
+
+class Bounds(NamedTuple):
+    """The highest level that counts, for all clients and by the sum that they belong to; and what is usual."""
+
+    everybody: int
+    by_group: dict[int, int]
+    usual: float
+
+    def over(self, level: Tensor, group: Tensor) -> Tensor:
+        """Which replies are too far."""
+        most = [self.by_group.get(number, self.everybody) for number in group.tolist()]
+        return level > torch.tensor(most, dtype=torch.int64)
+
+    def reason(self, length: float) -> str:
+        """Why a reply is refused."""
+        times = length / self.usual if self.usual > 0 else math.inf
+        return f"update is {times:.3g} times as long as is usual"
+
+
+def bounds(found: Lengths, near: Near | None) -> Bounds:
+    """What the lengths of all replies that could count say of the longest of them."""
+    length, group = found
+    still = 0.0 if near is None else STILL * _longest_model(near.models)
+    if near is None:
+        usual = _quantile(_others(length), 0.5)
+        return Bounds(_level(UNKNOWN * usual), {}, usual)
+    most, usual = max(_most(length), still), _quantile(_others(length), 0.5)
+    by_group = {}
+    for number in group.unique().tolist():
+        members = length[group == number]
+        if number >= 0:
+            few = ALONE * most if len(members) == 1 else PAIR * float(members.amin())
+            by_group[number] = _level(max(most, few if len(members) < 3 else _most(members)))
+    return Bounds(_level(most), by_group, usual)
+
+
+def _most(lengths: Tensor) -> float:
+    """The longest that may count, by all lengths but the longest itself."""
+    rest = _others(lengths)
+    if len(rest) < 2:  # of two clients, either may be the odd one
+        return math.inf
+    low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
+    return max(LEAD * middle, high + FENCE * (high - low))
+
+
+def _others(lengths: Tensor) -> Tensor:
+    """All but the longest, rising; those who did not move at all, having no examples perhaps, are no yardstick."""
+    return lengths[lengths > 0].sort().values[:-1]
+
+
+def _quantile(rising: Tensor, part: float) -> float:
+    """A length that is there, the nearest: no huge one is mixed in."""
+    return float(rising[int(part * (len(rising) - 1) + 0.5)]) if len(rising) else 0.0
+
+
+def _level(length: float) -> int:
+    """No bound where there is nothing to compare with: nobody else, or nobody else who moved."""
+    return int(levels(torch.tensor(length, dtype=torch.float64))) if 0 < length < math.inf else NEVER
+
+
+def _longest_model(models: Params) -> float:
+    squares: list[Tensor] = leaves(map_tensors(lambda v: _wide(v).reshape(len(v), -1).square().sum(1).cpu(), models))
+    return math.sqrt(float(torch.stack([square.double() for square in squares]).sum(0).amax()))

@@ -1,0 +1,138 @@
+"""ClusterGAN's game: a generator of k clusters against a critic, and an encoder that finds the cluster again.
+
+Mukherjee, Asnani, Lin, Kannan: ClusterGAN: Latent Space Clustering in Generative Adversarial Networks. AAAI 2019, with
+the loss of Gulrajani et al. 2017 (Wasserstein distance with a gradient penalty), as in the authors' code for MNIST.
+
+Latent variables are (z_n, z_c): z_n normal with standard deviation 0.1, z_c one of k clusters. Every training example
+gets a latent variable and an interpolation of its own in every step, from its own keys, so that an example's part of
+the game does not depend on other examples. In one of `critic_steps` + 1 steps generator and encoder move, in the others
+the critic does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.nn.functional import cross_entropy
+
+from corymb.core.objective import Draws, Examples
+from corymb.keys import Key, normal, uniform
+from corymb.models.adversarial import CODES, Networks
+from corymb.settings import require
+from corymb.trees import Params, take
+
+SPREAD = 0.1
+"""Standard deviation of z_n."""
+
+
+class ClusterGame:
+    """What clients of ClusterGAN play; an example's loss, for reports, is the squared error of its reconstruction."""
+
+    score_name = "reconstruction_error"
+    higher_is_better = False
+    squared = None
+
+    def __init__(
+        self,
+        networks: Networks,
+        *,
+        critic_steps: int = 5,
+        penalty: float = 10.0,
+        noise_weight: float = 10.0,
+        cluster_weight: float = 10.0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        require(critic_steps >= 1, f"critic_steps must be at least 1, got {critic_steps}.")
+        self.networks, self.critic_steps, self.penalty = networks, critic_steps, penalty
+        self.noise_weight, self.cluster_weight = noise_weight, cluster_weight  # the paper's beta_n and beta_c
+        self.device, self.dtype = torch.device(device), dtype
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> ClusterGame:
+        """The same objective elsewhere, or in another precision."""
+        return ClusterGame(**self.recipe(), device=device, dtype=dtype)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        names = ("networks", "critic_steps", "penalty", "noise_weight", "cluster_weight")
+        return {name: getattr(self, name) for name in names}
+
+    def init(self, key: Key) -> Params:
+        """Fresh networks of one cluster; `joined` makes k of them one model of k clusters."""
+        return {name: value.to(self.device, self.dtype) for name, value in self.networks.init(key.cpu()).items()}
+
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """Of generator and encoder in the first step and every (`critic_steps` + 1)-th from there, else of the critic.
+
+        The others are held fast: their gradient is 0.
+        """
+        x, held = examples.x.flatten(1), {name: value.detach() for name, value in params.items()}
+        noise, cluster, place = self.latent(draws.keys(len(x)), params)
+        if draws.step % (self.critic_steps + 1) == 0:
+            made = self.networks.generate(params, noise, cluster)
+            found = self.networks.encode(params, made)
+            lost = (noise - found.noise).square().mean(-1)
+            confused = cross_entropy(found.logits, cluster, reduction="none")
+            seems = self.networks.judge(held, made)
+            return self.noise_weight * lost + self.cluster_weight * confused - seems
+        made = self.networks.generate(held, noise, cluster)
+        slope = grad(lambda at: self.networks.judge(params, at).sum())(place * x + (1 - place) * made)
+        steepness = (slope.square().sum(-1) + 1e-12).sqrt()
+        apart = self.networks.judge(params, made) - self.networks.judge(params, x)
+        losses: Tensor = apart + self.penalty * (steepness - 1).square()
+        return losses
+
+    def latent(self, key: Key, params: Params) -> tuple[Tensor, Tensor, Tensor]:
+        """For each of some keys: z_n, z_c, and a place between 0 and 1. One draw for all three: draws are not cheap."""
+        k, q = params[CODES[0]].shape[0], self.networks.noise
+        drawn = uniform(key, (q + 2,), torch.float64)
+        noise = SPREAD * torch.special.ndtri(drawn[..., :q] + 2.0**-54)  # never 0, whose normal is infinite
+        return noise.to(self.dtype), (drawn[..., q] * k).long(), drawn[..., q + 1 :].to(self.dtype)
+
+    def space(self, params: Params, x: Tensor) -> Tensor:
+        """The latent variables of examples as the encoder sees them: z_n, then the logits of k clusters."""
+        return torch.cat(self.networks.encode(params, x.flatten(1)), -1)
+
+    def label_points(self, models: Params, x: Tensor) -> Tensor:
+        """The cluster of each example: the code that the encoder finds likeliest."""
+        return self.networks.encode(take(models, 0), x.flatten(1)).logits.argmax(-1)
+
+    def sample_cluster(self, models: Params, cluster: int, key: Key, n: int) -> Tensor:
+        """n new examples of a cluster's code, as vectors."""
+        noise = SPREAD * normal(key.cpu(), (n, self.networks.noise), self.dtype).to(self.device)
+        return self.networks.generate(take(models, 0), noise, torch.full((n,), cluster, device=self.device))
+
+    def predict(self, params: Params, x: Tensor) -> Tensor:
+        """Examples made again from their latent variables, as vectors."""
+        found = self.networks.encode(params, x.flatten(1))
+        return self.networks.generate(params, found.noise, found.logits.argmax(-1))
+
+    def losses(self, params: Params, examples: Examples) -> Tensor:
+        """The mean squared error of each example made again."""
+        return self.grade(self.predict(params, examples.x), examples)
+
+    scores = losses
+
+    def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
+        """The mean of what several models make."""
+        mean: Tensor = torch.tensordot(weights.to(predictions), predictions, dims=1)
+        return mean
+
+    def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
+        """The mean squared error of each example."""
+        return (predictions - examples.x.flatten(1)).square().mean(-1)
+
+    def describe(self) -> str:
+        """What is learned, for fingerprints and run records."""
+        weights = f"penalty {self.penalty:g}, weights {self.noise_weight:g} and {self.cluster_weight:g}"
+        return f"ClusterGAN by {self.networks.describe()}; {self.critic_steps} steps of the critic, {weights}"
+
+
+def joined(models: list[Params]) -> Params:
+    """One model of as many clusters as there are models of one: the first, with everybody's codes."""
+    return {
+        name: torch.cat([one[name] for one in models]) if name in CODES else value for name, value in models[0].items()
+    }

@@ -1,0 +1,27 @@
+"""What an objective can do besides whose model gives every example a cluster, not every client."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from corymb.keys import Key
+from corymb.trees import Params
+
+
+@runtime_checkable
+class PointModel(Protocol):
+    """A model, or k of them, of examples in k clusters: it needs no labels."""
+
+    def label_points(self, models: Params, x: Tensor) -> Tensor:
+        """The cluster of each example."""
+        ...
+
+    def sample_cluster(self, models: Params, cluster: int, key: Key, n: int) -> Tensor:
+        """n new examples of a cluster, as vectors."""
+        ...
+
+    def space(self, params: Params, x: Tensor) -> Tensor:
+        """Examples as vectors in the coordinates that they are compared in."""
+        ...

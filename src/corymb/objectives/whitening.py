@@ -1,0 +1,52 @@
+"""Coordinates in which everybody's standardised features have second moment I, for descent on a linear model.
+
+Features that go together (a distance and the time it takes) leave directions in which a loss is almost flat: descent
+needs as many steps as the ratio of its largest and its least curvature. With Σ the mean of z zᵀ, models
+φ = (Σ + εI)^{1/2} θ of features (Σ + εI)^{-1/2} z have no such directions. Every client is asked for its own mean of
+z zᵀ; only the sum over all clients comes back.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation
+from corymb.core.objective import Objective
+from corymb.objectives.linear_form import linear_form, logit_form
+from corymb.objectives.module import limited
+from corymb.orthogonal import roots
+
+MOST = 181
+"""Features up to which Σ is asked for: 2¹⁵ numbers in a reply."""
+FLOOR = 1e-4
+"""ε: directions with less than this part of a standardised feature's variance stay flat."""
+
+
+@on_client
+def send_second_moment(client: Client, mean: Tensor, scale: Tensor, limit: Tensor) -> Share[tuple[()]]:
+    """The mean of z zᵀ over the client's examples. Only ever summed over all clients."""
+    x, _, weight = client.train
+    dtype = x.dtype if x.device.type == "mps" else torch.float64
+    mean, scale, limit, weight = (value.to(x.device, dtype) for value in (mean, scale, limit, weight))
+    z = limited((x.to(dtype) - mean) / scale, limit)
+    portion = weight / weight.sum().clamp_min(1)
+    return Share({"zz": (z.mT * portion) @ z}, weight=weight.sum()[None])
+
+
+def whitening_root(fed: Federation, mean: Tensor, scale: Tensor, limit: Tensor) -> Tensor:
+    """(Σ + εI)^{-1/2}: d d. The ledger gets the round it took."""
+    found = fed.clients.sum(send_second_moment, mean, scale, limit.expand_as(mean)).value
+    fed.ledger.rounds += 1
+    moment = (found.total["zz"][0] / found.weight).cpu()
+    values, vectors = torch.linalg.eigh((moment + moment.mT) / 2)
+    return roots(values.clamp_min(0) + FLOOR, vectors).root.float()
+
+
+def can_whiten(objective: Objective, features: tuple[int, ...]) -> bool:
+    """Whether an objective's models are linear in features of a table, not too many of them."""
+    form = linear_form(objective) or logit_form(objective)
+    if form is None or len(features) != 1 or features[0] > MOST:
+        return False
+    return form.features(torch.zeros(1, *features)).shape[-1] == features[0] + form.intercept

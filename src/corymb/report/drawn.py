@@ -1,0 +1,91 @@
+"""Examples drawn from clusters' own models, where examples have clusters: no client's example is in a report."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corymb.report.facts import Numbers, of_examples
+
+if TYPE_CHECKING:
+    from corymb.runs.run import Run
+
+MOST_CLUSTERS = 12
+"""Clusters that are drawn, the largest."""
+MOST_DIRECTIONS = 20
+"""Main directions of examples among which the plane of a map is looked for."""
+RIDGE = 0.01
+"""What is added to clusters' own spread, as a part of it: in some directions a model may have none."""
+
+
+def drawn_clusters(run: Run) -> list[int]:
+    """The clusters to draw from, in their order: the largest that have examples; none without the run's model."""
+    if not of_examples(run) or run.objective is None:
+        return []
+    largest = sorted((label for label, size in run.sizes.items() if size), key=lambda label: -run.sizes[label])
+    return sorted(largest[:MOST_CLUSTERS])
+
+
+def drawn_examples(run: Run, n: int) -> dict[int, Numbers]:
+    """n new examples of each cluster, as vectors in the units of the data; nothing where one is not finite."""
+    found = {label: np.asarray(run.sample(label, n), dtype=np.float64).reshape(n, -1) for label in drawn_clusters(run)}
+    return found if all(np.isfinite(rows).all() for rows in found.values()) else {}
+
+
+def in_plane(groups: dict[int, Numbers], *, scale: bool) -> dict[int, Numbers]:
+    """Groups of vectors in the plane (m 2) in which they are farthest apart beside their own spread.
+
+    With `scale`, each feature is taken in units of its spread over all. Two features stay as they are; of a single one
+    the other axis is the group.
+    """
+    everything = np.concatenate(list(groups.values()))
+    if everything.shape[1] == 2:
+        return groups
+    if everything.shape[1] == 1:
+        levels = {label: -place for place, label in enumerate(groups)}
+        return {label: np.column_stack([rows, np.full(len(rows), levels[label])]) for label, rows in groups.items()}
+    spread = everything.std(0)
+    centred = (everything - everything.mean(0)) / (np.where(spread > 0, spread, 1) if scale else 1)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    reduced = centred @ axes[:MOST_DIRECTIONS].T
+    ends = np.cumsum([len(rows) for rows in groups.values()])[:-1]
+    parts = np.split(reduced, ends)
+    means = np.stack([part.mean(0) for part in parts])
+    within = np.mean([np.cov(part.T) for part in parts], 0)
+    within += RIDGE * np.trace(within) / len(within) * np.eye(len(within))
+    whiten = np.linalg.inv(np.linalg.cholesky(within)).T
+    _, _, apart = np.linalg.svd((means - means.mean(0)) @ whiten)  # Fisher's discriminants
+    plane = apart[:2] * np.sign(apart[np.arange(2), np.abs(apart[:2]).argmax(1)])[:, None]
+    flat = reduced @ whiten @ plane.T
+    return dict(zip(groups, np.split(flat, ends), strict=True))
+
+
+def mosaic(groups: dict[int, Numbers], shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Pictures within [0, 1] as one, a row for each group: grey (height width), or colours (height width 3)."""
+    channels, height, width = shape
+    gap = 1
+    columns = len(next(iter(groups.values())))
+    whole = np.full((len(groups) * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    for row, pictures in enumerate(groups.values()):
+        for column, picture in enumerate(pictures.reshape(-1, channels, height, width)):
+            shown = picture[:3] if channels >= 3 else np.repeat(picture[:1], 3, axis=0)
+            top, left = row * (height + gap), column * (width + gap)
+            pixels = (255 * shown.clip(0, 1)).round().astype(np.uint8)
+            whole[top : top + height, left : left + width] = pixels.transpose(1, 2, 0)
+    return whole
+
+
+def as_png_bytes(pixels: NDArray[np.uint8]) -> bytes:
+    """A picture of height, width and three colours in the PNG format, without another library."""
+    height, width, _ = pixels.shape
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")

@@ -1,0 +1,141 @@
+"""The fault matrix: every kind of fault in every algorithm on every engine, printed as a table.
+
+One client of seven has the fault. No run may end early, no model may be anything but finite, whoever must be named is,
+and nobody honest is. `python -m corymb.testing.fault_matrix` runs all cells; `--some 40` every fortieth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.faults import KINDS, Fault, inject
+from corymb.testing.cases import CASES
+from corymb.testing.engines import ENGINES
+from corymb.testing.laws.algorithms import check_number
+from corymb.trees import leaves
+
+ALGORITHMS = {
+    "FedAvg": "FedAvg",
+    "FedProx": "FedProx",
+    "Alone": "Alone",
+    "IFCA": "IFCA",
+    "IFCA, gradients": "IFCA, gradients",
+    "IFCA, soft": "IFCA, soft",
+    "IFCA, k found": "IFCA, any number",
+    "SR-FCA": "SR-FCA",
+    "ONE_SHOT-IFCA": "one shot, then IFCA",
+    "Local-KMeans": "local k-means",
+    "one-shot": "one-shot",
+    "FedX": "FedX",
+    "FedSoft": "FedSoft",
+    "CFL": "CFL",
+    "moment descent": "moment descent",
+    "UIFCA": "UIFCA",
+    "k-FED": "k-FED",
+    "oracle": "Oracle",
+}
+"""One case for every algorithm of the catalogue, and IFCA's main forms."""
+BAD = "client-3"
+NUMBERLESS = frozenset({"Alone", "k-FED", "moment descent", "Local-KMeans", "one-shot"})
+"""Algorithms whose rows are losses, centres or minimisers: there is no model that these are expected near."""
+BOUNDED = frozenset({"huge", "large", "one-large"})
+"""Faults that only a comparison with a model shows."""
+OF_SUMS = frozenset({"nan-weight", "negative-weight", "forged-weight", "forged-label", "negative-label", "nan-note"})
+"""Faults that only a share can have."""
+
+
+class Cell(NamedTuple):
+    """One run."""
+
+    fault: str
+    algorithm: str
+    engine: str
+
+
+class Outcome(NamedTuple):
+    """How it went: `problem` is empty where it went well."""
+
+    cell: Cell
+    problem: str
+    named: bool
+
+
+def cells() -> Iterator[Cell]:
+    """All cells, engines changing fastest."""
+    yield from (Cell(f, a, e) for f in KINDS for a in ALGORITHMS for e in ENGINES)
+
+
+def run_cell(cell: Cell) -> Outcome:
+    """Run a cell."""
+    case = CASES[ALGORITHMS[cell.algorithm]]
+    engine = inject(case.engine(cell.engine), [Fault(cell.fault, clients=(BAD,))])
+    fed = Federation(engine)
+    try:
+        snapshots = list(drive(case.algorithm, fed, seed=3))
+    except Exception as error:  # whatever ends a run is what the matrix is for
+        return Outcome(cell, f"ended: {type(error).__name__}: {str(error)[:80]}", named=False)
+    rejected = {entry["client"] for entry in fed.ledger.rejected}
+    return Outcome(cell, _problem(cell, snapshots, rejected), named=BAD in rejected)
+
+
+def _problem(cell: Cell, snapshots: Sequence[object], rejected: set[str]) -> str:
+    case = CASES[ALGORITHMS[cell.algorithm]]
+    try:
+        check_number(case, len(snapshots))
+    except AssertionError:
+        return f"{len(snapshots)} rounds"
+    for at in snapshots:
+        if not all(bool(torch.isfinite(value).all()) for value in leaves(at.models)):  # type: ignore[attr-defined]
+            return "a model is not finite"
+    if rejected - {BAD}:
+        return f"honest clients named: {', '.join(sorted(rejected - {BAD}))}"
+    if must_be_named(cell) and BAD not in rejected:
+        return "not named"
+    return ""
+
+
+def must_be_named(cell: Cell) -> bool:
+    """Whether the server can know, and so must say, who is bad."""
+    if not KINDS[cell.fault].named or (cell.fault in BOUNDED and cell.algorithm in NUMBERLESS):
+        return False
+    return cell.fault not in OF_SUMS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run cells and print the table; 1 if any went wrong."""
+    parser = argparse.ArgumentParser(description="Run the fault matrix.")
+    parser.add_argument("--some", type=int, default=1, help="every so many cells only")
+    parser.add_argument("--faults", nargs="*", default=list(KINDS), help="only these kinds")
+    asked = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)
+    began = time.perf_counter()
+    chosen = [cell for cell in cells() if cell.fault in asked.faults][:: asked.some]
+    found = [run_cell(cell) for cell in chosen]
+    wide = max(len(name) for name in KINDS)
+    print(f"{'fault':{wide}}  runs  well  named")
+    for fault in KINDS:
+        of_fault = [outcome for outcome in found if outcome.cell.fault == fault]
+        if of_fault:
+            well, named = sum(not o.problem for o in of_fault), sum(o.named for o in of_fault)
+            print(f"{fault:{wide}}  {len(of_fault):4}  {well:4}  {named:5}")
+    bad = [outcome for outcome in found if outcome.problem]
+    for outcome in bad:
+        print(f"WRONG  {', '.join(outcome.cell)}: {outcome.problem}")
+    kinds = Counter(outcome.cell.engine for outcome in found)
+    seconds = time.perf_counter() - began
+    print(f"{len(found)} runs ({dict(kinds)}), {len(bad)} went wrong, {seconds:.0f} seconds")
+    return int(bool(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

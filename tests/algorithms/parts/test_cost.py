@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from corymb.algorithms import SRFCA
+from corymb.algorithms.parts.cost import Cost, pairwise_cost, say_or_refuse
+from corymb.core.federation import Federation
+from corymb.objectives import LinearRegression
+from corymb.settings import InvalidInput
+from corymb.testing.engines import Scripted
+
+
+def crowd(n, features=100, size=50):
+    """A federation of so many clients, of whom nobody is ever asked."""
+    return Federation(Scripted(LinearRegression(features), torch.full((n,), size)))
+
+
+def test_the_cost_grows_with_the_square_of_the_number():
+    small, large = (pairwise_cost(crowd(n), losses=True) for n in (100, 1000))
+    assert large.pairs == 100 * small.pairs == 1_000_000
+    assert large.seconds == pytest.approx(100 * small.seconds)
+
+
+def test_sr_fca_says_what_thirty_thousand_clients_cost_and_does_not_begin(monkeypatch):
+    monkeypatch.setattr("corymb.algorithms.parts.cost._memory", lambda: 16e9)
+    fed = crowd(30_000)
+    with pytest.raises(InvalidInput, match=r"30,000 clients compares 900,000,000 pairs: .* 22 GB\. Give costly=True"):
+        next(iter(SRFCA(threshold=1.0).run(fed)))
+    assert fed.ledger.asked == 0
+
+
+def test_ten_thousand_clients_may_run(monkeypatch, caplog):
+    monkeypatch.setattr("corymb.algorithms.parts.cost._memory", lambda: 16e9)
+    say_or_refuse(pairwise_cost(crowd(10_000), losses=True), "SR-FCA", asked=False)
+    assert "100,000,000 pairs" in caplog.text
+
+
+def test_whoever_asks_for_it_gets_it(caplog):
+    say_or_refuse(Cost(10**9, 1e6, 10**15), "this", asked=True)
+    assert "12 days" in caplog.text
+    with pytest.raises(InvalidInput, match="--costly"):
+        say_or_refuse(Cost(10**9, 1e6, 10**6), "this", asked=False)
+
+
+def test_little_is_not_worth_saying(caplog):
+    say_or_refuse(pairwise_cost(crowd(200), losses=True), "SR-FCA", asked=False)
+    assert caplog.text == ""

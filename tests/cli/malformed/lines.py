@@ -1,0 +1,295 @@
+"""Command lines, TOML files, models and run folders that cannot be used; each is a list of arguments, made in a folder.
+
+`DATA` in an argument stands for a small file of data, `RUN` for the folder of a run that has ended.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cli.malformed.files import ROWS
+
+Arguments = Callable[[Path, Path], list[str]]
+"""From a folder of its own and the folder of a good run to the arguments of `corymb`."""
+FAST = ["--rounds", "1", "-q"]
+
+
+def line(*words):
+    """A command line in which DATA and RUN stand for paths."""
+
+    def make(folder, run):
+        (folder / "data.csv").write_text(ROWS)
+        places = {"DATA": str(folder / "data.csv"), "RUN": str(run), "HERE": str(folder)}
+        return [places.get(word, word) for word in words]
+
+    return make
+
+
+def _lines():
+    yield "nothing to run", line("run")
+    yield "no algorithm", line("run", "DATA")
+    yield "an unknown algorithm", line("run", "DATA", "ifac")
+    yield "an unknown command", line("rnu", "DATA", "fedavg")
+    yield "an unknown option", line("run", "DATA", "fedavg", "--nosuch", "3")
+    yield "an option without its value", line("run", "DATA", "fedavg", "--rounds")
+    yield "a third word", line("run", "DATA", "fedavg", "more")
+    numbers = ("x", "-1", "0", "nan", "1.5", "", "1e9999")
+    for name in ("rounds", "local.steps", "local.batch", "local.epochs", "participants"):
+        for value in numbers:
+            if (name, value) not in (("participants", "1.5"), ("local.steps", "0")):
+                yield f"--{name} {value or 'of nothing'}", line("run", "DATA", "fedavg", f"--{name}={value}", "-q")
+    yield "more participants than one whole", line("run", "DATA", "fedavg", "--participants=1.5", *FAST)
+    for value in ("x", "-1", "0", "nan", "inf", "-inf", "1e400", ""):
+        yield f"--local.lr {value or 'of nothing'}", line("run", "DATA", "fedavg", f"--local.lr={value}", *FAST)
+    for value in ("x", "-1", "nan", "inf", "1e308", "1e400"):
+        yield f"--local.proximal {value}", line("run", "DATA", "fedavg", f"--local.proximal={value}", *FAST)
+    for value in ("x", "-1", "nan", "inf"):
+        yield f"--local.momentum {value}", line("run", "DATA", "fedavg", f"--local.momentum={value}", *FAST)
+        yield f"--local.decay {value}", line("run", "DATA", "fedavg", f"--local.decay={value}", *FAST)
+        yield f"--mu {value}", line("run", "DATA", "fedprox", f"--mu={value}", *FAST)
+        yield f"--clip {value}", line("run", "DATA", "fedavg", f"--clip={value}", *FAST)
+        yield f"--max_seconds {value}", line("run", "DATA", "fedavg", f"--max_seconds={value}", *FAST)
+    yield "an unknown optimiser", line("run", "DATA", "fedavg", "--local.optimiser", "lbfgs", *FAST)
+    yield "an unknown reduction", line("run", "DATA", "fedavg", "--aggregate", "average", *FAST)
+    for k in ("0", "-1", "x", "1.5", "999", "nan"):
+        yield f"--k {k}", line("run", "DATA", "ifca", f"--k={k}", *FAST)
+        yield f"one-shot with --k {k}", line("run", "DATA", "one-shot", f"--k={k}", "-q")
+    for value in ("x", "-1", "0", "nan", "inf"):
+        yield f"--soft {value}", line("run", "DATA", "ifca", "--k=2", f"--soft={value}", *FAST)
+        yield f"--threshold {value}", line("run", "DATA", "sr-fca", f"--threshold={value}", "--rounds=1", "-q")
+    for value in ("-0.1", "0.5", "nan", "x"):
+        yield f"--trim {value}", line("run", "DATA", "sr-fca", f"--trim={value}", "--rounds=1", "-q")
+    yield "restarts and k by evidence", line("run", "DATA", "ifca", "--k=auto", "--restarts=2", *FAST)
+    yield "a shared layer that is not there", line("run", "DATA", "ifca", "--k=2", "--shared", "nosuch*", *FAST)
+    yield "an unknown start", line("run", "DATA", "ifca", "--k=2", "--init", "guess", *FAST)
+    for name, values in {
+        "seed": ("x", "1.5", "nan"),
+        "engine": ("fast", ""),
+        "device": ("tpu", "cuda:99", "cpu:x"),
+        "precision": ("float8", "double"),
+        "threads": ("0", "-3", "x"),
+        "memory": ("0", "-5", "lots"),
+        "kernel": ("quick",),
+        "evaluate_every": ("-1", "x"),
+        "checkpoint_every": ("0", "-1", "x"),
+        "min_replies": ("0", "-1", "x", "99"),
+        "dropout": ("maybe",),
+        "class_weight": ("heavy", "yes=x", "=3", "0=-1", "0=nan"),
+        "metric": ("nosuch", "r2"),
+        "until": ("tomorrow",),
+        "task": ("clustering",),
+        "scale": ("log",),
+        "missing": ("ignore",),
+        "test": ("-0.1", "1.0", "2", "x", "nan"),
+        "label": ("nosuch",),
+        "client": ("nosuch",),
+        "features": ("nosuch", "a,nosuch"),
+        "read_limit": ("0", "-1", "x", "10"),
+        "seeds": ("x", "3-1", "", "1-", "1--2"),
+        "model": (
+            "nosuch",
+            "os",
+            ":",
+            "os:",
+            ":make",
+            "os:nosuch",
+            "nosuchmodule:make",
+            "a b:c",
+            "os:system",
+            "os:path",
+            "json:dumps",
+            "sys:exit",
+            "builtins:print",
+            "math:pi",
+            "torch:zeros",
+            "a:b:c",
+            "..x:y",
+        ),
+    }.items():
+        for value in values:
+            yield (
+                f"--{name} {value or 'of nothing'}",
+                line("run", "DATA", "fedavg", f"--{name}={value}", "--rounds=1", "-q"),
+            )
+    for command in ("resume", "report", "compare", "assign", "predict", "export", "audit"):
+        for what, place in (("nothing", "HERE"), ("a file", "DATA"), ("no such path", "/nosuch/run")):
+            words = {
+                "compare": [place, place],
+                "assign": [place, "DATA"],
+                "predict": [place, "DATA", "--cluster", "0"],
+                "export": [place, "--cluster", "0"],
+            }.get(command, [place])
+            yield f"{command} of {what}", line(command, *words)
+        yield f"{command} without a run", line(command)
+    yield "fewer rounds than before", line("resume", "RUN", "--rounds", "1")
+    yield "a negative number of rounds", line("resume", "RUN", "--rounds", "-4")
+    for cluster in ("9", "-1", "x"):
+        yield f"export of cluster {cluster}", line("export", "RUN", f"--cluster={cluster}", "--out=HERE/m.pt2")
+        yield f"predict with cluster {cluster}", line("predict", "RUN", "DATA", f"--cluster={cluster}")
+    yield "predict with an unknown client", line("predict", "RUN", "DATA", "--client", "nobody")
+    yield "an unknown format of report", line("report", "RUN", "--format", "doc")
+    yield "a list of nothing known", line("list", "things")
+    yield "tune with a range that is none", line("tune", "DATA", "fedavg", "--param", "local.lr=wide")
+    yield "tune of an unknown setting", line("tune", "DATA", "fedavg", "--param", "nosuch=log:1:2")
+    yield "reproduce an unknown paper", line("reproduce", "nosuch")
+
+
+def config(text):
+    """A run by a TOML file."""
+
+    def make(folder, run):
+        (folder / "data.csv").write_text(ROWS)
+        written = text.replace("DATA", json.dumps(str(folder / "data.csv")))
+        (folder / "config.toml").write_text(written, encoding="utf-8")
+        return ["run", "--config", str(folder / "config.toml"), "-q", "--out", str(folder / "out")]
+
+    return make
+
+
+GOOD = 'data = DATA\nalgorithm = "fedavg"\nrounds = 1\n'
+
+
+def _configs():
+    yield "a config that is no TOML", config("data = = 3")
+    yield "a config of nothing", config("")
+    yield "a config that is JSON", config('{"data": "digits"}')
+    yield "a config without data", config('algorithm = "fedavg"\n')
+    yield "a config without an algorithm", config("data = DATA\n")
+    yield "a config with an unknown algorithm", config('data = DATA\nalgorithm = "fedagv"\n')
+    yield "a config with a number for an algorithm", config("data = DATA\nalgorithm = 3\n")
+    yield "a config with a number for data", config('data = 3\nalgorithm = "fedavg"\n')
+    for name in ("rounds", "seed", "evaluate_every", "checkpoint_every", "min_replies", "threads", "local"):
+        for value in (
+            "2024-01-01",
+            "12:30:00",
+            "2024-01-01T00:00:00Z",
+            '"3"',
+            "[1]",
+            "{a = 1}",
+            "1.5",
+            "true",
+            "nan",
+            "inf",
+        ):
+            yield (
+                f"a config with {name} = {value}",
+                config(
+                    f"{'' if name == 'rounds' else GOOD}{name} = {value}\n"
+                    + ('data = DATA\nalgorithm = "fedavg"\n' if name == "rounds" else "")
+                ),
+            )
+    for name in ("model", "device", "engine", "metric", "client", "label"):
+        for value in ("3", "2024-01-01", "[]", "{}", "false", "nan"):
+            yield f"a config with {name} = {value}", config(f"{GOOD}{name} = {value}\n")
+    yield "a config with an unknown name", config(GOOD + "nosuch = 3\n")
+    yield "a config with an unknown name inside", config(GOOD + "[local]\nnosuch = 3\n")
+    yield "a config with a date inside", config(GOOD + "[local]\nlr = 2024-01-01\n")
+    yield "a config with an infinite step", config(GOOD + "[local]\nlr = inf\n")
+    yield "a config with a step of nan", config(GOOD + "[local]\nlr = nan\n")
+    yield "a config with one name twice", config(GOOD + "rounds = 2\n")
+    yield "a config that nests too deep", config(GOOD + "local = " + "{a = " * 2000 + "1" + "}" * 2000 + "\n")
+
+
+def model(text, name="made:make"):
+    """A run with a model from a module of one's own."""
+
+    def make(folder, run):
+        (folder / "data.csv").write_text(ROWS)
+        (folder / f"{name.partition(':')[0]}.py").write_text(text)
+        return ["run", str(folder / "data.csv"), "fedavg", "--rounds", "1", "--model", name, "-q"]
+
+    return make
+
+
+MODELS = {
+    "a model module that exits": model("import sys\nsys.exit(0)\n"),
+    "a model module that exits with a code": model("raise SystemExit(7)\n"),
+    "a model module that is interrupted": model("raise KeyboardInterrupt\n"),
+    "a model module that raises": model("1 / 0\n"),
+    "a model module that is no Python": model("def make(:\n"),
+    "a model module that lacks a package": model("import nosuchpackage\n"),
+    "a model module that is not UTF-8": model("x = 1\n"),
+    "a model function that exits": model("import sys\ndef make():\n    sys.exit(0)\n"),
+    "a model function that raises": model("def make():\n    1 / 0\n"),
+    "a model function that gives nothing": model("def make():\n    return None\n"),
+    "a model function that gives a number": model("def make():\n    return 3\n"),
+    "a model function that wants arguments": model("def make(a, b):\n    return None\n"),
+    "a model that is a number": model("make = 3\n"),
+    "a model that is text": model("make = 'mlp'\n"),
+    "a model of another width": model("import torch\ndef make():\n    return torch.nn.Linear(77, 2)\n"),
+    "a model with too few outputs": model("import torch\ndef make():\n    return torch.nn.Linear(2, 1)\n"),
+    "a model without parameters": model("import torch\ndef make():\n    return torch.nn.ReLU()\n"),
+    "a model whose forward raises": model(
+        "import torch\nclass M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a = torch.nn.Linear(2, 2)\n    def forward(self, x):\n        raise RuntimeError('no')\n"
+        "def make():\n    return M()\n"
+    ),
+    "a model whose forward exits": model(
+        "import sys, torch\nclass M(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a = torch.nn.Linear(2, 2)\n    def forward(self, x):\n        sys.exit(0)\n"
+        "def make():\n    return M()\n"
+    ),
+}
+
+
+def damaged(name, text, *command):
+    """A command on the folder of a run in which one file is another."""
+
+    def make(folder, run):
+        shutil.copytree(run, folder / "run")
+        (folder / "data.csv").write_text(ROWS)
+        place = folder / "run" / name
+        place.write_bytes(text if isinstance(text, bytes) else text.encode())
+        places = {"RUN": str(folder / "run"), "DATA": str(folder / "data.csv"), "OUT": str(folder / "out.html")}
+        return [places.get(word, word) for word in command or ("report", "RUN", "--out", "OUT")]
+
+    return make
+
+
+def _damaged():
+    wrong = {
+        "nothing": "",
+        "no JSON": "{",
+        "a list": "[]",
+        "a number": "3",
+        "null": "null",
+        "text": '"a"',
+        "other keys": "{}",
+    }
+    for name in ("result.json", "clients.json", "environment.json"):
+        for what, text in wrong.items():
+            yield f"{name} is {what}", damaged(name, text)
+    for what, text in wrong.items():
+        yield f"rounds.jsonl is {what}", damaged("rounds.jsonl", text + "\n")
+        yield f"audit.jsonl is {what}", damaged("audit.jsonl", text + "\n", "audit", "RUN")
+    rows = {
+        "round of text": '{"clock": "a", "moves": 3}',
+        "moves in a list": '{"clock": 1, "moves": [1]}',
+        "a loss of text": '{"clock": 1, "train_loss": "low", "moves": {}}',
+    }
+    for what, text in rows.items():
+        yield f"rounds.jsonl has a {what}", damaged("rounds.jsonl", text + "\n")
+    for what, data in {
+        "nothing": b"",
+        "zeros": bytes(64),
+        "a pickle": b"\x80\x04.",
+        "text": b"hello",
+        "a long header": (2**62).to_bytes(8, "little") + b"{}",
+    }.items():
+        for name in ("snapshot.safetensors", "losses.safetensors"):
+            yield f"{name} is {what}", damaged(name, data)
+        yield (
+            f"snapshot.safetensors is {what}, for assign",
+            damaged("snapshot.safetensors", data, "assign", "RUN", "DATA"),
+        )
+    for what, text in {
+        "nothing": "",
+        "no TOML": "= =",
+        "other names": "a = 1",
+        "a date": "rounds = 2024-01-01",
+    }.items():
+        yield f"config.toml is {what}", damaged("config.toml", text, "resume", "RUN", "--rounds", "9")
+
+
+LINES: dict[str, Arguments] = {**dict(_lines()), **dict(_configs()), **MODELS, **dict(_damaged())}

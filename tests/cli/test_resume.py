@@ -1,0 +1,43 @@
+import sys
+
+import pytest
+
+from corymb.cli.app import main
+from tests.cli.malformed.files import ROWS
+
+MODEL = "import torch\n\n\ndef make():\n    return torch.nn.Linear(2, 2)\n"
+EVIL = "from pathlib import Path\nPath('was-here').touch()\n\n\ndef make():\n    return None\n"
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A run with a model of one's own that was stopped after its first round."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text(ROWS)
+    (tmp_path / "mine.py").write_text(MODEL)
+    out = tmp_path / "run"
+    line = ["run", "data.csv", "fedavg", "--rounds", "3", "--max_seconds", "0", "--model", "mine:make", "-q"]
+    main([*line, "--out", str(out)])
+    yield out
+    for name in ("mine", "evil"):
+        sys.modules.pop(name, None)
+
+
+def test_a_run_folder_starts_no_code(stopped, tmp_path, capsys):
+    """The folder names a module that lies in the folder it says it was started in: nobody asked for that to be run."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    config = stopped / "config.toml"
+    config.write_text(config.read_text().replace("mine:make", "evil:make"))
+    capsys.readouterr()
+    assert main(["resume", str(stopped), "-q"]) == 2
+    assert "a run folder is data" in capsys.readouterr().err
+    assert not (tmp_path / "was-here").exists()
+    for command in (["report"], ["predict"], ["assign"], ["export"]):
+        extra = {"predict": ["data.csv", "--cluster", "0"], "assign": ["data.csv"], "export": ["--cluster", "0"]}
+        main([*command, str(stopped), *extra.get(command[0], [])])
+        assert not (tmp_path / "was-here").exists()
+
+
+def test_whoever_names_the_model_again_goes_on(stopped):
+    assert main(["resume", str(stopped), "--model", "mine:make", "-q"]) == 0
+    assert main(["resume", str(stopped), "--model", "other:make", "--rounds", "5", "-q"]) == 2

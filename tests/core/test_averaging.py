@@ -1,0 +1,111 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from corymb.algorithms import CFL, IFCA, FedAvg, FedProx, FedSoft, FedX
+from corymb.core.averaging import Reduction
+from corymb.core.client import Share
+from corymb.core.driver import drive
+from corymb.core.guard import Near
+from corymb.core.reductions import centred_clipping, geometric_median, krum, median, multi_krum, trimmed_mean
+from corymb.core.sums import add_up
+from corymb.keys import fold, normal, root
+from corymb.settings import InvalidInput
+from corymb.testing.cases import CASES
+from corymb.testing.engines import ENGINES
+from tests.tiny import farthest
+
+AGGREGATES = ["trimmed", "median", "geometric-median", "krum", "multi-krum", "centred-clipping"]
+MODELS = {"a": normal(root(1), (2, 3)).double(), "b": normal(root(2), (2,)).double()}
+LABEL = torch.tensor([0, 1, 0, 0, 1, 0, 0, 0, 1, 0])
+ROWS = Share(
+    {"a": normal(fold(root(3), "a"), (10, 3)).double(), "b": normal(fold(root(3), "b"), (10,)).double()},
+    torch.nn.functional.one_hot(LABEL, 2).double() * torch.arange(1, 11)[:, None],
+    LABEL,
+    torch.arange(10.0),
+)
+
+
+def by_hand(aggregate, updates):
+    f = len(updates) // 4
+    usual = float(updates.norm(dim=1).sort().values[(len(updates) - 1) // 2])
+    return {
+        "trimmed": lambda: trimmed_mean(updates, f),
+        "median": lambda: median(updates),
+        "geometric-median": lambda: geometric_median(updates, smoothing=1e-6 * usual, steps=32),
+        "krum": lambda: krum(updates, f),
+        "multi-krum": lambda: multi_krum(updates, f),
+        "centred-clipping": lambda: centred_clipping(updates, radius=usual, steps=3),
+    }[aggregate]()
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_updates_are_reduced_inside_each_cluster(aggregate):
+    mean = Reduction(aggregate).sums(ROWS, Near(MODELS)).mean(MODELS)
+    for j in range(2):
+        mine = j == LABEL
+        rows = torch.cat([ROWS.value["a"][mine], ROWS.value["b"][mine, None]], dim=1)
+        start = torch.cat([MODELS["a"][j], MODELS["b"][j, None]])
+        want = start + by_hand(aggregate, rows - start)
+        assert torch.allclose(torch.cat([mean["a"][j], mean["b"][j, None]]), want, atol=1e-12)
+
+
+def test_a_clip_that_nobody_reaches_is_the_plain_sum():
+    got, want = Reduction(clip=1e9).sums(ROWS, Near(MODELS)), add_up(ROWS)
+    assert farthest((got.total, got.weight), (want.total, want.weight)) < 1e-12
+
+
+def test_longer_updates_are_shortened_to_the_clip():
+    one = Share({"a": torch.tensor([[3.0, 0, 0]]), "b": torch.tensor([4.0])}, torch.ones(1, 1), None, ())
+    start = {"a": torch.zeros(1, 3), "b": torch.zeros(1)}
+    mean = Reduction(clip=0.5).sums(one, Near(start)).mean(start)
+    assert torch.allclose(mean["a"], torch.tensor([[0.3, 0, 0]]))
+    assert torch.allclose(mean["b"], torch.tensor([0.4]))
+
+
+def test_a_cluster_without_replies_keeps_its_model():
+    rows = ROWS._replace(weight=torch.nn.functional.one_hot(torch.zeros(10).long(), 2).double())
+    mean = Reduction("median").sums(rows, Near(MODELS)).mean(MODELS)
+    assert torch.equal(mean["a"][1], MODELS["a"][1])
+
+
+# ---- every algorithm that averages
+
+AVERAGING = ["FedAvg", "FedProx", "IFCA", "IFCA, gradients", "FedX", "CFL", "FedSoft", "IFCA, shared layer"]
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_clip_that_nobody_reaches_changes_no_run(name, engine):
+    case = CASES[name]
+    clipped = replace(case.algorithm, clip=1e9)
+    got = list(drive(clipped, case.federation(engine), seed=3))[-1]
+    want = list(drive(case.algorithm, case.federation("vectorised"), seed=3))[-1]
+    assert farthest(got.models, want.models) < 1e-9
+    assert torch.equal(got.labels, want.labels)
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_every_reduction_goes_with_every_algorithm_that_averages(name, aggregate):
+    case = CASES[name]
+    robust = replace(case.algorithm, aggregate=aggregate)
+    at = [list(drive(robust, case.federation(engine), seed=3))[-1] for engine in ("vectorised", "loop")]
+    assert farthest(at[0].models, at[1].models) < 1e-9
+    plain = list(drive(case.algorithm, case.federation("vectorised"), seed=3))[-1]
+    assert at[0].k != plain.k or farthest(at[0].models, plain.models) > 1e-6  # CFL may split otherwise
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedProx, CFL, FedX])
+def test_a_clip_must_be_positive(kind):
+    with pytest.raises(InvalidInput, match="clip must be positive"):
+        kind(clip=0.0)
+
+
+def test_soft_clusters_are_averaged_by_the_mean():
+    with pytest.raises(InvalidInput, match="soft"):
+        IFCA(k=2, soft=1.0, aggregate="median")
+    with pytest.raises(InvalidInput, match="soft"):
+        FedX(k=2, assignment="soft", aggregate="median")
+    assert FedSoft(k=2, aggregate="median").aggregate == "median"

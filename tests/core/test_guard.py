@@ -1,0 +1,126 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corymb.core.client import Share, Shares
+from corymb.core.guard import Lengths, Near, bounds, levels, row_lengths
+from corymb.core.intake import Intake
+from corymb.core.sums import add_up
+from corymb.keys import permutation, root
+from corymb.trees import take
+from tests.tiny import farthest
+
+MODELS = {"weight": torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], dtype=torch.float64)}
+NEAR = Near(MODELS)
+SIZES = torch.full((9,), 10)
+
+
+def replies(far=None, label=None):
+    """Nine clients' models, whose updates have the lengths 1.0, 1.1, ...; `far` are lengths of some of them."""
+    label = torch.arange(9) % 2 if label is None else label
+    length = 1 + torch.arange(9, dtype=torch.float64) / 10
+    for client, one in (far or {}).items():
+        length[client] = one
+    value = MODELS["weight"][label] + length[:, None] * torch.tensor([0.0, 0.6, -0.8], dtype=torch.float64)
+    weight = torch.nn.functional.one_hot(label, 2).double()
+    return Share({"weight": value}, weight, label, torch.arange(9.0))
+
+
+def take_in(rows, near=NEAR, *, verb="sum", order=None, guard=True):
+    """All at once, or one by one in an order."""
+    intake = Intake(verb, torch.arange(9), SIZES, near=near, guard=guard)
+    if order is None:
+        intake.add_rows(torch.arange(9), rows, {})
+    else:
+        for client in order:
+            intake.add_rows(torch.tensor([client]), take(rows, slice(client, client + 1)), {})
+    return intake.result().part
+
+
+def test_lengths_are_from_the_model_that_a_client_started_from():
+    found = row_lengths(replies({3: 40.0}), NEAR)
+    assert torch.allclose(found.length, torch.tensor([1.0, 1.1, 1.2, 40.0, 1.4, 1.5, 1.6, 1.7, 1.8]).double())
+    assert found.group.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("order", [None, range(9), [3, 8, 0, 1, 2, 4, 5, 6, 7], permutation(root(0), 9).tolist()])
+@pytest.mark.parametrize("length", [12.0, 1e3, 1e9, 1e14])
+def test_an_update_that_is_far_too_long_is_refused_whatever_it_is_and_whenever_it_comes(order, length):
+    part = take_in(replies({3: length}), order=order)
+    assert sorted(part.ids.tolist()) == [0, 1, 2, 4, 5, 6, 7, 8]
+    assert [client for client, _ in part.rejected] == [3]
+    assert "times as long as is usual" in part.rejected[0][1]
+    want = add_up(take(replies(), [0, 1, 2, 4, 5, 6, 7, 8]))
+    assert farthest((part.value.total, part.value.weight), (want.total, want.weight)) < 1e-12
+    rows = part.ids.argsort()
+    assert part.value.note[rows].tolist() == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("order", [None, range(9)])
+def test_nobody_is_refused_among_the_honest_and_every_bit_of_the_sum_stays(order):
+    guarded, plain = (take_in(replies(), order=order, guard=guard) for guard in (True, False))
+    assert guarded.rejected == []
+    assert torch.equal(guarded.value.total["weight"], plain.value.total["weight"])
+
+
+def test_rows_are_compared_as_well():
+    part = take_in(replies({2: 1e6}), verb="map")
+    assert [client for client, _ in part.rejected] == [2]
+
+
+def test_without_a_model_to_start_from_only_a_thousand_times_the_others_is_refused():
+    assert take_in(replies({3: 300.0}), near=None).rejected == []
+    assert [client for client, _ in take_in(replies({3: 1e6}), near=None).rejected] == [3]
+
+
+def test_a_cluster_that_moves_farther_than_the_others_is_compared_with_itself():
+    label = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1, 1])
+    honest = {6: 50.0, 7: 60.0, 8: 70.0}
+    assert take_in(replies(honest, label)).rejected == []
+    assert [client for client, _ in take_in(replies({**honest, 8: 900.0}, label)).rejected] == [8]
+    alone = torch.tensor([0, 0, 0, 0, 0, 0, 0, 0, 1])
+    assert take_in(replies({8: 50.0}, alone)).rejected == []
+    assert [client for client, _ in take_in(replies({8: 1e5}, alone)).rejected] == [8]
+
+
+@pytest.mark.parametrize("order", [None, range(9)])
+def test_whoever_works_on_several_models_is_compared_in_all_that_count(order):
+    rows = replies()
+    value = torch.stack([rows.value["weight"], MODELS["weight"][1].expand(9, 3)], dim=1)
+    value[4, 1] += 1e4
+    shares = Shares({"weight": value}, torch.full((9, 2), 0.5).double(), rows.label, rows.note)
+    assert [client for client, _ in take_in(shares, order=order).rejected] == [4]
+    nothing = shares._replace(weight=torch.tensor([0.5, 0.0]).double().expand(9, 2).contiguous())
+    assert take_in(nothing, order=order).rejected == []
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=1, max_size=30), st.integers(0, 99))
+def test_a_minority_is_refused_at_most_and_never_the_shorter_half(lengths, seed):
+    length = torch.tensor(lengths, dtype=torch.float64)
+    found = Lengths(length, torch.zeros(len(length), dtype=torch.int64))
+    limit = bounds(found, NEAR)
+    far = limit.over(levels(length), found.group)
+    assert not bool(far[length <= length[length > 0].median()].any() if bool(far.any()) else False)
+    shuffled = permutation(root(seed), len(length))
+    assert 2 * int(far.sum()) <= len(length)
+    again = bounds(Lengths(length[shuffled], found.group), NEAR)
+    assert (again.everybody, again.by_group) == (limit.everybody, limit.by_group)
+
+
+def test_updates_next_to_nothing_are_never_too_long():
+    lengths = dict.fromkeys(range(9), 1e-9) | {5: 1e-4}
+    assert take_in(replies(lengths)).rejected == []
+
+
+def test_a_reply_of_another_form_is_not_compared_but_outvoted():
+    rows = replies()
+    intake = Intake("sum", torch.arange(9), SIZES, near=NEAR)
+    for client in range(9):
+        one = take(rows, slice(client, client + 1))
+        if client == 2:
+            one = one._replace(value={"another": one.value["weight"]})
+        if client == 4:
+            one = one._replace(value={"weight": one.value["weight"][:, :1]})
+        intake.add_rows(torch.tensor([client]), one, {})
+    assert [client for client, _ in intake.result().part.rejected] == [2, 4]
