@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -302,7 +303,7 @@ class RemoteEngine:
     def _replies(self, messages: Mapping[str, bytes], waiting: _Waiting) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Each host's reply as a tree, or in words why there is none; those who are silent are asked again."""
         pending = dict(messages)
-        why = dict.fromkeys(pending, "did not answer")
+        why, reopened = dict.fromkeys(pending, "did not answer"), set[str]()
         while pending:
             hosts = {self._address[host]: host for host in pending if host in self._address}
             for answer in self._transport.exchange({at: pending[host] for at, host in hosts.items()}, waiting.over):
@@ -312,8 +313,11 @@ class RemoteEngine:
                     continue
                 self._count(pending[host], answer.data)
                 reply = _read(answer.data, self._allow)
-                if isinstance(reply, dict) and reply.get("unknown") is True and self._opening:
-                    self._open_at([host])  # it has lost its sessions: this one is opened again, then asked again
+                lost = isinstance(reply, dict) and reply.get("unknown") is True and pending[host] is not self._opening
+                if lost and host not in reopened:  # its sessions: this one is opened again, and it is asked once more
+                    reopened.add(host)
+                    with suppress(InvalidInput):
+                        self._open_at([host])
                     continue
                 del pending[host]
                 yield host, reply
@@ -437,6 +441,8 @@ def _read_hello(data: bytes, allow: Sequence[str]) -> Mapping[str, Any]:
     if tree.get("format") != FORMAT:
         raise WireError(f"it speaks format {tree.get('format')}, this machine {FORMAT}: install the same version.")
     wrong = next((name for name, right in _HELLO.items() if not right(tree.get(name))), None)
+    if wrong is None and bool((in_order(tree["clients"]).diff() <= 0).any()):
+        wrong = "clients, which are not in order"
     if wrong is not None or len(tree["clients"]) != len(tree["sizes"]) or bool((tree["sizes"] < 0).any()):
         raise WireError(f"what it says of itself cannot be used: {wrong or 'sizes'}.")
     return tree
