@@ -33,7 +33,7 @@ demo: $(READY) ## Find planted clusters with IFCA, in a minute on a laptop
 test: $(READY) ## Run the tests and the doctests
 	$(PYTEST) --doctest-modules src tests $(ARGS)
 
-check: $(VENV)/.with-flower lint types contracts browser test federation ## All that a change must pass
+check: $(VENV)/.with-flower lint types contracts browser federation test ## All that a change must pass
 
 bench: $(READY) ## Time a round on every engine, and what a checkpoint in every round costs
 	$(BIN)/python benchmarks/rounds.py $(ARGS)

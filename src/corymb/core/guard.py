@@ -198,7 +198,7 @@ def _most(lengths: Tensor) -> float:
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
     most = max(LEAD * middle, high + FENCE * (high - low))
-    beyond = lengths[(lengths > most) & (lengths <= CROWD * middle)].sort().values.tolist()
+    beyond: list[float] = lengths[(lengths > most) & (lengths <= CROWD * middle)].sort().values.tolist()
     kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
     return max([most, *kin])
 
