@@ -26,10 +26,10 @@ class FedProx:
     mu: float = 0.1
     rounds: int = 60
     local: Descent = Descent(lr=0.1, steps=10)
-    weights: Weights = "clients"
-    """Whether clients count alike or by their examples."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
+    weights: Weights = "clients"
+    """Whether clients count alike or by their examples."""
     aggregate: Aggregate = "mean"
     """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
     clip: float | None = None
