@@ -23,6 +23,10 @@ from corymb.settings import require
 class FedProx:
     """One model for everybody; local training minimises F_i(θ) + (μ/2)·‖θ − θ_sent‖²."""
 
+    aggregate: Aggregate = "mean"
+    """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
     mu: float = 0.1
     rounds: int = 60
     local: Descent = Descent(lr=0.1, steps=10)
@@ -30,10 +34,6 @@ class FedProx:
     """Whether clients count alike or by their examples."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
-    aggregate: Aggregate = "mean"
-    """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
-    clip: float | None = None
-    """Updates longer than this are shortened to it."""
 
     serve = serve_assigned
 
