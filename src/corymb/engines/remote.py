@@ -108,7 +108,7 @@ class RemoteEngine:
         transport: Transport,
         *,
         expect: int | None = None,
-        wait: float = 60.0,
+        wait: float = 180.0,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         allow: Sequence[str] = (),
         remembers: bool = False,
