@@ -145,12 +145,6 @@ def test_whoever_trains_alone_keeps_the_best_of_its_models(ill, data):
 
 
 NOT_FOR_TABLES = {"oracle", "moment-descent", "kfed", "uifca", "clustergan"}  # no truth; other models; no labels
-    "oracle",
-    "moment-descent",
-    "kfed",
-    "uifca",
-    "clustergan",
-}  # no truth; another model; examples without labels
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE.keys() - NOT_FOR_TABLES))
