@@ -165,13 +165,7 @@ def test_lengths_that_are_given_stay_in_the_models_own_coordinates(ill):
     assert not configure("fedavg", ill, local={"weight_decay": 0.1}).local.whiten
 
 
-NOT_FOR_TABLES = {
-    "oracle",
-    "moment-descent",
-    "kfed",
-    "uifca",
-    "clustergan",
-}  # no truth; another model; examples without labels
+NOT_FOR_TABLES = {"oracle", "moment-descent", "kfed", "uifca", "clustergan"}  # no truth; other models; no labels
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE.keys() - NOT_FOR_TABLES))
