@@ -4,7 +4,7 @@
 
 The most valuable come first. Cells that are in OUT or among the results kept here are not run again; `corymb reproduce
 uifca --out OUT` makes tables of them. `--device cpu` runs those that no GPU makes faster, `cuda` the others: the two
-can run side by side. `--list` says what is left and runs nothing.
+can run side by side. `--list` says what is left and runs nothing. Without a GPU, CORYMB_WHOLE=1 takes all pictures.
 """
 
 import argparse

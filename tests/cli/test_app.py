@@ -183,7 +183,7 @@ BAD = {
     "choice": (f"{OWN} --averaging medians", "'models' or 'gradients'"),
     "range": (f"{OWN} --local.lr -1", "local: lr must be positive and at most 1e+18, got -1.0."),
     "steps and epochs": (f"{OWN} --local.steps 2 --local.epochs 2", "Give steps or epochs, not both."),
-    "engine": (f"{OWN} --engine lop", "'vectorised' or 'loop'"),
+    "engine": (f"{OWN} --engine lop", "'loop', 'flower' or 'ray'"),
     "device": (f"{OWN} --device gpu", "'auto'"),
     "seed": (f"{OWN} --seed x", "--seed"),
     "memory": (f"{OWN} --memory lots", "--memory"),

@@ -143,3 +143,4 @@ def test_rows_get_their_own_cluster_where_examples_have_clusters(tmp_path, monke
     printed = capsys.readouterr().out
     assert "examples" in printed
     assert "clients" not in printed.split("test score")[0]
+    assert "corymb run sites uifca --k 2" in printed

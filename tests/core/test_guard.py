@@ -84,6 +84,14 @@ def test_a_cluster_that_moves_farther_than_the_others_is_compared_with_itself():
     assert [client for client, _ in take_in(replies({8: 1e5}, alone)).rejected] == [8]
 
 
+def test_a_few_clients_that_go_equally_far_are_a_cluster_and_one_is_not():
+    one_model = torch.zeros(9, dtype=torch.int64)
+    assert take_in(replies({7: 8.0, 8: 9.0}, one_model)).rejected == []
+    assert [client for client, _ in take_in(replies({8: 9.0}, one_model)).rejected] == [8]
+    assert [client for client, _ in take_in(replies({7: 8.0, 8: 1e3}, one_model)).rejected] == [7, 8]
+    assert [client for client, _ in take_in(replies({7: 1e3, 8: 1e3}, one_model)).rejected] == [7, 8]
+
+
 @pytest.mark.parametrize("order", [None, range(9)])
 def test_whoever_works_on_several_models_is_compared_in_all_that_count(order):
     rows = replies()

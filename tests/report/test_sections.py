@@ -187,6 +187,7 @@ def test_the_page_of_clusters_of_examples_says_so(tmp_path):
     words = " ".join(" ".join(page.texts).split())
     assert f"clusters among {sum(run.points)} examples of 4 clients" in words
     assert "Nobody changed cluster" not in words
+    assert "add a run of kfed to the report" in words
     assert "<script>alert(1)" not in text
     for ending in ("md", "csv", "png"):
         assert write_report(run, tmp_path / f"page.{ending}").stat().st_size > 100

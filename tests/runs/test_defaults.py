@@ -128,7 +128,8 @@ def test_a_step_size_that_is_given_is_obeyed_as_it_is(ill):
     assert suited.safe
     assert suited.decay < 1
     given = configure("fedavg", ill, local={"lr": 0.2}).local
-    assert (given.lr, given.safe, given.decay, given.steps) == (0.2, False, 1.0, suited.steps)
+    assert (given.lr, given.safe, given.decay, given.steps) == (0.2, False, 1.0, 5)
+    assert not given.whiten
 
 
 def test_other_ways_to_step_get_step_sizes_of_their_own(ill):
@@ -140,8 +141,23 @@ def test_other_ways_to_step_get_step_sizes_of_their_own(ill):
 
 
 def test_whoever_trains_alone_keeps_the_best_of_its_models(ill, data):
-    assert configure("alone", ill).keep == "best"
+    assert configure("alone", ill).keep == "penalised"
+    assert configure("alone", ill, rounds=5).keep == "best"  # training is asked for
     assert configure("alone", data).keep == "last"  # not a table
+
+
+def test_clusters_on_tables_are_trained_on_unless_the_user_says_otherwise(ill):
+    assert configure("local-kmeans", ill, k=2).finish == configure("fedavg", ill)
+    assert configure("sr-fca", ill).finish == configure("fedavg", ill)
+    assert configure("local-kmeans", ill, k=2, finish=None).finish is None
+    assert configure("cfl", ill).accept == "evidence"
+    assert configure("cfl", ill, accept="gamma").accept == "gamma"
+
+
+def test_lengths_that_are_given_stay_in_the_models_own_coordinates(ill):
+    assert configure("fedprox", ill).local.whiten
+    assert not configure("fedprox", ill, mu=0.5).local.whiten
+    assert not configure("fedavg", ill, local={"weight_decay": 0.1}).local.whiten
 
 
 NOT_FOR_TABLES = {"oracle", "moment-descent", "kfed", "uifca"}  # no truth; another model; examples without labels

@@ -12,7 +12,7 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
-from corymb.report.words import not_scored
+from corymb.report.words import OF_EXAMPLES, not_scored
 from corymb.runs.history import CONVERGED, divergence, readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NAMES_SHOWN = 3
+WHERE = ("engine", "address", "nodes", "ca", "secret")
+"""Options without which a command would not reach the nodes of a federation."""
 
 
 def print_result(run: Run, *, as_json: bool) -> int:
@@ -115,7 +117,10 @@ def advice(run: Run, folder: Path | None) -> list[str]:
     """What to do next."""
     entry = CATALOGUE.get(run.config["algorithm"])
     data_options = DataOptions.recorded(run.config).given()
-    own = "".join(f" --{name} {value}" for name, value in data_options.items())
+    elsewhere = {
+        name: run.config[name] for name in WHERE if run.config.get("engine") == "flower" and name in run.config
+    }
+    own = "".join(f" --{name} {value}" for name, value in {**data_options, **elsewhere}.items())
     lines = []
     if folder is None:
         lines.append("--out DIR saves the run; --json prints the whole result for programs.")
@@ -123,7 +128,10 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append(f"Saved in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
         lines.append(f"To run it again: corymb run --config {folder / 'config.toml'}")
     baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
-    if entry is None or entry.role != "global":
+    if run.points:
+        other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
+        lines.append(f"Compare with another method: corymb run {run.config['data']} {other} --k {len(run.points)}{own}")
+    elif entry is None or entry.role != "global":
         lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} {baseline}{own}")
     if run.config.get("restarts") == 1 and run.config.get("k") != "auto":
         lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")

@@ -2,13 +2,15 @@
 
 An honest client's update is about as long as the others'. One that is much longer is refused and named: whatever
 finite numbers it holds, they never get into a sum. The bound is a multiple of the median length, wider where the
-middle half of all lengths is wide, and the same for every order in which replies come: lengths are compared in steps of
-√2 (`level`), so that sums of replies that arrive one by one can be kept apart until all lengths are known.
+middle half of all lengths is wide or where several clients go equally far, and the same for every order in which
+replies come: lengths are compared in steps of √2 (`level`), so that sums of replies that arrive one by one can be kept
+apart until all lengths are known.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -22,6 +24,11 @@ LEAD = 3.0
 """An update may be this many times as long as the median of the others', or ..."""
 FENCE = 8.0
 """... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
+CROWD = 30.0
+"""Up to so many times the median, updates that are not alone in their length count: a small cluster's clients are all
+far from a model that was trained for others, and a rule against one bad client must not shut them out."""
+KIN = 2.0
+"""Two updates are of about the same length if neither is more than this many times the other."""
 STILL = 1e-3
 """An update shorter than this part of the model is never too long: near the optimum others' are next to nothing."""
 ALONE = 100.0
@@ -190,7 +197,10 @@ def _most(lengths: Tensor) -> float:
     if len(rest) < 2:  # of two clients, either may be the odd one
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
-    return max(LEAD * middle, high + FENCE * (high - low))
+    most = max(LEAD * middle, high + FENCE * (high - low))
+    beyond: list[float] = lengths[(lengths > most) & (lengths <= CROWD * middle)].sort().values.tolist()
+    kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
+    return max([most, *kin])
 
 
 def _others(lengths: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ ADVICE = {
     "local": "add a run of fedavg to the report to see what one model for all would give.",
 }
 """What to put beside a run that stands alone, by its role."""
+OF_EXAMPLES = ("kfed", "uifca")
+"""What to put beside a method that gives every example a cluster."""
 UNCERTAIN = "nothing in this run shows how certain that is"
 
 
@@ -159,7 +161,15 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
     ]
     if known and np.isfinite(ours):
         return f"{text}: {joined(known)}."
-    return f"{text}; {ADVICE.get(role_of(run), ADVICE['method'])}"
+    return f"{text}; {beside_it(run)}"
+
+
+def beside_it(run: Run) -> str:
+    """What to put beside a run that stands alone."""
+    if of_examples(run):
+        other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
+        return f"add a run of {other} to the report to see whether it finds the same clusters."
+    return ADVICE.get(role_of(run), ADVICE["method"])
 
 
 def warnings_of(run: Run) -> list[str]:
