@@ -181,7 +181,7 @@ BAD = {
     "text for a number": (f"{OWN} --restarts many", "--restarts"),
     "fraction for a whole number": (f"{OWN} --restarts 2.5", "--restarts"),
     "choice": (f"{OWN} --averaging medians", "'models' or 'gradients'"),
-    "range": (f"{OWN} --local.lr -1", "local: lr must be positive, got -1.0."),
+    "range": (f"{OWN} --local.lr -1", "local: lr must be positive and at most 1e+18, got -1.0."),
     "steps and epochs": (f"{OWN} --local.steps 2 --local.epochs 2", "Give steps or epochs, not both."),
     "engine": (f"{OWN} --engine lop", "'loop', 'flower' or 'ray'"),
     "device": (f"{OWN} --device gpu", "'auto'"),
