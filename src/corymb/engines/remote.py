@@ -108,7 +108,7 @@ class RemoteEngine:
         transport: Transport,
         *,
         expect: int | None = None,
-        wait: float = 180.0,
+        wait: float = 300.0,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         allow: Sequence[str] = (),
         remembers: bool = False,
@@ -127,11 +127,19 @@ class RemoteEngine:
 
     # ---- who is there
 
-    def _say_hello(self, addresses: Sequence[str]) -> Hellos:
-        """What nodes at these addresses say of themselves; one that says nothing sensible is left out, and named."""
+    def _say_hello(self, addresses: Sequence[str], least: int = 0, wait: float = REMIND) -> Hellos:
+        """What nodes at these addresses say of themselves; one that says nothing sensible is left out, and named.
+
+        Silent ones are waited for longer where fewer than `least` have answered: a SuperNode that waits for the rest of
+        a message from a driver that was killed is deaf until Flower gives that run up, in a minute or two.
+        """
         found, began = Hellos(), time.monotonic()
+
+        def enough() -> bool:
+            return time.monotonic() - began > (min(REMIND, wait) if len(found) >= least else wait)
+
         messages = {address: HELLO for address in addresses if address not in self._strange}
-        for answer in self._transport.exchange(messages, lambda: time.monotonic() - began > REMIND):
+        for answer in self._transport.exchange(messages, enough):
             if answer.data is None:
                 log.info("the node at %s is silent: %s", answer.address, answer.problem)
                 continue
@@ -146,7 +154,8 @@ class RemoteEngine:
         """The nodes of a federation, by address, once as many are there as are expected."""
         began, found = time.monotonic(), Hellos()
         while True:
-            found |= self._say_hello([address for address in self._transport.addresses() if address not in found])
+            new = [address for address in self._transport.addresses() if address not in found]
+            found |= self._say_hello(new, least - len(found), max(0.0, wait - (time.monotonic() - began)))
             named = {str(one["name"]): address for address, one in found.items()}
             require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
             if len(found) >= least:
