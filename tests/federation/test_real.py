@@ -57,6 +57,7 @@ def test_whoever_has_no_secret_starts_no_run(federation):
         connect(federation.address)
 
 
+@pytest.mark.flower_all
 def test_fit_and_the_command_line_reach_the_nodes_by_their_address(federation, tmp_path):
     done = federation.command(
         *("run", "federation", "ifca", "--k", 2, "--rounds", 2, "--engine", "flower", "--address", federation.address),
