@@ -21,7 +21,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench tables browser soak stress faults attacks theory evidence lint types contracts format clean
+.PHONY: help demo test check bench tables browser federation flower ray soak stress faults attacks theory evidence lint types \
+	contracts format clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":[^#]*## "} /^[a-z]+:[^#]*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
@@ -32,7 +33,7 @@ demo: $(READY) ## Find planted clusters with IFCA, in a minute on a laptop
 test: $(READY) ## Run the tests and the doctests
 	$(PYTEST) --doctest-modules src tests $(ARGS)
 
-check: lint types contracts browser test ## All that a change must pass: lint, types, contracts, browser, test
+check: $(VENV)/.with-flower lint types contracts browser federation test ## All that a change must pass
 
 bench: $(READY) ## Time a round on every engine, and what a checkpoint in every round costs
 	$(BIN)/python benchmarks/rounds.py $(ARGS)
@@ -46,6 +47,15 @@ tables: $(READY) ## Default settings on real tables, beside scikit-learn (packag
 browser: $(READY) ## Open a report in Chromium (installs Debian's where it is missing)
 	@(command -v chromium && command -v chromedriver) >/dev/null || (apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+federation: $(VENV)/.with-flower ## IFCA and CFL on a Flower federation of three nodes on this machine
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'flower and not flower_all' tests/federation $(ARGS)
+
+flower: $(VENV)/.with-flower ## The same for every algorithm, with TLS and its refusals, and with kills (half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'flower or flower_all' tests/federation $(ARGS)
+
+ray: $(VENV)/.with-ray ## Algorithms on a Ray cluster on this machine
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/engines $(ARGS)
 
 soak: $(READY) ## Crash and kill runs at every point, for every algorithm (half an hour)
 	$(PYTEST) -m soak tests $(ARGS)

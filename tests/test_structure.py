@@ -23,6 +23,7 @@ APART = {"contracts", "golden", "browser", "federation"}
 ABOUT_THE_PROJECT = {
     "test_contributing",
     "test_docs",
+    "test_fuzz",
     "test_golden",
     "test_imports",
     "test_light_import",

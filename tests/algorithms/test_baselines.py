@@ -56,6 +56,38 @@ def test_alone_is_training_without_a_break(data):
     assert a == pytest.approx(b, rel=1e-5)
 
 
+def test_alone_with_penalties_takes_one_round_and_fewer_examples_astray():
+    data = mixed_regression_ifca(n=6, m=6, d=4, test=50, sigma=2.0)
+    errors = {}
+    for keep in ("last", "penalised"):
+        fed = Federation(VectorisedEngine(LinearRegression(4), data))
+        algorithm = Alone(rounds=40, local=Descent(lr=0.1, steps=20), keep=keep)
+        *_, at = rounds = list(drive(algorithm, fed, seed=0))
+        assert len(rounds) == (1 if keep == "penalised" else 40)
+        assert list(drive(algorithm, fed, at, seed=0)) == []
+        errors[keep] = evaluate(fed, algorithm, at)["test_squared_error"]
+    assert errors["penalised"] < errors["last"]
+
+
+def test_alone_with_penalties_trains_what_is_not_linear(data):
+    fed = federation(data)
+    small = fed.only(fed.clients[:2])
+    rounds = [list(drive(Alone(rounds=2, local=LOCAL, keep=keep), small, seed=0)) for keep in ("best", "penalised")]
+    assert [at.notes["train_loss"] for at in rounds[0]] == [at.notes["train_loss"] for at in rounds[1]]
+
+
+def test_fedavg_counts_clients_alike_or_by_their_examples():
+    case = CASES["FedAvg"]
+    own, sizes = [], case.federation("loop").sizes
+    for i in range(len(sizes)):
+        fed = case.federation("loop")
+        own.append(last(FedAvg(rounds=1, local=LINE), fed.only(fed.clients[i : i + 1])).models["weight"][0])
+    for weights, portion in (("clients", torch.ones(len(sizes))), ("examples", sizes)):
+        found = last(FedAvg(rounds=1, local=LINE, weights=weights), case.federation("loop")).models["weight"][0]
+        portion = portion.double() / portion.sum()
+        assert torch.allclose(found, portion @ torch.stack(own), atol=1e-12)
+
+
 def test_the_local_protocol_tests_every_model_on_its_whole_cluster(data):
     fed = federation(data)
     algorithm = Alone(rounds=3, local=LOCAL)

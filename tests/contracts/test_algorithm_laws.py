@@ -11,6 +11,21 @@ from tests.contracts.cases import CASES
 
 every_case = pytest.mark.parametrize("name", CASES)
 every_engine = pytest.mark.parametrize("engine", ENGINES)
+
+
+def cases_on(*engines):
+    """Every case on these engines; most of those over the wire only in `make soak`: `test_remote_laws` has them all."""
+    soak = {True: [pytest.mark.soak], False: []}
+    return pytest.mark.parametrize(
+        ("name", "engine"),
+        [
+            pytest.param(name, engine, marks=soak[engine == "wired" and name not in FEW])
+            for name in CASES
+            for engine in engines
+        ],
+    )
+
+
 REMEMBER = [name for name in CASES if CASES[name].remembers]
 FEW = ["IFCA, restarts", "keeper", "SR-FCA"]
 not_all_over_the_wire = pytest.mark.parametrize(
@@ -28,8 +43,7 @@ def test_every_algorithm_is_in_the_table():
     assert {kind for kind in public if hasattr(kind, "run")} <= known
 
 
-@every_case
-@every_engine
+@cases_on(*ENGINES)
 def test_snapshots_are_in_order(name, engine):
     laws.check_snapshots(CASES[name], engine)
 
@@ -39,14 +53,12 @@ def test_the_plan_is_kept(name):
     laws.check_plan(CASES[name])
 
 
-@every_case
-@pytest.mark.parametrize("engine", ["vectorised", "wired"])
+@cases_on("vectorised", "wired")
 def test_every_engine_gives_the_same_run(name, engine):
     laws.check_same_run(CASES[name], engine)
 
 
-@every_case
-@pytest.mark.parametrize("engine", ["vectorised", "wired"])
+@cases_on("vectorised", "wired")
 def test_every_engine_sends_the_same_bytes(name, engine):
     laws.check_same_bytes(CASES[name], engine)
 
@@ -59,8 +71,7 @@ def test_the_same_seed_gives_the_same_bits_however_often_one_looks(name, engine)
     laws.check_looking_changes_nothing(CASES[name], engine)
 
 
-@every_case
-@pytest.mark.parametrize("engine", ["vectorised", "wired"])
+@cases_on("vectorised", "wired")
 def test_every_engine_gives_the_same_metrics(name, engine):
     laws.check_evaluation(CASES[name], engine)
 
@@ -75,8 +86,7 @@ def test_another_seed_is_another_run(name):
     laws.check_other_seed(CASES[name], "loop")
 
 
-@every_case
-@every_engine
+@cases_on(*ENGINES)
 def test_continuing_from_any_snapshot_is_the_uninterrupted_run(name, engine):
     case = CASES[name]
     passed = [at.stage for at in laws.whole(case, engine)]

@@ -39,7 +39,7 @@ def take_in(rows, near=NEAR, *, verb="sum", order=None, guard=True):
 
 
 def test_lengths_are_from_the_model_that_a_client_started_from():
-    found = row_lengths(replies({3: 40.0}), NEAR)
+    found = row_lengths(replies({3: 40.0}), NEAR, 9)
     assert torch.allclose(found.length, torch.tensor([1.0, 1.1, 1.2, 40.0, 1.4, 1.5, 1.6, 1.7, 1.8]).double())
     assert found.group.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, 0]
 
@@ -82,6 +82,14 @@ def test_a_cluster_that_moves_farther_than_the_others_is_compared_with_itself():
     alone = torch.tensor([0, 0, 0, 0, 0, 0, 0, 0, 1])
     assert take_in(replies({8: 50.0}, alone)).rejected == []
     assert [client for client, _ in take_in(replies({8: 1e5}, alone)).rejected] == [8]
+
+
+def test_a_few_clients_that_go_equally_far_are_a_cluster_and_one_is_not():
+    one_model = torch.zeros(9, dtype=torch.int64)
+    assert take_in(replies({7: 8.0, 8: 9.0}, one_model)).rejected == []
+    assert [client for client, _ in take_in(replies({8: 9.0}, one_model)).rejected] == [8]
+    assert [client for client, _ in take_in(replies({7: 8.0, 8: 1e3}, one_model)).rejected] == [7, 8]
+    assert [client for client, _ in take_in(replies({7: 1e3, 8: 1e3}, one_model)).rejected] == [7, 8]
 
 
 @pytest.mark.parametrize("order", [None, range(9)])

@@ -81,6 +81,7 @@ LIES = {
     "a list": (lambda reply: pack([1]), "another kind"),
     "another kind": (lambda reply: pack({"kind": "hello"}), "another kind"),
     "no part": (lambda reply: pack({"kind": "parts"}), "no parts"),
+    "unknown session, for ever": (lambda reply: pack({"kind": "refused", "why": "who?", "unknown": True}), "who?"),
     "a refusal": (lambda reply: pack({"kind": "refused", "why": "no disk", "unknown": False}), "no disk"),
 }
 
@@ -185,6 +186,22 @@ def test_nodes_that_do_not_make_a_federation_are_refused(nodes, says):
     transport = InProcess({str(number): node.answer for number, node in enumerate(nodes)})
     with pytest.raises(InvalidInput, match=says):
         RemoteEngine(transport, expect=2, wait=0.5)
+
+
+def test_a_node_that_knows_no_session_for_ever_is_asked_no_more_than_once_again():
+    fed, transport = federation()
+    forgetful = pack({"kind": "refused", "why": "who?", "unknown": True})
+    transport.nodes["node-1"] = lambda message: forgetful  # to calls and to openings alike
+    transport.messages.clear()
+    assert set(visits(fed)[1]) == {"client-1", "client-4"}
+    assert [name for name, _ in transport.messages].count("node-1") == 3
+
+
+def test_a_node_that_says_nonsense_of_itself_is_left_out():
+    there = shard([0, 1], "a")
+    odd = lambda message: pack(unpack(there.answer(message)) | {"clients": ["client-1", "client-0"]})  # noqa: E731
+    with pytest.raises(InvalidInput, match=r"0 of 1 nodes.*one was left out.*not in order"):
+        RemoteEngine(InProcess({"0": odd}), wait=0.1)
 
 
 def test_another_version_on_a_node_is_refused():

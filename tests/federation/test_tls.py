@@ -7,7 +7,6 @@ import sys
 import time
 from contextlib import closing
 
-import httpx
 import pytest
 
 from corymb.cli.flower.folder import free_port
@@ -15,6 +14,7 @@ from corymb.settings import InvalidInput
 from tests.federation.conftest import ROOT
 
 pytestmark = pytest.mark.flower_all
+httpx = pytest.importorskip("httpx", reason="the extra [flower] is not installed")
 
 
 @pytest.fixture(scope="module")

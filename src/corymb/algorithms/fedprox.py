@@ -8,49 +8,26 @@ Departures from the paper: local work is a fixed number of steps, not a γ-inexa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from corymb.algorithms.fedavg import FedAvg
-from corymb.algorithms.parts.work import Weights
-from corymb.core.averaging import Aggregate, check_averaging
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
-from corymb.local import Descent, serve_assigned
 from corymb.settings import require
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedProx:
+class FedProx(FedAvg):
     """One model for everybody; local training minimises F_i(θ) + (μ/2)·‖θ − θ_sent‖²."""
 
     mu: float = 0.1
-    rounds: int = 60
-    local: Descent = Descent(lr=0.1, steps=10)
-    weights: Weights = "clients"
-    """Whether clients count alike or by their examples."""
-    participants: int | float | None = None
-    """Clients a round: a number, a fraction, or all of them."""
-    aggregate: Aggregate = "mean"
-    """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
-    clip: float | None = None
-    """Updates longer than this are shortened to it."""
-
-    serve = serve_assigned
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.mu >= 0, f"mu must not be negative, got {self.mu}.")
         require(self.local.proximal == 0, "Give FedProx its pull as mu, not as local.proximal.")
-        check_averaging(self)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """FedAvg with the proximal term."""
-        local = replace(self.local, proximal=self.mu)
-        inner = FedAvg(
-            rounds=self.rounds,
-            local=local,
-            weights=self.weights,
-            participants=self.participants,
-            aggregate=self.aggregate,
-            clip=self.clip,
-        )
-        return inner.run(fed, start)
+        plain = FedAvg(**{field.name: getattr(self, field.name) for field in fields(FedAvg)})
+        return replace(plain, local=replace(self.local, proximal=self.mu)).run(fed, start)

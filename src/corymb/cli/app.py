@@ -95,6 +95,11 @@ COMMANDS = {
             "corymb reproduce moment-descent --workers 1",
         ),
     ),
+    "audit": Command(
+        "corymb.cli.auditing.audit:audit",
+        "Verify that the audit log of a run is as it was written: `corymb audit RUN`.",
+        ("corymb audit runs/mine", "corymb audit runs/mine --json", "corymb audit runs/digits-ifca-1"),
+    ),
     "assign": Command(
         "corymb.cli.assign:assign_file",
         "Find the cluster of a new client, or that none fits: `corymb assign RUN FILE`.",

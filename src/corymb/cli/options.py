@@ -97,7 +97,14 @@ def given(options: Any) -> dict[str, Any]:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The text below each field of a class, from its source."""
+    """The text below each field of a class and of those it inherits from, from their source."""
+    texts: dict[str, str] = {}
+    for own in reversed(kind.__mro__):
+        texts |= _own_texts(own) if dataclasses.is_dataclass(own) else {}
+    return texts
+
+
+def _own_texts(kind: type) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     texts = {}

@@ -27,6 +27,7 @@ def resume(
     rounds: Annotated[int | None, Parameter(help="Go on to this many rounds, also if the run has ended.")] = None,
     model: Annotated[str | None, Parameter(help="The run's model again, if it is your own.")] = None,
     max_seconds: Annotated[float | None, Parameter(help="Stop again after the round in which this time is up.")] = None,
+    address: Annotated[str | None, Parameter(help="Where the federation is now, if it has moved.")] = None,
     keep_going: Annotated[bool, Parameter(help="Go on with a run that diverges.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
@@ -40,6 +41,8 @@ def resume(
         raise InvalidInput(
             f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...)."
         )
+    if address is not None:
+        config = {**config, "address": address}
     request = Request.read(config if rounds is None else _longer(config, rounds))
     own = _own_model(str(request.fit_options.model or ""), model, run)
     started_in = Path(str(environment.get("working_folder", ".")))

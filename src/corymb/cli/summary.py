@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 NAMES_SHOWN = 3
+WHERE = ("engine", "address", "nodes", "ca", "secret")
+"""Options without which a command would not reach the nodes of a federation."""
 
 
 def print_result(run: Run, *, as_json: bool) -> int:
@@ -115,7 +117,10 @@ def advice(run: Run, folder: Path | None) -> list[str]:
     """What to do next."""
     entry = CATALOGUE.get(run.config["algorithm"])
     data_options = DataOptions.recorded(run.config).given()
-    own = "".join(f" --{name} {value}" for name, value in data_options.items())
+    elsewhere = {
+        name: run.config[name] for name in WHERE if run.config.get("engine") == "flower" and name in run.config
+    }
+    own = "".join(f" --{name} {value}" for name, value in {**data_options, **elsewhere}.items())
     lines = []
     if folder is None:
         lines.append("--out DIR saves the run; --json prints the whole result for programs.")

@@ -2,13 +2,15 @@
 
 An honest client's update is about as long as the others'. One that is much longer is refused and named: whatever
 finite numbers it holds, they never get into a sum. The bound is a multiple of the median length, wider where the
-middle half of all lengths is wide, and the same for every order in which replies come: lengths are compared in steps of
-√2 (`level`), so that sums of replies that arrive one by one can be kept apart until all lengths are known.
+middle half of all lengths is wide or where several clients go equally far, and the same for every order in which
+replies come: lengths are compared in steps of √2 (`level`), so that sums of replies that arrive one by one can be kept
+apart until all lengths are known.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -22,6 +24,11 @@ LEAD = 3.0
 """An update may be this many times as long as the median of the others', or ..."""
 FENCE = 8.0
 """... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
+CROWD = 30.0
+"""Up to so many times the median, updates that are not alone in their length count: a small cluster's clients are all
+far from a model that was trained for others, and a rule against one bad client must not shut them out."""
+KIN = 2.0
+"""Two updates are of about the same length if neither is more than this many times the other."""
 STILL = 1e-3
 """An update shorter than this part of the model is never too long: near the optimum others' are next to nothing."""
 ALONE = 100.0
@@ -58,7 +65,7 @@ class Lengths(NamedTuple):
         return Lengths(torch.zeros(n, dtype=torch.float64), torch.full((n,), -1))
 
 
-def row_lengths(rows: Tree, near: Near | None) -> Lengths | None:
+def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     """How far each of n stacked replies is from where it started; None for replies that are not compared.
 
     Replies of another form than the models are not compared either: most clients' form wins, whatever it is.
@@ -70,7 +77,7 @@ def row_lengths(rows: Tree, near: Near | None) -> Lengths | None:
         by = rows.weight
     else:
         assert near is not None
-        by = next(iter(near.models.values())).new_ones(_count(value), len(next(iter(near.models.values()))))
+        by = next(iter(near.models.values())).new_ones(clients, len(next(iter(near.models.values()))))
     if near is not None and not _fits(value, near.models, 2 if isinstance(rows, Shares) else 1):
         return Lengths.none(len(by))
     if isinstance(rows, Shares):
@@ -80,10 +87,8 @@ def row_lengths(rows: Tree, near: Near | None) -> Lengths | None:
     return Lengths(_apart(value, near, by), group)
 
 
-def part_lengths(sums: Tree, near: Near | None, clients: int) -> Lengths | None:
+def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
-    if not isinstance(sums, Sums):
-        return row_lengths(sums, near)
     if near is not None and not _fits(sums.total, near.models, 1):
         return Lengths.none(clients)
     used = sums.weight > 0
@@ -135,10 +140,6 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
 
 def _wide(leaf: Tensor) -> Tensor:
     return leaf if leaf.dtype == torch.float64 else leaf.float()
-
-
-def _count(rows: Tree) -> int:
-    return next((len(leaf) for leaf in leaves(rows)), 0)
 
 
 def _only_sum(weight: Tensor) -> Tensor:
@@ -196,7 +197,10 @@ def _most(lengths: Tensor) -> float:
     if len(rest) < 2:  # of two clients, either may be the odd one
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
-    return max(LEAD * middle, high + FENCE * (high - low))
+    most = max(LEAD * middle, high + FENCE * (high - low))
+    beyond: list[float] = lengths[(lengths > most) & (lengths <= CROWD * middle)].sort().values.tolist()
+    kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
+    return max([most, *kin])
 
 
 def _others(lengths: Tensor) -> Tensor:

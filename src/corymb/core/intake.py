@@ -191,7 +191,7 @@ class Intake:
 
     def _lengths(self, ids: Tensor, rows: Tree) -> Lengths | None:
         """How far each reply is from where its client started; None where nobody is compared."""
-        return row_lengths(rows, self._near_to(ids)) if self._compares else None
+        return row_lengths(rows, self._near_to(ids), len(ids)) if self._compares else None
 
     def _near_to(self, ids: Tensor) -> Near | None:
         return None if self._near is None else self._near.at(self._places(ids))
@@ -210,7 +210,8 @@ class Intake:
     def _take(self, part: Part) -> None:
         ids, lengths = part.ids, None
         if self._compares and len(ids) < len(self._ids):  # a host that answers for everybody has compared them itself
-            lengths = part_lengths(part.value, self._near_to(ids), len(ids))
+            measure = part_lengths if self.verb == "sum" else row_lengths
+            lengths = measure(part.value, self._near_to(ids), len(ids))
         pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
         pile.add(part.value, _Added(ids, lengths or Lengths.none(len(ids)), {}, part.host, part_bytes(part, self.verb)))
         pile.spread = part.spread

@@ -123,11 +123,13 @@ def rows_problem(rows: Tree, verb: Verb) -> str | None:
     if not isinstance(rows, (Share, Shares)):
         return f"reply is a {type(rows).__name__}, `sum` wants a Share or Shares" if verb == "sum" else None
     weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
-    if not isinstance(weight, Tensor) or weight.dim() != 2:
-        return f"weight is {signature(weight, rows=True)}, wanted [k]"
-    if not isinstance(label, Tensor | None):
-        return f"label is a {type(label).__name__}, wanted a tensor"
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.shape[1] or not weight.is_floating_point():
+        return f"weight is {_said(weight)}, wanted [k]"
+    if problem := _label_problem(label):
+        return problem
     k = weight.shape[1]
+    if any(leaf.shape[:1] != weight.shape[:1] for leaf in leaves((rows.value, label, rows.note))):
+        return "reply has another number of rows than of weights"
     if isinstance(rows, Shares) and any(leaf.dim() < 2 or leaf.shape[1] != k for leaf in leaves(rows.value)):
         return "value does not have one row for each weight"
     return None
@@ -142,13 +144,27 @@ def part_problem(part: Part, verb: Verb) -> str | None:
         sums = part.value
         if not isinstance(sums, Sums) or not isinstance(cast(Tree, sums.weight), Tensor):
             return f"part is a {type(sums).__name__}, wanted Sums"
-        if not isinstance(cast(Tree, sums.label), Tensor | None):
-            return f"label is a {type(sums.label).__name__}, wanted a tensor"
+        if not sums.weight.is_floating_point():
+            return f"weight is {_said(sums.weight)}, wanted [k]"
+        if problem := _label_problem(cast(Tree, sums.label)):
+            return problem
         if sums.weight.dim() != 1 or any(leaf.shape[:1] != sums.weight.shape for leaf in leaves(sums.total)):
             return "part has another number of sums than of weights"
     if any(rows.shape[:1] != (n,) for rows in _rows_of(part, verb)):
         return "part has another number of rows than of clients"
-    return None
+    return rows_problem(part.value, verb) if verb == "map" else None
+
+
+def _label_problem(label: Tree) -> str | None:
+    if label is None:
+        return None
+    if not isinstance(label, Tensor):
+        return f"label is a {type(label).__name__}, wanted a tensor"
+    return None if label.dim() and not label.is_floating_point() else f"label is {_said(label)}, wanted whole numbers"
+
+
+def _said(value: Tree) -> str:
+    return str(signature(value, rows=True)) if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _rows_of(part: Part, verb: Verb) -> list[Tensor]:

@@ -69,13 +69,14 @@ class RayTransport:
         kind: Any = ray.remote(max_restarts=-1, max_task_retries=0, **gpus)(NodeActor)
         here = (os.getcwd(), *(path for path in sys.path if path and Path(path).is_dir()))
         self.actors: dict[str, Any] = {}
+        self._shards: list[Any] = []  # an actor that is started again needs its shard: Ray keeps what is referred to
         for number in range(actors):
             name = f"actor-{number}"
             kept = "" if folder is None else str(folder.resolve() / name)
             spec = NodeSpec(name, engine, device, precision, kept, tuple(allow), here)
             shard = shard_of(data, range(number, len(data.names), actors))
-            packed = ray.put(spec_to_bytes(spec, shard, objective))
-            self.actors[name] = kind.remote(packed, client_seconds, tuple(allow))
+            self._shards.append(ray.put(spec_to_bytes(spec, shard, objective)))
+            self.actors[name] = kind.remote(self._shards[-1], client_seconds, tuple(allow))
 
     def addresses(self) -> Sequence[str]:
         """The actors, also those that are being started again."""
@@ -101,6 +102,6 @@ class RayTransport:
         """End the actors, and the connection with the cluster if it was made here."""
         for actor in self.actors.values():
             ray.kill(actor)
-        self.actors = {}
+        self.actors, self._shards = {}, []
         if self._started:
             ray.shutdown()

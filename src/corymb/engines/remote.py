@@ -12,6 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -107,7 +108,7 @@ class RemoteEngine:
         transport: Transport,
         *,
         expect: int | None = None,
-        wait: float = 60.0,
+        wait: float = 300.0,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         allow: Sequence[str] = (),
         remembers: bool = False,
@@ -116,7 +117,8 @@ class RemoteEngine:
         self._allow = (*OURS, *allow)
         self._address: dict[str, str] = {}  # of each host
         self.traffic = _Traffic()
-        self._known = _gather(transport, self._say_hello, expect, wait)
+        self._strange: dict[str, str] = {}  # who was left out, and why
+        self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
         self._remembers = set(self.hosts) if remembers else set[str]()
         self._keep = 0
@@ -125,18 +127,45 @@ class RemoteEngine:
 
     # ---- who is there
 
-    def _say_hello(self, addresses: Sequence[str]) -> Hellos:
-        """What nodes at these addresses say of themselves; one that says nothing sensible is left out, and named."""
+    def _say_hello(self, addresses: Sequence[str], least: int = 0, wait: float = REMIND) -> Hellos:
+        """What nodes at these addresses say of themselves; one that says nothing sensible is left out, and named.
+
+        Silent ones are waited for longer where fewer than `least` have answered: a SuperNode that waits for the rest of
+        a message from a driver that was killed is deaf until Flower gives that run up, in a minute or two.
+        """
         found, began = Hellos(), time.monotonic()
-        messages = dict.fromkeys(addresses, HELLO)
-        for answer in self._transport.exchange(messages, lambda: time.monotonic() - began > REMIND):
-            try:
-                hello = _read_hello(answer, self._allow)
-            except (WireError, InvalidInput) as problem:
-                log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
+
+        def enough() -> bool:
+            return time.monotonic() - began > (min(REMIND, wait) if len(found) >= least else wait)
+
+        messages = {address: HELLO for address in addresses if address not in self._strange}
+        for answer in self._transport.exchange(messages, enough):
+            if answer.data is None:
+                log.info("the node at %s is silent: %s", answer.address, answer.problem)
                 continue
-            found[answer.address] = hello
+            try:
+                found[answer.address] = _read_hello(answer.data, self._allow)
+            except (WireError, InvalidInput) as problem:
+                self._strange[answer.address] = first_line(problem)
+                log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
         return found
+
+    def _gather(self, least: int, wait: float) -> Hellos:
+        """The nodes of a federation, by address, once as many are there as are expected."""
+        began, found = time.monotonic(), Hellos()
+        while True:
+            new = [address for address in self._transport.addresses() if address not in found]
+            found |= self._say_hello(new, least - len(found), max(0.0, wait - (time.monotonic() - began)))
+            named = {str(one["name"]): address for address, one in found.items()}
+            require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
+            if len(found) >= least:
+                return found
+            left_out = "".join(f"; one was left out: {why}" for why in list(self._strange.values())[:1])
+            require(
+                time.monotonic() - began < wait,
+                f"{len(found)} of {least} nodes are there after {wait:.0f} s{left_out}. Start more, or expect fewer.",
+            )
+            time.sleep(POLL)
 
     def _join(self, hellos: list[Mapping[str, Any]]) -> None:
         hellos = sorted(hellos, key=lambda hello: str(hello["name"]))
@@ -283,7 +312,7 @@ class RemoteEngine:
     def _replies(self, messages: Mapping[str, bytes], waiting: _Waiting) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Each host's reply as a tree, or in words why there is none; those who are silent are asked again."""
         pending = dict(messages)
-        why = dict.fromkeys(pending, "did not answer")
+        why, reopened = dict.fromkeys(pending, "did not answer"), set[str]()
         while pending:
             hosts = {self._address[host]: host for host in pending if host in self._address}
             for answer in self._transport.exchange({at: pending[host] for at, host in hosts.items()}, waiting.over):
@@ -293,8 +322,11 @@ class RemoteEngine:
                     continue
                 self._count(pending[host], answer.data)
                 reply = _read(answer.data, self._allow)
-                if isinstance(reply, dict) and reply.get("unknown") is True and self._opening:
-                    self._open_at([host])  # it has lost its sessions: this one is opened again, then asked again
+                lost = isinstance(reply, dict) and reply.get("unknown") is True and pending[host] is not self._opening
+                if lost and host not in reopened:  # its sessions: this one is opened again, and it is asked once more
+                    reopened.add(host)
+                    with suppress(InvalidInput):
+                        self._open_at([host])
                     continue
                 del pending[host]
                 yield host, reply
@@ -390,27 +422,6 @@ def _places(ids: Tensor, clients: Tensor) -> Tensor:
     return torch.isin(ids, clients).nonzero().flatten()
 
 
-def _gather(transport: Transport, hello: Callable[[Sequence[str]], Hellos], expect: int | None, wait: float) -> Hellos:
-    """The nodes of a federation, by address, once as many are there as are expected: at least one."""
-    began, found, least = time.monotonic(), Hellos(), expect or 1
-    asked = set[str]()  # one that says nothing sensible is not asked again
-    while True:
-        new = [address for address in transport.addresses() if address not in asked]
-        asked.update(new)
-        found |= hello(new)
-        named = {str(one["name"]): address for address, one in found.items()}
-        require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
-        if len(found) >= least:
-            return found
-        require(
-            time.monotonic() - began < wait,
-            f"{len(found)} of {least} nodes are there after {wait:.0f} s"
-            + (f" ({len(asked) - len(found)} were left out, see above)" if len(asked) > len(found) else "")
-            + ": start the others, or expect fewer.",
-        )
-        time.sleep(POLL)
-
-
 def _read(data: bytes, allow: Sequence[str]) -> dict[str, Any] | str:
     try:
         tree = unpack(data, allow)
@@ -431,16 +442,16 @@ _HELLO: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _read_hello(answer: Answer, allow: Sequence[str]) -> Mapping[str, Any]:
-    if answer.data is None:
-        raise WireError(answer.problem)
-    tree = unpack(answer.data, allow)
+def _read_hello(data: bytes, allow: Sequence[str]) -> Mapping[str, Any]:
+    tree = unpack(data, allow)
     if not isinstance(tree, dict) or tree.get("kind") != "hello":
         why = tree.get("why") if isinstance(tree, dict) else None
         raise WireError(f"it does not introduce itself: {why or 'it may serve another program'}")
     if tree.get("format") != FORMAT:
         raise WireError(f"it speaks format {tree.get('format')}, this machine {FORMAT}: install the same version.")
     wrong = next((name for name, right in _HELLO.items() if not right(tree.get(name))), None)
+    if wrong is None and bool((in_order(tree["clients"]).diff() <= 0).any()):
+        wrong = "clients, which are not in order"
     if wrong is not None or len(tree["clients"]) != len(tree["sizes"]) or bool((tree["sizes"] < 0).any()):
         raise WireError(f"what it says of itself cannot be used: {wrong or 'sizes'}.")
     return tree

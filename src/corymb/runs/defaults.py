@@ -41,6 +41,8 @@ class Defaults(NamedTuple):
     """What clients that train alone keep."""
     weights: str | None = None
     """How clients count in a mean of models."""
+    accept: str | None = None
+    """What makes a split of a cluster final."""
     finish: bool = False
     """Whether FedAvg trains clusters on at the end, where an algorithm has a place for that."""
 
@@ -66,7 +68,9 @@ def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
     return Defaults()
 
 
-_TABLE = Defaults(rounds=80, decay=0.97, safe=True, keep="penalised", weights="examples", finish=True)
+_TABLE = Defaults(
+    rounds=80, decay=0.97, safe=True, keep="penalised", weights="examples", accept="evidence", finish=True
+)
 _TABLE_OF_NUMBERS = _TABLE._replace(lr=0.1, steps=5, whiten=True)
 _TABLE_OF_CLASSES = _TABLE._replace(lr=0.3, steps=5)
 _LARGE_TABLE = _TABLE._replace(lr=1.0, rounds=60, decay=0.96, steps=50, batch=64, keep="best")
@@ -112,7 +116,7 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:
             settings.setdefault("rounds", defaults.rounds)
-        elif field.name in ("keep", "weights") and getattr(defaults, field.name) is not None:
+        elif field.name in ("keep", "weights", "accept") and getattr(defaults, field.name) is not None:
             settings.setdefault(field.name, getattr(defaults, field.name))
         elif field.name == "finish" and field.name not in given and defaults.finish:
             settings["finish"] = {**to_dict(FedAvg()), **with_defaults(FedAvg, {}, defaults)}

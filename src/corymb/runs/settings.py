@@ -78,7 +78,7 @@ class RunSettings:
     """File with the certificate that the federation's own is signed with; without one, nothing is encrypted."""
     secret: str | None = None
     """File with the secret that the federation's SuperLink was started with."""
-    shared: str | None = None
+    cluster_folder: str | None = None
     """Folder that all machines of a `ray` cluster see, where actors keep what clients remember."""
     client_seconds: float | None = None
     """A client's work may take so long on a `ray` actor; nodes have their own limit, one process here has none."""

@@ -108,6 +108,7 @@ CASES = {
     "Alone, the best kept": Case(
         Alone(rounds=3, local=Descent(lr=50.0, steps=2, safe=True), keep="best"), remembers=True
     ),
+    "Alone, with penalties": Case(Alone(rounds=3, keep="penalised"), remembers=True),
     "Oracle": Case(Oracle(groups=TRUTH, inner=FedAvg(rounds=3, local=LINE))),
     "Oracle, IFCA inside": Case(Oracle(groups=TRUTH, inner=IFCA(k=2, rounds=2, local=LINE, saving=Saving()))),
     "one-shot": Case(OneShot(k=2, inner=FedAvg(rounds=2, local=LINE))),
@@ -147,6 +148,9 @@ CASES = {
     "FedSoft": Case(FedSoft(k=2, rounds=4, local=LINE)),
     "CFL": Case(CFL(settled=5.0, apart=0.01, rounds=4, local=LINE), remembers=True, publishes=True),
     "local k-means": Case(LocalKMeans(k=2)),
+    "local k-means, trained on": Case(
+        LocalKMeans(k=2, finish=FedAvg(rounds=2, local=LINE, weights="examples")),
+    ),
     "SR-FCA": Case(
         SRFCA(threshold="gap", refinements=1, alone=LINE, rounds=2, local=LINE), remembers=True, publishes=True
     ),

@@ -40,6 +40,7 @@ def spawn(name: str, command: Sequence[str], log: Path, environment: Mapping[str
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, cwd=cwd, start_new_session=True
         )
+    started.returncode = 0  # it is not waited for: `alive` and `end` go by pid
     return Process(name, started.pid, began(started.pid))
 
 

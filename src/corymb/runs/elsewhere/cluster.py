@@ -17,6 +17,8 @@ from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput, require
 
 LOCAL_ACTORS = 2
+START_SECONDS = 300.0
+"""Actors may take so long to start: they import torch, and wait for machines to have room for them."""
 
 
 def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool, allow: Sequence[str] = ()) -> Engine:
@@ -43,7 +45,14 @@ def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool
     )
     try:
         patience = Patience(settings.patience, settings.min_replies)
-        engine = RemoteEngine(transport, patience=patience, allow=allow, remembers=keeps_memory)
+        engine = RemoteEngine(
+            transport,
+            expect=len(transport.actors),
+            wait=START_SECONDS,
+            patience=patience,
+            allow=allow,
+            remembers=keeps_memory,
+        )
         return engine.open(NullObjective())
     except BaseException:
         transport.close()
@@ -52,13 +61,13 @@ def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool
 
 def _folder(settings: RunSettings, *, keeps_memory: bool) -> Path | None:
     """Where actors keep client memory: on a disk that all machines see, which here any is."""
-    if settings.shared is not None:
-        return Path(settings.shared).expanduser()
+    if settings.cluster_folder is not None:
+        return Path(settings.cluster_folder).expanduser()
     if settings.address is None:
         return Path(tempfile.mkdtemp(prefix="corymb-actors-"))
     require(
         not keeps_memory,
-        "Clients of this algorithm remember things, which an actor that dies would lose: give shared=…, a folder that "
-        "all machines of the cluster see.",
+        "Clients of this algorithm remember things, which an actor that dies would lose: give cluster_folder=…, "
+        "a folder that all machines of the cluster see.",
     )
     return None

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from corymb.runs.folder.chain import FIRST, LINK, chained
 from corymb.runs.folder.layout import TEMPORARY
 from corymb.settings import InvalidInput
 
@@ -56,16 +57,22 @@ def explained(error: OSError, path: Path) -> OSError:
 
 
 class Lines:
-    """A file of JSON lines that only grows; each line is written as soon as it is appended."""
+    """A file of JSON lines that only grows; each line is written as soon as it is appended.
 
-    def __init__(self, path: Path) -> None:
+    Where it is `chain`ed, each line holds a hash of itself and of the one before (`chain`).
+    """
+
+    def __init__(self, path: Path, *, chain: bool = False) -> None:
         self.path, self.count = path, 0
+        self._last = FIRST if chain else ""
         self._handle: int | None = None
         self._synced = 0
 
     def keep(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Start over with these lines, whatever the file held."""
-        text = [json_line(row) for row in rows]
+        if self._last:
+            self._last = FIRST
+        text = [json_line(row) for row in self._linked(rows)]
         write_file(self.path, b"".join(text))
         self.count = self._synced = len(text)
 
@@ -73,12 +80,19 @@ class Lines:
         """Add lines."""
         if self._handle is None:
             self._handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        for row in rows:
+        for row in self._linked(rows):
             try:
                 _write_all(self._handle, json_line(row))
             except OSError as error:
                 raise explained(error, self.path) from None
             self.count += 1
+
+    def _linked(self, rows: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        if not self._last:
+            return rows
+        found = chained(rows, self._last)
+        self._last = found[-1][LINK] if found else self._last
+        return found
 
     def sync(self) -> None:
         """Flush the lines to disk."""

@@ -13,6 +13,7 @@ from corymb.data.schema import DataSchema
 from corymb.evaluate import ByClient
 from corymb.messages import snapshot_from_bytes
 from corymb.runs.assign import from_tree
+from corymb.runs.folder.chain import LINK
 from corymb.runs.folder.checkpoints import Refused, clocks_in, read_checkpoint
 from corymb.runs.folder.files import read_lines
 from corymb.runs.folder.layout import (
@@ -174,7 +175,8 @@ def restored_ledger(counts: Mapping[str, int], audit: Sequence[Mapping[str, Any]
     """The ledger as of a checkpoint, from the checkpoint's counts and the audit log."""
 
     def events(what: str) -> list[dict[str, Any]]:
-        return [{k: v for k, v in event.items() if k != "what"} for event in audit if event["what"] == what]
+        own = ("what", LINK)
+        return [{k: v for k, v in event.items() if k not in own} for event in audit if event["what"] == what]
 
     return Ledger(**counts, rejected=events("rejected"), abandoned=events("abandoned"))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corymb.core.snapshot import Snapshot
+from corymb.runs.folder.chain import broken
 from corymb.runs.folder.checkpoints import (
     Manifest,
     Refused,
@@ -63,7 +64,7 @@ class RunStore:
         self.folder = folder
         self.checkpoints = folder / CHECKPOINTS
         self.journal = FolderJournal(folder / MEMORY)
-        self.rounds, self.audit = Lines(folder / ROUNDS), Lines(folder / AUDIT)
+        self.rounds, self.audit = Lines(folder / ROUNDS), Lines(folder / AUDIT, chain=True)
         self.manifests: dict[int, Manifest] = {}
         self.run = ""
         self._sound = set[str]()  # parts that this process wrote or checked
@@ -90,6 +91,9 @@ class RunStore:
         self._remove_temporary()
         history, audit = read_lines(self.folder / ROUNDS), read_lines(self.folder / AUDIT)
         clocks, refusals = clocks_in(self.checkpoints), list[Event]()
+        if (line := broken(audit)) is not None:  # said in the log itself, which is linked anew from here on
+            log.warning("line %d of %s is not linked to the one before: it was changed", line, self.folder / AUDIT)
+            refusals.append({"clock": 0, "what": "changed", "reason": f"line {line} of this log was changed"})
         if not clocks and (self.folder / RESULT).exists():
             raise InvalidInput(
                 f"{self.folder} was saved without checkpoints: use fit(..., start=Run.load(...).snapshot)."

@@ -1,0 +1,1 @@
+"""The command that verifies a run's audit log."""

@@ -1,0 +1,181 @@
+"""`corymb flower` without Flower's processes: the scaffold, the folder, keys, processes."""
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from corymb.cli.app import FLOWER, main
+from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
+from corymb.cli.flower.new import new
+from corymb.cli.flower.processes import Process, alive, began, end, remember, remembered, spawn
+from corymb.cli.flower.worker import NodeSettings, node_of, read_settings, write_settings
+from corymb.settings import InvalidInput
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["flower", "new", "my-fed"]) == 0
+    assert "corymb flower up --nodes 3" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path / "my-fed")
+    return tmp_path / "my-fed"
+
+
+def test_the_scaffold_is_a_federation(made, monkeypatch):
+    federation = read_federation(made)
+    assert (federation.name, federation.nodes, federation.allow) == ("my-fed", 3, ("my_fed",))
+    app = tomllib.loads((made / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert app["components"] == {"serverapp": "corymb.flower_app:server", "clientapp": "corymb.flower_app:app"}
+    monkeypatch.syspath_prepend(str(made))
+    data = [importlib.import_module("my_fed.data").clients(node="n", number=i, of=3) for i in range(3)]
+    assert sum(map(len, data)) == 24
+    assert importlib.import_module("my_fed.algorithm").make().k == 4
+    assert importlib.import_module("my_fed.model").network()
+
+
+def test_a_node_of_the_scaffold_holds_its_clients(made, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(made))
+    settings = NodeSettings(
+        name="a", number=1, of=3, data="my_fed.data:clients", folder=str(tmp_path / "s"), device="cpu"
+    )
+    write_settings(tmp_path / "node.json", settings)
+    assert read_settings(tmp_path / "node.json") == settings
+    assert len(node_of(settings).engine.names) == 8
+
+
+@pytest.mark.parametrize("name", ["1fed", "class", "corymb"])
+def test_a_name_that_is_no_package_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="no name for a package"):
+        new(name)
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(made, monkeypatch):
+    monkeypatch.chdir(made.parent)
+    with pytest.raises(InvalidInput, match="not empty"):
+        new("my-fed")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["status"], "There is no federation.toml here"),
+        (["up"], "There is no federation.toml here"),
+        (["run"], "There is no federation.toml here"),
+        (["nod"], "nod"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(words, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["flower", *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_line_of_the_federations_file_is_named(made):
+    path = made / "federation.toml"
+    path.write_text(path.read_text().replace("nodes = 3", "nodes = 0"))
+    with pytest.raises(InvalidInput, match=r"federation.toml: nodes must be at least 1"):
+        read_federation(made)
+
+
+def test_run_says_where_no_federation_is(made, capsys):
+    pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+    path = made / "federation.toml"
+    path.write_text(path.read_text().replace(":8000", f":{free_port()}"))
+    assert main(["flower", "status"]) == 1
+    assert "Nothing answers" in capsys.readouterr().out
+
+
+def test_data_are_not_given_to_a_federation(capsys):
+    assert main(["run", "digits", "ifca", "--k", "2", "--engine", "flower", "--address", "127.0.0.1:1"]) == 2
+    assert "The nodes of a federation hold their data, not 'digits'" in capsys.readouterr().err
+    assert main(["run", "federation", "ifca", "--k", "2", "--engine", "flower"]) == 2
+    assert "Say where the federation is" in capsys.readouterr().err
+
+
+def test_every_command_has_help(capsys):
+    for name in FLOWER:
+        assert main(["flower", name, "--help"]) == 0
+    assert "--client_seconds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("address", ["localhost", "host:0", "host:x", ":80"])
+def test_an_address_is_host_and_port(address):
+    with pytest.raises(InvalidInput, match="wanted HOST:PORT"):
+        split_address(address)
+
+
+def test_secrets_and_keys_are_for_their_owner_and_stay(tmp_path):
+    secret = make_secret(tmp_path / "secret")
+    before = secret.read_text()
+    assert make_secret(secret).read_text() == before
+    assert secret.stat().st_mode & 0o077 == 0
+    pytest.importorskip("cryptography")
+    from corymb.cli.flower.keys import expiry, make_certificates, make_node_key
+
+    make_certificates(tmp_path / "tls", "example.org")
+    assert (tmp_path / "tls" / "ca.key").stat().st_mode & 0o077 == 0
+    assert expiry(tmp_path / "tls" / "server.pem").year > 2026
+    public = make_node_key(tmp_path / "key")
+    assert public.startswith(b"ecdsa-sha2-nistp384")
+    assert make_node_key(tmp_path / "key") == public
+
+
+def test_a_process_is_known_by_when_it_began(tmp_path):
+    process = spawn("sleeper", SLEEP, tmp_path / "logs" / "log", os.environ, tmp_path)
+    try:
+        remember(tmp_path / "p.json", [process])
+        assert remembered(tmp_path / "p.json") == [process]
+        assert alive(process)
+        assert not alive(process._replace(began="1"))  # another one, with the same pid
+        end([process._replace(began="1")])
+        assert alive(process)
+    finally:
+        end([process])
+    assert not alive(process)
+    assert began(process.pid) == ""
+    assert remembered(tmp_path / "none.json") == []
+
+
+def test_what_ends_by_itself_is_started_again_and_all_end_together(tmp_path):
+    command = [sys.executable, "-m", "corymb.cli.flower.supervise", str(tmp_path), "sleeper", *SLEEP]
+    keeper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def inside():
+        found = [process for process in remembered(tmp_path / "processes.json") if alive(process)]
+        return found[0] if found else None
+
+    def wait_for(good, seconds=20):
+        until = time.monotonic() + seconds
+        while not good() and time.monotonic() < until:
+            time.sleep(0.1)
+        assert good()
+
+    try:
+        wait_for(inside)
+        first = inside()
+        os.kill(first.pid, 9)
+        wait_for(lambda: (now := inside()) is not None and now.pid != first.pid)
+        second = inside()
+    finally:
+        keeper.terminate()
+        keeper.wait(20)
+        keeper.stdout.close()
+    assert not alive(second)
+
+
+def test_state_lies_in_one_folder(tmp_path):
+    state = state_of(tmp_path)
+    places = [state.secret, state.ca, state.processes, state.superlink, state.log("x"), state.node("a")]
+    assert all(place.is_relative_to(tmp_path / ".federation") for place in places)
+    assert not state.tls
+    assert Process("a", 1, "2").name == "a"

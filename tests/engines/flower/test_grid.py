@@ -1,0 +1,86 @@
+"""Bytes over a grid: one message a node, errors and silence as answers."""
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+from flwr.app import Error, Message, RecordDict
+
+from corymb.engines.flower.direct import DirectGrid
+from corymb.engines.flower.envelope import bytes_in
+from corymb.engines.flower.grid import FlowerTransport, GridChanged
+from corymb.engines.flower.supernode import Brisk
+
+FIRST = 2**63 + 1
+
+
+def never():
+    return False
+
+
+def test_every_node_gets_its_message_and_answers():
+    grid = DirectGrid({FIRST: lambda data: data[::-1], FIRST + 1: lambda data: data * 2})
+    transport = FlowerTransport(grid)
+    assert transport.addresses() == [str(FIRST), str(FIRST + 1)]
+    answers = transport.exchange({str(FIRST): b"abc", str(FIRST + 1): b"d"}, never)
+    assert {answer.address: answer.data for answer in answers} == {str(FIRST): b"cba", str(FIRST + 1): b"dd"}
+    assert list(transport.exchange({}, never)) == []
+
+
+def test_large_payloads_arrive_whole():
+    grid = DirectGrid({FIRST: lambda data: data})
+    payload = bytes(range(256)) * 40_000  # more than one of Flower's chunks
+    (answer,) = FlowerTransport(grid).exchange({str(FIRST): payload}, never)
+    assert answer.data == payload
+
+
+class Unwilling(DirectGrid):
+    """A grid that replies with an error, or not at all, or whose run ends."""
+
+    def __init__(self, how):
+        super().__init__({FIRST: lambda data: data})
+        self.how = how
+
+    def push_messages(self, messages):
+        if self.how == "refused":
+            return [""] * len(list(messages))
+        messages = list(messages)
+        names = super().push_messages(messages)
+        if self.how == "error":
+            sent = messages[0]
+            self._replies[names[0]] = Message(Error(code=3, reason="node unavailable"), reply_to=sent)
+        return names
+
+    def pull_messages(self, message_ids):
+        if self.how == "ended":
+            raise GridChanged
+        return [] if self.how == "silent" else super().pull_messages(message_ids)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("error", "Flower says: node unavailable"),
+        ("silent", "did not answer in time"),
+        ("refused", "could not be sent"),
+        ("ended", "ended its run"),
+    ],
+)
+def test_what_gives_no_answer_is_said(how, says):
+    (answer,) = FlowerTransport(Unwilling(how), poll=0.01).exchange({str(FIRST): b"x"}, lambda: True)
+    assert answer.data is None
+    assert says in answer.problem
+
+
+def test_a_message_of_somebody_elses_holds_nothing():
+    DirectGrid({})
+    assert bytes_in(Message(RecordDict(), dst_node_id=1, message_type="query")) == b""
+
+
+def test_a_supernode_sleeps_less_only_where_its_waits_are_fixed(monkeypatch):
+    slept = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    clock = Brisk(0.4)
+    for seconds in (3, 0.5, 7.0):
+        clock.sleep(seconds)
+    assert slept == [0.4, 0.1, 7.0]
+    assert clock.monotonic() > 0

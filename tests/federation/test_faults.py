@@ -1,0 +1,124 @@
+"""Whatever is killed, the run goes on by itself or is resumed, and its result is the undisturbed one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import corymb
+from tests.federation.conftest import ROOT, Federation
+from tests.federation.nodes import LINE, dataset
+
+pytestmark = pytest.mark.flower_all
+NODES, ROUNDS = 3, 4
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """The run in one process: clients keep their models to themselves, from call to call."""
+    algorithm = corymb.configure("alone", dataset(LINE), rounds=ROUNDS)
+    return corymb.fit(algorithm, dataset(LINE), engine="loop", precision="float64", evaluate_every=0).metrics
+
+
+class Driver:
+    """`corymb run` in a process of its own."""
+
+    def __init__(self, federation, out, *options):
+        self.federation, self.out = federation, out
+        words = [
+            "run",
+            "federation",
+            "alone",
+            "--rounds",
+            ROUNDS,
+            "--engine",
+            "flower",
+            "--address",
+            federation.address,
+        ]
+        words += [
+            "--secret",
+            federation.state / "secret",
+            "--nodes",
+            NODES,
+            "--evaluate_every",
+            0,
+            "--out",
+            out,
+            "--json",
+            "-q",
+        ]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "corymb", *map(str, [*words, *options])],
+            cwd=federation.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for_rounds(self, rounds):
+        until = time.monotonic() + 120
+        lines = self.out / "rounds.jsonl"
+        while (not lines.exists() or len(lines.read_text().splitlines()) < rounds) and time.monotonic() < until:
+            assert self.process.poll() is None, self.process.communicate()
+            time.sleep(0.1)
+
+    def result(self):
+        out, err = self.process.communicate(timeout=280)
+        assert self.process.returncode == 0, err[-2000:]
+        return json.loads(out)
+
+
+def pid_of(folder, name):
+    return next(one["pid"] for one in json.loads((folder / "processes.json").read_text()) if one["name"] == name)
+
+
+def assert_undisturbed(result, want):
+    assert result["rejected"] == [] if "rejected" in result else True
+    assert result["metrics"]["test_squared_error"] == pytest.approx(want["test_squared_error"], abs=1e-9)
+    assert result["metrics"]["train_loss"] == pytest.approx(want["train_loss"], abs=1e-9)
+
+
+@pytest.mark.parametrize("victim", ["worker", "supernode", "superlink"])
+def test_a_run_goes_on_by_itself_when_a_process_is_killed(federation, tmp_path, undisturbed, victim):
+    driver = Driver(federation, tmp_path / "run")
+    driver.wait_for_rounds(1)
+    time.sleep(0.5)  # in the middle of a tick
+    folder = federation.state / ("superlink" if victim == "superlink" else "nodes/node-1")
+    os.kill(pid_of(folder, victim), signal.SIGKILL)
+    assert_undisturbed(driver.result(), undisturbed)
+
+
+def test_a_driver_that_is_killed_in_the_middle_of_a_tick_is_resumed(federation, tmp_path, undisturbed):
+    driver = Driver(federation, tmp_path / "run")
+    driver.wait_for_rounds(2)
+    time.sleep(0.5)
+    driver.process.kill()
+    driver.process.communicate()
+    done = federation.command("resume", tmp_path / "run", "--json", "-q")
+    assert_undisturbed(json.loads(done.stdout), undisturbed)
+
+
+def test_the_path_of_a_new_user(tmp_path):
+    """`corymb flower new myfed && cd myfed && corymb flower up --nodes 3 && corymb flower run`, as in the README."""
+    made = Federation(tmp_path)
+    made.command("flower", "new", "myfed")
+    made.folder = tmp_path / "myfed"
+    path = made.folder / "federation.toml"
+    path.write_text(path.read_text().replace("127.0.0.1:8000", made.address))
+    made.command("flower", "up", "--nodes", 3)
+    try:
+        done = made.command("flower", "run", timeout=280)
+        assert "ifca on federation" in done.stdout
+        assert (made.folder / done.stdout.split()[-1]).name == "report.html"
+        assert (made.folder / done.stdout.split()[-1]).stat().st_size > 10_000
+        assert "3 nodes online" in made.command("flower", "status").stdout
+    finally:
+        made.command("flower", "down")
+    assert "Nothing was running" in made.command("flower", "down").stdout
