@@ -111,6 +111,7 @@ class UIFCA:
     serve = serve_points
     label_points = label_points
     keeps_memory = True
+    last_stage = "rounds"
 
     def __post_init__(self) -> None:
         for name in ("k", "rounds", "exchanges", "restarts", "least", "space_steps"):
@@ -131,6 +132,11 @@ class UIFCA:
             return planned_rounds(self._restarts())
         space = self.space_steps + 1 if self.density == "gaussian" else 0
         return self.rounds * self._exchanges + (self.init == "kfed") + space
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the run may settle before, or need no space: `gaussian` looks for one where examples are long."""
+        return self.settled is not None or self.density == "gaussian"
 
     @property
     def _exchanges(self) -> int:
