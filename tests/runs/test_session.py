@@ -85,9 +85,9 @@ def test_examples_are_placed_once(monkeypatch):
 def test_the_end_of_a_run_asks_each_question_once(monkeypatch):
     asked, original = Counter(), Federation.ask
 
-    def ask(self, ids, verb, fn, args, options):
+    def ask(self, ids, verb, fn, args, options, *rest):
         asked[fn.name.partition(":")[2]] += 1
-        return original(self, ids, verb, fn, args, options)
+        return original(self, ids, verb, fn, args, options, *rest)
 
     monkeypatch.setattr(Federation, "ask", ask)
     fit(FAST, table(), evaluate_every=0)

@@ -94,7 +94,22 @@ def test_data_options_are_recorded_and_read_again(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic")
     line = "run clinic fedavg --rounds 1 --label outcome --test 0.4 --task classification --client outcome --out run -q"
-    assert main([*line.split(), "--features", "age,dose", "--missing", "median", "--scale", "standard"]) == 0
+    assert (
+        main(
+            [
+                *line.split(),
+                "--features",
+                "age,dose",
+                "--missing",
+                "median",
+                "--scale",
+                "standard",
+                "--read_limit",
+                "1000000",
+            ]
+        )
+        == 0
+    )
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     given = DataOptions(
         label="outcome",
@@ -104,6 +119,7 @@ def test_data_options_are_recorded_and_read_again(tmp_path, monkeypatch, capsys)
         features="age,dose",
         missing="median",
         scale="standard",
+        read_limit=1_000_000,
     )
     assert DataOptions.recorded(config) == Request.read(config).data_options == given
     assert given.given().keys() == names(DataOptions)
