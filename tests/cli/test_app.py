@@ -13,6 +13,7 @@ import corymb
 from corymb.cli import Exit
 from corymb.cli.app import COMMANDS, explain, main
 from corymb.core.federation import TooFewReplies
+from corymb.settings import InvalidInput
 from tests.runs import small
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
@@ -219,19 +220,28 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(line, what, here, capsy
 
 
 def test_too_few_replies_have_a_code_and_a_hint(here, capsys):
-    code = main(shlex.split(f"{OWN} --local.lr 1e30 -q"))
+    code = main(shlex.split(f"{OWN} --local.lr 1e18 -q"))
     assert code == Exit.TOO_FEW_REPLIES
     assert "try a smaller --local.lr" in capsys.readouterr().err
 
 
-def test_what_is_not_expected_is_a_line_too_and_debug_shows_where(here, capsys):
+def test_a_model_that_raises_is_a_line_too_and_debug_shows_where(here, capsys):
     line = shlex.split(f"{OWN} --model corymb_own_nets:broken")
-    assert main(line) == Exit.BUG
+    assert main(line) == Exit.BAD_INPUT
     printed = capsys.readouterr().err
     assert "RuntimeError: my own mistake" in printed
     assert len(printed.splitlines()) == 1
-    with pytest.raises(RuntimeError, match="my own mistake"):
+    with pytest.raises(InvalidInput, match="my own mistake") as raised:
         main([*line, "--debug"])
+    assert isinstance(raised.value.__cause__, RuntimeError)  # whose traceback shows where
+
+
+def test_what_is_not_expected_is_a_line_too(here, capsys, monkeypatch):
+    monkeypatch.setattr("corymb.cli.run.start_run", lambda *args, **options: 1 / 0)
+    assert main(shlex.split(f"{OWN} -q")) == Exit.BUG
+    printed = capsys.readouterr().err
+    assert "ZeroDivisionError: division by zero (unexpected; --debug shows where)" in printed
+    assert len(printed.splitlines()) == 1
 
 
 def test_data_that_cannot_be_fetched_have_a_code(here, capsys, monkeypatch):

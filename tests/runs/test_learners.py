@@ -106,7 +106,7 @@ def test_a_module_in_the_working_folder_is_found(tmp_path, monkeypatch):
 def test_a_module_that_wants_another_one_says_which(tmp_path, monkeypatch):
     (tmp_path / "corymb_test_broken.py").write_text("import not_installed_anywhere\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+    with pytest.raises(InvalidInput, match="not_installed_anywhere"):
         learner_for("corymb_test_broken:make", DIGITS)
 
 
