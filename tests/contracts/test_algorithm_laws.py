@@ -13,21 +13,26 @@ every_case = pytest.mark.parametrize("name", CASES)
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
+REMEMBER = [name for name in CASES if CASES[name].remembers]
+FEW = ["IFCA, restarts", "keeper", "SR-FCA"]
+
+
 def cases_on(*engines):
-    """Every case on these engines; most of those over the wire only in `make soak`: `test_remote_laws` has them all."""
-    soak = {True: [pytest.mark.soak], False: []}
+    """Every case vectorised; on other engines a few, and all of them in `make soak`.
+
+    What the loop does, the vectorised engine is compared with; over the wire `test_remote_laws` has every case.
+    """
+    kept = {"vectorised": CASES, "loop": [*FEW, *REMEMBER], "wired": FEW}
     return pytest.mark.parametrize(
         ("name", "engine"),
         [
-            pytest.param(name, engine, marks=soak[engine == "wired" and name not in FEW])
+            pytest.param(name, engine, marks=[] if name in kept[engine] else [pytest.mark.soak])
             for name in CASES
             for engine in engines
         ],
     )
 
 
-REMEMBER = [name for name in CASES if CASES[name].remembers]
-FEW = ["IFCA, restarts", "keeper", "SR-FCA"]
 not_all_over_the_wire = pytest.mark.parametrize(
     ("name", "engine"),
     [
@@ -63,10 +68,7 @@ def test_every_engine_sends_the_same_bytes(name, engine):
     laws.check_same_bytes(CASES[name], engine)
 
 
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    [*((name, engine) for name in CASES for engine in IN_PROCESS), *((name, "wired") for name in [*FEW, "FedSoft"])],
-)
+@cases_on(*ENGINES)
 def test_the_same_seed_gives_the_same_bits_however_often_one_looks(name, engine):
     laws.check_looking_changes_nothing(CASES[name], engine)
 
