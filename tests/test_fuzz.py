@@ -1,6 +1,6 @@
 """Whatever bytes and trees arrive, they are read or refused by our own errors: wire, checker, settings, checkpoints.
 
-Ten thousand examples in every run of the tests, a million by `make soak` (`CORYMB_FUZZ` is the number for each target).
+Four thousand examples in every run of the tests, a million by `make soak` (`CORYMB_FUZZ` is the number for each target).
 """
 
 import json
@@ -35,7 +35,7 @@ from corymb.settings import InvalidInput, from_dict
 from corymb.trees import leaves
 from corymb.wire import WireError
 
-FEW, MANY = int(os.environ.get("CORYMB_FUZZ_FEW", "2500")), int(os.environ.get("CORYMB_FUZZ", "250000"))
+FEW, MANY = int(os.environ.get("CORYMB_FUZZ_FEW", "1000")), int(os.environ.get("CORYMB_FUZZ", "250000"))
 """Examples for each of four targets."""
 
 

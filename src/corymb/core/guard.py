@@ -78,7 +78,7 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     else:
         assert near is not None
         by = next(iter(near.models.values())).new_ones(clients, len(next(iter(near.models.values()))))
-    if near is not None and not _fits(value, near.models, 2 if isinstance(rows, Shares) else 1):
+    if near is not None and not _fits(value, near.models, 2 if isinstance(rows, Shares) else 1, by.shape[1]):
         return Lengths.none(len(by))
     if isinstance(rows, Shares):
         return Lengths(_of_shares(rows, near), torch.full((len(by),), -1))
@@ -89,7 +89,7 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
 
 def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
-    if near is not None and not _fits(sums.total, near.models, 1):
+    if near is not None and not _fits(sums.total, near.models, 1, len(sums.weight)):
         return Lengths.none(clients)
     used = sums.weight > 0
     weight = torch.where(used, sums.weight, 1).double()
@@ -100,10 +100,10 @@ def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     return Lengths(apart.amax().expand(clients), group.expand(clients))
 
 
-def _fits(value: Tree, models: Params, lead: int) -> bool:
-    """Whether replies hold what the models hold."""
+def _fits(value: Tree, models: Params, lead: int, k: int) -> bool:
+    """Whether replies hold what the models hold, into as many sums."""
     return isinstance(value, dict) and all(
-        isinstance(value.get(name), Tensor) and value[name].shape[lead:] == start.shape[1:]
+        isinstance(value.get(name), Tensor) and value[name].shape[lead:] == start.shape[1:] and len(start) == k
         for name, start in models.items()
     )
 
