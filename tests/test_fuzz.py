@@ -1,6 +1,6 @@
 """Whatever bytes and trees arrive, they are read or refused by our own errors: wire, checker, settings, checkpoints.
 
-Four thousand examples in every run of the tests, a million by `make soak` (`CORYMB_FUZZ` is the number for each target).
+Four thousand examples in every run of the tests, a million by `make soak` (`CORYMB_FUZZ` is the number of each).
 """
 
 import json

@@ -157,14 +157,15 @@ class Cohort:
         """Ask every client; only the weighted sums of their shares come back, with labels and notes as rows."""
         return self._fed.ask(self.ids, "sum", fn, args, options, self._near)
 
-    def near(self, models: Params, by: Tensor | None = None) -> Cohort:
+    def near(self, models: Params, by: Tensor | None = None, *, loose: bool = False) -> Cohort:
         """The same clients, whose answers are expected near these k models: one for each sum, or for a label.
 
         A client whose update is far longer than the others' is refused and named (`corymb.core.guard`), and what is
         averaged is averaged as the federation's `reduction` says. `by` has a row for each client of the cohort: its
-        shares of the models that it starts from, where those are not the weights of its reply.
+        shares of the models that it starts from, where those are not the weights of its reply. `loose` refuses only
+        what is a thousand times as far as is usual.
         """
-        return Cohort(self._fed, self.ids, Near(models, by))
+        return Cohort(self._fed, self.ids, Near(models, by, loose))
 
 
 @dataclass

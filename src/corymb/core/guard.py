@@ -47,10 +47,12 @@ class Near(NamedTuple):
     models: Params
     by: Tensor | None = None
     """n k, where a client starts from a mixture of models: the shares of each client asked. Else its own weights."""
+    loose: bool = False
+    """Whether only a thousand times the others' is too far: for what need not be near, but of the same size."""
 
     def at(self, places: Tensor) -> Near:
         """For the clients at these places of those asked."""
-        return self if self.by is None else Near(self.models, self.by[places.to(self.by.device)])
+        return self if self.by is None else self._replace(by=self.by[places.to(self.by.device)])
 
 
 class Lengths(NamedTuple):
@@ -178,7 +180,7 @@ def bounds(found: Lengths, near: Near | None) -> Bounds:
     """What the lengths of all replies that could count say of the longest of them."""
     length, group = found
     still = 0.0 if near is None else STILL * _longest_model(near.models)
-    if near is None:
+    if near is None or near.loose:
         usual = _quantile(_others(length), 0.5)
         return Bounds(_level(UNKNOWN * usual), {}, usual)
     most, usual = max(_most(length), still), _quantile(_others(length), 0.5)

@@ -29,7 +29,7 @@ from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
 from corymb.objectives.linear_form import linear_form
-from corymb.trees import Params, concat, take, tree_map
+from corymb.trees import Params, concat, map_tensors, take, tree_map
 
 log = logging.getLogger(__name__)
 SETTLE_ROUNDS, TRAIN_ROUNDS = 3, 2
@@ -78,7 +78,7 @@ class MergeByEvidence:
 
     def _group(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Too many groups, of clients whose local models are near, and their means; beside them, everybody's mean."""
-        asked = fed.clients.sample(self.participants).sample(MOST_GROUPED)
+        asked = fed.clients.sample(self.participants).sample(MOST_GROUPED).near(_nowhere(at.models), loose=True)
         if linear_form(fed.objective) is not None:
             replies = asked.map(publish_ridge)
         else:
@@ -133,7 +133,8 @@ class MergeByEvidence:
     def _split(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Each cluster in two, by how training alone changes its model: pairs like any others."""
         asked = fed.clients.sample(self.participants).where(at.labels >= 0).sample(MOST_GROUPED)
-        replies = asked.map(publish_change, each(at.models, of=asked.pick(at.labels)), alone=self.alone)
+        loosely = asked.near(_nowhere(at.models), loose=True)
+        replies = loosely.map(publish_change, each(at.models, of=asked.pick(at.labels)), alone=self.alone)
         own = replies.clients.pick(at.labels)
         models, labels = at.models, at.labels
         pairs: list[Pair] = []
@@ -178,3 +179,8 @@ def _found(at: Snapshot, trials: Trials, said: Said, *, capped: bool) -> Snapsho
     if evidence.single >= 0:
         one = take(at.models, slice(evidence.single, evidence.single + 1))
     return replace(at, models=one, labels=torch.where(at.labels < 0, -1, 0))
+
+
+def _nowhere(models: Params) -> Params:
+    """Zeros: replies that start from no model are only compared in size."""
+    return map_tensors(torch.zeros_like, take(models, slice(0, 1)))

@@ -17,7 +17,7 @@ from corymb.core.federation import Federation, Replies, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, losses_of, serve_assigned
 from corymb.objectives.regression import LinearRegression
-from corymb.trees import Params, leaves, take
+from corymb.trees import Params, leaves, map_tensors, take
 
 
 @on_client
@@ -37,7 +37,8 @@ def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None
     """Clients' own models: a linear model's minimiser, or what training alone from a common start gives."""
     cohort = fed.clients.sample(some)
     if isinstance(fed.objective, LinearRegression):
-        return cohort.map(publish_minimiser)
+        nowhere = map_tensors(torch.zeros_like, take(at.models, slice(0, 1)))
+        return cohort.near(nowhere, loose=True).map(publish_minimiser)
     return cohort.near(take(at.models, slice(0, 1))).map(publish_trained, take(at.models, 0), alone=alone)
 
 
