@@ -136,7 +136,7 @@ WRONG = {
     "missing": (IFCA, {}, "k: "),
     "choice": (IFCA, {"k": 2, "averaging": "medians"}, "averaging: "),
     "nested type": (IFCA, {"k": 2, "local": {"lr": "fast"}}, "local.lr: "),
-    "nested range": (IFCA, {"k": 2, "local": {"lr": -1.0}}, "local: lr must be positive, got -1.0."),
+    "nested range": (IFCA, {"k": 2, "local": {"lr": -1.0}}, "local: lr must be positive and at most 1e+18, got -1.0."),
     "range": (FedAvg, {"rounds": 0}, "rounds must be at least 1, got 0."),
     "not a table": (IFCA, {"k": 2, "local": 3}, "local: "),
     "one of several classes": (OneShot, {"k": 2, "inner": {"mu": -1.0}}, "inner: mu must not be negative, got -1.0."),

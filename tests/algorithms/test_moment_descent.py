@@ -351,8 +351,8 @@ class Spy:
         self.seen = []
         ask = Federation.ask
 
-        def listening(fed, ids, verb, fn, args, options):
-            replies = ask(fed, ids, verb, fn, args, options)
+        def listening(fed, ids, verb, fn, args, options, *rest):
+            replies = ask(fed, ids, verb, fn, args, options, *rest)
             self.seen.append((verb, fn.name.partition(":")[2], args, replies))
             return replies
 

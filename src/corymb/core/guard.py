@@ -20,7 +20,7 @@ from corymb.core.client import Share, Shares
 from corymb.core.sums import Sums
 from corymb.trees import Params, Tree, leaves, map_tensors
 
-LEAD = 3.0
+LEAD = 10.0
 """An update may be this many times as long as the median of the others', or ..."""
 FENCE = 8.0
 """... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""

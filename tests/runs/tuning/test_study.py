@@ -92,11 +92,11 @@ def test_an_algorithm_of_ones_own_keeps_its_settings():
 
 def test_trials_that_diverge_do_not_count_and_are_said(table):
     options = dict(given={"rounds": 2, "local": {"steps": 5}}, trials=4, engine="loop")
-    found = tune("fedavg", small.prices(), params={"local.lr": [0.05, 1e30]}, **options)
+    found = tune("fedavg", small.prices(), params={"local.lr": [0.05, 1e17]}, **options)
     assert found.settings == {"local.lr": 0.05}
     assert any(trial.score is None for trial in found.trials)
     with pytest.raises(InvalidInput, match="None of 4 trials gave a finite squared_error"):
-        tune("fedavg", small.prices(), params={"local.lr": [1e30, 2e30]}, **options)
+        tune("fedavg", small.prices(), params={"local.lr": [1e17, 2e30]}, **options)
 
 
 WRONG = {
