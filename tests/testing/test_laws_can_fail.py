@@ -144,7 +144,8 @@ def test_a_host_must_not_keep_what_a_rejected_client_wrote(monkeypatch):
     def lenient(self, ids, rows, writes):
         reject(self, ids, rows, writes)
         for pile in self._piles.values():
-            pile.writes = [(self._ids, {name: _for_all(slot, len(self._ids)) for name, slot in writes.items()})]
+            all_of_them = {name: _for_all(slot, len(self._ids)) for name, slot in writes.items()}
+            pile.added = [pile.added[-1]._replace(ids=self._ids, writes=all_of_them)]
 
     monkeypatch.setattr(Intake, "add_rows", lenient)
     broken(faults.check_worthless_reply, "vectorised", (3,), "nan in value")

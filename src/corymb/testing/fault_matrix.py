@@ -42,6 +42,7 @@ ALGORITHMS = {
     "moment descent": "moment descent",
     "UIFCA": "UIFCA",
     "k-FED": "k-FED",
+    "ClusterGAN": "ClusterGAN",
     "oracle": "Oracle",
 }
 """One case for every algorithm of the catalogue, and IFCA's main forms."""

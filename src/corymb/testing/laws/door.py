@@ -73,7 +73,7 @@ BAD_PARTS = {
     "sums: one for all": ("sum", oddly(sums(5, 6), total={"weight": torch.ones(3).double()}), "number of sums"),
     "sums: a short row": ("sum", oddly(sums(5, 6), total={"weight": torch.ones(2, 1).double()}), "most clients sent"),
     "sums: no weights": ("sum", oddly(sums(5, 6), weight=torch.tensor(2.0)), "number of sums"),
-    "sums: one label": ("sum", oddly(sums(5, 6), label=torch.tensor(0)), "number of rows"),
+    "sums: one label": ("sum", oddly(sums(5, 6), label=torch.tensor(0)), "label is"),
     "sums: no labels": ("sum", oddly(sums(5, 6), label=None), "most clients sent"),
     "sums: rows instead": ("sum", rows(5, 6), "wanted Sums"),
     "sums: nothing": ("sum", Part(torch.tensor([5, 6]), None, []), "wanted Sums"),
