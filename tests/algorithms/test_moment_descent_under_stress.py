@@ -29,18 +29,18 @@ def stress():
 def smaller(stress, monkeypatch):
     """The cases with fewer clients and features."""
     for name, case in stress.CASES.items():
-        monkeypatch.setitem(stress.CASES, name, replace(case, n=min(case.n, 80), d=min(case.d, 10)))
+        monkeypatch.setitem(stress.CASES, name, replace(case, n=min(case.n, 60), d=min(case.d, 8)))
     return stress
 
 
-@pytest.mark.parametrize("case", ["condition 100", "start of norm 100"])
+@pytest.mark.parametrize("case", ["condition 100"])
 def test_what_whitening_and_patience_cure(smaller, case):
     row = smaller.cell(case, 0)
     assert row["ratio"] <= smaller.RIGHT
     assert row["said"] == []
 
 
-@pytest.mark.parametrize("case", ["3 clusters, 2 asked", "1 cluster, 2 asked", "separation 0.07"])
+@pytest.mark.parametrize("case", ["3 clusters, 2 asked", "separation 0.07"])
 def test_what_cannot_be_right_is_said(smaller, case):
     row = smaller.cell(case, 0)
     assert row["said"]

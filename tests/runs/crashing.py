@@ -43,7 +43,7 @@ def algorithm(name: str, rounds: int = 2) -> Algorithm:
     short = {"rounds": rounds}
     known = {
         **short,
-        "local": LOCAL,
+        "local": {**LOCAL, "optimiser": "adam", "lr": 1e-3} if name == "clustergan" else LOCAL,
         "alone": LOCAL,
         "k": 2,
         "min_panel": 2,

@@ -359,7 +359,7 @@ def test_there_is_no_repair_that_would_not_be_trained(rounds, repaired):
     assert any("collapse" in at.notes for at in found) == repaired
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0])
 def test_repair_does_no_harm_where_a_tenth_of_the_clients_take_part(seed):
     """80 clients, 8 a round: without repair 0.954 and 0.865; renumbered models once made it 0.675."""
     data, accuracy = digits(seed=seed), {}
