@@ -35,7 +35,7 @@ from corymb.settings import InvalidInput, from_dict
 from corymb.trees import leaves
 from corymb.wire import WireError
 
-FEW, MANY = int(os.environ.get("CORYMB_FUZZ_FEW", "1000")), int(os.environ.get("CORYMB_FUZZ", "250000"))
+FEW, MANY = int(os.environ.get("CORYMB_FUZZ_FEW", "500")), int(os.environ.get("CORYMB_FUZZ", "250000"))
 """Examples for each of four targets."""
 
 

@@ -12,7 +12,7 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.runs.folder.files import read_lines
 from tests.runs import crashing
 
-IN_FULL = ("alone",)
+IN_FULL = ("alone", pytest.param("ifca", marks=pytest.mark.soak))
 ENGINES = ("loop", "vectorised")
 SAMPLE = 2
 
