@@ -10,8 +10,8 @@ solved for, in one round, with penalties that suit the client's examples (`corym
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +25,10 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss
 from corymb.local.held_out import hold_out
-from corymb.settings import require
+from corymb.settings import first_line, require
 from corymb.trees import Params, map_tensors, take, tree_map
 
+log = logging.getLogger(__name__)
 Keep = Literal["last", "best", "penalised"]
 TRIALS = 4
 """Trial models, each with other examples held out: with one, a few examples decide by chance."""
@@ -129,8 +130,13 @@ class Alone:
             if len(going_on):
                 replies.append(going_on.map(go_on_at_home, local=local, keep=keep))
             if len(others):  # in the first round, and after one in which somebody's reply did not count
-                with suppress(Exception) if replies else nullcontext():  # the others continue without them
+                try:
                     late = others.map(begin_at_home, take(at.models, 0), local=local, keep=keep)
+                except Exception as error:  # whatever all of a few raise: the others continue without them
+                    if not replies:
+                        raise
+                    log.warning("%d clients that come late are left out: %s", len(others), first_line(error))
+                else:
                     if not replies or isinstance(late.value, Tensor):  # by themselves, bad clients outvote nobody
                         replies.append(late)
             begun = torch.stack([begun, *(some.clients.mask for some in replies)]).any(0)
