@@ -40,11 +40,11 @@ def folder(place: Path, clients: int = 6, rows: int = 20) -> Path:
 
 
 def out_of_range(client: int = 3):
-    """Prices with a client that cannot be scored: its test examples are so large that their errors are infinite."""
+    """Prices with a client that cannot be scored: its test prices are so high that squared errors are infinite."""
     data = as_dataset(prices(), seed=0)
-    x = data.test.x.clone()
-    x[int(data.test.offsets[client]) : int(data.test.offsets[client + 1])] = 1e30
-    return replace(data, test=data.test._replace(x=x), names=tuple(f"client-{name}" for name in data.names))
+    y = data.test.y.clone()
+    y[int(data.test.offsets[client]) : int(data.test.offsets[client + 1])] = 1e30
+    return replace(data, test=data.test._replace(y=y), names=tuple(f"client-{name}" for name in data.names))
 
 
 def ill_conditioned(clients: int = 12, rows: int = 20, seed: int = 0):

@@ -84,7 +84,7 @@ _PICTURES = Defaults(lr=0.1, steps=5, batch=16)
 """A round of a convolutional network in seconds, for fifty clients on one core."""
 WHITENED_LR, WHITENED_STEPS = 0.3, 1
 """With uncorrelated features one step goes a long way, and clients that take several pull the mean off the optimum."""
-IN_CLUSTERS = {"rounds": 300, "decay": 0.99}
+CLUSTER_ROUNDS, CLUSTER_DECAY = 300, 0.99
 """Of whitened descent inside clusters, where features go together in other ways than at all clients."""
 LINEAR = ("linear", "linear-regression")
 """Names of models that descent can be whitened for."""
@@ -121,7 +121,7 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
         defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0, whiten=False)
     if given.keys() & IN_ITS_OWN_COORDINATES:
         defaults = defaults._replace(whiten=False)
-    stage = defaults._replace(**IN_CLUSTERS) if defaults.whiten else defaults
+    stage = defaults._replace(rounds=CLUSTER_ROUNDS, decay=CLUSTER_DECAY) if defaults.whiten else defaults
     if algorithm in (FedX, FedSoft):
         defaults = stage
     for field in dataclasses.fields(algorithm):

@@ -38,7 +38,7 @@ TIMES = 3.0
 """A client's deviations are out of proportion if their root mean square is so many times that of all others'."""
 BEYOND = 3.0
 """Standard deviations from which values of a feature with such a client grow as a logarithm."""
-FAR = 10.0
+FAR = 20.0
 """Standard deviations from which values of any other feature do."""
 REPEATS = 4
 """How often moments are asked for again without those that supplied most of a variance."""
@@ -161,7 +161,8 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     limit = torch.full_like(scale, FAR) if kept is None else torch.where(kept.x.all(0), FAR, BEYOND)
     target_limit = UNLIMITED if kept is None or not targets else torch.where(kept.y.all(0), UNLIMITED, BEYOND)
     rows = Standard(
-        *(row.reshape(features) for row in (centre.x.cpu(), scale)),
+        centre.x.cpu().reshape(features),
+        scale.reshape(features),
         target_mean,
         target_scale,
         limit.reshape(features),
