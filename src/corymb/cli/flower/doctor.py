@@ -35,7 +35,7 @@ def doctor(
             settings = RunSettings(engine="flower", address=federation.address, ca=ca, secret=str(state.secret))
             checks += [("echo", lambda: _echo(settings))] if echo else []
         else:
-            checks += [("SuperLink", lambda: f"nothing answers at {federation.address}: `corymb flower up`")]
+            checks += [("SuperLink", lambda: _no_answer(federation.address, wanted=echo))]
     wrong = 0
     for name, check in checks:
         try:
@@ -61,6 +61,14 @@ def _private() -> str:
     import corymb.engines.flower.private  # noqa: F401
 
     return "all there"
+
+
+def _no_answer(address: str, *, wanted: bool) -> str:
+    """A federation that is not up is fine, unless something was to be sent to it."""
+    line = f"nothing answers at {address}: `corymb flower up`"
+    if wanted:
+        raise InvalidInput(line)
+    return line
 
 
 def _secret(path: Path) -> str:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from corymb.pids import began
+
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -42,19 +44,6 @@ def spawn(name: str, command: Sequence[str], log: Path, environment: Mapping[str
         )
     started.returncode = 0  # it is not waited for: `alive` and `end` go by pid
     return Process(name, started.pid, began(started.pid))
-
-
-def began(pid: int) -> str:
-    """When a process began, in words of the system's own; empty if there is none, or one that has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return "" if fields[0] == "Z" else fields[19]
-    except OSError:
-        pass
-    if Path("/proc/self").exists():
-        return ""
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()
 
 
 def alive(process: Process) -> bool:

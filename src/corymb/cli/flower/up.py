@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from corymb.cli.flower.folder import (
+    SUPERLINK,
     Federation,
     State,
     answers,
@@ -82,9 +83,9 @@ def start_superlink(federation: Federation, state: State, folder: Path, *, tls: 
     command += ["--database", str(state.superlink / "state.db"), "--isolation", "process"]
     command += ["--superexec-auth-secret-file", str(state.secret), "--disable-runtime-dependency-installation"]
     state.superlink.mkdir(parents=True, exist_ok=True)
-    keeper = [sys.executable, "-m", "corymb.cli.flower.supervise", str(state.superlink), "superlink", *command]
+    keeper = [sys.executable, "-m", "corymb.cli.flower.supervise", str(state.superlink), SUPERLINK, *command]
     environment = quiet_environment(state.folder / "flower")
-    return spawn("superlink", keeper, state.log("superlink"), environment, folder.resolve())
+    return spawn(SUPERLINK, keeper, state.log(SUPERLINK), environment, folder.resolve())
 
 
 def start_node(federation: Federation, state: State, folder: Path, name: str, number: int, of: int) -> Process:
@@ -125,7 +126,7 @@ def _wait(good: Callable[[], bool], started: list[Process], state: State, what: 
         gone = next((process.name for process in started if not alive(process)), None)
         if gone is not None:
             raise InvalidInput(f"{gone} ended: {_last_line(state.log(gone))} ({state.log(gone)}).")
-        require(time.monotonic() - began < WAIT, f"{what} after {WAIT:.0f} s: see {state.log('superlink').parent}.")
+        require(time.monotonic() - began < WAIT, f"{what} after {WAIT:.0f} s: see {state.log(SUPERLINK).parent}.")
         time.sleep(0.5)
 
 
@@ -154,7 +155,7 @@ def status(*, folder: Folder = Path()) -> int:
     federation, state = read_federation(folder), state_of(folder)
     for process in remembered(state.processes):
         print(f"{process.name:12} pid {process.pid:<8} {'running' if alive(process) else 'ended'}")
-        inside = state.superlink if process.name == "superlink" else state.node(process.name)
+        inside = state.superlink if process.name == SUPERLINK else state.node(process.name)
         for inner in remembered(inside / RECORD):
             print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")
     if not answers(federation.address):
