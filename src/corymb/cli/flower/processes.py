@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,8 +32,9 @@ class Process(NamedTuple):
 
 
 def quiet_environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's processes; what they keep in a home folder is kept in `home`."""
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), **more}
+    """The environment of Flower's processes: they keep what is theirs in `home`, and find each other's programs."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": beside, **more}
 
 
 def spawn(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path) -> Process:
