@@ -13,6 +13,7 @@ import torch
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
+from corymb.core.sums import Sums
 from corymb.engines.node import Node
 from corymb.local import Descent, descend, one_hot, serve_assigned
 from corymb.trees import Params, map_tensors, take
@@ -35,8 +36,13 @@ def spoiled(change):
 
 
 def sums(change):
-    """The same for the sums in the part."""
-    return spoiled(lambda part: {"value": part["value"]._replace(**change(part["value"]))})
+    """The same for the sums in the part; rows are told honestly."""
+
+    def spoil(part):
+        value = part["value"]
+        return {"value": value._replace(**change(value))} if isinstance(value, Sums) else {}
+
+    return spoiled(spoil)
 
 
 def totals(change):

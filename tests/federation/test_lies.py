@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from corymb.core.federation import Federation
-from corymb.settings import InvalidInput
 from corymb.testing.assertions import assert_same_run
 from corymb.testing.cases import CASES, Case, run
 from corymb.testing.engines import DOUBLE
@@ -128,8 +127,7 @@ def test_messages_that_are_delivered_twice_change_nothing(liars, monkeypatch):
     assert vars(fed.ledger) == vars(ledger)
 
 
-def test_a_client_that_never_answers_is_named_and_the_run_goes_on(tmp_path):
-    pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+def test_a_client_that_never_answers_is_named_and_the_run_goes_on(liars, tmp_path):
     from corymb.engines.flower.driver import connect
 
     made = Folder(tmp_path, **{"poll = 0.3": "poll = 0.3\nclient_seconds = 4"})
@@ -140,6 +138,7 @@ def test_a_client_that_never_answers_is_named_and_the_run_goes_on(tmp_path):
         fed = Federation(engine(transport).open(case.objective()))
         got = list(run(case, fed, seed=SEED))
         transport.close()
+        assert engine(liars[1]).echo({"number": 1.0}) < 60  # another federation of this process is reached as before
     finally:
         made.command("flower", "down")
     honest = Case(Average(rounds=ROUNDS, hang=False)).federation("loop")  # there the client sends NaN instead
@@ -148,10 +147,3 @@ def test_a_client_that_never_answers_is_named_and_the_run_goes_on(tmp_path):
     assert int(fed.sizes[fed.names.index(name)]) == HANGS
     assert all("took longer than 4 s" in entry["reason"] for entry in fed.ledger.rejected)
     assert len(fed.ledger.rejected) == ROUNDS
-
-
-def test_a_node_that_says_nonsense_of_itself_is_left_out_by_name(liars):
-    from corymb.engines.remote import RemoteEngine
-
-    with pytest.raises(InvalidInput, match="3 of 4 nodes are there"):
-        RemoteEngine(liars[1], expect=4, wait=1.0)

@@ -37,7 +37,7 @@ def connect(address: str, *, ca: Path | None = None, secret: Path | None = None)
     is the file that the SuperLink was started with (`--superexec-auth-secret-file`).
     """
     grid = RunGrid(link_to(address, ca, secret))
-    return FlowerTransport(grid, close=grid.close)
+    return FlowerTransport(grid, identify=grid.identify, close=grid.close)
 
 
 def link_to(address: str, ca: Path | None, secret: Path | None) -> Link:
@@ -59,6 +59,10 @@ class RunGrid:
     def run_id(self) -> int:
         """Flower's number of the run."""
         return self._task.run_id
+
+    def identify(self) -> None:
+        """This process is about to make messages of this run."""
+        self._task.identify()
 
     def get_node_ids(self) -> Iterable[int]:
         """The nodes that are online."""

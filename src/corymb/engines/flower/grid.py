@@ -31,12 +31,22 @@ class GridChanged(Exception):
 
 
 class FlowerTransport:
-    """Carries bytes over a grid. `poll` are seconds between two looks for replies: SuperLink works for every look."""
+    """Carries bytes over a grid. `poll` are seconds between two looks for replies: SuperLink works for every look.
+
+    `identify` is called before messages are made: whose they are is the whole process's to Flower.
+    """
 
     name = "flower"
 
-    def __init__(self, grid: Grid, *, poll: float = POLL, close: Callable[[], None] = lambda: None) -> None:
-        self._grid, self._poll, self.close = grid, poll, close
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        poll: float = POLL,
+        identify: Callable[[], None] = lambda: None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._grid, self._poll, self._identify, self.close = grid, poll, identify, close
 
     def addresses(self) -> Sequence[str]:
         """The ids of the nodes that are online."""
@@ -84,5 +94,6 @@ class FlowerTransport:
     def _push(self, messages: Mapping[str, bytes], waiting: dict[str, str]) -> None:
         """Send messages; those that could be sent are waited for."""
         nodes = list(messages)
+        self._identify()
         pushed = list(self._grid.push_messages([message_to(int(node), messages[node]) for node in nodes]))
         waiting.update((name, node) for name, node in zip(pushed, nodes, strict=False) if name)

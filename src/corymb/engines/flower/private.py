@@ -327,13 +327,17 @@ class ServerTask:
         self.grid = HttpGrid(link.address, link.ca is None, link.ca, token=token)
         self.grid._retry_invoker = _retrying(None)
         given = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
-        identify(given.task_id, given.run.run_id, given.context.node_id)
+        self._identity = (given.task_id, given.run.run_id, given.context.node_id)
         self.run_id = int(given.run.run_id)
         self._context = context_from_proto(given.context)
         self.grid.set_run(run_from_proto(given.run))
         self._beating = beating(self.grid._runtime_client)
         self.lost = self._beating.__enter__()
         self._arriving: dict[str, tuple[str, _Arriving]] = {}  # by the message that they reply to
+
+    def identify(self) -> None:
+        """This process is about to make messages of this run; it may have others, of other federations."""
+        identify(*self._identity)
 
     def pull(self, names: Sequence[str]) -> list[Message]:
         """The replies to messages that are there, each once.
