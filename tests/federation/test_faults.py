@@ -13,7 +13,7 @@ import corymb
 from tests.federation.conftest import ROOT, Federation
 from tests.federation.nodes import LINE, dataset
 
-pytestmark = pytest.mark.flower_all
+pytestmark = [pytest.mark.flower_all, pytest.mark.timeout(600)]  # half of that and less on a machine that is not busy
 NODES, ROUNDS = 3, 4
 
 
@@ -91,9 +91,9 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_tick_is_resumed(federation, 
 
 def test_a_driver_that_is_killed_while_it_sends_leaves_no_node_deaf(federation, tmp_path, undisturbed):
     """Nodes have been told of a message that never comes; they hear the next one all the same."""
-    driver = Driver(federation, tmp_path / "run", ["tests.federation.dying", 6])  # hello, two sessions, two rounds
-    assert driver.process.wait(timeout=200) == -signal.SIGKILL, driver.process.communicate()
-    assert len((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()) == 2
+    driver = Driver(federation, tmp_path / "run", ["tests.federation.dying", tmp_path / "run", 2])
+    said = driver.process.communicate(timeout=200)
+    assert driver.process.returncode == -signal.SIGKILL, said
     result, seconds = resumed(federation, tmp_path / "run")
     assert_undisturbed(result, undisturbed)
     assert seconds < 150, "Flower gives a dead driver's run up after 60 s, its nodes waited for minutes"

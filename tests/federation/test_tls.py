@@ -64,7 +64,7 @@ def test_a_server_without_tls_or_with_the_wrong_authority_or_without_the_secret_
 
 
 def online(federation):
-    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import nodes_online
 
     return nodes_online(link_to(federation.address, federation.state / "tls" / "ca.pem", None))

@@ -12,10 +12,11 @@ import pytest
 from corymb.cli.app import FLOWER, main
 from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
 from corymb.cli.flower.new import new
+from corymb.cli.flower.node_settings import NodeSettings, read_settings, write_settings
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.run import expected_nodes
 from corymb.cli.flower.up import _flwr_run
-from corymb.cli.flower.worker import NodeSettings, node_of, read_settings, write_settings
+from corymb.cli.flower.worker import node_of
 from corymb.pids import began
 from corymb.settings import InvalidInput
 
@@ -206,3 +207,11 @@ def test_flwr_is_told_where_the_federation_is(made):
     assert line == "FLWR_HOME=.federation/flower flwr run . corymb --stream"
     told = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
     assert told == {"default": "corymb", "corymb": {"address": "127.0.0.1:8000", "insecure": True}}
+
+
+def test_only_the_process_with_the_clients_loads_torch():
+    pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+    modules = ["cli.flower." + name for name in ("node", "supervise", "up", "doctor")]
+    modules += ["engines.flower." + name for name in ("supernode", "private", "link")]
+    code = f"import sys\nfor name in {modules!r}: __import__('corymb.' + name)\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

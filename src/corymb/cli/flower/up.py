@@ -123,7 +123,7 @@ def start_node(
 def register(federation: Federation, state: State, names: list[str]) -> None:
     """Make keys for nodes, and tell the SuperLink of them; those that it knows it keeps."""
     from corymb.cli.flower.keys import make_node_key
-    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import register_node
 
     link = link_to(federation.address, state.ca, state.secret)
@@ -133,7 +133,7 @@ def register(federation: Federation, state: State, names: list[str]) -> None:
 
 def online(federation: Federation, state: State) -> list[str]:
     """The nodes that the SuperLink hears of, by Flower's numbers."""
-    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import nodes_online
 
     return nodes_online(link_to(federation.address, state.ca if state.tls else None, state.secret))

@@ -12,6 +12,7 @@ import httpx
 from flwr.app import Message
 
 from corymb.engines.flower.grid import FlowerTransport, GridChanged
+from corymb.engines.flower.link import link_to
 from corymb.engines.flower.private import (
     SERVER,
     Link,
@@ -38,14 +39,6 @@ def connect(address: str, *, ca: Path | None = None, secret: Path | None = None)
     """
     grid = RunGrid(link_to(address, ca, secret))
     return FlowerTransport(grid, identify=grid.identify, close=grid.close)
-
-
-def link_to(address: str, ca: Path | None, secret: Path | None) -> Link:
-    """How to reach a SuperLink, with the contents of the files."""
-    try:
-        return Link(address, *(None if path is None else path.expanduser().read_bytes() for path in (ca, secret)))
-    except OSError as error:
-        raise InvalidInput(f"{error.filename} cannot be read: {error.strerror}.") from None
 
 
 class RunGrid:
