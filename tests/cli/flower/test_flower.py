@@ -15,7 +15,7 @@ from corymb.cli.flower.new import new
 from corymb.cli.flower.node_settings import NodeSettings, read_settings, write_settings
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.run import expected_nodes
-from corymb.cli.flower.up import _flwr_run
+from corymb.cli.flower.up import _tell_flwr
 from corymb.cli.flower.worker import node_of
 from corymb.pids import began
 from corymb.settings import InvalidInput
@@ -203,8 +203,7 @@ def test_a_federation_that_is_not_up_is_wrong_only_where_something_is_to_be_sent
 
 def test_flwr_is_told_where_the_federation_is(made):
     state = state_of(made)
-    line = _flwr_run(read_federation(made), state)
-    assert line == "FLWR_HOME=.federation/flower flwr run . corymb --stream"
+    assert _tell_flwr(read_federation(made), state) == "FLWR_HOME=.federation/flower"
     told = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
     assert told == {"default": "corymb", "corymb": {"address": "127.0.0.1:8000", "insecure": True}}
 

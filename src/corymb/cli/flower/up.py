@@ -70,19 +70,20 @@ def up(
     except BaseException:
         end(started[::-1])
         raise
-    how = f"`{_flwr_run(federation, state)}`" if stock else "`corymb flower run`"
+    told = _tell_flwr(federation, state)
+    how = f"`{told} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
     print(f"The federation is up at {federation.address} with {count} nodes; {how} runs on it.")
     return 0
 
 
-def _flwr_run(federation: Federation, state: State) -> str:
-    """Tell Flower's own command where the federation is, in a file that `flwr` reads; and how to use it then."""
+def _tell_flwr(federation: Federation, state: State) -> str:
+    """Tell Flower's own command where the federation is; what has to stand before `flwr` for it to look there."""
     trust = f'root-certificates = "{state.ca}"' if state.tls else "insecure = true"
     home = state.folder / "flower"
     home.mkdir(parents=True, exist_ok=True)
     named = f'[superlink]\ndefault = "{STOCK}"\n\n[superlink.{STOCK}]\n'
     (home / "config.toml").write_text(f'{named}address = "{federation.address}"\n{trust}\n', encoding="utf-8")
-    return f"FLWR_HOME={STATE}/flower flwr run . {STOCK} --stream"
+    return f"FLWR_HOME={STATE}/flower"
 
 
 def start_superlink(federation: Federation, state: State, folder: Path, *, tls: bool, stock: bool = False) -> Process:
