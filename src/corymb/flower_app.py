@@ -8,6 +8,7 @@ socket, and brings its answer back. Nodes started without `--stock` need none of
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def answer(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the algorithm that the app's config names on the nodes that are online."""
+    """Run the algorithm that the app's config names on the nodes that are online, and write the report."""
     import corymb
     from corymb.engines.flower.grid import FlowerTransport
     from corymb.engines.remote import RemoteEngine
@@ -46,8 +47,11 @@ def main(grid: Grid, context: Context) -> None:
     config: Any = context.run_config
     algorithm = imported(str(config["algorithm"]), "the algorithm")()
     package = str(config["algorithm"]).partition(".")[0]
-    engine = RemoteEngine(FlowerTransport(grid, poll=1.0), allow=(package,)).open(NullObjective())
+    transport = FlowerTransport(grid, poll=1.0)
+    engine = RemoteEngine(transport, expect=config.get("nodes"), allow=(package,)).open(NullObjective())
     engine.remembers_from(algorithm)
     out = Path(str(config.get("out", "runs/flwr"))) / str(context.run_id)
     run = corymb.fit(algorithm, engine, config.get("model"), out=out, progress=True)
-    print(f"{FEDERATION}: {run.metrics} in {out}")
+    print(f"{FEDERATION}: {run.metrics} in {out.resolve()}")
+    with suppress(ModuleNotFoundError):  # a report is drawn with what the extra [report] installs
+        print(run.report(path=out / "report.html"))

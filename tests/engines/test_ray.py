@@ -8,11 +8,15 @@ import torch
 
 import corymb
 from corymb.core.federation import Federation
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
 from corymb.settings import InvalidInput
 from corymb.testing.assertions import assert_same_run
-from corymb.testing.cases import CASES, run
+from corymb.testing.cases import CASES, Case, run
 from corymb.testing.laws.algorithms import SEED, whole
 from corymb.testing.remote import ALLOW
+from corymb.trees import stack
+from tests.federation.liars import Average
 
 pytestmark = pytest.mark.ray
 pytest.importorskip("ray", reason="the extra [ray] is not installed")
@@ -32,6 +36,33 @@ def test_fit_takes_a_cluster_instead_of_one_process_and_ten_thousand_clients():
     assert got.to_dict()["labels"] == want.to_dict()["labels"]
     assert got.metrics["train_loss"] == pytest.approx(want.metrics["train_loss"], abs=1e-9)
     assert got.metrics.keys() == want.metrics.keys()  # the truth of a simulation is known here too
+
+
+def test_a_run_that_was_stopped_is_resumed_with_what_its_clients_remember(tmp_path):
+    data = corymb.datasets.digits(clients=4, train=20, test=10)
+    options = {"device": "cpu", "precision": "float64", "evaluate_every": 0}
+    want = corymb.fit(corymb.Alone(rounds=3), data, **options)
+    begun = corymb.fit(corymb.Alone(rounds=1), data, engine="ray", nodes=2, out=tmp_path / "run", **options)
+    assert begun.config["cluster_folder"] == str(tmp_path / "run" / "actors")
+    got = corymb.fit(corymb.Alone(rounds=3), data, resume=tmp_path / "run")
+    assert got.metrics["train_loss"] == pytest.approx(want.metrics["train_loss"], abs=1e-9)
+
+
+def test_a_client_that_never_answers_is_named_and_the_run_goes_on(tmp_path):
+    from corymb.engines.ray import RayTransport
+    from corymb.engines.remote import RemoteEngine
+
+    case, honest = Case(Average()), Case(Average(hang=False))  # who hangs there, sends NaN here
+    options = {"folder": tmp_path, "precision": "float64", "engine": "loop", "allow": ("tests",)}
+    transport = RayTransport(case.data(), case.objective(), actors=2, client_seconds=4.0, **options)
+    try:
+        fed = Federation(RemoteEngine(transport, expect=2, allow=("tests",)).open(case.objective()))
+        got = list(run(case, fed, seed=SEED))
+    finally:
+        transport.close()
+    assert_same_run(got, whole(honest, "loop"))
+    assert {entry["client"] for entry in fed.ledger.rejected} == {"client-2"}
+    assert all("took longer than 4 s" in entry["reason"] for entry in fed.ledger.rejected)
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +92,12 @@ def test_two_actors_give_the_run_of_one_process(cluster, name):
 
 
 def test_an_echo_of_the_payload_is_quick(cluster):
-    payload = {"models": torch.zeros(4, 10_000)}
+    """What IFCA sends for rotated MNIST: four perceptrons with 200 hidden units, 2.5 MB to each actor and back."""
+    network = Classification(Network(mlp(784, [200], 10)), 10)
+    payload = stack([network.init(torch.tensor(seed)) for seed in range(4)])
     times = sorted(cluster[0].echo(payload) for _ in range(10))
     assert times[5] < (0.05 if os.getloadavg()[0] < 2 else 1.0), times
+    print(f"echo of the payload: median {times[5] * 1e3:.0f} ms, load {os.getloadavg()[0]:.1f}")
 
 
 def test_an_actor_that_is_killed_between_two_calls_of_a_tick_goes_on_with_its_memory(cluster):

@@ -17,5 +17,14 @@ def dataset(case):
 
 def clients(node, number, of):
     """The clients of one node."""
-    data = dataset(LINE)
+    return shard(dataset(LINE), number, of)
+
+
+def classified(node, number, of):
+    """Those of a node whose examples have classes."""
+    return shard(dataset(CLASSES), number, of)
+
+
+def shard(data, number, of):
+    """The clients of one node of some."""
     return data.subset(list(range(number, len(data), of)))

@@ -13,7 +13,7 @@ import corymb
 from tests.federation.conftest import ROOT, Federation
 from tests.federation.nodes import LINE, dataset
 
-pytestmark = pytest.mark.flower_all
+pytestmark = [pytest.mark.flower_all, pytest.mark.timeout(600)]  # half of that and less on a machine that is not busy
 NODES, ROUNDS = 3, 4
 
 
@@ -27,34 +27,13 @@ def undisturbed():
 class Driver:
     """`corymb run` in a process of its own."""
 
-    def __init__(self, federation, out, *options):
+    def __init__(self, federation, out, module=("corymb",)):
         self.federation, self.out = federation, out
-        words = [
-            "run",
-            "federation",
-            "alone",
-            "--rounds",
-            ROUNDS,
-            "--engine",
-            "flower",
-            "--address",
-            federation.address,
-        ]
-        words += [
-            "--secret",
-            federation.state / "secret",
-            "--nodes",
-            NODES,
-            "--evaluate_every",
-            0,
-            "--out",
-            out,
-            "--json",
-            "-q",
-        ]
+        words = ["run", "federation", "alone", "--rounds", ROUNDS, "--engine", "flower", "--nodes", NODES]
+        words += ["--address", federation.address, "--secret", federation.state / "secret", "--evaluate_every", 0]
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "corymb", *map(str, [*words, *options])],
+            [sys.executable, "-m", *map(str, [*module, *words, "--out", out, "--json", "-q"])],
             cwd=federation.folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -95,14 +74,26 @@ def test_a_run_goes_on_by_itself_when_a_process_is_killed(federation, tmp_path, 
     assert_undisturbed(driver.result(), undisturbed)
 
 
+def resumed(federation, out):
+    """What `corymb resume` ends with; it must do so in 200 s."""
+    return json.loads(federation.command("resume", out, "--json", "-q").stdout)
+
+
 def test_a_driver_that_is_killed_in_the_middle_of_a_tick_is_resumed(federation, tmp_path, undisturbed):
     driver = Driver(federation, tmp_path / "run")
     driver.wait_for_rounds(2)
     time.sleep(0.5)
     driver.process.kill()
     driver.process.communicate()
-    done = federation.command("resume", tmp_path / "run", "--json", "-q")
-    assert_undisturbed(json.loads(done.stdout), undisturbed)
+    assert_undisturbed(resumed(federation, tmp_path / "run"), undisturbed)
+
+
+def test_a_driver_that_is_killed_while_it_sends_leaves_no_node_deaf(federation, tmp_path, undisturbed):
+    """Nodes have been told of a message that never comes; they hear the next one all the same."""
+    driver = Driver(federation, tmp_path / "run", ["tests.federation.dying", tmp_path / "run", 2])
+    said = driver.process.communicate(timeout=200)
+    assert driver.process.returncode == -signal.SIGKILL, said
+    assert_undisturbed(resumed(federation, tmp_path / "run"), undisturbed)
 
 
 def test_the_path_of_a_new_user(tmp_path):
@@ -116,9 +107,20 @@ def test_the_path_of_a_new_user(tmp_path):
     try:
         done = made.command("flower", "run", timeout=280)
         assert "ifca on federation" in done.stdout
+        assert "None" not in done.stdout.split("To run it again")[1]  # hints can be typed
         assert (made.folder / done.stdout.split()[-1]).name == "report.html"
         assert (made.folder / done.stdout.split()[-1]).stat().st_size > 10_000
+        run = made.folder / "runs" / "myfed-ifca-1"
+        assert "nodes = 3" in (run / "config.toml").read_text()
+        again = made.command("run", "--config", run / "config.toml", "--out", tmp_path / "again", "--json", "-q")
+        assert json.loads(again.stdout)["metrics"] == json.loads((run / "result.json").read_text())["metrics"]
         assert "3 nodes online" in made.command("flower", "status").stdout
+        healthy = made.command("flower", "doctor", "--echo").stdout
+        assert "s there and back (median of 3, 400 kB to 3 nodes)" in healthy
+        assert "WRONG" not in healthy
     finally:
         made.command("flower", "down")
     assert "Nothing was running" in made.command("flower", "down").stdout
+    assert made.command("flower", "status", check=False).returncode == 1
+    assert "nothing answers" in made.command("flower", "doctor").stdout
+    assert "WRONG: nothing answers" in made.command("flower", "doctor", "--echo", check=False).stdout

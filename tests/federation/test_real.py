@@ -1,6 +1,7 @@
 """Algorithms on a real federation: a SuperLink, three SuperNodes and their executors."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,21 +14,43 @@ from corymb.settings import InvalidInput
 from corymb.testing.assertions import assert_same_run
 from corymb.testing.cases import CASES, Case, run
 from corymb.testing.laws.algorithms import SEED
+from tests.federation.conftest import Federation as Folder
 from tests.federation.nodes import LINE, dataset
 
 pytestmark = pytest.mark.flower
 NODES = 3
 
 
-@pytest.fixture(scope="module")
-def nodes(federation):
-    """The engine of the federation; one Flower run for all tests."""
+@contextmanager
+def reached(federation):
+    """The engine of a federation."""
     from corymb.engines.flower.driver import connect
     from corymb.engines.remote import RemoteEngine
 
     transport = connect(federation.address, secret=federation.state / "secret")
-    yield RemoteEngine(transport, expect=NODES, allow=("corymb.testing.learners",))
-    transport.close()
+    try:
+        yield RemoteEngine(transport, expect=NODES, allow=("corymb.testing.learners",))
+    finally:
+        transport.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(federation):
+    """The engine of the federation; one Flower run for all tests."""
+    with reached(federation) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def classifying_nodes(tmp_path_factory):
+    """The engine of a federation whose examples have classes; it is there for these tests only."""
+    made = Folder(tmp_path_factory.mktemp("classes"), **{"nodes:clients": "nodes:classified"})
+    made.command("flower", "up")
+    try:
+        with reached(made) as engine:
+            yield engine
+    finally:
+        made.command("flower", "down")
 
 
 def check(nodes, case):
@@ -74,13 +97,27 @@ def test_fit_and_the_command_line_reach_the_nodes_by_their_address(federation, t
     assert Path(json.loads((tmp_path / "run" / "environment.json").read_text())["working_folder"]) == federation.folder
 
 
-BY_ALGORITHM = {type(case.algorithm).__name__: name for name, case in reversed(CASES.items()) if case.learns == "line"}
+FIRST = {type(case.algorithm).__name__: name for name, case in reversed(CASES.items())}
+"""The first case of every algorithm."""
+OF_LINES = sorted(name for name in FIRST.values() if CASES[name].learns == "line")
+OF_CLASSES = sorted(set(FIRST.values()) - set(OF_LINES))
+
+
+def test_every_algorithm_has_a_case_and_some_learn_from_other_examples():
+    assert len(OF_LINES) + len(OF_CLASSES) == len({type(case.algorithm) for case in CASES.values()})
+    assert {"UIFCA", "k-FED", "ClusterGAN"} <= set(OF_CLASSES)
 
 
 @pytest.mark.flower_all
-@pytest.mark.parametrize("name", sorted(BY_ALGORITHM.values()))
+@pytest.mark.parametrize("name", OF_LINES)
 def test_one_case_an_algorithm(nodes, name):
     check(nodes, CASES[name])
+
+
+@pytest.mark.flower_all
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_one_case_an_algorithm_of_those_that_learn_from_other_examples(classifying_nodes, name):
+    check(classifying_nodes, CASES[name])
 
 
 @pytest.mark.flower_all

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,9 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from corymb.cli.flower.folder import free_port
+from corymb.cli.flower.folder import free_port, program
+from corymb.cli.flower.processes import QUIET
 from corymb.settings import InvalidInput
-from tests.federation.conftest import ROOT
+from tests.federation.conftest import ROOT, Federation
 
 pytestmark = pytest.mark.flower_all
 httpx = pytest.importorskip("httpx", reason="the extra [flower] is not installed")
@@ -64,7 +66,7 @@ def test_a_server_without_tls_or_with_the_wrong_authority_or_without_the_secret_
 
 
 def online(federation):
-    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import nodes_online
 
     return nodes_online(link_to(federation.address, federation.state / "tls" / "ca.pem", None))
@@ -126,3 +128,30 @@ def test_keys_and_secrets_are_for_their_owner_only(secure):
     private += [secure.state / "tls/ca.key", secure.state / "tls/server.key"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in private)
     assert secure.command("flower", "doctor").stdout.count("WRONG") == 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="makes a key as the page says")
+def test_a_node_is_let_in_by_hand_as_the_page_says(tmp_path):
+    """docs/how-to/flower.md, on several machines: a key, its registration by `flwr`, a node, a run."""
+    made = Federation(tmp_path, **{"nodes = 3": "nodes = 1"})
+    made.command("flower", "up", "--nodes", 0, "--tls")
+    environment = {**os.environ, **QUIET, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    there = {"cwd": tmp_path, "env": {**environment, "FLWR_HOME": ".federation/flower"}, "check": True}
+    try:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", "site-a"], **there)
+        subprocess.run([program("flwr"), "supernode", "register", "site-a.pub", "corymb"], **there)
+        words = ["flower", "node", "site-a", "--superlink", made.address, "--data", "tests.federation.nodes:clients"]
+        words += ["--state", tmp_path / "site", "--ca", ".federation/tls/ca.pem", "--key", "site-a", "--device", "cpu"]
+        with (tmp_path / "log").open("w") as log:
+            command = [sys.executable, "-m", "corymb", *map(str, words)]
+            node = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        try:
+            done = made.command("flower", "run", "--json", "-q", timeout=280)
+        finally:
+            node.terminate()
+            node.wait(timeout=30)
+        assert len(json.loads(done.stdout)["labels"]) == 7
+        assert json.loads(done.stdout)["rejected"] == []
+    finally:
+        made.command("flower", "down")

@@ -118,7 +118,9 @@ def advice(run: Run, folder: Path | None) -> list[str]:
     entry = CATALOGUE.get(run.config["algorithm"])
     data_options = DataOptions.recorded(run.config).given()
     elsewhere = {
-        name: run.config[name] for name in WHERE if run.config.get("engine") == "flower" and name in run.config
+        name: run.config[name]
+        for name in WHERE
+        if run.config.get("engine") == "flower" and run.config.get(name) is not None
     }
     own = "".join(f" --{name} {value}" for name, value in {**data_options, **elsewhere}.items())
     lines = []

@@ -159,6 +159,9 @@ class RemoteEngine:
             named = {str(one["name"]): address for address, one in found.items()}
             require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
             if len(found) >= least:
+                silent = [address for address in new if address not in found and address not in self._strange]
+                if silent:
+                    log.warning("nodes %s are online but silent: left out (nodes=… waits for all)", ", ".join(silent))
                 return found
             left_out = "".join(f"; one was left out: {why}" for why in list(self._strange.values())[:1])
             require(

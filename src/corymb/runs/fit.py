@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
+from corymb.runs.elsewhere.cluster import kept_in
 from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
@@ -123,6 +124,7 @@ def start_run(
 ) -> Run:
     """Start a new run; `data_name` and `data_options` are recorded so that the data can be found again."""
     store = None if out is None else RunStore(check_free(out))
+    settings = kept_in(settings, out)
     rest = _asked(algorithm, model, data_options, max_seconds, watch)
     plan = partial(plan_for, data, settings, data_name=data_name, **rest)
     with session_for(plan, settings.threads, store) as session:

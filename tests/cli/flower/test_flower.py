@@ -12,8 +12,12 @@ import pytest
 from corymb.cli.app import FLOWER, main
 from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
 from corymb.cli.flower.new import new
-from corymb.cli.flower.processes import Process, alive, began, end, remember, remembered, spawn
-from corymb.cli.flower.worker import NodeSettings, node_of, read_settings, write_settings
+from corymb.cli.flower.node_settings import NodeSettings, read_settings, write_settings
+from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
+from corymb.cli.flower.run import expected_nodes
+from corymb.cli.flower.up import _tell_flwr
+from corymb.cli.flower.worker import node_of
+from corymb.pids import began
 from corymb.settings import InvalidInput
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -179,3 +183,34 @@ def test_state_lies_in_one_folder(tmp_path):
     assert all(place.is_relative_to(tmp_path / ".federation") for place in places)
     assert not state.tls
     assert Process("a", 1, "2").name == "a"
+
+
+def test_a_run_waits_for_the_nodes_that_up_started_or_for_those_of_the_file(made):
+    federation, state = read_federation(made), state_of(made)
+    assert expected_nodes(federation, state) == 3
+    remember(state.processes, [Process(name, 1, "0") for name in ("superlink", "node-0", "node-1")])
+    assert expected_nodes(federation, state) == 2
+
+
+def test_a_federation_that_is_not_up_is_wrong_only_where_something_is_to_be_sent(made, capsys):
+    pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+    text = (made / "federation.toml").read_text()
+    (made / "federation.toml").write_text(text.replace(":8000", f":{free_port()}"))
+    assert main(["flower", "doctor", "--folder", str(made)]) == 0
+    assert main(["flower", "doctor", "--echo", "--folder", str(made)]) == 1
+    assert "WRONG: nothing answers" in capsys.readouterr().out
+
+
+def test_flwr_is_told_where_the_federation_is(made):
+    state = state_of(made)
+    assert _tell_flwr(read_federation(made), state) == "FLWR_HOME=.federation/flower"
+    told = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
+    assert told == {"default": "corymb", "corymb": {"address": "127.0.0.1:8000", "insecure": True}}
+
+
+def test_only_the_process_with_the_clients_loads_torch():
+    pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+    modules = ["cli.flower." + name for name in ("node", "supervise", "up", "doctor")]
+    modules += ["engines.flower." + name for name in ("supernode", "private", "link")]
+    code = f"import sys\nfor name in {modules!r}: __import__('corymb.' + name)\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

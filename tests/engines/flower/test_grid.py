@@ -71,6 +71,22 @@ def test_what_gives_no_answer_is_said(how, says):
     assert says in answer.problem
 
 
+class Losing(DirectGrid):
+    """A grid that loses the first reply of its node, though the node has answered."""
+
+    def pull_messages(self, message_ids):
+        if self.messages < 2:
+            return []
+        first = next(iter(self._replies))
+        return [reply for reply in super().pull_messages(message_ids) if reply.metadata.reply_to_message_id != first]
+
+
+def test_a_node_whose_reply_was_lost_gets_its_message_again_and_one_answer_counts(monkeypatch):
+    monkeypatch.setattr("corymb.engines.flower.grid.RESEND", 0.02)
+    answers = list(FlowerTransport(Losing({FIRST: lambda data: data}), poll=0.01).exchange({str(FIRST): b"x"}, never))
+    assert [answer.data for answer in answers] == [b"x"]
+
+
 def test_a_message_of_somebody_elses_holds_nothing():
     DirectGrid({})
     assert bytes_in(Message(RecordDict(), dst_node_id=1, message_type="query")) == b""

@@ -41,6 +41,49 @@ def test_the_members_that_are_reached_into_are_there():
     code = inspect.getsource(start_client_internal)
     assert "time.sleep(3)" in code, "the SuperNode's idle wait, which corymb.engines.flower.supernode shortens"
     assert "time.sleep(0.5)" in code
+    assert "obj_contents = pull_objects(" in code, "the SuperNode's looks for objects, which are made more frequent"
+
+
+OBJECTS = ["message", "record", "array"]
+
+
+class Tree:
+    """A message and the objects in it, as Flower announces them."""
+
+    def __init__(self, object_id, children=()):
+        self.object_id, self.children = object_id, list(children)
+
+
+def test_a_message_is_read_as_it_comes_and_nothing_is_read_twice():
+    from corymb.engines.flower.private import ObjectUnavailableError, _Arriving
+
+    there, read = set(), []
+
+    def pull(name):
+        if name not in there:
+            raise ObjectUnavailableError(name)
+        read.append(name)
+        return b"x"
+
+    arriving = _Arriving(Tree("message", [Tree("record", [Tree("array")])]), pull)
+    for name in OBJECTS:
+        assert not arriving.read()
+        there |= set(OBJECTS[: OBJECTS.index(name) + 1])
+    assert arriving.read()
+    assert sorted(read) == sorted(OBJECTS)
+    assert arriving.silent < 60
+
+
+def test_a_task_is_given_up_when_the_node_has_a_next_one():
+    from corymb.engines.flower.executor import _Tasks
+
+    tokens = ["first", "", "second"]
+    tasks = _Tasks(lambda: tokens.pop(0) if tokens else "")
+    assert tasks.take() == "first"
+    assert not tasks.another()
+    assert tasks.another()
+    assert tasks.another()  # still the same one
+    assert (tasks.take(), tasks.take()) == ("second", "")
 
 
 def test_the_app_that_flower_sends_to_nodes_holds_no_code():

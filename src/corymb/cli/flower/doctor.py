@@ -10,10 +10,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from corymb.cli.flower.folder import FILE, answers, program, read_federation, state_of
+from corymb.cli.flower.folder import FILE, Federation, State, answers, program, read_federation, state_of
 from corymb.cli.flower.up import online
-from corymb.runs.elsewhere.engine import federation as federation_of
-from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput, first_line
 
 
@@ -31,11 +29,9 @@ def doctor(
         checks += [("certificate", lambda: _certificate(state.ca))] if state.tls else []
         if answers(federation.address):
             checks += [("nodes", lambda: f"{len(online(federation, state))} online")]
-            ca = str(state.ca) if state.tls else None
-            settings = RunSettings(engine="flower", address=federation.address, ca=ca, secret=str(state.secret))
-            checks += [("echo", lambda: _echo(settings))] if echo else []
+            checks += [("echo", lambda: _echo(federation, state))] if echo else []
         else:
-            checks += [("SuperLink", lambda: f"nothing answers at {federation.address}: `corymb flower up`")]
+            checks += [("SuperLink", lambda: _no_answer(federation.address, wanted=echo))]
     wrong = 0
     for name, check in checks:
         try:
@@ -57,10 +53,17 @@ def _flower() -> str:
 
 
 def _private() -> str:
-    import corymb.engines.flower.executor
-    import corymb.engines.flower.private  # noqa: F401
+    import corymb.engines.flower.executor  # noqa: F401
 
     return "all there"
+
+
+def _no_answer(address: str, *, wanted: bool) -> str:
+    """A federation that is not up is fine, unless something was to be sent to it."""
+    line = f"nothing answers at {address}: `corymb flower up`"
+    if wanted:
+        raise InvalidInput(line)
+    return line
 
 
 def _secret(path: Path) -> str:
@@ -78,10 +81,14 @@ def _certificate(path: Path) -> str:
     return f"good until {until:%Y-%m-%d}"
 
 
-def _echo(settings: RunSettings) -> str:
+def _echo(federation: Federation, state: State) -> str:
     import torch
 
-    engine = federation_of(settings, "federation", keeps_memory=False)
+    from corymb.cli.flower.run import run_settings
+    from corymb.runs.elsewhere.engine import FEDERATION
+    from corymb.runs.elsewhere.engine import federation as federation_of
+
+    engine = federation_of(run_settings(federation, state, {}), FEDERATION, keeps_memory=False)
     try:
         times = sorted(engine.echo({"numbers": torch.zeros(100_000)}) for _ in range(3))  # type: ignore[attr-defined]
     finally:

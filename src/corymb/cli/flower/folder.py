@@ -15,6 +15,8 @@ from corymb.settings import InvalidInput, from_dict, require
 
 FILE = "federation.toml"
 STATE = ".federation"
+SUPERLINK = "superlink"
+"""The name of the SuperLink's process among those that are remembered; all others are nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from corymb.cli.flower.folder import free_port, make_secret
+from corymb.cli.flower.node_settings import NodeSettings, write_settings
 from corymb.cli.flower.supervise import keep_running
-from corymb.cli.flower.worker import NodeSettings, write_settings
 from corymb.settings import require
 
 

@@ -6,11 +6,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from corymb.pids import began
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -29,8 +32,9 @@ class Process(NamedTuple):
 
 
 def quiet_environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's processes; what they keep in a home folder is kept in `home`."""
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), **more}
+    """The environment of Flower's processes: they keep what is theirs in `home`, and find each other's programs."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": beside, **more}
 
 
 def spawn(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path) -> Process:
@@ -42,19 +46,6 @@ def spawn(name: str, command: Sequence[str], log: Path, environment: Mapping[str
         )
     started.returncode = 0  # it is not waited for: `alive` and `end` go by pid
     return Process(name, started.pid, began(started.pid))
-
-
-def began(pid: int) -> str:
-    """When a process began, in words of the system's own; empty if there is none, or one that has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return "" if fields[0] == "Z" else fields[19]
-    except OSError:
-        pass
-    if Path("/proc/self").exists():
-        return ""
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()
 
 
 def alive(process: Process) -> bool:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli.flower.folder import Federation, State, read_federation, state_of
+from corymb.cli.flower.folder import SUPERLINK, Federation, State, read_federation, state_of
+from corymb.cli.flower.processes import remembered
 from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
 from corymb.report.html import write_report
@@ -37,7 +38,8 @@ def run(
     """Run on the nodes that are up; `corymb resume RUN` goes on with a run that was stopped."""
     federation, state = read_federation(folder), state_of(folder)
     options, own = _options(federation)
-    settings = run_settings(federation, state, options | ({} if seed is None else {"seed": seed}))
+    own_seed = {} if seed is None else {"seed": seed}
+    settings = run_settings(federation, state, {"nodes": expected_nodes(federation, state), **options, **own_seed})
     engine: Any = federation_of(settings, FEDERATION, keeps_memory=False, allow=federation.allow)
     try:
         algorithm = _algorithm(federation, engine, own)
@@ -71,6 +73,11 @@ def run_settings(federation: Federation, state: State, options: dict[str, Any]) 
     if state.tls:
         here["ca"] = str(state.ca)
     return from_dict(RunSettings, {**here, **options})
+
+
+def expected_nodes(federation: Federation, state: State) -> int:
+    """How many nodes make the federation complete: those that `up` started here, or what federation.toml says."""
+    return sum(process.name != SUPERLINK for process in remembered(state.processes)) or federation.nodes
 
 
 def _options(federation: Federation) -> tuple[dict[str, Any], dict[str, Any]]:

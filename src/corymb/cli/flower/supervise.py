@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from corymb.cli.flower.processes import Process, alive, began, end, quiet_environment, remember, remembered
+from corymb.cli.flower.processes import Process, alive, end, quiet_environment, remember, remembered
+from corymb.pids import began
 
 RESTART = 2.0
 STEADY = 60.0

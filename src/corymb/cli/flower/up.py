@@ -10,6 +10,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from corymb.cli.flower.folder import (
+    STATE,
+    SUPERLINK,
     Federation,
     State,
     answers,
@@ -25,6 +27,8 @@ from corymb.settings import InvalidInput, require
 
 WAIT = 120.0
 """Seconds for a federation to come up."""
+STOCK = "corymb"
+"""What a federation is called in Flower's own configuration."""
 Folder = Annotated[Path, Parameter(help="The federation's folder.")]
 
 
@@ -34,6 +38,9 @@ def up(
         int | None, Parameter(help="How many nodes to start here; if not given, as federation.toml says.")
     ] = None,
     tls: Annotated[bool, Parameter(help="Encrypt, and let in only nodes whose key is registered.")] = False,
+    stock: Annotated[
+        bool, Parameter(help="For `flwr run`: Flower starts the server's side and a ClientApp for every message.")
+    ] = False,
     folder: Folder = Path(),
 ) -> int:
     """Start a SuperLink and nodes on this machine, and wait until all are online."""
@@ -49,7 +56,7 @@ def up(
     )
     require(not (state.tls and not tls), f"This federation has certificates: add --tls, or remove {state.ca.parent}.")
     make_secret(state.secret)
-    started = [start_superlink(federation, state, folder, tls=tls)]
+    started = [start_superlink(federation, state, folder, tls=tls, stock=stock)]
     remember(state.processes, started)
     names = [f"node-{number}" for number in range(count)]
     try:
@@ -57,18 +64,30 @@ def up(
         if tls:
             register(federation, state, names)
         for number, name in enumerate(names):
-            started.append(start_node(federation, state, folder, name, number, count))
+            started.append(start_node(federation, state, folder, name, number, count, stock=stock))
             remember(state.processes, started)
         _wait(lambda: len(online(federation, state)) >= count, started, state, f"Not all of {count} nodes come online")
     except BaseException:
         end(started[::-1])
         raise
-    print(f"The federation is up at {federation.address} with {count} nodes; `corymb flower run` runs on it.")
+    told = _tell_flwr(federation, state)
+    how = f"`{told} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
+    print(f"The federation is up at {federation.address} with {count} nodes; {how} runs on it.")
     return 0
 
 
-def start_superlink(federation: Federation, state: State, folder: Path, *, tls: bool) -> Process:
-    """The SuperLink, for whose runs and nodes the callers' processes do the work."""
+def _tell_flwr(federation: Federation, state: State) -> str:
+    """Tell Flower's own command where the federation is; what has to stand before `flwr` for it to look there."""
+    trust = f'root-certificates = "{state.ca}"' if state.tls else "insecure = true"
+    home = state.folder / "flower"
+    home.mkdir(parents=True, exist_ok=True)
+    named = f'[superlink]\ndefault = "{STOCK}"\n\n[superlink.{STOCK}]\n'
+    (home / "config.toml").write_text(f'{named}address = "{federation.address}"\n{trust}\n', encoding="utf-8")
+    return f"FLWR_HOME={STATE}/flower"
+
+
+def start_superlink(federation: Federation, state: State, folder: Path, *, tls: bool, stock: bool = False) -> Process:
+    """The SuperLink, for whose runs and nodes the callers' processes do the work; `stock`, processes of its own."""
     host, port = split_address(federation.address)
     secure = ["--insecure"]
     if tls:
@@ -79,15 +98,17 @@ def start_superlink(federation: Federation, state: State, folder: Path, *, tls: 
         secure = ["--ssl-ca-certfile", str(files / "ca.pem"), "--ssl-certfile", str(files / "server.pem")]
         secure += ["--ssl-keyfile", str(files / "server.key"), "--enable-supernode-auth"]
     command = [program("flower-superlink"), *secure, "--host", host, "--port", str(port)]
-    command += ["--database", str(state.superlink / "state.db"), "--isolation", "process"]
-    command += ["--superexec-auth-secret-file", str(state.secret), "--disable-runtime-dependency-installation"]
+    command += ["--database", str(state.superlink / "state.db"), "--disable-runtime-dependency-installation"]
+    command += [] if stock else ["--isolation", "process", "--superexec-auth-secret-file", str(state.secret)]
     state.superlink.mkdir(parents=True, exist_ok=True)
-    keeper = [sys.executable, "-m", "corymb.cli.flower.supervise", str(state.superlink), "superlink", *command]
+    keeper = [sys.executable, "-m", "corymb.cli.flower.supervise", str(state.superlink), SUPERLINK, *command]
     environment = quiet_environment(state.folder / "flower")
-    return spawn("superlink", keeper, state.log("superlink"), environment, folder.resolve())
+    return spawn(SUPERLINK, keeper, state.log(SUPERLINK), environment, folder.resolve())
 
 
-def start_node(federation: Federation, state: State, folder: Path, name: str, number: int, of: int) -> Process:
+def start_node(
+    federation: Federation, state: State, folder: Path, name: str, number: int, of: int, *, stock: bool = False
+) -> Process:
     """A node as it would run at its owner's."""
     command = [sys.executable, "-m", "corymb", "flower", "node", name, "--superlink", federation.address]
     command += ["--data", federation.data, "--number", str(number), "--of", str(of), "--state", str(state.node(name))]
@@ -95,7 +116,7 @@ def start_node(federation: Federation, state: State, folder: Path, name: str, nu
         command += ["--allow", package]
     if state.tls:
         command += ["--ca", str(state.ca), "--key", str(state.node(name) / "key")]
-    for option, value in federation.node.items():
+    for option, value in {**federation.node, **({"stock": True} if stock else {})}.items():
         command += [f"--{option}", *([] if value is True else [str(value)])]
     return spawn(name, command, state.log(name), quiet_environment(state.folder / "flower"), folder.resolve())
 
@@ -103,7 +124,7 @@ def start_node(federation: Federation, state: State, folder: Path, name: str, nu
 def register(federation: Federation, state: State, names: list[str]) -> None:
     """Make keys for nodes, and tell the SuperLink of them; those that it knows it keeps."""
     from corymb.cli.flower.keys import make_node_key
-    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import register_node
 
     link = link_to(federation.address, state.ca, state.secret)
@@ -113,7 +134,7 @@ def register(federation: Federation, state: State, names: list[str]) -> None:
 
 def online(federation: Federation, state: State) -> list[str]:
     """The nodes that the SuperLink hears of, by Flower's numbers."""
-    from corymb.engines.flower.driver import link_to
+    from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import nodes_online
 
     return nodes_online(link_to(federation.address, state.ca if state.tls else None, state.secret))
@@ -125,7 +146,7 @@ def _wait(good: Callable[[], bool], started: list[Process], state: State, what: 
         gone = next((process.name for process in started if not alive(process)), None)
         if gone is not None:
             raise InvalidInput(f"{gone} ended: {_last_line(state.log(gone))} ({state.log(gone)}).")
-        require(time.monotonic() - began < WAIT, f"{what} after {WAIT:.0f} s: see {state.log('superlink').parent}.")
+        require(time.monotonic() - began < WAIT, f"{what} after {WAIT:.0f} s: see {state.log(SUPERLINK).parent}.")
         time.sleep(0.5)
 
 
@@ -154,7 +175,7 @@ def status(*, folder: Folder = Path()) -> int:
     federation, state = read_federation(folder), state_of(folder)
     for process in remembered(state.processes):
         print(f"{process.name:12} pid {process.pid:<8} {'running' if alive(process) else 'ended'}")
-        inside = state.superlink if process.name == "superlink" else state.node(process.name)
+        inside = state.superlink if process.name == SUPERLINK else state.node(process.name)
         for inner in remembered(inside / RECORD):
             print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")
     if not answers(federation.address):

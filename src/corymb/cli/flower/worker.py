@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from corymb.cli.flower.node_settings import NodeSettings, read_settings
 from corymb.data import as_dataset
 from corymb.engines.guarded import Guarded, serve_pipe
 from corymb.engines.node import Node
@@ -17,43 +16,9 @@ from corymb.messages import OURS
 from corymb.runs.learners import imported
 from corymb.runs.plan import make_engine, placement_for
 from corymb.runs.settings import RunSettings
-from corymb.settings import from_dict, require, to_dict
+from corymb.settings import require
 
 PIPE = "--pipe"
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeSettings:
-    """What a node is: written by `corymb flower node`, read by its process."""
-
-    name: str
-    number: int
-    of: int
-    data: str
-    folder: str
-    """Where sessions and client memory are kept."""
-    runtime: str = ""
-    """The address of the SuperNode's runtime."""
-    secret: str = ""
-    """The file with the secret that the SuperNode was started with."""
-    socket: str = ""
-    """Where to listen for a ClientApp, for those who let Flower start one for every message."""
-    allow: tuple[str, ...] = ()
-    engine: str = "vectorised"
-    device: str = "auto"
-    precision: str = "float32"
-    client_seconds: float | None = None
-
-
-def read_settings(path: Path) -> NodeSettings:
-    """The settings in a file."""
-    return from_dict(NodeSettings, json.loads(path.read_text(encoding="utf-8")))
-
-
-def write_settings(path: Path, settings: NodeSettings) -> None:
-    """Write settings to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(to_dict(settings), indent=1), encoding="utf-8")
 
 
 def node_of(settings: NodeSettings) -> Node:

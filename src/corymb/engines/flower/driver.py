@@ -12,7 +12,17 @@ import httpx
 from flwr.app import Message
 
 from corymb.engines.flower.grid import FlowerTransport, GridChanged
-from corymb.engines.flower.private import SERVER, Link, ServerTask, acquire, run_ended, runtime_client, start_run
+from corymb.engines.flower.link import link_to
+from corymb.engines.flower.private import (
+    SERVER,
+    Link,
+    ServerTask,
+    acquire,
+    run_ended,
+    runtime_client,
+    start_run,
+    stop_runs_of_ended_drivers,
+)
 from corymb.settings import InvalidInput, first_line
 
 log = logging.getLogger(__name__)
@@ -28,15 +38,7 @@ def connect(address: str, *, ca: Path | None = None, secret: Path | None = None)
     is the file that the SuperLink was started with (`--superexec-auth-secret-file`).
     """
     grid = RunGrid(link_to(address, ca, secret))
-    return FlowerTransport(grid, close=grid.close)
-
-
-def link_to(address: str, ca: Path | None, secret: Path | None) -> Link:
-    """How to reach a SuperLink, with the contents of the files."""
-    try:
-        return Link(address, *(None if path is None else path.expanduser().read_bytes() for path in (ca, secret)))
-    except OSError as error:
-        raise InvalidInput(f"{error.filename} cannot be read: {error.strerror}.") from None
+    return FlowerTransport(grid, identify=grid.identify, close=grid.close)
 
 
 class RunGrid:
@@ -51,6 +53,10 @@ class RunGrid:
         """Flower's number of the run."""
         return self._task.run_id
 
+    def identify(self) -> None:
+        """This process is about to make messages of this run."""
+        self._task.identify()
+
     def get_node_ids(self) -> Iterable[int]:
         """The nodes that are online."""
         return self._tried(lambda: list(self._task.grid.get_node_ids()))
@@ -61,7 +67,7 @@ class RunGrid:
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that are there."""
-        return self._tried(lambda: list(self._task.grid.pull_messages(list(message_ids))))
+        return self._tried(lambda: self._task.pull(list(message_ids)))
 
     def _tried(self, do: Callable[[], T]) -> T:
         """Flower may give a run up, as when its SuperLink was away for long: then a new one is started."""
@@ -83,6 +89,8 @@ class RunGrid:
 
 def _take_run(link: Link) -> ServerTask:
     try:
+        if ended := stop_runs_of_ended_drivers(link):
+            log.info("runs of drivers that were killed are stopped: %s", ended)
         start_run(link)
         client = runtime_client(link, COMPONENT, patience=20)
         began = time.monotonic()
@@ -102,7 +110,7 @@ def _take_run(link: Link) -> ServerTask:
         how = "over TLS " if link.ca is not None else ""
         raise InvalidInput(
             f"No SuperLink answers {how}at {link.address} ({first_line(error)}): `corymb flower up` starts one; if "
-            "has TLS, give its certificate (ca=…)."
+            "it has TLS, give its certificate (ca=…)."
         ) from None
     raise InvalidInput(
         f"The SuperLink at {link.address} started a run, but another process took it: give it --isolation process."

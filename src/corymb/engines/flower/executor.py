@@ -27,26 +27,47 @@ POLL = 0.2
 """Seconds between two looks for a task."""
 
 
+class _Tasks:
+    """The tasks of a SuperNode: it has one at a time, so the former is at its end when there is a next one."""
+
+    def __init__(self, acquire: Callable[[], str]) -> None:
+        self._acquire, self._ahead = acquire, ""
+
+    def take(self) -> str:
+        """The token of the next task; empty if there is none."""
+        token, self._ahead = self._ahead or self._acquire(), ""
+        return token
+
+    def another(self) -> bool:
+        """Whether there is a next one."""
+        self._ahead = self._ahead or self._acquire()
+        return bool(self._ahead)
+
+
 def serve(answer: Callable[[bytes], bytes], link: Link, stop: threading.Event | None = None) -> None:
     """Answer message after message, until told to stop; a SuperNode that is away is waited for."""
     stop = stop or threading.Event()
     client = runtime_client(link, COMPONENT)
+    tasks = _Tasks(lambda: acquire(client, CLIENT))
     try:
         while not stop.is_set():
-            if token := acquire(client, CLIENT):
-                _do_task(answer, link, token)
+            if token := tasks.take():
+                _do_task(answer, link, token, tasks.another)
             else:
                 stop.wait(POLL)
     finally:
         client.close()
 
 
-def _do_task(answer: Callable[[bytes], bytes], link: Link, token: str) -> None:
+def _do_task(answer: Callable[[bytes], bytes], link: Link, token: str, overtaken: Callable[[], bool]) -> None:
     """One message and its reply; what goes wrong with it is logged, and the next one is taken."""
     client = runtime_client(link, COMPONENT, token, patience=30)
     try:
         with beating(client):
-            task = pull_task(client)
+            task = pull_task(client, overtaken)
+            if task is None:
+                log.warning("a message did not arrive whole: whoever sent it is gone")
+                return
             push_reply(client, reply_to(task.message, answer(bytes_in(task.message))), task.context)
             push_output(client, task.context)
     except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -10,6 +11,11 @@ from flwr.app import Message
 
 from corymb.engines.flower.envelope import bytes_in, message_to
 from corymb.engines.remote import POLL, Answer
+
+log = logging.getLogger(__name__)
+RESEND = 120.0
+"""A node that is silent for so many seconds gets its message again, and once more after twice as long: Flower can lose
+a message or a reply, as when its SuperLink is killed. A call that comes twice is run once."""
 
 
 class Grid(Protocol):
@@ -25,12 +31,22 @@ class GridChanged(Exception):
 
 
 class FlowerTransport:
-    """Carries bytes over a grid. `poll` are seconds between two looks for replies: SuperLink works for every look."""
+    """Carries bytes over a grid. `poll` are seconds between two looks for replies: SuperLink works for every look.
+
+    `identify` is called before messages are made: whose they are is the whole process's to Flower.
+    """
 
     name = "flower"
 
-    def __init__(self, grid: Grid, *, poll: float = POLL, close: Callable[[], None] = lambda: None) -> None:
-        self._grid, self._poll, self.close = grid, poll, close
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        poll: float = POLL,
+        identify: Callable[[], None] = lambda: None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._grid, self._poll, self._identify, self.close = grid, poll, identify, close
 
     def addresses(self) -> Sequence[str]:
         """The ids of the nodes that are online."""
@@ -40,7 +56,7 @@ class FlowerTransport:
         """One message to each node; answers as they come."""
         if not messages:
             return
-        waiting = dict[str, str]()
+        waiting = dict[str, str]()  # the node of each message that was sent
         try:
             yield from self._exchange(messages, waiting, give_up)
         except GridChanged:
@@ -51,23 +67,33 @@ class FlowerTransport:
     def _exchange(
         self, messages: Mapping[str, bytes], waiting: dict[str, str], give_up: Callable[[], bool]
     ) -> Iterator[Answer]:
-        nodes = list(messages)
-        pushed = list(self._grid.push_messages([message_to(int(node), messages[node]) for node in nodes]))
-        for node, name in zip(nodes, pushed or [""] * len(nodes), strict=True):
-            if name:
-                waiting[name] = node
-            else:
-                yield Answer(node, None, "the message could not be sent: the node is gone, or it is too large")
+        self._push(messages, waiting)
+        for node in messages.keys() - set(waiting.values()):
+            yield Answer(node, None, "the message could not be sent: the node is gone, or it is too large")
+        patience, sent = RESEND, time.monotonic()
         while waiting:
             for reply in self._grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, "")
-                if node and reply.has_error():
-                    yield Answer(node, None, f"Flower says: {reply.error.reason}"[:200])
-                elif node:
+                if node and not reply.has_error():
+                    for name in [name for name, other in waiting.items() if other == node]:
+                        del waiting[name]
                     yield Answer(node, bytes_in(reply))
+                elif node and node not in waiting.values():
+                    yield Answer(node, None, f"Flower says: {reply.error.reason}"[:200])
             if waiting and give_up():
                 break
+            if waiting and time.monotonic() - sent > patience:
+                log.info("sent again to nodes that are silent for %.0f s: %s", patience, set(waiting.values()))
+                self._push({node: messages[node] for node in set(waiting.values())}, waiting)
+                patience, sent = 2 * patience, time.monotonic()
             if waiting:
                 time.sleep(self._poll)
-        for node in waiting.values():
+        for node in set(waiting.values()):
             yield Answer(node, None, "did not answer in time")
+
+    def _push(self, messages: Mapping[str, bytes], waiting: dict[str, str]) -> None:
+        """Send messages; those that could be sent are waited for."""
+        nodes = list(messages)
+        self._identify()
+        pushed = list(self._grid.push_messages([message_to(int(node), messages[node]) for node in nodes]))
+        waiting.update((name, node) for name, node in zip(pushed, nodes, strict=False) if name)

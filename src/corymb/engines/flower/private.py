@@ -9,9 +9,11 @@ import hashlib
 import logging
 import os
 import threading
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 QUIET = {
@@ -26,19 +28,26 @@ for _name, _value in QUIET.items():
 import httpx  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey  # noqa: E402
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key  # noqa: E402
-from flwr.app import Context, Message  # noqa: E402
-from flwr.app.message import remove_content_from_message  # noqa: E402
+from flwr.app import Context, Error, Message, Metadata  # noqa: E402
+from flwr.app.message import make_message, remove_content_from_message  # noqa: E402
 from flwr.cli.build import build_fab_from_files  # noqa: E402
-from flwr.common.constant import SubStatus  # noqa: E402
+from flwr.common.constant import ErrorCode, Status, SubStatus  # noqa: E402
 from flwr.common.serde import (  # noqa: E402
     context_from_proto,
     context_to_proto,
     fab_to_proto,
     message_to_proto,
     run_from_proto,
+    user_config_from_proto,
     user_config_to_proto,
 )
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest  # noqa: E402
+from flwr.proto.control_pb2 import (  # noqa: E402
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
 from flwr.proto.node_pb2 import Node as NodeProto  # noqa: E402
 from flwr.proto.runtime_pb2 import (  # noqa: E402
     AcquireTaskRequest,
@@ -48,12 +57,13 @@ from flwr.proto.runtime_pb2 import (  # noqa: E402
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
-from flwr.supercore.constant import TaskType  # noqa: E402
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE, TaskType  # noqa: E402
 from flwr.supercore.control.control_http_client import ControlHttpClient  # noqa: E402
 from flwr.supercore.fab import Fab  # noqa: E402
 from flwr.supercore.inflatable.inflatable_object import (  # noqa: E402
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (  # noqa: E402
@@ -62,8 +72,10 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (  # noqa: E402
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (  # noqa: E402
+    ObjectPullError,
+    ObjectUnavailableError,
     inflate_object_from_contents,
-    pull_and_inflate_object_from_tree,
+    pull_objects,
     push_objects,
 )
 from flwr.supercore.interceptors import (  # noqa: E402
@@ -78,12 +90,18 @@ from flwr.supercore.runtime import RuntimeHttpClient  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 from flwr.superlink.grid import HttpGrid  # noqa: E402
 
+from corymb.pids import has_ended, this_process  # noqa: E402
 from corymb.settings import InvalidInput  # noqa: E402
 
 log = logging.getLogger(__name__)
 logging.getLogger("flwr").setLevel(logging.WARNING)  # it tells every step
 BEAT = 15.0
 """Seconds between signs of life for a task; Flower takes one for dead after 60."""
+STALLED = 60.0
+"""A reply of which nothing more has come for so many seconds is lost: its node died while it sent it."""
+FIRST_LOOK, LAST_LOOK = 0.05, 0.5
+"""Seconds between looks for the objects of a message, which come after it; Flower's own go from 1 s to 10 s."""
+DRIVER = "driver"
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 FAB_FILES = {
     "pyproject.toml": b"""[project]
@@ -97,10 +115,13 @@ publisher = "corymb"
 [tool.flwr.app.components]
 serverapp = "corymb.flower_app:server"
 clientapp = "corymb.flower_app:app"
+
+[tool.flwr.app.config]
+driver = ""
 """,
     "README.md": b"Holds no code: nodes have theirs.\n",
 }
-"""What Flower calls an app and sends to nodes: two names, and no code."""
+"""What Flower calls an app and sends to nodes: names, and no code."""
 
 
 class Link(NamedTuple):
@@ -162,10 +183,30 @@ def start_run(link: Link) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself imports
         fab, _ = build_fab_from_files(FAB_FILES)
     request = StartRunRequest(
-        fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), override_config=user_config_to_proto({})
+        fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
+        override_config=user_config_to_proto({DRIVER: this_process()}),
     )
     with _control(link) as client:
         return int(client.StartRun(request).run_id)
+
+
+def stop_runs_of_ended_drivers(link: Link) -> list[int]:
+    """End runs whose driver was killed on this machine: which they were.
+
+    Flower notices in a minute or two, and until then nodes wait for the rest of what such a driver was sending.
+    """
+    stopped = []
+    with _control(link) as client:
+        for number, run in client.ListRuns(ListRunsRequest(limit=100)).run_dict.items():
+            driver = user_config_from_proto(run.override_config).get(DRIVER)
+            if run.status.status == Status.FINISHED or not isinstance(driver, str) or not has_ended(driver):
+                continue
+            try:
+                client.StopRun(StopRunRequest(run_id=number))
+                stopped.append(number)
+            except httpx.HTTPStatusError as error:  # it ended meanwhile
+                log.info("run %d could not be stopped: %s", number, error)
+    return stopped
 
 
 def register_node(link: Link, public_key: bytes) -> None:
@@ -191,6 +232,38 @@ def nodes_online(link: Link) -> list[str]:
         return [
             str(node.node_id) for node in client.ListNodes(ListNodesRequest()).nodes_info if node.status == "online"
         ]
+
+
+class _Arriving:
+    """A message that was announced: its objects come one by one, and are kept as they come."""
+
+    def __init__(self, tree: Any, pull: Callable[[str], bytes]) -> None:
+        self._name, self._pull = tree.object_id, pull
+        self._objects = [part.object_id for part in iterate_object_tree(tree)]
+        self._contents: dict[str, bytes] = {}
+        self._heard = time.monotonic()
+
+    def read(self) -> bool:
+        """Read what is there; whether that is all. ObjectPullError if no more will come."""
+        for name in self._objects:
+            if name not in self._contents:
+                try:
+                    self._contents[name] = self._pull(name)
+                except ObjectUnavailableError:
+                    return False
+                self._heard = time.monotonic()
+        return True
+
+    @property
+    def silent(self) -> float:
+        """Seconds since something of it came."""
+        return time.monotonic() - self._heard
+
+    def message(self) -> Message:
+        """The message, once all of it is there."""
+        message = cast(Message, inflate_object_from_contents(self._name, self._contents))
+        message.metadata.__dict__["_message_id"] = self._name
+        return message
 
 
 def acquire(client: RuntimeHttpClient, kind: str) -> str:
@@ -231,6 +304,22 @@ def run_ended(error: Exception) -> bool:
     return ended or isinstance(error, RunNotRunningException)
 
 
+def _lost(run: int, node: int, reply_to: str, why: str) -> Message:
+    """What stands for a reply that did not arrive whole, as Flower's own grid has it."""
+    metadata = Metadata(
+        run_id=run,
+        message_id="",
+        src_node_id=node,
+        dst_node_id=node,
+        message_type=SYSTEM_MESSAGE_TYPE,
+        group_id="",
+        ttl=0,
+        reply_to_message_id=reply_to,
+        created_at=time.time(),
+    )
+    return make_message(metadata=metadata, error=Error(code=ErrorCode.MESSAGE_UNAVAILABLE, reason=why))
+
+
 class ServerTask:
     """The ServerApp of a run, in this process."""
 
@@ -238,12 +327,45 @@ class ServerTask:
         self.grid = HttpGrid(link.address, link.ca is None, link.ca, token=token)
         self.grid._retry_invoker = _retrying(None)
         given = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
-        identify(given.task_id, given.run.run_id, given.context.node_id)
+        self._identity = (given.task_id, given.run.run_id, given.context.node_id)
         self.run_id = int(given.run.run_id)
         self._context = context_from_proto(given.context)
         self.grid.set_run(run_from_proto(given.run))
         self._beating = beating(self.grid._runtime_client)
         self.lost = self._beating.__enter__()
+        self._arriving: dict[str, tuple[str, _Arriving]] = {}  # by the message that they reply to
+
+    def identify(self) -> None:
+        """This process is about to make messages of this run; it may have others, of other federations."""
+        identify(*self._identity)
+
+    def pull(self, names: Sequence[str]) -> list[Message]:
+        """The replies to messages that are there, each once.
+
+        One that is still coming is left for the next look: Flower's own grid would wait for the whole of it, and read
+        nobody else's meanwhile.
+        """
+        client, node = self.grid._runtime_client, self.grid.node
+        pull = make_pull_object_fn_protobuf(client.PullObject, node, self.run_id)
+        confirm = make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, self.run_id)
+        if asked := [name for name in names if name not in self._arriving]:
+            given = client.PullMessages(PullAppMessagesRequest(message_ids=asked))
+            for proto, tree in zip(given.messages_list, given.message_object_trees, strict=True):
+                self._arriving[proto.metadata.reply_to_message_id] = (tree.object_id, _Arriving(tree, pull))
+        found = []
+        for asked_for, (name, reply) in list(self._arriving.items()):
+            try:
+                if reply.read():
+                    confirm(name)
+                    found.append(reply.message())
+                elif reply.silent < STALLED:
+                    continue
+                else:
+                    raise ObjectPullError(name, f"nothing more of it came for {STALLED:.0f} s")
+            except ObjectPullError as problem:
+                found.append(_lost(self.run_id, node.node_id, asked_for, str(problem)))
+            del self._arriving[asked_for]
+        return found
 
     def finish(self, problem: str = "") -> None:
         """Tell the SuperLink that the run has ended."""
@@ -267,25 +389,30 @@ class Task(NamedTuple):
     context: Context
 
 
-def pull_task(client: RuntimeHttpClient) -> Task:
-    """The message of a task that was taken. The app that comes with it is not looked at: no code is loaded."""
+def pull_task(client: RuntimeHttpClient, overtaken: Callable[[], bool]) -> Task | None:
+    """The message of a task that was taken. The app that comes with it is not looked at: no code is loaded.
+
+    The task is there before all of its message is. Nothing says that no more will come, as when the driver was killed
+    while it sent it; but a SuperNode has one task at a time, so one that is `overtaken` is at its end. Then it is None.
+    """
     given = client.PullTaskInput(PullTaskInputRequest())
     identify(given.task_id, given.run.run_id, given.context.node_id)
     context = context_from_proto(given.context)
     pulled = client.PullMessages(PullAppMessagesRequest())
     if not pulled.messages_list:
         raise RuntimeError("the task has no message")
-    tree, node = pulled.message_object_trees[0], NodeProto(node_id=context.node_id)
-    message = pull_and_inflate_object_from_tree(
-        tree,
-        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
-        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
-        return_type=Message,
-        initial_backoff=0.05,  # the task is there before its objects are
-        backoff_cap=0.5,
-    )
-    message.metadata.__dict__["_message_id"] = tree.object_id
-    return Task(message, context)
+    node = NodeProto(node_id=context.node_id)
+    tree = pulled.message_object_trees[0]
+    arriving = _Arriving(tree, make_pull_object_fn_protobuf(client.PullObject, node, context.run_id))
+    wait = FIRST_LOOK
+    while not arriving.read():
+        if wait >= LAST_LOOK and overtaken():
+            push_output(client, context, "given up")
+            return None
+        time.sleep(wait)
+        wait = min(wait * 2, LAST_LOOK)
+    make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id)(tree.object_id)
+    return Task(arriving.message(), context)
 
 
 def push_reply(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
@@ -331,9 +458,10 @@ def delivered(message: Message) -> Message:
 
 
 def supernode(clock: Any) -> None:
-    """Run a SuperNode in this process, with another clock to sleep by."""
+    """Run a SuperNode in this process, with another clock to sleep by, and more frequent looks for objects."""
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    vars(start_client_internal)["time"] = clock
+    brisk = partial(pull_objects, initial_backoff=FIRST_LOOK, backoff_cap=LAST_LOOK, max_tries_per_object=None)
+    vars(start_client_internal).update(time=clock, pull_objects=brisk)
     flower_supernode()

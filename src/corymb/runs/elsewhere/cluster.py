@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,11 +15,13 @@ import torch
 from corymb.core.engine import Engine
 from corymb.data import FederatedDataset
 from corymb.engines.remote import Patience, RemoteEngine
+from corymb.runs.folder.layout import ACTORS
 from corymb.runs.plan import placement_for
 from corymb.runs.settings import RunSettings
 from corymb.runs.standardise import NullObjective
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, expanded, require
 
+Folder = str | os.PathLike[str]
 LOCAL_ACTORS = 2
 START_SECONDS = 300.0
 """Actors may take so long to start: they import torch, and wait for machines to have room for them."""
@@ -59,12 +65,20 @@ def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool
         raise
 
 
+def kept_in(settings: RunSettings, out: Folder | None) -> RunSettings:
+    """Actors on this machine keep what clients remember in the run's folder: so it can be resumed."""
+    here = settings.engine == "ray" and settings.address is None and settings.cluster_folder is None
+    return replace(settings, cluster_folder=str(expanded(out).resolve() / ACTORS)) if here and out else settings
+
+
 def _folder(settings: RunSettings, *, keeps_memory: bool) -> Path | None:
     """Where actors keep client memory: on a disk that all machines see, which here any is."""
     if settings.cluster_folder is not None:
         return Path(settings.cluster_folder).expanduser()
     if settings.address is None:
-        return Path(tempfile.mkdtemp(prefix="corymb-actors-"))
+        folder = tempfile.mkdtemp(prefix="corymb-actors-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder)
     require(
         not keeps_memory,
         "Clients of this algorithm remember things, which an actor that dies would lose: give cluster_folder=…, "

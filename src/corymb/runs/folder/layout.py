@@ -9,6 +9,7 @@ checkpoints/, memory/  what resuming needs: see `corymb.runs.folder.writer`
 result.json            labels, metrics and ledger, as the command line prints them
 snapshot.safetensors   the final snapshot: models, labels and everything needed to continue from it
 losses.safetensors     each client's loss under each model, its test scores, and the calibration of `Run.assign`
+actors/                what clients remember, of a run on a Ray cluster on this machine
 standard.safetensors   means and scales of the features, if they were standardised
 
 TOML, JSON and safetensors: reading a run folder never executes anything in it.
@@ -27,7 +28,7 @@ FORMAT = 2
 CONFIG, RESULT, ROUNDS, AUDIT = "config.toml", "result.json", "rounds.jsonl", "audit.jsonl"
 SNAPSHOT, STANDARD, LOSSES = "snapshot.safetensors", "standard.safetensors", "losses.safetensors"
 ENVIRONMENT, CLIENTS, LOCK = "environment.json", "clients.json", "lock"
-CHECKPOINTS, MEMORY = "checkpoints", "memory"
+CHECKPOINTS, MEMORY, ACTORS = "checkpoints", "memory", "actors"
 TEMPORARY = ".new"
 """Suffix of a file that is still being written."""
 LEFT_BY_A_CRASH = {ENVIRONMENT, CLIENTS, STANDARD, CONFIG, LOCK, CHECKPOINTS, MEMORY, ROUNDS, AUDIT}
@@ -37,11 +38,11 @@ LEFT_BY_A_CRASH = {ENVIRONMENT, CLIENTS, STANDARD, CONFIG, LOCK, CHECKPOINTS, ME
 def check_free(folder: str | os.PathLike[str]) -> Path:
     """The folder, if a run may be written there: it does not exist yet, or is empty.
 
-    Files left by a run that was killed before it had started do not count.
+    Files left by a run that was killed before it had started do not count, nor do those of actors, which start first.
     """
     place = expanded(folder)
     require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder that is new or empty.")
-    found = {path.name.removesuffix(TEMPORARY) for path in place.iterdir()} if place.exists() else set()
+    found = {path.name.removesuffix(TEMPORARY) for path in place.iterdir()} - {ACTORS} if place.exists() else set()
     free = not (place / CONFIG).exists() and (not found or (LOCK in found and found <= LEFT_BY_A_CRASH))
     require(free, f"{place} is not empty: a run is never overwritten; give a folder that is new or empty.")
     return place
