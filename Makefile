@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= dev,report,tables,tracking
+EXTRAS ?= dev,report,tables,tracking,privacy
 WORKERS ?= 2
 PIP_FLAGS ?=
 ARGS ?=

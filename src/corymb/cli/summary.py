@@ -13,7 +13,7 @@ from corymb.cli import Exit
 from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.words import OF_EXAMPLES, not_scored
-from corymb.runs.history import CONVERGED, divergence, readable
+from corymb.runs.history import BUDGET, CONVERGED, divergence, readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -31,6 +31,9 @@ def print_result(run: Run, *, as_json: bool) -> int:
     if run.stopped == CONVERGED:
         why = "the training loss no longer falls, no client changes its cluster; --rounds N goes on to round N"
         print(f"corymb: converged after {len(run.history)} rounds: {why}", file=sys.stderr)
+    elif run.stopped == BUDGET:
+        spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
+        print(f"corymb: the privacy budget is spent after {len(run.history)} rounds: {spent}", file=sys.stderr)
     elif run.stopped:
         print(f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds{_what_now(run)}", file=sys.stderr)
     if as_json:

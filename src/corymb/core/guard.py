@@ -37,6 +37,8 @@ PAIR = 10.0
 """Of two in a cluster, the longer may be this many times the shorter, where that is more than the others'."""
 UNKNOWN = 1000.0
 """Of sums whose values start from no model, the multiple of the median that is refused."""
+ROUNDING = 1 + 1e-4
+"""A length that is to be just so may be so much longer, in low precision."""
 NEVER = 2**31
 """A level that no length reaches."""
 
@@ -49,6 +51,10 @@ class Near(NamedTuple):
     """n k, where a client starts from a mixture of models: the shares of each client asked. Else its own weights."""
     loose: bool = False
     """Whether only a thousand times the others' is too far: for what need not be near, but of the same size."""
+    most: float | None = None
+    """A length that is known to be the longest: then nobody is compared with others."""
+    apart: bool = False
+    """Whether what a client sends for several sums is made of other examples each: then sums are reduced one by one."""
 
     def at(self, places: Tensor) -> Near:
         """For the clients at these places of those asked."""
@@ -179,6 +185,8 @@ class Bounds(NamedTuple):
 def bounds(found: Lengths, near: Near | None) -> Bounds:
     """What the lengths of all replies that could count say of the longest of them."""
     length, group = found
+    if near is not None and near.most is not None:
+        return Bounds(_level(near.most * ROUNDING), {}, near.most)
     still = 0.0 if near is None else STILL * _longest_model(near.models)
     if near is None or near.loose:
         usual = _quantile(_others(length), 0.5)

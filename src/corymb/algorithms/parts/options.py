@@ -46,7 +46,7 @@ def start_of(ifca: IFCA) -> Algorithm | None:
     if ifca.init == "random" or ifca.k is None:
         return None
     if ifca.init == "one-shot":
-        return LocalKMeans(k=ifca.k, alone=ifca.alone)
+        return LocalKMeans(k=ifca.k, alone=ifca.alone, aggregate=ifca.aggregate, clip=ifca.clip)
     if isinstance(ifca.init, MomentDescent):
         return replace(ifca.init, k=ifca.k, then=None)
     if ifca.init == "moment-descent":
