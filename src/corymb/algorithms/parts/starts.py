@@ -13,7 +13,7 @@ from corymb.algorithms.parts.loss_vectors import regroup
 from corymb.algorithms.parts.work import Work, work_on_own
 from corymb.clustering.grouping import group_means, k_means
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation, Replies, each
+from corymb.core.federation import Federation, Replies, TooFewReplies, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, losses_of, serve_assigned
 from corymb.objectives.regression import LinearRegression
@@ -59,6 +59,8 @@ def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | N
     if at.round:
         return
     replies = local_models(fed, at, alone)
+    if k <= len(fed.clients) and len(replies.clients) < k:  # a round that may go better next time
+        raise TooFewReplies(f"{len(replies.clients)} clients gave a usable reply, wanted k = {k} at least")
     labels = k_means(rows_of(replies.value), k, fed.key("k-means"))
     found = int(labels.max()) + 1  # fewer than k where local models coincide
     if fed.reduction.by_rows:
