@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.parts.work import Weights, Work
-from corymb.algorithms.privately.rounds import check_private, private_rounds
+from corymb.algorithms.privately.rounds import check_private, has_budget, private_rounds
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
@@ -63,7 +63,7 @@ class FedAvg:
     @property
     def ends_early(self) -> bool:
         """A privacy budget may be spent before the rounds are done."""
-        return self.privacy is not None and self.privacy.epsilon is not None
+        return has_budget(self.privacy)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train and average, round after round."""

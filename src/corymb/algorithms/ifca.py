@@ -20,12 +20,12 @@ from functools import partial
 from typing import Literal
 
 from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
-from corymb.algorithms.parts.options import Init, after_round, asked, wrapped
+from corymb.algorithms.parts.options import Init, after_round, asked, check_options, wrapped
 from corymb.algorithms.parts.saving import Saving
 from corymb.algorithms.parts.scoring import least_loss
 from corymb.algorithms.parts.sharing import mean_models, step_along, tie
 from corymb.algorithms.parts.work import Averaging, Weights, Work
-from corymb.algorithms.privately.rounds import check_private, private_rounds
+from corymb.algorithms.privately.rounds import has_budget, private_rounds
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
@@ -81,9 +81,7 @@ class IFCA:
         require(self.restarts >= 1, f"restarts must be at least 1, got {self.restarts}.")
         require(self.soft is None or self.soft > 0, f"soft is a temperature above 0, got {self.soft}.")
         check_averaging(self)
-        start = "restarts" if self.restarts > 1 else "k='auto'" if auto else f"init={self.init!r}"
-        check_private(self, saving=self.saving is not None, soft=self.soft is not None)
-        check_private(self, **{start: start != "init='random'"})
+        check_options(self)
         require(self.soft is None or self.aggregate == "mean", "soft clusters go with aggregate='mean' (or with clip).")
         require(not (self.saving and self.soft), "saving and soft do not go together.")
         require(not auto or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
@@ -98,7 +96,7 @@ class IFCA:
     @property
     def ends_early(self) -> bool:
         """The search for k takes as long as it takes, and a privacy budget may be spent."""
-        return self.k == "auto" or (self.privacy is not None and self.privacy.epsilon is not None)
+        return self.k == "auto" or has_budget(self.privacy)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Algorithm 2; where `restarts`, `init` or k = "auto" ask for more, inside the wrappers that do it."""
@@ -119,8 +117,7 @@ class IFCA:
 
         at = tie(begin(fed, self.k, start), self.shared)
         if self.privacy is not None:
-            step = self.step(fed, 0) / self.local.at(0).lr
-            return private_rounds(self, fed, at, averaging=self.averaging, shared=self.shared, step=step)
+            return private_rounds(self, fed, at, self.averaging, self.shared, self.step)
         return alternate(at, self.rounds, choose, average, soft=self.soft, watch=partial(after_round, self, fed))
 
     def step(self, fed: Federation, t: int) -> float:

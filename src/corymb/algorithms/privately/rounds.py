@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -56,7 +57,12 @@ class Averages(Protocol):
     def privacy(self) -> Privacy | None: ...
 
 
-def check_private(algorithm: Averages, **others: bool) -> None:
+def has_budget(privacy: Privacy | None) -> bool:
+    """Whether a run may end before its rounds are done."""
+    return privacy is not None and privacy.epsilon is not None
+
+
+def check_private(algorithm: Averages, others: Mapping[str, bool] = MappingProxyType({})) -> None:
     """Refuse settings whose results the accounting does not cover; `others` says which of the rest are in use."""
     if algorithm.privacy is None:
         return
@@ -140,14 +146,13 @@ def private_rounds(
     algorithm: Averages,
     fed: Federation,
     at: Snapshot,
-    *,
     averaging: Averaging = "models",
     shared: tuple[str, ...] = (),
-    step: float = 0.0,
+    step: Callable[[Federation, int], float] | None = None,
 ) -> Iterator[Snapshot]:
     """Clients choose and work, the server adds up with noise, until the rounds are done or the budget is spent.
 
-    `step` is the step along the sum of gradients for every unit of the step size, where those are averaged.
+    `step` is the step along the sum of gradients in a round, where those are averaged.
     """
     assert algorithm.privacy is not None
     plan = Veiled.of(algorithm.privacy, fed, participants=algorithm.participants, k=at.k)
@@ -156,13 +161,13 @@ def private_rounds(
         if not plan.may_go_on(t):
             return
         key = plan.key(at, fed)
-        local = algorithm.local.at(t)
-        work = Work(local=local, averaging=averaging)
+        work = Work(local=algorithm.local.at(t), averaging=averaging)
         clients = fed.clients.drawn(plan.release.rate, fold(key, "who"))
         sums, labels = _asked(plan, clients, at, work, key, shared)
         found = plan.released(sums, fold(key, "noise"))
         if averaging == "gradients":
-            models = add(at.models, _tied(found.total, found.total, shared), alpha=-step * local.lr)
+            assert step is not None
+            models = add(at.models, _tied(found.total, found.total, shared), alpha=-step(fed, t))
         else:
             everybody = map_tensors(lambda leaf: leaf / (plan.release.rate * plan.clients), found.total)
             models = add(at.models, _tied(found.mean(algorithm.privacy.least), everybody, shared))
