@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import typing
 from pathlib import Path
 from types import ModuleType
@@ -39,10 +40,9 @@ functions of `corymb.algorithms.privately` and no others: [privacy](privacy.md).
 def sources() -> dict[str, str]:
     """The text of all modules of the library that a run may use, by their names."""
     names = sorted(found.name for found in pkgutil.walk_packages(corymb.__path__, "corymb.", onerror=lambda name: None))
-    places = {name: importlib.util.find_spec(name) for name in names if not name.startswith(LEFT_OUT)}
-    return {
-        name: Path(spec.origin).read_text(encoding="utf-8") for name, spec in places.items() if spec and spec.origin
-    }
+    specs = {name: importlib.util.find_spec(name) for name in names if not name.startswith(LEFT_OUT)}
+    places = {name: spec.origin for name, spec in specs.items() if spec is not None and spec.origin is not None}
+    return {name: Path(place).read_text(encoding="utf-8") for name, place in places.items()}
 
 
 def functions(module: ModuleType) -> dict[str, ClientFn]:
@@ -81,7 +81,7 @@ def returned(fn: ClientFn) -> str:
 
 
 def _plain(hint: object) -> str:
-    text = inspect.formatannotation(hint).replace("typing.", "").replace("torch.", "").replace("|", "or")
+    text = re.sub(r"\b(?:[a-z_]+\.)+", "", inspect.formatannotation(hint)).replace("|", "or")
     return "Params" if text == "dict[str, Tensor]" else text
 
 
