@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from corymb.cli import Exit
 from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.words import OF_EXAMPLES, not_scored
+from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, divergence, readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
@@ -41,6 +44,18 @@ def print_result(run: Run, *, as_json: bool) -> int:
     else:
         show_run(run, run.folder)
     return {"interrupted": Exit.INTERRUPTED, "diverged": Exit.DIVERGED}.get(run.stopped, Exit.OK)
+
+
+@contextmanager
+def saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Ctrl-C that no round waits for, such as at the last evaluation, says that the run can be resumed, if it can."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not any((folder / CHECKPOINTS).glob("*")):
+            raise
+        how = f"corymb resume {shlex.quote(str(folder))}"
+        raise KeyboardInterrupt(f"Stopped after the last round was saved; to continue: {how}") from None
 
 
 def _what_now(run: Run) -> str:

@@ -318,6 +318,8 @@ class Session:
         found = self._evaluate(at)
         if self.history:
             self._evaluate_into(self.history[-1], at)
+            if not self.stopped and not plan.settings.keep_going and growth(self.history, evaluated_loss, 1):
+                self.stopped = "diverged"  # too short a run to be stopped for it, but that is how it ended
         metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at)), **spent_in(at)}
         own = served_by(plan.algorithm) in ("own", "points")
         fits = Fits() if own else model_fits(self.fed, at)
