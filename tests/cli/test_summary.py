@@ -94,7 +94,7 @@ def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, cap
         monkeypatch.undo()
         monkeypatch.chdir(tmp_path)
         assert main(["resume", "here", "-q", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["rounds"] == 2
+        assert json.loads(capsys.readouterr().out)["ledger"]["rounds"] == 2
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5])
