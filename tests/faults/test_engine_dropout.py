@@ -1,4 +1,4 @@
-"""Clients that drop out, drawn anew in every call; `python -m benchmarks.dropout` has every algorithm and five seeds."""
+"""Clients that drop out, drawn anew in every call; `python -m benchmarks.dropout` has every algorithm, five seeds."""
 
 import pytest
 

@@ -151,6 +151,6 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append(f"Compare with another method: corymb run {run.config['data']} {other} --k {len(run.points)}{own}")
     elif entry is None or entry.role != "global":
         lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} {baseline}{own}")
-    if run.config.get("restarts") == 1 and run.config.get("k") != "auto":
+    if run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
         lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
     return lines
