@@ -31,7 +31,10 @@ FEW = 30.0
 times for nine), or ..."""
 FENCE = 5.0
 """... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
-LARGER = 10.0 / LEAD
+MOST = 10.0
+"""An update at most twice as long as the next longest (`KIN`) counts up to this many times the median: where clients
+differ, lengths rise by degrees."""
+LARGER = MOST / LEAD
 """A client with more examples than is usual may go farther by as much, up to this: it may have taken more steps."""
 CROWD = 30.0
 """Up to so many times the median, updates that are not alone in their length count: a small cluster's clients are all
@@ -228,7 +231,8 @@ def _most(lengths: Tensor) -> float:
     if len(rest) < 2:  # of two clients, either may be the odd one
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
-    most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low))
+    next_longest = min(KIN * float(rest[-1]), MOST * middle)
+    most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low), next_longest)
     beyond: list[float] = lengths[(lengths > most) & (lengths <= CROWD * middle)].sort().values.tolist()
     kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
     return max([most, *kin])
