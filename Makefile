@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= dev,report,tables,tracking
+EXTRAS ?= dev,report,tables,tracking,privacy
 WORKERS ?= 2
 PIP_FLAGS ?=
 ARGS ?=
@@ -61,10 +61,10 @@ soak: $(READY) ## Crash and kill runs at every point, for every algorithm (half 
 	$(PYTEST) -m soak tests $(ARGS)
 
 faults: $(READY) ## Run every fault in every algorithm on every engine, and print the matrix (half an hour of a core)
-	OMP_NUM_THREADS=1 $(BIN)/python -m corymb.testing.fault_matrix $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m benchmarks.faults --workers $(WORKERS) $(ARGS)
 
 attacks: $(READY) ## Attacks on rotated digits against every reduction: print the table (half an hour of a core)
-	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m benchmarks.attacks $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python -m benchmarks.attacks --workers $(WORKERS) $(ARGS)
 
 stress: $(READY) ## Moment descent under stress and on tables in raw units: what the kept results lack (half an hour of a core)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/moment_descent.py $(ARGS)

@@ -1,22 +1,22 @@
 """Attacks on clusters of rotated digits, against every reduction and the default: `python -m benchmarks.attacks`.
 
 Accuracy is that of honest clients on their own test examples, with the models of the clusters that they choose. A fifth
-of the clients attack, spread over all clusters; then one client alone, with updates of every length, against the
-default; then clients that drop out.
+of the clients attack, spread over all clusters (`table`); or one client alone, with updates of every kind and length,
+against the default (`alone`). `benchmarks/results/attacks.json` keeps what was run.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import time
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from math import nan
+from statistics import mean
 
 import torch
+from benchmarks.kept import arguments, run_kept
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
@@ -40,13 +40,17 @@ Attack = Callable[[Tensor, Tensor, Client], Tensor]
 """From an honest parameter, what it was before training, and the client, to a dishonest one."""
 
 
-def _noise(v: Tensor, s: Tensor, c: Client) -> Tensor:
+def _noise(v: Tensor, s: Tensor, c: Client, *, length: float = 1.0) -> Tensor:
     drawn = normal(fold(c.key("attack"), v.numel()), tuple(v.shape)).to(v)
-    return s + drawn * (v - s).norm() / drawn.norm()
+    return s + length * drawn * (v - s).norm() / drawn.norm()
 
 
 def _reversed(v: Tensor, s: Tensor, c: Client, *, length: float) -> Tensor:
     return s - length * (v - s)
+
+
+def _filled(v: Tensor, s: Tensor, c: Client, *, value: float) -> Tensor:
+    return torch.full_like(v, value)
 
 
 ATTACKS: dict[str, Attack] = {
@@ -58,8 +62,15 @@ ATTACKS: dict[str, Attack] = {
     "noise as long": _noise,
     "zeros": lambda v, s, c: torch.zeros_like(v),
 }
-LENGTHS = (0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 2.9, 3.5, 4.2, 5.0, 10.0, 1e3, 1e6, 1e12)
+LENGTHS = (0.5, 1.0, 1.5, 2.0, 2.5, 2.8, 3.1, 3.4, 3.8, 4.2, 5.0, 7.0, 10.0, 1e3, 1e6, 1e12)
 """Of one client's reversed update, beside its honest one."""
+ALONE: dict[str, Attack] = {
+    **{f"flip × {length:g}": partial(_reversed, length=length) for length in LENGTHS},
+    **{f"noise × {length:g}": partial(_noise, length=length) for length in (1.0, 2.0, 3.0, 5.0, 10.0, 100.0)},
+    **{f"honest × {length:g}": partial(_reversed, length=-length) for length in (2.0, 3.0, 5.0, 10.0)},
+    **{f"all {value:g}": partial(_filled, value=value) for value in (0.0, 0.01, 0.1, 0.3, 1.0, 1e3, 1e20, -1e30)},
+}
+"""What one client sends against the default."""
 
 
 class Attacked(Faulty):
@@ -120,78 +131,72 @@ def attackers(truth: Tensor, share: float) -> Tensor:
     return torch.cat([ids[: int(share * len(ids) + 1e-9)] for ids in each_cluster])
 
 
-def table(seeds: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Every attack by a fifth of the clients against every reduction; `none` is without an attack."""
-    rows: dict[str, dict[str, dict[str, float]]] = {}
-    for name in ("none", *ATTACKS, "flipped labels"):
-        rows[name] = {}
-        for reduction in REDUCTIONS:
-            results = []
-            for seed in range(seeds):
-                engine, truth = setting(seed)
-                bad = attackers(truth, 0.2)
-                algorithm = replace(corymb.IFCA(k=K, rounds=ROUNDS, init="one-shot"), aggregate=reduction)
-                attacked: object = engine
-                if name == "flipped labels":
-                    names = tuple(engine.names[i] for i in bad.tolist())
-                    attacked = inject(engine, [Fault("flipped-labels", clients=names)])
-                elif name != "none":
-                    attacked = Attacked(engine, bad, ATTACKS[name])
-                results.append(honest_result(algorithm, attacked, truth, bad, seed))
-            rows[name][reduction] = {key: sum(r[key] for r in results) / seeds for key in results[0]}
-            print(name, reduction, rows[name][reduction], flush=True)
-    return rows
-
-
-def alone(seeds: int) -> dict[str, dict[str, float]]:
-    """One client whose update is reversed and of any length, against the default."""
-    rows: dict[str, dict[str, float]] = {}
-    for length in (0.0, *LENGTHS):
-        results = []
-        for seed in range(seeds):
-            engine, truth = setting(seed)
-            bad = torch.tensor([0])
-            attacked = Attacked(engine, bad, partial(_reversed, length=length)) if length else engine
-            results.append(honest_result(corymb.IFCA(k=K, rounds=ROUNDS, init="one-shot"), attacked, truth, bad, seed))
-        rows[f"{length:g}"] = {key: sum(r[key] for r in results) / seeds for key in results[0]}
-        print("alone", length, rows[f"{length:g}"], flush=True)
-    return rows
-
-
-def dropping_out(seeds: int) -> dict[str, dict[str, float]]:
-    """Clients that do not answer, drawn anew in every call."""
-    rows: dict[str, dict[str, float]] = {}
-    for share in (0.1, 0.3, 0.5):
-        results = []
-        for seed in range(seeds):
-            engine, truth = setting(seed)
-            gone = inject(engine, [Fault("dropout", share=share, always=False)], seed)
-            nobody = torch.empty(0, dtype=torch.int64)
-            results.append(honest_result(corymb.IFCA(k=K, rounds=ROUNDS, init="one-shot"), gone, truth, nobody, seed))
-        rows[f"{share:g}"] = {key: sum(r[key] for r in results) / seeds for key in results[0]}
-        rows[f"{share:g}"]["least_ari"] = min(r["ari"] for r in results)
-        print("dropout", share, rows[f"{share:g}"], flush=True)
-    return rows
-
-
-def main() -> None:
-    """Run everything and write the numbers."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/attacks.json"))
-    parser.add_argument("--only", choices=["table", "alone", "dropout"])
-    asked = parser.parse_args()
+def run_cell(name: str) -> dict[str, float]:
+    """`table/ATTACK/REDUCTION/SEED` or `alone/ATTACK/SEED`; an attack called `none` is none."""
     logging.disable(logging.WARNING)
-    began = time.perf_counter()
-    parts = {"table": table, "alone": alone, "dropout": dropping_out}
-    found = json.loads(asked.out.read_text()) if asked.out.exists() else {}
-    for name, part in parts.items():
-        if asked.only in (None, name):
-            found[name] = part(asked.seeds)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{time.perf_counter() - began:.0f} seconds")
+    part, attack, *rest = name.split("/")
+    seed = int(rest[-1])
+    engine, truth = setting(seed)
+    bad = attackers(truth, 0.2) if part == "table" else torch.tensor([0])
+    algorithm = corymb.IFCA(k=K, rounds=ROUNDS, init="one-shot")
+    if part == "table":
+        algorithm = replace(algorithm, aggregate=rest[0])
+    attacked: object = engine
+    if attack == "flipped labels":
+        attacked = inject(engine, [Fault("flipped-labels", clients=tuple(engine.names[i] for i in bad.tolist()))])
+    elif attack != "none":
+        attacked = Attacked(engine, bad, (ATTACKS if part == "table" else ALONE)[attack])
+    return honest_result(algorithm, attacked, truth, bad, seed)
+
+
+def cells(seeds: int, only: str | None) -> list[str]:
+    """All of them, those of one seed after those of another."""
+    table = [f"table/{attack}/{one}" for attack in ("none", *ATTACKS, "flipped labels") for one in REDUCTIONS]
+    alone = [f"alone/{attack}" for attack in ("none", *ALONE)]
+    every = [name for name in (*alone, *table) if only is None or name.startswith(only)]
+    return [f"{name}/{seed}" for seed in range(seeds) for name in every]
+
+
+def show(found: dict[str, dict[str, float]]) -> None:
+    """A line for each row: accuracy and what is lost in per cent, the mean over seeds and the most."""
+    rows: dict[str, list[dict[str, float]]] = {}
+    for name, result in found.items():
+        rows.setdefault(name.rpartition("/")[0], []).append(result)
+    for name, results in rows.items():
+        accuracy, ari = (mean(result[key] for result in results) for key in ("accuracy", "ari"))
+        lost = [
+            found[f"{_without(name)}/{seed}"]["accuracy"] - result["accuracy"] for seed, result in _seeds(found, name)
+        ]
+        lost = lost or [nan]
+        named = sum(result["honest_named"] for result in results)
+        print(
+            f"{name:40} {100 * accuracy:5.1f}  lost {100 * mean(lost):5.1f}, at most {100 * max(lost):5.1f}"
+            f"  ARI {ari:.2f}  honest clients named {named:g}  seeds {len(results)}"
+        )
+
+
+def _without(name: str) -> str:
+    part, _, *rest = name.split("/")
+    return "/".join([part, "none", *rest])
+
+
+def _seeds(found: dict[str, dict[str, float]], name: str) -> list[tuple[str, dict[str, float]]]:
+    """The results of a row whose run without an attack is there."""
+    own = [(key.rpartition("/")[2], result) for key, result in found.items() if key.rpartition("/")[0] == name]
+    return [(seed, result) for seed, result in own if f"{_without(name)}/{seed}" in found]
+
+
+def main() -> int:
+    """Run what is lacking, and print all."""
+    parser = arguments(__doc__, "benchmarks/results/attacks.json")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", choices=["table", "alone"])
+    asked = parser.parse_args()
+    names = cells(asked.seeds, asked.only)
+    found = run_kept("benchmarks.attacks:run_cell", names, asked)
+    show(found)
+    return int(len(found) < len(names))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -133,7 +133,7 @@ def test_the_core_is_typed():
 
 def test_make_installs_flower_only_where_it_is_needed():
     extras = re.search(r"^EXTRAS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split(",")
-    assert {"dev", "report", "tables", "tracking"} == set(extras)
+    assert {"dev", "report", "tables", "tracking", "privacy"} == set(extras)
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {*extras, "flower"} <= set(known)
 

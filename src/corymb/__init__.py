@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from corymb.data import FederatedDataset
     from corymb.local import Descent
     from corymb.models import cnn, mlp
+    from corymb.privacy import Privacy
     from corymb.runs.advising.advice import Advice
     from corymb.runs.advising.advise import advise
     from corymb.runs.defaults import configure
@@ -88,6 +89,7 @@ _HOMES = {
     "corymb.core.federation": ["Cohort", "Federation", "Replies", "Sums", "each"],
     "corymb.local": ["Descent"],
     "corymb.models": ["cnn", "mlp"],
+    "corymb.privacy": ["Privacy"],
     "corymb.settings": ["InvalidInput"],
     "corymb.core.snapshot": ["Algorithm", "Snapshot"],
 }
@@ -120,6 +122,7 @@ __all__ = [
     "OneShot",
     "OneShotIFCA",
     "Oracle",
+    "Privacy",
     "Replies",
     "Run",
     "RunSettings",

@@ -1,5 +1,10 @@
 import json
+import os
+import signal
+import time
 from dataclasses import replace
+
+import pytest
 
 import corymb
 from corymb.algorithms import FedAvg
@@ -8,6 +13,7 @@ from corymb.cli.app import main
 from corymb.cli.summary import print_result
 from corymb.local import Descent
 from corymb.runs.fit import fit
+from corymb.runs.session import Session
 from tests.runs import small
 
 
@@ -67,3 +73,35 @@ def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
     assert line in " ".join(capsys.readouterr().out.split())
     assert main(["run", "clinic", "fedavg", "--label", "outcome", "--metric", "mae"]) == 2
     assert "choose accuracy, balanced_accuracy, macro_f1, auc or log_loss." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, capsys, monkeypatch, tmp_path):
+    def interrupted(session):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Session, "result", interrupted)
+    if not checkpoints:
+        monkeypatch.setattr(Session, "run", lambda *args: None)
+    line = "run mixed-regression-ifca ifca --k 2 --rounds 2 --local.steps 1 -q --out here"
+    assert main(line.split()) == Exit.INTERRUPTED
+    told = capsys.readouterr().err
+    assert ("to continue: corymb resume here" in told) is checkpoints
+    assert ("Stopped before the first round was complete" in told) is not checkpoints
+    if checkpoints:
+        monkeypatch.undo()
+        monkeypatch.chdir(tmp_path)
+        assert main(["resume", "here", "-q", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["ledger"]["rounds"] == 2
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_a_finite_step_that_diverges_ends_as_diverged_however_short_the_run(rounds, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    step = ["--local.optimiser", "adam", "--local.lr", "1e9", "--local.steps", "2"]
+    assert main(["run", "digits", "fedavg", "--rounds", str(rounds), *step, "--json", "-q"]) == Exit.DIVERGED
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["stopped"] == "diverged"
+    assert "lower --local.lr (now 1e+09)" in printed.err

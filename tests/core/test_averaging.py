@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from corymb.algorithms import CFL, IFCA, FedAvg, FedProx, FedSoft, FedX
+from corymb.algorithms import CFL, IFCA, SRFCA, UIFCA, FedAvg, FedProx, FedSoft, FedX
 from corymb.core.averaging import Reduction
 from corymb.core.client import Share
 from corymb.core.driver import drive
@@ -11,6 +11,7 @@ from corymb.core.guard import Near
 from corymb.core.reductions import centred_clipping, geometric_median, krum, median, multi_krum, trimmed_mean
 from corymb.core.sums import add_up
 from corymb.keys import fold, normal, root
+from corymb.robust import group_trimmed_mean
 from corymb.settings import InvalidInput
 from corymb.testing.cases import CASES
 from corymb.testing.engines import ENGINES
@@ -75,7 +76,11 @@ def test_a_cluster_without_replies_keeps_its_model():
 AVERAGING = ["FedAvg", "FedProx", "IFCA", "IFCA, gradients", "FedX", "CFL", "FedSoft", "IFCA, shared layer"]
 
 
-@pytest.mark.parametrize("name", AVERAGING)
+ROWS_OF_THEIR_OWN = ["SR-FCA", "UIFCA", "local k-means"]
+"""Algorithms whose replies come as rows, or as a value for every cluster."""
+
+
+@pytest.mark.parametrize("name", [*AVERAGING, *ROWS_OF_THEIR_OWN])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_clip_that_nobody_reaches_changes_no_run(name, engine):
     case = CASES[name]
@@ -97,7 +102,31 @@ def test_every_reduction_goes_with_every_algorithm_that_averages(name, aggregate
     assert at[0].k != plain.k or farthest(at[0].models, plain.models) > 1e-6  # CFL may split otherwise
 
 
-@pytest.mark.parametrize("kind", [FedAvg, FedProx, CFL, FedX])
+@pytest.mark.parametrize("name", ROWS_OF_THEIR_OWN)
+@pytest.mark.parametrize("aggregate", ["median", "geometric-median", "multi-krum"])
+def test_reductions_of_rows_are_the_same_on_every_engine_and_another_run_than_the_mean(name, aggregate):
+    case = CASES[name]
+    robust = replace(case.algorithm, aggregate=aggregate, **({"trim": 0.3} if name == "SR-FCA" else {}))
+    at = [list(drive(robust, case.federation(engine), seed=3))[-1] for engine in ("vectorised", "loop")]
+    assert farthest(at[0].models, at[1].models) < 1e-9
+    plain = list(drive(replace(robust, aggregate="mean"), case.federation("vectorised"), seed=3))[-1]
+    assert farthest(at[0].models, plain.models) > 1e-6
+
+
+def test_the_trimmed_mean_of_sr_fca_is_the_papers_with_a_clip_or_without():
+    rows = {"a": torch.randn(9, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)}
+    labels, starts = torch.arange(9) % 2, {"a": torch.zeros(3, 3, dtype=torch.float64)}
+    got = Reduction("trimmed", clip=1e9, tolerated=0.3).within(rows, labels, starts)
+    assert farthest(got, group_trimmed_mean(rows, labels, starts, trim=0.3)) < 1e-12
+    assert torch.equal(got["a"][2], starts["a"][2])
+
+
+def test_moments_have_no_reduction():
+    with pytest.raises(InvalidInput, match="moments, not models"):
+        UIFCA(k=2, density="gaussian", aggregate="median")
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedProx, CFL, FedX, SRFCA])
 def test_a_clip_must_be_positive(kind):
     with pytest.raises(InvalidInput, match="clip must be positive"):
         kind(clip=0.0)

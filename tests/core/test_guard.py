@@ -92,6 +92,29 @@ def test_a_few_clients_that_go_equally_far_are_a_cluster_and_one_is_not():
     assert [client for client, _ in take_in(replies({7: 1e3, 8: 1e3}, one_model)).rejected] == [7, 8]
 
 
+def test_lengths_that_rise_by_degrees_are_of_honest_clients():
+    one_model = torch.zeros(9, dtype=torch.int64)
+    rising = dict(enumerate([3.76, 6.43, 1.57, 1.28, 3.74, 1.09, 1.34, 1.0, 0.62]))
+    assert take_in(replies(rising, one_model)).rejected == []
+    assert [client for client, _ in take_in(replies({**rising, 1: 12.0}, one_model)).rejected] == [1]
+    assert [client for client, _ in take_in(replies({7: 20.0, 8: 1e3}, one_model)).rejected] == [7, 8]
+
+
+def test_a_client_with_more_examples_may_go_farther_up_to_ten_times():
+    one_model, sizes = torch.zeros(9, dtype=torch.int64), SIZES.clone()
+    sizes[8] = 40
+    for length, named in ((7.0, []), (60.0, [8])):
+        for who in (None, range(9)):
+            intake = Intake("sum", torch.arange(9), sizes, near=NEAR)
+            rows = replies({8: length}, one_model)
+            for client in who or []:
+                intake.add_rows(torch.tensor([client]), take(rows, slice(client, client + 1)), {})
+            if who is None:
+                intake.add_rows(torch.arange(9), rows, {})
+            assert [client for client, _ in intake.result().part.rejected] == named
+    assert [client for client, _ in take_in(replies({8: 7.0}, one_model)).rejected] == [8]
+
+
 @pytest.mark.parametrize("order", [None, range(9)])
 def test_whoever_works_on_several_models_is_compared_in_all_that_count(order):
     rows = replies()

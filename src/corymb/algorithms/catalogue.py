@@ -42,6 +42,12 @@ class Note(NamedTuple):
 
 
 TRAIN_LOSS = {"train_loss": Note("number", "mean training loss of the models before the round's work")}
+PRIVACY = {
+    "epsilon": Note("number", "ε spent by the end of the round; none where there is no noise"),
+    "delta": Note("number", "δ that ε is for"),
+    "cluster_sizes": Note("numbers", "clients of each cluster that took part, with noise"),
+    "privacy_budget": Note("event", "the privacy budget is spent: one round more would cost too much"),
+}
 RESTARTS = {
     "restart_losses": Note("numbers", "training loss that each restart ended with; none for one that diverged"),
     "best_restart": Note("number", "the restart that was kept, from 0"),
@@ -140,7 +146,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             algorithm=IFCA,
             title="IFCA",
             description="clients choose the model that fits them, and train it, by turns",
-            notes={**TRAIN_LOSS, **RESTARTS, **REPAIR, **FOUND_K, **CLUSTERS},
+            notes={**TRAIN_LOSS, **RESTARTS, **REPAIR, **FOUND_K, **CLUSTERS, **PRIVACY},
             chooses=True,
             started=_one_run,
         ),
@@ -153,6 +159,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
                 **THRESHOLD,
                 **FOUND_K,
                 **CLUSTERS,
+                **PRIVACY,
                 "moved": Note("number", "clients that changed their cluster"),
                 "merged": Note("number", "clusters that were joined to others"),
                 "dissolved": Note("number", "clusters that were too small and were dissolved"),
@@ -253,14 +260,14 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             title="FedAvg",
             description="one model for everybody, the global baseline",
             role="global",
-            notes=TRAIN_LOSS,
+            notes={**TRAIN_LOSS, **PRIVACY},
         ),
         "fedprox": Entry(
             algorithm=FedProx,
             title="FedProx",
             description="as fedavg, with clients held near the model they were sent",
             role="global",
-            notes=TRAIN_LOSS,
+            notes={**TRAIN_LOSS, **PRIVACY},
         ),
         "alone": Entry(
             algorithm=Alone,

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.parts.work import Weights, Work
+from corymb.algorithms.privately.rounds import check_private, has_budget, private_rounds
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, loss, one_hot, serve_assigned
+from corymb.privacy import Privacy
 from corymb.settings import require
 from corymb.trees import Params, take
 
@@ -48,16 +50,27 @@ class FedAvg:
     """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
     clip: float | None = None
     """Updates longer than this are shortened to it."""
+    privacy: Privacy | None = None
+    """Differential privacy of clients; participants are then drawn each by itself."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         check_averaging(self)
+        check_private(self)
+
+    @property
+    def ends_early(self) -> bool:
+        """A privacy budget may be spent before the rounds are done."""
+        return has_budget(self.privacy)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train and average, round after round."""
         at, fed = start or Snapshot.fresh(fed, 1), fed.averaged_by(reduction_of(self))
+        if self.privacy is not None:
+            yield from private_rounds(self, fed, at)
+            return
         for t in range(at.round, self.rounds):
             work = Work(local=self.local.at(t), weights=self.weights)
             replies = fed.clients.sample(self.participants).near(at.models).sum(train, at.models, work=work)

@@ -20,15 +20,17 @@ from functools import partial
 from typing import Literal
 
 from corymb.algorithms.parts.alternate import Answers, alternate, ask, begin
-from corymb.algorithms.parts.options import Init, after_round, asked, wrapped
+from corymb.algorithms.parts.options import Init, after_round, asked, check_options, wrapped
 from corymb.algorithms.parts.saving import Saving
 from corymb.algorithms.parts.scoring import least_loss
 from corymb.algorithms.parts.sharing import mean_models, step_along, tie
 from corymb.algorithms.parts.work import Averaging, Weights, Work
+from corymb.algorithms.privately.rounds import has_budget, private_rounds
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
+from corymb.privacy import Privacy
 from corymb.settings import require
 from corymb.trees import Params
 
@@ -64,6 +66,8 @@ class IFCA:
     """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
     clip: float | None = None
     """Updates longer than this are shortened to it."""
+    privacy: Privacy | None = None
+    """Differential privacy of clients; participants are then drawn each by itself, and nothing is repaired."""
     repair: bool = True
     """Regroup clients when clusters have collapsed: not part of the paper."""
 
@@ -77,6 +81,7 @@ class IFCA:
         require(self.restarts >= 1, f"restarts must be at least 1, got {self.restarts}.")
         require(self.soft is None or self.soft > 0, f"soft is a temperature above 0, got {self.soft}.")
         check_averaging(self)
+        check_options(self)
         require(self.soft is None or self.aggregate == "mean", "soft clusters go with aggregate='mean' (or with clip).")
         require(not (self.saving and self.soft), "saving and soft do not go together.")
         require(not auto or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
@@ -90,8 +95,8 @@ class IFCA:
 
     @property
     def ends_early(self) -> bool:
-        """The search for k takes as long as it takes."""
-        return self.k == "auto"
+        """The search for k takes as long as it takes, and a privacy budget may be spent."""
+        return self.k == "auto" or has_budget(self.privacy)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Algorithm 2; where `restarts`, `init` or k = "auto" ask for more, inside the wrappers that do it."""
@@ -111,6 +116,8 @@ class IFCA:
             return step_along(models, replies.value, self.step(fed, t), self.shared)
 
         at = tie(begin(fed, self.k, start), self.shared)
+        if self.privacy is not None:
+            return private_rounds(self, fed, at, self.averaging, self.shared, self.step)
         return alternate(at, self.rounds, choose, average, soft=self.soft, watch=partial(after_round, self, fed))
 
     def step(self, fed: Federation, t: int) -> float:

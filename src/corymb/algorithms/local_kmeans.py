@@ -21,6 +21,7 @@ from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.parts.starts import by_local_models
 from corymb.algorithms.parts.then import Run, stages
 from corymb.algorithms.parts.within import trained_on
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -37,11 +38,16 @@ class LocalKMeans:
     """How clients train by themselves, where their minimiser has no closed form."""
     finish: FedAvg | FedProx | None = None
     """What trains the clusters' models on."""
+    aggregate: Aggregate = "mean"
+    """How a cluster's local models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Local models farther than this from where they began are pulled back to it."""
 
     serve = serve_assigned
 
     def __post_init__(self) -> None:
         require(self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
+        check_averaging(self)
 
     @property
     def planned_rounds(self) -> int:
@@ -57,7 +63,7 @@ class LocalKMeans:
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train alone, group, average."""
         if self.k != "auto" and self.finish is None:
-            return by_local_models(fed, self.k, self.alone, start)
+            return by_local_models(fed.averaged_by(reduction_of(self)), self.k, self.alone, start)
         return stages(fed, start, **self._stages)
 
     @property
@@ -69,7 +75,7 @@ class LocalKMeans:
     def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         k = start.k if self.k == "auto" and start is not None else self.k
         assert k != "auto"  # the number of models that were found
-        return by_local_models(fed, k, self.alone, start)
+        return by_local_models(fed.averaged_by(reduction_of(self)), k, self.alone, start)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         assert self.finish is not None

@@ -260,7 +260,9 @@ class MomentDescent:
         """Lines 10 to 16: every anchor takes a step; the groups that anchors form by now are the models."""
         anchors, estimates = Cohort(fed, at.carry["anchors"]), at.carry["estimates"].clone()
         low, high = self.spectrum
-        replies = anchors.map(
+        # One anchor that lands far beyond the others would drown every product that is asked for from now on.
+        beside = anchors.near({"estimate": estimates}, by=torch.eye(len(estimates)).to(estimates), loose=True)
+        replies = beside.map(
             move,
             each(estimates),
             each(at.carry["root"] @ at.carry["bases"]),

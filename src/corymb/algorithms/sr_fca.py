@@ -43,13 +43,16 @@ from corymb.algorithms.parts.own_models import publish_own, serve_refined, train
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import within
 from corymb.algorithms.parts.work import Averaging, Work, started_from
+from corymb.algorithms.privately.rounds import check_budget, moved_privately, with_secret
 from corymb.clustering.distances import measure_named
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
+from corymb.core.averaging import Aggregate, Reduction, check_averaging
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Cohort, Federation, each
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
 from corymb.local import Descent, loss
+from corymb.privacy import Privacy
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import require
 from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, take
@@ -99,6 +102,12 @@ class SRFCA:
     """Clients of each cluster that work in a round: a number, a fraction, or all of them."""
     warm: bool = False
     """Begin TrimmedMeanGD at the clusters' last models instead of w_0."""
+    aggregate: Aggregate = "trimmed"
+    """How members' models are averaged: the paper's trimmed mean, or another reduction; β is what each tolerates."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
+    privacy: Privacy | None = None
+    """Differential privacy of clients in refinement, by means with noise; finding the clusters is not private."""
     diameter: float | None = None
     """Keep clusters' models in a ball of this diameter around w_0."""
     finish: FedAvg | FedProx | None = None
@@ -119,6 +128,13 @@ class SRFCA:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.diameter is None or self.diameter > 0, f"diameter must be positive, got {self.diameter}.")
         measure_named(self.distance)
+        check_averaging(self)
+        if self.privacy is not None:
+            plain = self.aggregate == "trimmed" and self.clip is None
+            require(plain, "privacy takes means: leave aggregate and clip out (privacy.clip is the one that counts).")
+            require(self.finish is None, "finish is not covered by SR-FCA's privacy: leave it out.")
+            require(self.privacy.labels is None, "SR-FCA's clusters are found by models: leave privacy.labels out.")
+            require(self.refinements > 0, "privacy is for refinement: refinements must be at least 1.")
 
     @property
     def planned_rounds(self) -> int:
@@ -145,6 +161,8 @@ class SRFCA:
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """ONE_SHOT, then REFINE R times, then `finish`; clusters that are found by evidence are found before."""
+        if self.privacy is not None:
+            check_budget(self.privacy, fed, rounds=self.refinements * self.rounds)
         if start is None:
             cost = pairwise_cost(fed, losses=self.distance == "losses")
             say_or_refuse(cost, f"SR-FCA with {len(fed.clients):,} clients", asked=self.costly)
@@ -212,21 +230,33 @@ class SRFCA:
         """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""
         start, local = part_of(at.carry, "w0"), self.local.at(at.round)
         models = part_of(at.carry, "omega") or (at.models if self._warm else _copies(start, at.k))
+        if self.privacy is not None and at.stage == "train-1" and not at.round:
+            models = _copies(start, at.k)  # whatever clients trained alone is not private
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
         mine = cohort.pick(at.labels)
+        if self.privacy is not None:
+            done = (int(at.stage.removeprefix("train-")) - 1) * self.rounds + at.round
+            at = with_secret(at, self.privacy)
+            models, notes = moved_privately(self.privacy, fed, cohort, at, models, work, done=done)
+            return at.next(carry={**at.carry, **prefixed("omega", models)}, notes={**notes, "clusters": at.k})
         beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(mine, count(models)))
         replies = beside.map(work_in_cluster, each(models, of=mine), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)
-            models = add(models, group_trimmed_mean(rows, labels, still, trim=self.trim), alpha=-local.lr)
+            models = add(models, self._averaged(rows, labels, still), alpha=-local.lr)
         else:
-            models = group_trimmed_mean(rows, labels, models, trim=self.trim)
+            models = self._averaged(rows, labels, models)
         if self.diameter is not None:
             models = into_ball(models, start, self.diameter / 2)
         notes = {"train_loss": float(replies.value.loss.mean()), "clusters": at.k}
         return at.next(carry={**at.carry, **prefixed("omega", models)}, notes=notes)
+
+    def _averaged(self, rows: Params, labels: Tensor, starts: Params) -> Params:
+        if self.aggregate == "trimmed" and self.clip is None:
+            return group_trimmed_mean(rows, labels, starts, trim=self.trim)
+        return Reduction(self.aggregate, self.clip, self.trim).within(rows, labels, starts)
 
     def _refine(self, fed: Federation, at: Snapshot) -> Snapshot:
         """RECLUSTER and MERGE, after one question to all clients."""

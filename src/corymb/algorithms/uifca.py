@@ -35,6 +35,7 @@ from corymb.algorithms.parts.points.labels import LOSS, MOVED, choose, label_poi
 from corymb.algorithms.parts.points.space import find_space
 from corymb.algorithms.parts.restarts import Restarts
 from corymb.algorithms.parts.then import stages
+from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, Shares, on_client
 from corymb.core.federation import Federation, Sums
 from corymb.core.snapshot import Snapshot, planned_rounds
@@ -105,6 +106,10 @@ class UIFCA:
     """`gaussian`: how far a covariance is drawn to a round one of the mean size, from 0 to 1."""
     least: int = 2
     """`gaussian` and k-FED: examples of a cluster that a client must have for their sum, or centre, to be sent."""
+    aggregate: Aggregate = "mean"
+    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it."""
     space_steps: int = 10
     """Steps of orthogonal iteration towards the principal components, for models of a projection."""
 
@@ -117,6 +122,9 @@ class UIFCA:
         for name in ("k", "rounds", "exchanges", "restarts", "least", "space_steps"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
         require(self.noise >= 0, f"noise must not be negative, got {self.noise}.")
+        check_averaging(self)
+        trained = self.density != "gaussian" or not reduction_of(self).by_rows
+        require(trained, "density='gaussian' adds up moments, not models: leave aggregate and clip out.")
         require(0 <= self.shrinkage <= 1, f"shrinkage must be in [0, 1], got {self.shrinkage}.")
         require(self.settled is None or 0 <= self.settled < 1, f"settled must be in [0, 1), got {self.settled}.")
 
@@ -149,6 +157,7 @@ class UIFCA:
         """Algorithm 3, after what finds a space and a start."""
         if self.restarts > 1:
             return self._restarts().run(fed, start)
+        fed = fed.averaged_by(reduction_of(self))
         runs = {"space": self._find_space, "start": self._start, "rounds": self._alternate}
         return stages(fed, start, **runs)
 
@@ -205,7 +214,8 @@ class UIFCA:
             ).value
             return fit_gaussians(at.models, sums, self.shrinkage), sums
         fresh = self._models(fed) if new and self.reinitialise else None
-        sums = fed.clients.sum(
+        beside = fed.clients.near(at.models if fresh is None else fresh, loose=True, apart=True)
+        sums = beside.sum(
             relabel_and_train, at.models, fresh, local=self.local.at(at.round), relabel=relabel, prior=self.prior
         ).value
         trained = sums._replace(total={name: sums.total[name] for name in at.models})

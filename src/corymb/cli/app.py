@@ -220,7 +220,14 @@ def _app(tokens: Sequence[str]) -> Any:
 
     spelled = Parameter(name_transform=lambda name: name, negative_bool=())
     first = tuple(command.examples[0] for command in COMMANDS.values())
-    app = App(name="corymb", help=HELP, version=__version__, default_parameter=spelled, help_epilogue=_epilogue(first))
+    app = App(
+        name="corymb",
+        help=HELP,
+        version=__version__,
+        default_parameter=spelled,
+        help_epilogue=_epilogue(first),
+        suppress_keyboard_interrupt=False,  # else Ctrl-C ends the process without a word
+    )
     for name, command in COMMANDS.items():
         place: Any = command.place
         if name in ("run", "tune") and name == next(iter(tokens), ""):  # its settings depend on the algorithm
@@ -262,7 +269,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     from cyclopts import CycloptsError
 
     if isinstance(error, KeyboardInterrupt):
-        return Exit.INTERRUPTED, "Stopped before the first round was complete: there is no result."
+        return Exit.INTERRUPTED, said(error) or "Stopped before the first round was complete: there is no result."
     text = said(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.request import Request
-from corymb.cli.summary import print_result
+from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import planned_rounds
 from corymb.runs.fit import Watch, resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
@@ -48,7 +48,7 @@ def resume(
     started_in = Path(str(environment.get("working_folder", ".")))
     with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
         data, algorithm = request.load()
-        with RoundLine(planned_rounds(algorithm)) as line:
+        with RoundLine(planned_rounds(algorithm)) as line, saying_how_to_go_on(folder):
             done = resume_run(
                 folder,
                 algorithm,

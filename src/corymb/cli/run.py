@@ -13,7 +13,7 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.cli.options import given, options_of
 from corymb.cli.request import USAGE, FitOptions, Request, read_toml
-from corymb.cli.summary import print_result
+from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import planned_rounds
 from corymb.runs.defaults import entry_of, from_data
 from corymb.runs.fit import Watch, start_run
@@ -137,7 +137,7 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
     folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{request.algorithm}")
     line = RoundLine(planned_rounds(algorithm))
     try:
-        with line:
+        with line, saying_how_to_go_on(folder):
             run = start_run(
                 algorithm,
                 data,

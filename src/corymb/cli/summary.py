@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,8 @@ from corymb.cli import Exit
 from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.words import OF_EXAMPLES, not_scored
-from corymb.runs.history import CONVERGED, divergence, readable
+from corymb.runs.folder.layout import CHECKPOINTS
+from corymb.runs.history import BUDGET, CONVERGED, divergence, readable
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -31,6 +34,9 @@ def print_result(run: Run, *, as_json: bool) -> int:
     if run.stopped == CONVERGED:
         why = "the training loss no longer falls, no client changes its cluster; --rounds N goes on to round N"
         print(f"corymb: converged after {len(run.history)} rounds: {why}", file=sys.stderr)
+    elif run.stopped == BUDGET:
+        spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
+        print(f"corymb: the privacy budget is spent after {len(run.history)} rounds: {spent}", file=sys.stderr)
     elif run.stopped:
         print(f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds{_what_now(run)}", file=sys.stderr)
     if as_json:
@@ -38,6 +44,18 @@ def print_result(run: Run, *, as_json: bool) -> int:
     else:
         show_run(run, run.folder)
     return {"interrupted": Exit.INTERRUPTED, "diverged": Exit.DIVERGED}.get(run.stopped, Exit.OK)
+
+
+@contextmanager
+def saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Ctrl-C that no round waits for, such as at the last evaluation, says that the run can be resumed, if it can."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not any((folder / CHECKPOINTS).glob("*")):
+            raise
+        how = f"corymb resume {shlex.quote(str(folder))}"
+        raise KeyboardInterrupt(f"Stopped after the last round was saved; to continue: {how}") from None
 
 
 def _what_now(run: Run) -> str:
@@ -135,6 +153,6 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append(f"Compare with another method: corymb run {run.config['data']} {other} --k {len(run.points)}{own}")
     elif entry is None or entry.role != "global":
         lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} {baseline}{own}")
-    if run.config.get("restarts") == 1 and run.config.get("k") != "auto":
+    if run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
         lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

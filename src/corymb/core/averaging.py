@@ -37,6 +37,8 @@ class Reduction:
     aggregate: Aggregate = "mean"
     clip: float | None = None
     """Longer updates are shortened to this length, before anything else."""
+    tolerated: float = TOLERATED
+    """The part of a cluster's replies that may be bad."""
 
     @property
     def by_rows(self) -> bool:
@@ -56,36 +58,44 @@ class Reduction:
         plain = add_up(rows._replace(value=value))
         if self.aggregate == "mean":
             return plain
-        whole = isinstance(rows, Shares) or bool(((rows.weight > 0).sum(1) > 1).any() and near.by is None)
+        several = isinstance(rows, Shares) or bool(((rows.weight > 0).sum(1) > 1).any() and near.by is None)
         require(
-            not whole,
+            near.apart or not several,
             f"aggregate={self.aggregate!r} needs clients that belong to one cluster each: leave it at 'mean' with soft "
             "clusters, or clip.",
         )
-        return plain._replace(total={**plain.total, **self._totals(starts, moved, rows.weight)})
+        return plain._replace(total={**plain.total, **self._totals(starts, moved, rows)})
 
-    def _totals(self, starts: Params, moved: Params, weight: Tensor) -> Params:
+    def within(self, rows: Params, labels: Tensor, starts: Params) -> Params:
+        """The reduction of each group's rows, which began at the group's row of `starts`; that one, if it is empty."""
+        k = len(next(iter(starts.values())))
+        weight = torch.nn.functional.one_hot(labels, k).to(next(iter(rows.values())))
+        return self.sums(Share(rows, weight), Near(starts)).mean(empty=starts)
+
+    def _totals(self, starts: Params, moved: Params, replies: Share[Tree] | Shares[Tree]) -> Params:
         """For each sum its weight times the reduction of those that go into it."""
-        flat = torch.cat([value.reshape(len(weight), -1) for value in moved.values()], dim=1)
-        origin = torch.cat([start.reshape(len(weight), -1) for start in starts.values()], dim=1)
+        weight, own = replies.weight, isinstance(replies, Shares)
+        lead = weight.shape if own else weight.shape[:1]
+        flat = torch.cat([value.reshape(*lead, -1) for value in moved.values()], dim=-1)
+        origin = torch.cat([start.reshape(*lead, -1) for start in starts.values()], dim=-1)
         found = []
         for j in range(weight.shape[1]):
             mine = (weight[:, j] > 0).nonzero().flatten()
             if not len(mine):
-                found.append(torch.zeros_like(flat[0]))
+                found.append(flat.new_zeros(flat.shape[-1]))
                 continue
+            update, begun = (flat[mine, j], origin[mine, j]) if own else (flat[mine], origin[mine])
             # Replies of one sum have one start, but for those of a mixture: they are reduced as they are.
-            one = bool((origin[mine] == origin[mine[0]]).all())
-            centre = origin[mine[0]] if one else origin[mine].mean(0)
-            reduced = centre + self._reduced(flat[mine] + origin[mine] - centre)
+            centre = begun[0] if bool((begun == begun[0]).all()) else begun.mean(0)
+            reduced = centre + self._reduced(update + begun - centre)
             found.append(reduced * weight[:, j].sum().to(reduced))
         rows = torch.stack(found)
-        shapes = {name: value.shape[1:] for name, value in moved.items()}
+        shapes = {name: value.shape[len(lead) :] for name, value in moved.items()}
         parts = rows.split([shape.numel() for shape in shapes.values()], dim=1)
         return {name: part.reshape(len(found), *shapes[name]) for name, part in zip(shapes, parts, strict=True)}
 
     def _reduced(self, updates: Tensor) -> Tensor:
-        f = int(TOLERATED * len(updates) + 1e-9)
+        f = int(self.tolerated * len(updates) + 1e-9)
         usual = float(updates.norm(dim=1).sort().values[(len(updates) - 1) // 2])
         least = max(usual, torch.finfo(updates.dtype).tiny)
         match self.aggregate:

@@ -19,7 +19,7 @@ from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, e
 from corymb.core.guard import Near
 from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
-from corymb.keys import Key, fold, hash_name, root
+from corymb.keys import Key, fold, hash_name, root, uniform
 from corymb.settings import require
 from corymb.trees import Params, Tree, leaves, map_tensors, nbytes, tree_map
 
@@ -74,6 +74,8 @@ class Ledger:
     rejected: list[dict[str, Any]] = field(default_factory=list)
     abandoned: list[dict[str, Any]] = field(default_factory=list)
     """Rounds that too few clients answered."""
+    epsilon: float | None = None
+    """What the run has spent of its clients' privacy; None where nothing keeps it."""
 
 
 class Cohort:
@@ -133,13 +135,19 @@ class Cohort:
         """
         if participants is None:
             return self
+        check_participants(participants)
         whole = isinstance(participants, int)
-        wanted = "participants must be a number of clients, or a fraction of them in (0, 1]"
-        require(participants >= 1 if whole else 0 < participants <= 1, f"{wanted}, got {participants}.")
         n = int(participants) if whole else max(1, round(participants * len(self)))
         if n >= len(self):
             return self
         return self[self._shuffled("sample")[:n].sort().values]
+
+    def drawn(self, rate: float, key: Key) -> Cohort:
+        """Each client by itself with the same probability: Poisson sampling, which may draw nobody."""
+        if rate >= 1:
+            return self
+        draws = uniform(fold(key, self._fed.name_hashes[self.ids]), (), torch.float64)
+        return self[(draws < rate).nonzero().flatten()]
 
     def split(self, n: int) -> list[Cohort]:
         """n random parts of (nearly) equal size."""
@@ -157,15 +165,24 @@ class Cohort:
         """Ask every client; only the weighted sums of their shares come back, with labels and notes as rows."""
         return self._fed.ask(self.ids, "sum", fn, args, options, self._near)
 
-    def near(self, models: Params, by: Tensor | None = None, *, loose: bool = False) -> Cohort:
+    def near(
+        self,
+        models: Params,
+        by: Tensor | None = None,
+        *,
+        loose: bool = False,
+        most: float | None = None,
+        apart: bool = False,
+    ) -> Cohort:
         """The same clients, whose answers are expected near these k models: one for each sum, or for a label.
 
         A client whose update is far longer than the others' is refused and named (`corymb.core.guard`), and what is
         averaged is averaged as the federation's `reduction` says. `by` has a row for each client of the cohort: its
         shares of the models that it starts from, where those are not the weights of its reply. `loose` refuses only
-        what is a thousand times as far as is usual.
+        what is a thousand times as far as is usual; `most` what is farther than that, whatever the others do. Replies
+        whose values for several models come from different examples each are `apart`.
         """
-        return Cohort(self._fed, self.ids, Near(models, by, loose))
+        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart))
 
 
 @dataclass
@@ -359,6 +376,13 @@ class Federation:
             sums = part.value
             value = sums._replace(label=_reorder(sums.label, order), note=_reorder(sums.note, order))
         return Replies(Cohort(self, answered), value, rejected)
+
+
+def check_participants(participants: int | float) -> None:
+    """Refuse what says no number of clients."""
+    good = participants >= 1 if isinstance(participants, int) else 0 < participants <= 1
+    wanted = "participants must be a number of clients, or a fraction of them in (0, 1]"
+    require(good, f"{wanted}, got {participants}.")
 
 
 def _reorder(rows: T, order: Tensor) -> T:

@@ -2,9 +2,10 @@
 
 An honest client's update is about as long as the others'. One that is much longer is refused and named: whatever
 finite numbers it holds, they never get into a sum. The bound is a multiple of the median length, wider where the
-middle half of all lengths is wide or where several clients go equally far, and the same for every order in which
-replies come: lengths are compared in steps of √2 (`level`), so that sums of replies that arrive one by one can be kept
-apart until all lengths are known.
+middle half of all lengths is wide, where there are few to compare with, where several clients go equally far, and for
+clients with more examples, who may take more steps. It is the same for every order in which replies come: lengths are
+compared in steps of a fourth root of 2 (`levels`), so that sums of replies that arrive one by one can be kept apart
+until all lengths are known.
 """
 
 from __future__ import annotations
@@ -20,10 +21,21 @@ from corymb.core.client import Share, Shares
 from corymb.core.sums import Sums
 from corymb.trees import Params, Tree, leaves, map_tensors
 
-LEAD = 10.0
-"""An update may be this many times as long as the median of the others', or ..."""
-FENCE = 8.0
+STEPS = 4
+"""Levels of length for every factor of 2."""
+LEAD = 2.8
+"""An update may be this many times as long as the median of the others' (one client of ten who goes three times as far
+backwards already costs its cluster a point or two of accuracy), ..."""
+FEW = 30.0
+"""... or more where there are few others, by this over the cube of their number (twice as much for three of them, 1.04
+times for nine), or ..."""
+FENCE = 5.0
 """... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
+MOST = 10.0
+"""An update at most twice as long as the next longest (`KIN`) counts up to this many times the median: where clients
+differ, lengths rise by degrees."""
+LARGER = MOST / LEAD
+"""A client with more examples than is usual may go farther by as much, up to this: it may have taken more steps."""
 CROWD = 30.0
 """Up to so many times the median, updates that are not alone in their length count: a small cluster's clients are all
 far from a model that was trained for others, and a rule against one bad client must not shut them out."""
@@ -36,7 +48,9 @@ ALONE = 100.0
 PAIR = 10.0
 """Of two in a cluster, the longer may be this many times the shorter, where that is more than the others'."""
 UNKNOWN = 1000.0
-"""Of sums whose values start from no model, the multiple of the median that is refused."""
+"""Of sums whose values start from no model, the multiple of the median that is refused; or of the models, if loose."""
+ROUNDING = 1 + 1e-4
+"""A length that is to be just so may be so much longer, in low precision."""
 NEVER = 2**31
 """A level that no length reaches."""
 
@@ -49,6 +63,10 @@ class Near(NamedTuple):
     """n k, where a client starts from a mixture of models: the shares of each client asked. Else its own weights."""
     loose: bool = False
     """Whether only a thousand times the others' is too far: for what need not be near, but of the same size."""
+    most: float | None = None
+    """A length that is known to be the longest: then nobody is compared with others."""
+    apart: bool = False
+    """Whether what a client sends for several sums is made of other examples each: then sums are reduced one by one."""
 
     def at(self, places: Tensor) -> Near:
         """For the clients at these places of those asked."""
@@ -60,6 +78,10 @@ class Lengths(NamedTuple):
 
     length: Tensor  # n, float64
     group: Tensor  # n
+
+    def allowing(self, larger: Tensor) -> Lengths:
+        """As long as they count, for clients with so many times the usual number of examples."""
+        return self._replace(length=self.length / larger.clamp(1, LARGER).to(self.length))
 
     @staticmethod
     def none(n: int) -> Lengths:
@@ -74,7 +96,7 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     """
     if near is None and not isinstance(rows, (Share, Shares)):
         return None
-    value = rows.value if isinstance(rows, (Share, Shares)) else getattr(rows, "value", rows)
+    value = _held(rows)
     if isinstance(rows, (Share, Shares)):
         by = rows.weight
     else:
@@ -87,6 +109,13 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     by = by if near is None or near.by is None else near.by
     group = _only_sum(rows.weight if isinstance(rows, Share) else by)
     return Lengths(_apart(value, near, by), group)
+
+
+def _held(rows: Tree) -> Tree:
+    """What replies hold: their `value`, or, of named tuples without one, all of them by name."""
+    if hasattr(rows, "value"):
+        return rows.value
+    return rows._asdict() if hasattr(rows, "_asdict") else rows
 
 
 def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
@@ -154,8 +183,8 @@ def _only_sum(weight: Tensor) -> Tensor:
 
 
 def levels(lengths: Tensor) -> Tensor:
-    """Lengths in steps of √2, from below: n."""
-    return (2 * lengths.clamp_min(1e-300).log2()).floor().long()
+    """Lengths in steps, from below: n."""
+    return (STEPS * lengths.clamp_min(1e-300).log2()).floor().long()
 
 
 class Bounds(NamedTuple):
@@ -179,10 +208,13 @@ class Bounds(NamedTuple):
 def bounds(found: Lengths, near: Near | None) -> Bounds:
     """What the lengths of all replies that could count say of the longest of them."""
     length, group = found
-    still = 0.0 if near is None else STILL * _longest_model(near.models)
+    if near is not None and near.most is not None:
+        return Bounds(_level(near.most * ROUNDING), {}, near.most)
+    still = 0.0 if near is None else STILL * float(_model_lengths(near.models).amax())
     if near is None or near.loose:
         usual = _quantile(_others(length), 0.5)
-        return Bounds(_level(UNKNOWN * usual), {}, usual)
+        size = 0.0 if near is None else _quantile(_model_lengths(near.models).sort().values, 0.5)
+        return Bounds(_level(UNKNOWN * max(usual, size)), {}, usual)
     most, usual = max(_most(length), still), _quantile(_others(length), 0.5)
     by_group = {}
     for number in group.unique().tolist():
@@ -199,7 +231,8 @@ def _most(lengths: Tensor) -> float:
     if len(rest) < 2:  # of two clients, either may be the odd one
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
-    most = max(LEAD * middle, high + FENCE * (high - low))
+    next_longest = min(KIN * float(rest[-1]), MOST * middle)
+    most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low), next_longest)
     beyond: list[float] = lengths[(lengths > most) & (lengths <= CROWD * middle)].sort().values.tolist()
     kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
     return max([most, *kin])
@@ -220,6 +253,6 @@ def _level(length: float) -> int:
     return int(levels(torch.tensor(length, dtype=torch.float64))) if 0 < length < math.inf else NEVER
 
 
-def _longest_model(models: Params) -> float:
+def _model_lengths(models: Params) -> Tensor:
     squares: list[Tensor] = leaves(map_tensors(lambda v: _wide(v).reshape(len(v), -1).square().sum(1).cpu(), models))
-    return math.sqrt(float(torch.stack([square.double() for square in squares]).sum(0).amax()))
+    return torch.stack([square.double() for square in squares]).sum(0).sqrt()

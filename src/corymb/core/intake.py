@@ -191,7 +191,13 @@ class Intake:
 
     def _lengths(self, ids: Tensor, rows: Tree) -> Lengths | None:
         """How far each reply is from where its client started; None where nobody is compared."""
-        return row_lengths(rows, self._near_to(ids), len(ids)) if self._compares else None
+        found = row_lengths(rows, self._near_to(ids), len(ids)) if self._compares else None
+        return None if found is None else found.allowing(self._larger(ids))
+
+    def _larger(self, ids: Tensor) -> Tensor:
+        """How many times the usual number of examples each of these clients has."""
+        usual = self._sizes.double().median().clamp_min(1) if len(self._sizes) else torch.ones(())
+        return self._sizes[self._places(ids)].double() / usual
 
     def _near_to(self, ids: Tensor) -> Near | None:
         return None if self._near is None else self._near.at(self._places(ids))
@@ -212,6 +218,9 @@ class Intake:
         if self._compares and len(ids) < len(self._ids):  # a host that answers for everybody has compared them itself
             measure = part_lengths if self.verb == "sum" else row_lengths
             lengths = measure(part.value, self._near_to(ids), len(ids))
+            if lengths is not None:
+                larger = self._larger(ids)  # of a sum of several clients, that of the largest
+                lengths = lengths.allowing(larger.amax().expand(len(ids)) if self.verb == "sum" else larger)
         pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
         pile.add(part.value, _Added(ids, lengths or Lengths.none(len(ids)), {}, part.host, part_bytes(part, self.verb)))
         pile.spread = part.spread

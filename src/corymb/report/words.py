@@ -21,7 +21,7 @@ from corymb.report.facts import (
     repairs,
 )
 from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
-from corymb.runs.history import CONVERGED, counted, divergence, readable
+from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -177,6 +177,8 @@ def warnings_of(run: Run) -> list[str]:
     notes, found = notes_of(run), []
     if run.stopped == CONVERGED:
         found.append(f"The run ended after {len(run.history)} rounds, when its training loss no longer fell.")
+    elif run.stopped == BUDGET:
+        found.append(f"The run ended after {len(run.history)} rounds because its privacy budget was spent.")
     elif run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
     if grew := divergence(run.history, run.config):

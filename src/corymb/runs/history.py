@@ -25,7 +25,9 @@ no zero of their own, as negative log-densities have none: how much of a loss co
 
 CONVERGED = "converged"
 """Why a run stopped whose further rounds would have changed nothing."""
-ENDED = ("", CONVERGED)
+BUDGET = "privacy budget"
+"""Why a run stopped that has spent its clients' privacy budget."""
+ENDED = ("", CONVERGED, BUDGET)
 """What `stopped` is for a run that came to its end."""
 GROWN = 10.0
 """A loss has grown when it is more than this many times that of the run's, and of its stage's, first round.

@@ -29,6 +29,7 @@ from corymb.runs.folder.environment import environment
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import (
+    BUDGET,
     CONVERGED,
     ENDED,
     IN_A_ROW,
@@ -45,6 +46,7 @@ from corymb.runs.history import (
 from corymb.runs.learners import check_model, learner_for
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
+from corymb.runs.own.privacy import check_covered, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
@@ -63,6 +65,8 @@ class Session:
         self.began = time.perf_counter()
         self.plan, self.store = plan, store
         self.schema = DataSchema.read(plan.engine.schema)
+        standardises = self.schema.standardise and plan.standard is None
+        check_covered(plan.algorithm, plan.settings, standardises=standardises)
         self.fingerprint = plan.engine.fingerprint
         model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
         examples = int(plan.engine.sizes.sum())
@@ -173,6 +177,8 @@ class Session:
                     if limit is not None and time.perf_counter() - began > limit:
                         self.stopped = "max_seconds"
                         break
+                else:
+                    self.stopped = BUDGET if self._budget_spent() else ""
         except KeyboardInterrupt:
             if self.at is None:
                 raise
@@ -182,6 +188,9 @@ class Session:
             self._save()
             raise
         self._save()
+
+    def _budget_spent(self) -> bool:
+        return self.at is not None and "privacy_budget" in self.at.notes
 
     def _told_to_stop(self, row: Round, show: Progress) -> bool:
         """Show a round to the user's callbacks; an error of theirs is the user's, who keeps a checkpoint."""
@@ -309,7 +318,9 @@ class Session:
         found = self._evaluate(at)
         if self.history:
             self._evaluate_into(self.history[-1], at)
-        metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at))}
+            if not self.stopped and not plan.settings.keep_going and growth(self.history, evaluated_loss, 1):
+                self.stopped = "diverged"  # too short a run to be stopped for it, but that is how it ended
+        metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at)), **spent_in(at)}
         own = served_by(plan.algorithm) in ("own", "points")
         fits = Fits() if own else model_fits(self.fed, at)
         return Run(

@@ -40,6 +40,7 @@ from corymb.models.adversarial import Dense
 from corymb.models.flows import Affine, Flow, Projected, Shift
 from corymb.objectives import Classification, Density, LinearRegression
 from corymb.objectives.adversarial import ClusterGame
+from corymb.privacy import Privacy
 from corymb.testing.engines import DOUBLE, AnyEngine, engine_maker
 from corymb.testing.keeper import Keeper
 from corymb.testing.small_data import SmallData, classification, regression
@@ -124,6 +125,9 @@ CASES = {
     "IFCA, shared layer": Case(IFCA(k=2, rounds=3, local=BATCHES, shared=("1.*",)), "classes"),
     "IFCA, saving": Case(
         IFCA(k=2, rounds=5, local=LINE, saving=Saving(stable_rounds=2, recheck_every=2), participants=6)
+    ),
+    "IFCA, private": Case(
+        IFCA(k=2, rounds=3, local=LINE, participants=0.8, privacy=Privacy(noise=0.3, clip=1.0, least=1, secret=7))
     ),
     "IFCA, soft": Case(IFCA(k=2, rounds=3, local=LINE, soft=2.0)),
     "IFCA, three models": Case(IFCA(k=3, rounds=4, local=Descent(lr=0.01), weights="examples")),

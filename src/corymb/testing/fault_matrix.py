@@ -1,16 +1,11 @@
-"""The fault matrix: every kind of fault in every algorithm on every engine, printed as a table.
+"""The fault matrix: every kind of fault in every algorithm on every engine.
 
 One client of seven has the fault. No run may end early, no model may be anything but finite, whoever must be named is,
-and nobody honest is. `python -m corymb.testing.fault_matrix` runs all cells; `--some 40` every fortieth.
+and nobody honest is. `make faults` runs all cells and prints the table.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import sys
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -110,33 +105,3 @@ def must_be_named(cell: Cell) -> bool:
     if not KINDS[cell.fault].named or (cell.fault in BOUNDED and cell.algorithm in NUMBERLESS):
         return False
     return cell.fault not in OF_SUMS
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run cells and print the table; 1 if any went wrong."""
-    parser = argparse.ArgumentParser(description="Run the fault matrix.")
-    parser.add_argument("--some", type=int, default=1, help="every so many cells only")
-    parser.add_argument("--faults", nargs="*", default=list(KINDS), help="only these kinds")
-    asked = parser.parse_args(arguments)
-    logging.disable(logging.WARNING)
-    began = time.perf_counter()
-    chosen = [cell for cell in cells() if cell.fault in asked.faults][:: asked.some]
-    found = [run_cell(cell) for cell in chosen]
-    wide = max(len(name) for name in KINDS)
-    print(f"{'fault':{wide}}  runs  well  named")
-    for fault in KINDS:
-        of_fault = [outcome for outcome in found if outcome.cell.fault == fault]
-        if of_fault:
-            well, named = sum(not o.problem for o in of_fault), sum(o.named for o in of_fault)
-            print(f"{fault:{wide}}  {len(of_fault):4}  {well:4}  {named:5}")
-    bad = [outcome for outcome in found if outcome.problem]
-    for outcome in bad:
-        print(f"WRONG  {', '.join(outcome.cell)}: {outcome.problem}")
-    kinds = Counter(outcome.cell.engine for outcome in found)
-    seconds = time.perf_counter() - began
-    print(f"{len(found)} runs ({dict(kinds)}), {len(bad)} went wrong, {seconds:.0f} seconds")
-    return int(bool(bad))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,6 +19,7 @@ from corymb.algorithms.parts.saving import sightings
 from corymb.algorithms.parts.starts import ByLossVectors
 from corymb.algorithms.parts.then import Then
 from corymb.algorithms.parts.work import Work, warn_of_long_step
+from corymb.algorithms.privately.rounds import check_private
 from corymb.core.federation import Cohort, Federation
 from corymb.core.snapshot import Algorithm, Snapshot
 
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
     from corymb.algorithms.ifca import IFCA
 
 Init = Literal["random", "loss-vectors", "one-shot", "moment-descent"] | MomentDescent
+
+
+def check_options(ifca: IFCA) -> None:
+    """Refuse options that look at clients in ways that privacy does not account for."""
+    used = {
+        "saving": ifca.saving is not None,
+        "soft": ifca.soft is not None,
+        "restarts": ifca.restarts > 1,
+        "k='auto'": ifca.k == "auto",
+        "init": ifca.init != "random",
+    }
+    check_private(ifca, used)
 
 
 def wrapped(ifca: IFCA) -> Restarts | Then | None:
@@ -46,7 +59,7 @@ def start_of(ifca: IFCA) -> Algorithm | None:
     if ifca.init == "random" or ifca.k is None:
         return None
     if ifca.init == "one-shot":
-        return LocalKMeans(k=ifca.k, alone=ifca.alone)
+        return LocalKMeans(k=ifca.k, alone=ifca.alone, aggregate=ifca.aggregate, clip=ifca.clip)
     if isinstance(ifca.init, MomentDescent):
         return replace(ifca.init, k=ifca.k, then=None)
     if ifca.init == "moment-descent":

@@ -13,7 +13,7 @@ from corymb.algorithms.parts.loss_vectors import regroup
 from corymb.algorithms.parts.work import Work, work_on_own
 from corymb.clustering.grouping import group_means, k_means
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation, Replies, each
+from corymb.core.federation import Federation, Replies, TooFewReplies, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, losses_of, serve_assigned
 from corymb.objectives.regression import LinearRegression
@@ -37,9 +37,15 @@ def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None
     """Clients' own models: a linear model's minimiser, or what training alone from a common start gives."""
     cohort = fed.clients.sample(some)
     if isinstance(fed.objective, LinearRegression):
-        nowhere = map_tensors(torch.zeros_like, take(at.models, slice(0, 1)))
-        return cohort.near(nowhere, loose=True).map(publish_minimiser)
+        return cohort.near(_starts(fed, at, 1), loose=True).map(publish_minimiser)
     return cohort.near(take(at.models, slice(0, 1))).map(publish_trained, take(at.models, 0), alone=alone)
+
+
+def _starts(fed: Federation, at: Snapshot, k: int) -> Params:
+    """Where local models began, k times: minimisers from nowhere."""
+    linear = isinstance(fed.objective, LinearRegression)
+    first = map_tensors(torch.zeros_like, at.models) if linear else at.models
+    return map_tensors(lambda leaf: leaf[:1].expand(k, *leaf.shape[1:]), first)
 
 
 def rows_of(models: Params) -> Tensor:
@@ -48,14 +54,19 @@ def rows_of(models: Params) -> Tensor:
 
 
 def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | None) -> Iterator[Snapshot]:
-    """One round: everybody's own model, k-means on them, and the mean of each group's models."""
+    """One round: everybody's own model, k-means on them, and the mean (or other reduction) of each group's models."""
     at = start or Snapshot.fresh(fed, 1)
     if at.round:
         return
     replies = local_models(fed, at, alone)
+    if k <= len(fed.clients) and len(replies.clients) < k:  # a round that may go better next time
+        raise TooFewReplies(f"{len(replies.clients)} clients gave a usable reply, wanted k = {k} at least")
     labels = k_means(rows_of(replies.value), k, fed.key("k-means"))
     found = int(labels.max()) + 1  # fewer than k where local models coincide
-    models = {name: group_means(value, labels, found) for name, value in replies.value.items()}
+    if fed.reduction.by_rows:
+        models = fed.reduction.within(replies.value, labels, _starts(fed, at, found))
+    else:
+        models = {name: group_means(value, labels, found) for name, value in replies.value.items()}
     yield at.next(models=models, labels=(replies.clients, labels))
 
 

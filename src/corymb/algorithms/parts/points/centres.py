@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corymb.algorithms.parts.points.labels import LABELS, keep, members_of
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation
+from corymb.core.federation import Federation, TooFewReplies
 from corymb.keys import Key, fold, uniform
 from corymb.settings import InvalidInput
 from corymb.trees import Params, take
@@ -140,6 +140,8 @@ def start_from_centres(fed: Federation, models: Params, k: int, number: int, lea
     """Both exchanges of k-FED: the clusters' centres, k d. Clients keep the cluster of every example."""
     found = fed.clients.map(find_centres, models, number=number, least=least)
     like = next(iter(models.values()))
+    if len(found.clients) < len(fed.clients) and int((found.value.number > 0).sum()) < k:
+        raise TooFewReplies(f"{len(found.clients)} of {len(fed.clients)} clients sent centres, fewer than k = {k}")
     centres = group_centres(Centres(*(part.cpu() for part in found.value)), k).to(like)
     fed.clients.map(adopt, centres, k=k)
     return centres

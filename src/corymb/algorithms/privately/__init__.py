@@ -1,0 +1,1 @@
+"""Rounds of averaging whose models are differentially private."""

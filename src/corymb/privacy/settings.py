@@ -1,0 +1,60 @@
+"""The settings of private averaging.
+
+McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018: updates of bounded
+length, Gaussian noise in their sum, a fixed denominator, every client drawn by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from corymb.settings import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """Differential privacy of clients: what a run's models say of any one of them is bounded by ε and δ.
+
+    The noise is added by the server, which is trusted with each client's update. Neighbours: the same clients, of whom
+    one contributes nothing.
+    """
+
+    noise: float
+    """Standard deviation of the noise in a sum of updates, in units of `clip`: the noise multiplier z."""
+    clip: float | None = None
+    """Updates longer than this are shortened to it, at the client; without noise it may be left out."""
+    epsilon: float | None = None
+    """The budget: the run ends before it spends more. If not given, what is spent is said and nothing stops it."""
+    delta: float = 1e-5
+    """δ, less than one in the number of clients."""
+    labels: float | None = None
+    """ε of one report of a client's cluster, by randomised response. If not given, the server knows who chose what."""
+    least: int = 10
+    """Clusters of fewer clients, by their noisy count, keep their models in that round."""
+    secret: int | None = None
+    """Seed of noise and draws; if not given, from the system, and kept in checkpoints. Who knows it can undo them."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.noise < math.inf, f"noise must be finite and not negative, got {self.noise}.")
+        clip = self.clip
+        require(clip is None or 0 < clip < math.inf, f"clip must be positive and finite, got {clip}.")
+        require(clip is not None or not self.noise, "noise is in units of clip: give privacy.clip as well.")
+        require(self.epsilon is None or self.epsilon > 0, f"epsilon must be positive, got {self.epsilon}.")
+        require(
+            self.epsilon is None or self.noise > 0,
+            f"epsilon={self.epsilon} cannot be kept without noise: give noise above 0, or leave epsilon out.",
+        )
+        require(0 < self.delta < 1, f"delta must be above 0 and below 1, got {self.delta}.")
+        require(self.labels is None or 0 < self.labels < 50, f"labels must be above 0 and below 50, got {self.labels}.")
+        require(self.least >= 1, f"least must be at least 1, got {self.least}.")
+
+    def check_clients(self, n: int) -> None:
+        """Refuse federations that are too small for the settings to mean anything."""
+        require(
+            n >= self.least, f"{n} clients are fewer than privacy.least={self.least}: nobody could hide among them."
+        )
+        require(
+            self.delta * n < 1,
+            f"delta={self.delta:g} is not below 1 / {n}, the number of clients: a delta that large protects nobody.",
+        )

@@ -1,0 +1,31 @@
+"""What a private run may not ask clients for besides its rounds, and what it says that it has spent."""
+
+from __future__ import annotations
+
+import math
+
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.runs.settings import RunSettings
+from corymb.settings import require
+
+
+def check_covered(algorithm: Algorithm, settings: RunSettings, *, standardises: bool) -> None:
+    """Refuse what would go from clients' examples into a private model without being accounted for."""
+    if getattr(algorithm, "privacy", None) is None:
+        return
+    uncovered = "privacy does not account for"
+    require(
+        not standardises,
+        f"{uncovered} the means and scales of raw features: scale them by known numbers and give --scale "
+        "none (scale='none').",
+    )
+    require(settings.class_weight != "balanced", f"{uncovered} counts of classes: give class_weight as numbers.")
+    require(settings.until == "rounds", f"{uncovered} ending when losses no longer fall: leave until at 'rounds'.")
+
+
+def spent_in(at: Snapshot) -> dict[str, float]:
+    """ε and δ of a private run, as metrics."""
+    if "delta" not in at.notes or "epsilon" not in at.notes:
+        return {}
+    epsilon = at.notes["epsilon"]
+    return {"epsilon": math.inf if epsilon is None else float(epsilon), "delta": float(at.notes["delta"])}

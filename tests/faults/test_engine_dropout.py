@@ -1,0 +1,29 @@
+"""Clients that drop out, drawn anew in every call; `python -m benchmarks.dropout` has every algorithm, five seeds."""
+
+import pytest
+
+import corymb
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
+from corymb.engines import VectorisedEngine
+from corymb.evaluate import adjusted_rand_index
+from corymb.faults import Fault, inject
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
+
+benchmark = pytest.importorskip("benchmarks.dropout")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+@pytest.mark.parametrize("name", ["SR-FCA", "CFL", "Local-KMeans", "moment descent"])
+def test_a_run_comes_to_its_end(name, share):
+    assert benchmark.problem(name, [Fault("dropout", share=share, always=False)], seed=0) == ""
+
+
+def test_ifca_finds_the_clusters_with_a_third_lost():
+    data = corymb.datasets.digits(seed=0, clients=40).in_order()
+    engine = VectorisedEngine(Classification(Network(mlp(64, [32], 10)), 10), data)
+    fed = Federation(inject(engine, [Fault("dropout", share=0.3, always=False)]))
+    *_, at = drive(corymb.IFCA(k=4, rounds=5, init="one-shot"), fed)
+    assert adjusted_rand_index(at.labels, data.truth) == 1.0
+    assert fed.ledger.replied < 0.8 * fed.ledger.asked
