@@ -41,7 +41,7 @@ class Note(NamedTuple):
     meaning: str
 
 
-TRAIN_LOSS = {"train_loss": Note("number", "mean training loss of the models before the round's work")}
+TRAIN_LOSS = {"train_loss": Note("number", "mean training loss of the models before the round's first step")}
 RESTARTS = {
     "restart_losses": Note("numbers", "training loss that each restart ended with; none for one that diverged"),
     "best_restart": Note("number", "the restart that was kept, from 0"),

@@ -49,7 +49,7 @@ from corymb.core.client import Client, on_client
 from corymb.core.federation import Cohort, Federation, each
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
-from corymb.local import Descent, loss
+from corymb.local import Descent
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import require
 from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, take
@@ -67,7 +67,7 @@ class Worked(NamedTuple):
 @on_client
 def work_in_cluster(client: Client, model: Params, *, work: Work) -> Worked:
     """Train the cluster's model, or take its gradient."""
-    return Worked(work.on(client, model, client.train), loss(client, model))
+    return Worked(*work.with_loss(client, model))
 
 
 @dataclass(frozen=True, kw_only=True)
