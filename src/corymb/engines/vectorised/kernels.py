@@ -3,7 +3,7 @@
 Three kernels, one contract (`corymb.core.client.Kernel`), the same numbers:
 
 * fused: every layer a batched product whose backward takes the SGD step in place, so that no gradient is ever stored;
-* foreach: `vmap(grad)` over clients and in-place steps on the stacked parameters;
+* foreach: gradients of all clients by one backward through vmap, and in-place steps on the stacked parameters;
 * serial: client by client, without padding; takes every model.
 
 Which one does a piece of work is a pure function of model, optimiser and device: `choose`.
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import vmap
 
 from corymb.core.client import Examples, Measure, Objective
 from corymb.core.objective import Draws
@@ -27,7 +27,7 @@ from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
 from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
-from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses, weighted_mean
+from corymb.local.reference import as_params, descend_one, gradient_one, measure_one, training_losses, weighted_mean
 from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]
@@ -227,8 +227,13 @@ def _gradients(objective: Objective, params: Params, on: Examples, draws: Draws)
         values = training_losses(objective, one, examples, draws.of(drawn))
         return weighted_mean(values, examples.weight)
 
-    found: tuple[Params, Tensor] = vmap(grad_and_value(mean_loss))(params, on, draws.tensors)
-    return found
+    # The gradient of everybody's sum: a vmap of `torch.func.grad` gives the same, and imports torch's compiler.
+    with torch.enable_grad():
+        stacked = {name: value.detach().requires_grad_() for name, value in params.items()}
+        losses = vmap(mean_loss)(stacked, on, draws.tensors)
+        ends = list(stacked.values())
+        slopes = torch.autograd.grad(losses.sum(), ends, allow_unused=True, materialize_grads=True)
+    return as_params(params, slopes), losses.detach()
 
 
 def _batches(on: Examples, key: Key, how: Descent) -> Iterator[tuple[Examples, Tensor | None, Draws]]:
