@@ -39,10 +39,11 @@ def training_losses(objective: Objective, params: Params, on: Examples, draws: D
 
 def gradient_one(objective: Objective, params: Params, on: Examples, draws: Draws) -> Params:
     """The gradient of the mean training loss on one client's examples."""
-    return _gradient_and_loss(objective, params, on, draws)[0]
+    return gradient_and_loss(objective, params, on, draws)[0]
 
 
-def _gradient_and_loss(objective: Objective, params: Params, on: Examples, draws: Draws) -> tuple[Params, Tensor]:
+def gradient_and_loss(objective: Objective, params: Params, on: Examples, draws: Draws) -> tuple[Params, Tensor]:
+    """The gradient of the mean training loss on one client's examples, and that loss."""
     with torch.enable_grad():
         leaves = [value.detach().requires_grad_() for value in params.values()]
         mean = weighted_mean(training_losses(objective, as_params(params, leaves), on, draws), on.weight)
@@ -61,7 +62,7 @@ def descend_one(objective: Objective, params: Params, on: Examples, key: Key, ho
     stepper = Stepper(how, list(params.values()), part)
     before: Tensor | None = None
     for step, (rows, _) in enumerate(Batches(how, on.weight, key)):
-        slopes, loss = _gradient_and_loss(objective, params, _rows(on, rows), Draws(key, step, rows))
+        slopes, loss = gradient_and_loss(objective, params, _rows(on, rows), Draws(key, step, rows))
         before = loss if before is None else before
         stepper.step(list(slopes.values()))
     assert before is not None  # there is no descent of no steps

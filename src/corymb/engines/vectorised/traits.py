@@ -26,6 +26,8 @@ class Traits(NamedTuple):
     """Every parameter is used exactly once, by a linear layer."""
     convolutional: bool
     recurrent: bool
+    lstm: bool = False
+    """All its recurrent layers are LSTMs, which can be taken apart into cells."""
     independent: bool = True
     """An example's loss does not depend on the other examples in its batch."""
     writes: bool = False
@@ -46,7 +48,8 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         activation_bytes=watcher.made,
         fusable=all(uses == ["linear"] for uses in watcher.uses.values()),
         convolutional=watcher.convolutional,
-        recurrent=watcher.recurrent,
+        recurrent=bool(watcher.kinds),
+        lstm=watcher.kinds == {"lstm"},
         writes=before != [t._version for t in one],
     )
 
@@ -73,7 +76,8 @@ class _Watcher(TorchFunctionMode):
         super().__init__()
         self.uses: dict[int, list[str]] = {id(p): [] for p in params.values()}
         self.made = 0
-        self.convolutional = self.recurrent = False
+        self.convolutional = False
+        self.kinds: set[str] = set()  # of recurrent layers
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -81,7 +85,7 @@ class _Watcher(TorchFunctionMode):
         if name in ("__get__", "__set__") and not isinstance(out, Tensor):  # p.shape uses no parameter, p.T does
             return out
         self.convolutional |= name.startswith("conv")
-        self.recurrent |= name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell")
+        self.kinds |= {name} & {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"}
         for leaf in leaves([list(args), dict(kwargs or {})]):
             if id(leaf) in self.uses:
                 self.uses[id(leaf)].append(name)
