@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExamplesWanted
-from corymb.core.engine import Call, ClientData, Each, Journal, Part
+from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
 from corymb.engines.host import ClientHost, OfHost, Outcome, blame, check_kinds, one_line
@@ -180,6 +180,8 @@ class VectorisedEngine:
         self.host.begun(ids.tolist())
         try:
             value, writes = self._stacked(call, ids, places)
+        except TimeIsUp:
+            raise
         except Exception as error:  # whose fault it is, is found out below
             if _out_of_memory(error) and len(ids) > 1:
                 self.budget = max(1, self.budget // 2)

@@ -60,10 +60,11 @@ def choose(traits: Traits, how: Descent | None, device: str, threads: int, *, mi
 
 
 class Watch:
-    """How many models a kernel works on at once: seen, not guessed."""
+    """How many models a kernel works on at once: seen, not guessed; and who is told when a client's descent is done."""
 
     def __init__(self) -> None:
         self.rows = 1
+        self.done: Callable[[], None] = lambda: None  # of clients that are run one after another
 
     def reset(self) -> None:
         """Forget what was seen."""
@@ -139,10 +140,10 @@ class Kernels:
         self.watch.see(on)
         name = self.pick(how)
         if name == "serial":
-            rows = [
-                descend_one(objective, take(params, i), _client(on, i, m), key[i], how)
-                for i, m in enumerate(_lengths(on))
-            ]
+            rows = []
+            for i, m in enumerate(_lengths(on)):
+                rows.append(descend_one(objective, take(params, i), _client(on, i, m), key[i], how))
+                self.watch.done()
             return _stacked([row.params for row in rows]), torch.stack([row.loss for row in rows])
         params = {n: p.contiguous().clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
         part = None
