@@ -145,7 +145,9 @@ class Ways:
         one = self.objective.init(root(0))
         self.start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
         self.key = fold(root(1), torch.arange(case.clients)).to(device)
-        self.traits = watch(self.objective, one, Examples(*(t[0, :1] for t in self.on)))
+        few = Examples(*(t[0, :1] for t in self.on))
+        self.objective.losses(one, few)  # a network looks at itself in its first pass
+        self.traits = watch(self.objective, one, few)
         kind = torch.device(device).type
         self.kernels = Kernels(self.traits, kind, torch.get_num_threads(), self.placement.mixed)
         if kind == "cpu":  # show what a GPU would do

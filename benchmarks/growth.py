@@ -2,8 +2,8 @@
 
     python -m benchmarks.growth [--axes clients registered ...] [--most 1000000] [--write FILE]
 
-Every point is a process of its own with one thread: CPU seconds of a round (the least of a few) and the most memory that
-is not a mapped file. A slope is that of the logarithms over the larger half of an axis: 1 is linear, 0 is flat.
+Every point is a process of its own with one thread: CPU seconds of a round (the least of a few) and the most memory
+that is not a mapped file. A slope is that of the logarithms over the larger half of an axis: 1 is linear, 0 is flat.
 `registered` asks a thousand clients a round of all there are, and `mapped` reads them from a file on disk.
 """
 
@@ -164,9 +164,9 @@ def main() -> None:
     lines = [
         "# How a round grows",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, one thread, CPU seconds. A linear model with "
-        f"{FEATURES} features (parameters: a network of one hidden layer), 10 examples a client, FedAvg (k: IFCA) with 5 local "
-        "steps, unless the axis says otherwise. Made by `python -m benchmarks.growth`.",
+        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, one thread, CPU seconds. A linear",
+        f"model with {FEATURES} features (parameters: a network of one hidden layer), 10 examples a client, FedAvg (k: IFCA)",
+        "with 5 local steps, unless the axis says otherwise. Made by `python -m benchmarks.growth`.",
         "",
     ]
     for axis in asked.axes:

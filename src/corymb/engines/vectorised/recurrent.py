@@ -14,7 +14,20 @@ from torch.overrides import TorchFunctionMode
 
 
 class Cells(TorchFunctionMode):
-    """Takes every LSTM layer apart into its cells; other operations go through."""
+    """Takes every LSTM layer apart into its cells; other operations go through.
+
+    Without cuDNN meanwhile: for it, `torch.nn.LSTM` looks where its weights are in memory, which a stack does not say.
+    """
+
+    def __enter__(self) -> Cells:
+        self.before = torch.backends.cudnn.enabled
+        torch.backends.cudnn.enabled = False
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[arg-type]
+        torch.backends.cudnn.enabled = self.before
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "lstm" and len(args) == 9 and not kwargs:
