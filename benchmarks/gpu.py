@@ -5,6 +5,8 @@
 A step is one of plain SGD on every client's own model. Each way takes its turn, the least of the repeats counts; what
 Corymb's gives after a few steps is compared with plain vmap's. The fraction of the peak is of the floating-point
 operations of a step (three times those of a forward pass) beside the fastest product measured in the same precision.
+`--exact` takes a few captured steps of every way in float64 instead, several times over, beside plain vmap's: only what
+is wrong, such as two streams that do not wait for each other, would differ by more than rounding there.
 `--small` is for a machine without a GPU: it shows that everything runs.
 """
 
@@ -27,7 +29,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines import Placement
-from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.graphs import capture
+from corymb.engines.vectorised.kernels import Kernels, by_streams
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
 from corymb.keys import fold, root
@@ -192,6 +195,40 @@ class Ways:
         return apart / moved
 
 
+def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) -> dict[str, Any]:
+    """The largest difference in float64 of captured steps from plain ones, beside how far these went, by way."""
+    objective = Classification(Network(case.model, device=device, dtype=torch.float64), case.classes)
+    on = examples(case, device)
+    on = on._replace(x=on.x if case.characters else on.x.double(), weight=on.weight.double())
+    one = objective.init(root(0))
+    start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
+    draws = Draws(fold(root(1), torch.arange(case.clients)).to(device))
+    ways: dict[str, Any] = {"vmap": partial(in_place, objective, recurrent=bool(case.characters))}
+    if not case.characters:
+        ways["streams"] = by_streams(objective, LR, torch.device(device))
+    want = {name: value.clone() for name, value in start.items()}
+    for _ in range(steps):
+        plain_step(objective, want, on, recurrent=bool(case.characters))
+    moved = max(float((want[n] - start[n]).abs().max()) for n in start)
+    row: dict[str, Any] = {"model": name}
+    for way, function in ways.items():
+        player, worst = capture(way, function, start, on, draws), 0.0
+        for _ in range(times):
+            player.begin(start)
+            for _ in range(steps):
+                player.step(on, draws)
+            worst = max(worst, *(float((player.params[n] - want[n]).abs().max()) for n in start))
+        row[f"{way}, float64"] = worst / moved
+    return row
+
+
+def in_place(
+    objective: Classification, params: dict[str, Tensor], on: Examples, draws: Draws, *, recurrent: bool
+) -> Tensor:
+    plain_step(objective, params, on, recurrent=recurrent)
+    return torch.zeros_like(on.weight[:, 0])
+
+
 # ---- timing
 
 
@@ -248,12 +285,18 @@ def main() -> None:
     parser.add_argument("--models", nargs="+")
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS))
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--exact", action="store_true")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="  %(message)s")
     cases = SMALL if asked.small else CASES
     size, steps, repeats = (256, 6, 1) if asked.small else (8192, 20, 4)
     print(torch.__version__, torch.cuda.get_device_name() if asked.device != "cpu" else "CPU", flush=True)
+    if asked.exact:
+        with torch.no_grad():
+            for name in asked.models or cases:
+                print(exact(name, cases[name], asked.device), flush=True)
+        return
     rows = []
     for precision in asked.precisions:
         top = peak(asked.device, precision, size)

@@ -164,9 +164,9 @@ def main() -> None:
     lines = [
         "# How a round grows",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, one thread, CPU seconds. A linear",
-        f"model with {FEATURES} features (parameters: a network of one hidden layer), 10 examples a client, FedAvg (k: IFCA)",
-        "with 5 local steps, unless the axis says otherwise. Made by `python -m benchmarks.growth`.",
+        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, one thread, CPU seconds.",
+        f"A linear model with {FEATURES} features (parameters: a network of one hidden layer), 10 examples a client,",
+        "FedAvg (k: IFCA) with 5 local steps, unless the axis says otherwise. Made by `python -m benchmarks.growth`.",
         "",
     ]
     for axis in asked.axes:

@@ -187,7 +187,7 @@ class Kernels:
 
         ways: dict[str, StepFunction] = {"vmap": at_once}
         if not fused and len(batch.weight) <= FEW and not self.traits.lstm:
-            ways["streams"] = _by_streams(objective, lr, batch.weight.device)
+            ways["streams"] = by_streams(objective, lr, batch.weight.device)
         player = self.graphs.find((objective, lr, fused), ways, params, batch, draws)
         if player is not None:
             player.begin(params)
@@ -275,7 +275,7 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
     return torch.stack([run({name: value[:, j] for name, value in models.items()}, on) for j in range(k)], dim=1)
 
 
-def _by_streams(objective: Objective, lr: float, device: torch.device) -> StepFunction:
+def by_streams(objective: Objective, lr: float, device: torch.device) -> StepFunction:
     """A step of one client after another, on streams."""
     streams = OnStreams(device)
 

@@ -22,11 +22,11 @@ class Cells(TorchFunctionMode):
     def __enter__(self) -> Cells:
         self.before = torch.backends.cudnn.enabled
         torch.backends.cudnn.enabled = False
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)  # type: ignore[arg-type]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch.backends.cudnn.enabled = self.before
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
