@@ -1,9 +1,11 @@
 """One IFCA round three ways, in one run: the naive per-client loop, hand-written batched products, and Corymb.
 
-    python benchmarks/rounds.py [--threads 1 2] [--repeats 5] [--device cpu|cuda] [--json FILE]
+    python benchmarks/rounds.py [--threads 1 2] [--repeats 5] [--device cpu|cuda] [--json FILE] [--fedavg]
 
-MLP 784-200-10, k = 4, 10 full-batch steps on 400×50 and 100×200 clients, and batches of 50 on 100×600. Machines are
-noisy: the ways take turns, the least of the repeats counts, and only ratios are reported as results.
+MLP 784-200-10, k = 4, 10 full-batch steps on 400×50 and 100×200 clients, and batches of 50 on 100×600. `--fedavg` is a
+round of FedAvg by hand and by Corymb, 10 steps on 100×600 in batches of 50 and on 1000×50 at once, and what a round of
+IFCA costs beside FedAvg's and k forward passes. Machines are noisy: the ways take turns, the least of the repeats
+counts, and only ratios are reported as results.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from corymb.algorithms import IFCA
+from corymb.algorithms import IFCA, FedAvg
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.engines import Placement, VectorisedEngine
@@ -28,6 +30,7 @@ from corymb.objectives import Classification
 
 K, STEPS, LR = 4, 10, 0.1
 CASES = [(400, 50, None), (100, 200, None), (100, 600, 50)]
+FEDAVG_CASES = [(100, 600, 50), (1000, 50, None)]
 GPU_CASES = [(4800, 50, None), (1200, 200, None)]
 
 
@@ -104,17 +107,46 @@ def hand_step(x: Tensor, y: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tens
     b1.sub_(gh.sum(1), alpha=LR)
 
 
+def hand_fedavg(x: Tensor, y: Tensor, model: nn.Module, batch: int | None) -> None:
+    """A round of FedAvg, every client with an order of its own."""
+    n, m, _ = x.shape
+    with torch.no_grad():
+        stacked = [p.expand(n, *p.shape).clone() for p in model.parameters()]
+        order, client = torch.rand(n, m).argsort(1), torch.arange(n)[:, None]
+        for step in range(STEPS):
+            if batch is None:
+                hand_step(x, y, *stacked)
+            else:
+                rows = order[:, step * batch : (step + 1) * batch]
+                hand_step(x[client, rows], y[client, rows], *stacked)
+        for p, rows in zip(model.parameters(), stacked, strict=True):
+            p.copy_(rows.mean(0))
+
+
+@torch.no_grad()
+def forward_passes(x: Tensor, y: Tensor, models: list[nn.Module]) -> None:
+    """Every model's losses on all examples, as much at a time as Corymb takes."""
+    for rows, labels in zip(x.flatten(0, 1).split(10_000), y.flatten().split(10_000), strict=True):
+        for model in models:
+            nn.functional.cross_entropy(model(rows), labels, reduction="none")
+
+
 # ---- Corymb
 
 
-def corymb_round(x: Tensor, y: Tensor, batch: int | None, *, kernel: str | None = None) -> Callable[[], object]:
+def corymb_round(
+    x: Tensor, y: Tensor, batch: int | None, *, kernel: str | None = None, k: int = K, steps: bool = False
+) -> Callable[[], object]:
     n, m, _ = x.shape
     flat = SimpleNamespace(x=x.flatten(0, 1), y=y.flatten(), offsets=torch.arange(n + 1) * m)
     data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=flat, test=flat)
     objective = Classification(Network(mlp(784, [200], 10), device=x.device), 10)
     engine = VectorisedEngine(objective, data, Placement(device=str(x.device)), kernel=kernel)  # type: ignore[arg-type]
-    local = Descent(lr=LR, steps=STEPS) if batch is None else Descent(lr=LR, epochs=1, batch=batch)
-    rounds = drive(IFCA(k=K, rounds=10**6, local=local), Federation(engine))
+    local = Descent(lr=LR, steps=STEPS, batch=batch)
+    if batch is not None and not steps:
+        local = Descent(lr=LR, epochs=1, batch=batch)
+    algorithm = IFCA(k=k, rounds=10**6, local=local) if k else FedAvg(rounds=10**6, local=local)
+    rounds = drive(algorithm, Federation(engine))
     return lambda: next(rounds)
 
 
@@ -162,18 +194,45 @@ def compare(n: int, m: int, batch: int | None, threads: int, repeats: int, devic
     }
 
 
+def compare_fedavg(n: int, m: int, batch: int | None, threads: int, repeats: int) -> dict[str, object]:
+    torch.set_num_threads(threads)
+    x, y = clients(n, m, "cpu")
+    models = modules("cpu")
+    ways: dict[str, Callable[[], object]] = {
+        "hand": lambda: hand_fedavg(x, y, models[0], batch),
+        "fedavg": corymb_round(x, y, batch, k=0, steps=True),
+        "ifca": corymb_round(x, y, batch, steps=True),
+        "forwards": lambda: forward_passes(x, y, models),
+    }
+    best = measure(ways, repeats, "cpu")
+    parts = [best["fedavg"][which] + best["forwards"][which] for which in (0, 1)]
+    return {
+        "clients": f"{n}×{m}",
+        "batch": batch or "all",
+        "threads": threads,
+        "CPU seconds": {name: round(cpu, 4) for name, (_, cpu) in best.items()},
+        "FedAvg vs hand, CPU": round(best["hand"][1] / best["fedavg"][1], 2),
+        "FedAvg vs hand, wall": round(best["hand"][0] / best["fedavg"][0], 2),
+        "IFCA by FedAvg and k forward passes, CPU": round(best["ifca"][1] / parts[1], 2),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--fedavg", action="store_true")
     asked = parser.parse_args()
     rows = []
     print("speed of Corymb's round: above 1 is faster than the other way")
     for threads in asked.threads:
-        for n, m, batch in CASES if asked.device == "cpu" else GPU_CASES:
-            row = compare(n, m, batch, threads, asked.repeats, asked.device)
+        for n, m, batch in FEDAVG_CASES if asked.fedavg else CASES if asked.device == "cpu" else GPU_CASES:
+            if asked.fedavg:
+                row = compare_fedavg(n, m, batch, threads, asked.repeats)
+            else:
+                row = compare(n, m, batch, threads, asked.repeats, asked.device)
             rows.append(row)
             print("  ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
     if asked.json:

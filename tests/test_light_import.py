@@ -103,6 +103,29 @@ def test_importing_the_library_imports_nothing_heavy():
     assert not result["suite"]  # the contract suite is for tests
 
 
+def test_a_run_from_the_command_line_imports_no_compiler_and_no_tables(tmp_path):
+    named = [
+        "sklearn",
+        "scipy",
+        "pandas",
+        "matplotlib",
+        "plotly",
+        "pyarrow",
+        "torch._dynamo",
+        "torch._inductor",
+        "sympy",
+    ]
+    (result,) = run(
+        "import json, os, sys\n"
+        f"os.chdir({str(tmp_path)!r})\n"
+        "from corymb.cli.app import main\n"
+        "sys.argv = ['corymb', 'run', 'digits', 'fedavg', '--rounds', '1']\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"print(json.dumps({{'heavy': sorted(set(sys.modules) & set({named!r}))}}))"
+    )
+    assert result["heavy"] == []
+
+
 def test_a_hundred_thousand_clients_fit_in_two_gibibytes():
     (result,) = run(PREPARE + LARGE)
     print(result)

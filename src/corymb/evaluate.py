@@ -390,6 +390,9 @@ def _flat(models: Params) -> Tensor:
 
 def _match(cost: Tensor) -> tuple[Sequence[int], Sequence[int]] | None:
     """The cheapest one-to-one matching of rows to columns, or None where scipy is not installed."""
+    if 1 in cost.shape:  # no need of scipy, whose import takes longer than a small run
+        place = int(cost.flatten().nan_to_num(posinf=1e300).argmin())
+        return ([place], [0]) if cost.shape[1] == 1 else ([0], [place])
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:

@@ -50,7 +50,7 @@ def test_steps_are_shortened_only_where_the_loss_is_too_steep():
     start, on = {"weight": torch.zeros(5, dtype=torch.float64)}, steep(30.0)
 
     def ended(how):
-        return descend_one(objective, start, on, root(0), how)["weight"]
+        return descend_one(objective, start, on, root(0), how).params["weight"]
 
     def error(weight):
         return float(objective.losses({"weight": weight}, on).mean())
@@ -70,5 +70,5 @@ def test_a_network_far_from_a_safe_step_learns_all_the_same():
     x, y, weight = steep(100.0)
     on = Examples(x, (y > 0).long(), weight)
     start = network.init(root(1))
-    end = descend_one(network, start, on, root(0), Descent(lr=10.0, steps=30, safe=True))
+    end = descend_one(network, start, on, root(0), Descent(lr=10.0, steps=30, safe=True)).params
     assert network.losses(end, on).mean() < 0.5 * network.losses(start, on).mean()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corymb import keys
 from corymb.core.client import Client, Examples, Memory
 from corymb.core.objective import Draws
-from corymb.local import Descent, descend, gradient, loss, losses, one_hot, score, scores
+from corymb.local import Descent, descend, descend_with_loss, gradient, loss, losses, one_hot, score, scores
 from corymb.local.descent import Batches, Stepper
 from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
 from corymb.objectives import LinearRegression
@@ -216,7 +216,10 @@ def test_descent_is_a_step_for_every_batch(m, how, seed):
     for rows, _ in Batches(how, on.weight, key):
         want -= how.lr * by_hand({"weight": want}, Examples(*(t[rows] for t in on)))["weight"]
     got = descend_one(OBJECTIVE, params, on, key, how)
-    assert torch.allclose(got["weight"], want, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(got.params["weight"], want, rtol=1e-12, atol=1e-12)
+    rows, _ = next(iter(Batches(how, on.weight, key)))
+    first = Examples(*(t[rows] for t in on)) if rows is not None else on
+    assert torch.allclose(got.loss, ((first.x @ params["weight"] - first.y) ** 2).mean(), rtol=1e-12)
     assert farthest(params, model(seed)) == 0  # the start is not written to
 
 
@@ -240,12 +243,19 @@ def test_a_client_uses_its_training_examples_unless_told_otherwise():
     assert farthest(gradient(me, params, on=me.test), gradient_one(OBJECTIVE, params, me.test, DRAWS)) == 0
 
 
+def test_descent_tells_the_loss_before_it():
+    me, params = client(), model()
+    after, before = descend_with_loss(me, params, Descent(lr=0.1, steps=3))
+    assert torch.allclose(before, loss(me, params), rtol=1e-12)
+    assert farthest(after, descend(me, params, Descent(lr=0.1, steps=3))) == 0
+
+
 def test_another_purpose_gives_other_batches():
     me, params, how = client(), model(), Descent(steps=1, batch=2)
     one, again, other = (descend(me, params, how, purpose=p) for p in ("batches", "batches", "others"))
     assert farthest(one, again) == 0
     assert farthest(one, other) > 1e-6
-    assert farthest(one, descend_one(OBJECTIVE, params, me.train, me.key("batches"), how)) == 0
+    assert farthest(one, descend_one(OBJECTIVE, params, me.train, me.key("batches"), how).params) == 0
 
 
 def test_there_is_no_backward_through_what_a_client_does():

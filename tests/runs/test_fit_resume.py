@@ -366,3 +366,10 @@ def test_the_rounds_of_the_last_stage_are_those_that_grow(here, capsys):
     run_json("run digits local-kmeans --k 2 -q --json --out means", capsys)
     assert main(["resume", "means", "--rounds", "3"]) == 2
     assert "has no rounds" in capsys.readouterr().err
+
+
+def test_time_that_is_up_inside_the_first_round_is_one_line(monkeypatch):
+    monkeypatch.setattr("corymb.runs.progress.GRACE", -1.0)
+    data = corymb.datasets.digits(clients=8, train=20, test=10)
+    with pytest.raises(InvalidInput, match=r"max_seconds=0 was over in the first round after 1 of 8 clients; a round"):
+        corymb.fit(corymb.FedAvg(rounds=2), data, engine="loop", max_seconds=0)

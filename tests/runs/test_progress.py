@@ -2,7 +2,9 @@ import io
 
 import pytest
 
-from corymb.runs.progress import RoundLine, readable_bytes
+from corymb.core.engine import TimeIsUp
+from corymb.runs import progress
+from corymb.runs.progress import Beat, RoundLine, readable_bytes
 
 ROW = {
     "clock": 1,
@@ -83,3 +85,61 @@ def test_a_repair_is_said_in_the_line():
     line = RoundLine(1)
     assert "regrouped" in line._facts({**ROW, "notes": {"collapse": {}}})
     assert "regrouped" not in line._facts(ROW)
+
+
+class Clock:
+    """Seconds that pass when told."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        monkeypatch.setattr(progress.time, "perf_counter", lambda: self.now)
+
+
+class Fed:
+    asking = None
+
+
+class Engine:
+    """Asks a hundred clients, ten of them at a time, and each ten take three seconds."""
+
+    def __init__(self, clock, host=None):
+        self.clock, self.host = clock, host or type("Host", (), {"begun": None})()
+
+    def rounds(self, fed, number):
+        for _ in range(number):
+            fed.asking(100)
+            for first in range(0, 100, 10):
+                self.host.begun(range(first, first + 10))
+                self.clock.now += 3
+            yield "round"
+
+
+def test_a_long_round_says_how_far_it_is_and_how_long_all_will_take(monkeypatch):
+    clock, fed, stream = Clock(monkeypatch), Fed(), io.StringIO()
+    engine, line = Engine(clock), RoundLine(40, stream)
+    beat = Beat(None, line.within)
+    beat.watch(fed, type("Around", (), {"engine": engine})())
+    assert list(beat.over(engine.rounds(fed, 1))) == ["round"]
+    first, *more = stream.getvalue().splitlines()
+    assert first == "round 1/40  20/100 clients, about 30 s a round and 20 min in all"
+    assert len(more) == 3  # every six seconds, which are two steps here
+
+
+def test_time_that_is_up_ends_a_round_unless_it_is_nearly_done(monkeypatch):
+    clock, fed = Clock(monkeypatch), Fed()
+    engine, beat = Engine(clock), Beat(37.0, None)
+    beat.watch(fed, engine)
+    with pytest.raises(TimeIsUp):
+        list(beat.over(engine.rounds(fed, 3)))
+    assert (beat.rounds, beat.done, clock.now) == (1, 30, 139.0)
+    clock.now, near = 100.0, Beat(30.0, None)
+    near.watch(fed, engine)
+    monkeypatch.setattr(progress, "GRACE", 3.5)
+    assert list(near.over(engine.rounds(fed, 1))) == ["round"]  # time is up with the last ten clients
+
+
+def test_evaluation_is_not_cut_short(monkeypatch):
+    clock, fed = Clock(monkeypatch), Fed()
+    engine, beat = Engine(clock), Beat(1.0, None)
+    beat.watch(fed, engine)
+    assert list(engine.rounds(fed, 2)) == ["round", "round"]  # not inside `over`

@@ -41,7 +41,7 @@ class Note(NamedTuple):
     meaning: str
 
 
-TRAIN_LOSS = {"train_loss": Note("number", "mean training loss of the models before the round's work")}
+TRAIN_LOSS = {"train_loss": Note("number", "mean training loss of the models before the round's first step")}
 PRIVACY = {
     "epsilon": Note("number", "ε spent by the end of the round; none where there is no noise"),
     "delta": Note("number", "δ that ε is for"),

@@ -38,7 +38,7 @@ from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
-from corymb.local import Descent, descend, loss, one_hot, serve_assigned
+from corymb.local import Descent, descend_with_loss, one_hot, serve_assigned
 from corymb.settings import require
 from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
 
@@ -59,11 +59,12 @@ class Update(NamedTuple):
 @on_client
 def train_and_keep_update(client: Client, model: Params, label: Tensor, *, k: int, local: Descent) -> Share[Update]:
     """The difference that training makes to the cluster's model; kept at home as well."""
-    update = add(descend(client, model, local), model, alpha=-1.0)
+    trained, before = descend_with_loss(client, model, local)
+    update = add(trained, model, alpha=-1.0)
     client.memory.set("update", update)
     length = torch.stack([value.square().sum() for value in update.values()]).sum().sqrt()
     weight = one_hot(label, k) * client.train.weight.sum()
-    return Share(update, weight=weight, label=label, note=Update(length, loss(client, model)))
+    return Share(update, weight=weight, label=label, note=Update(length, before))
 
 
 @on_client

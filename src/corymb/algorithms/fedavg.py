@@ -21,7 +21,7 @@ from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
-from corymb.local import Descent, loss, one_hot, serve_assigned
+from corymb.local import Descent, one_hot, serve_assigned
 from corymb.privacy import Privacy
 from corymb.settings import require
 from corymb.trees import Params, take
@@ -30,10 +30,10 @@ from corymb.trees import Params, take
 @on_client
 def train(client: Client, models: Params, *, work: Work) -> Share[Tensor]:
     """The only model, trained on; with its loss before training as the note."""
-    model = take(models, 0)
+    value, before = work.with_loss(client, take(models, 0))
     label = torch.zeros((), dtype=torch.int64, device=client.train.weight.device)
     weight = one_hot(label, 1) * work.weight(client)
-    return Share(work.on(client, model, client.train), weight=weight, label=label, note=loss(client, model))
+    return Share(value, weight=weight, label=label, note=before)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
 from corymb.keys import fold, uniform
-from corymb.local import Descent, descend, loss, serve_mixture
+from corymb.local import Descent, descend_with_loss, serve_mixture
 from corymb.settings import require
 from corymb.trees import Params, count, take
 
@@ -52,7 +52,8 @@ def train_between(
     """Train from the models' mean by importance, held near it; the note is the loss there."""
     portion = importance / importance.sum()
     centre = {name: torch.tensordot(portion.to(value), value, dims=1) for name, value in models.items()}
-    return Share(descend(client, centre, local), weight=drawn.to(client.train.weight), note=loss(client, centre))
+    value, before = descend_with_loss(client, centre, local)
+    return Share(value, weight=drawn.to(client.train.weight), note=before)
 
 
 @dataclass(frozen=True, kw_only=True)

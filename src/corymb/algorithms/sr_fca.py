@@ -20,6 +20,7 @@ Departures from the paper:
   components of at least t *clusters*, which for t = 2 would delete every cluster that did not merge. The largest stays.
 * A trimmed mean is over the J − 2⌊βJ⌋ values kept; the paper divides by (1 − 2β) J.
 * The set W is a ball of diameter D around w_0.
+* `sample` compares everybody with some of the clients instead of with all (`corymb.clustering.sampled` has the bound).
 * `finish` trains the last clusters on without trimming, as the paper proposes for later work; `components="pivot"` and
   `warm` are from the authors' code.
 """
@@ -45,13 +46,14 @@ from corymb.algorithms.parts.within import within
 from corymb.algorithms.parts.work import Averaging, Work, started_from
 from corymb.algorithms.privately.rounds import check_budget, moved_privately, with_secret
 from corymb.clustering.distances import measure_named
+from corymb.clustering.sampled import apart_by_sample, compare_sample, join_nearest
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.averaging import Aggregate, Reduction, check_averaging
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Cohort, Federation, each
+from corymb.core.federation import Cohort, Federation, Replies, each
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
-from corymb.local import Descent, loss
+from corymb.local import Descent
 from corymb.privacy import Privacy
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import require
@@ -70,7 +72,7 @@ class Worked(NamedTuple):
 @on_client
 def work_in_cluster(client: Client, model: Params, *, work: Work) -> Worked:
     """Train the cluster's model, or take its gradient."""
-    return Worked(work.on(client, model, client.train), loss(client, model))
+    return Worked(*work.with_loss(client, model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,8 @@ class SRFCA:
     """Keep clusters' models in a ball of this diameter around w_0."""
     finish: FedAvg | FedProx | None = None
     """What trains the last clusters on."""
+    sample: int | None = None
+    """Compare everybody with so many clients, drawn once, instead of with all: for thousands of clients."""
     costly: bool = False
     """Compare all clients with each other also where that is estimated to take more than an hour, or than memory."""
 
@@ -127,6 +131,7 @@ class SRFCA:
         require(0 <= self.trim < 0.5, f"trim must be at least 0 and below 1/2, got {self.trim}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.diameter is None or self.diameter > 0, f"diameter must be positive, got {self.diameter}.")
+        require(self.sample is None or self.sample >= 2, f"sample must be at least 2, got {self.sample}.")
         measure_named(self.distance)
         check_averaging(self)
         if self.privacy is not None:
@@ -164,7 +169,7 @@ class SRFCA:
         if self.privacy is not None:
             check_budget(self.privacy, fed, rounds=self.refinements * self.rounds)
         if start is None:
-            cost = pairwise_cost(fed, losses=self.distance == "losses")
+            cost = pairwise_cost(fed, losses=self.distance == "losses", sample=self.sample)
             say_or_refuse(cost, f"SR-FCA with {len(fed.clients):,} clients", asked=self.costly)
         if self.threshold == "auto":
             return stages(fed, start, find=self._finder.run, refine=self._from_found)
@@ -202,6 +207,8 @@ class SRFCA:
         own = fed.clients.near(_copies(start, 1)).map(
             publish_own
         )  # clients without one are rejected and get no cluster
+        if self.sample is not None and self.sample < len(own.clients):
+            return self._one_shot_by_sample(fed, at, own)
         known = measure.known(own.clients, own.value)
         members, distances = known.clients, measure.between_clients(known.value)
         if self.threshold == "auto":
@@ -225,6 +232,34 @@ class SRFCA:
         }
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
         return at.next(models=models, labels=(members, labels), carry=carry | prefixed("w0", start), notes=notes)
+
+    def _one_shot_by_sample(self, fed: Federation, at: Snapshot, own: Replies[Params]) -> Snapshot:
+        """The same by way of a sample: its members make the clusters, and everybody else joins the nearest."""
+        assert self.sample is not None
+        start, measure = take(at.models, 0), measure_named(self.distance)
+        seen = compare_sample(measure, own.clients, own.value, self.sample)
+        members, notes, threshold = seen.clients, dict[str, Any](), 0.0
+        if self.threshold == "auto":
+            found = members.pick(at.carry["found"])
+            labels = torch.where(found >= 0, found, join_nearest(seen.apart, seen.few, found[seen.few]))
+            k = count(part_of(at.carry, "omega"))
+        else:
+            between = seen.apart[seen.few]
+            between = (between + between.T) / 2
+            threshold, notes = settle_threshold(
+                self.threshold, between, fed.key("threshold"), least=self.least, squared=measure.squared
+            )
+            order = members.pick(fed.name_hashes)[seen.few]
+            few = self._groups(between, threshold, fed, order, min(self.least, len(seen.few)))
+            k = int(few.max()) + 1
+            require(k > 0, f"threshold={threshold:.3g} puts no clients of the sample together.")
+            labels = join_nearest(seen.apart, seen.few, few)
+        models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
+        carry = {"members": members.ids, "known": seen.known, "few": seen.few, **prefixed("w0", start)}
+        carry |= prefixed("omega", part_of(at.carry, "omega"))
+        carry |= {} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}
+        notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
+        return at.next(models=models, labels=(members, labels), carry=carry, notes=notes)
 
     def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
         """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""
@@ -264,8 +299,12 @@ class SRFCA:
         members, threshold = Cohort(fed, at.carry["members"]), float(at.carry.get("threshold", 0.0))
         fit = measure.fit(members, models)
         here = members.pick(fit.clients.mask)
-        known, before = at.carry["known"].cpu()[here][:, here], fit.clients.pick(at.labels)
-        labels, apart = recluster(measure, known, fit.value, before)
+        before = fit.clients.pick(at.labels)
+        if "few" in at.carry:
+            apart = apart_by_sample(at.carry["known"].cpu(), at.carry["few"], here, fit.value, before)
+            labels = apart.argmin(1)
+        else:
+            labels, apart = recluster(measure, at.carry["known"].cpu()[here][:, here], fit.value, before)
         merged = merge(
             measure, models, fit.value, labels, apart, partial(self._groups, threshold=threshold, fed=fed), self.least
         )

@@ -26,7 +26,7 @@ def resume(
     *,
     rounds: Annotated[int | None, Parameter(help="Go on to this many rounds, also if the run has ended.")] = None,
     model: Annotated[str | None, Parameter(help="The run's model again, if it is your own.")] = None,
-    max_seconds: Annotated[float | None, Parameter(help="Stop again after the round in which this time is up.")] = None,
+    max_seconds: Annotated[float | None, Parameter(help="Stop again when this time is up.")] = None,
     address: Annotated[str | None, Parameter(help="Where the federation is now, if it has moved.")] = None,
     keep_going: Annotated[bool, Parameter(help="Go on with a run that diverges.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,

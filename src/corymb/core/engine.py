@@ -123,6 +123,10 @@ class Call(NamedTuple):
         )
 
 
+class TimeIsUp(Exception):
+    """Raised between two clients' work, and nobody's fault: the call does not count."""
+
+
 class Part(NamedTuple):
     """What a host hands back for some of its clients: their rows, or their partial sums."""
 

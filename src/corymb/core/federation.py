@@ -6,7 +6,7 @@ an example: `Cohort.map` brings every answer back as a row, `Cohort.sum` only we
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -213,6 +213,7 @@ class Federation:
         self.names = engine.names
         self.name_hashes = torch.tensor([hash_name(name) for name in engine.names], dtype=torch.int64)
         self.ledger = Ledger()
+        self.asking: Callable[[int], None] = lambda clients: None  # told how many clients are asked next
         self.clients = Cohort(self, torch.arange(len(engine.names)))
         self._readonly = False
         self._moment = _Moment("run")
@@ -304,6 +305,7 @@ class Federation:
         by_rows = verb == "sum" and near is not None and self.reduction.by_rows
         verb = "map" if by_rows else verb
         call, rising = self._call(ids, verb, fn, args, options, near)
+        self.asking(len(ids))
         intake = Intake(verb, rising, self.sizes[rising], self._engine.hosts, call.near, guard=self.guard)
         for part in self._engine.run(call, rising):
             intake.add_part(part)

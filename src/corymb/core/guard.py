@@ -51,6 +51,8 @@ UNKNOWN = 1000.0
 """Of sums whose values start from no model, the multiple of the median that is refused; or of the models, if loose."""
 ROUNDING = 1 + 1e-4
 """A length that is to be just so may be so much longer, in low precision."""
+IN_CACHE = 2**18
+"""Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
 NEVER = 2**31
 """A level that no length reaches."""
 
@@ -163,9 +165,13 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
         return torch.stack(squares).sum(0).sqrt()
     share = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double()
     for name, start in near.models.items():
-        leaf = _wide(value[name])
-        centre = share.to(leaf) @ start.to(leaf).reshape(len(start), -1)
-        squares.append((leaf.reshape(len(by), -1) - centre).square().sum(1).double().cpu())
+        leaf, starts = _wide(value[name]).reshape(len(by), -1), _wide(start).reshape(len(start), -1)
+        few = max(1, IN_CACHE // max(1, leaf.shape[1])) if leaf.device.type == "cpu" else len(leaf)
+        apart = [
+            torch.linalg.vector_norm(rows - part.to(rows) @ starts.to(rows), dim=1)
+            for rows, part in zip(leaf.split(few), share.split(few), strict=True)
+        ]
+        squares.append(torch.cat(apart).double().cpu().square())
     return torch.stack(squares).sum(0).sqrt()
 
 

@@ -185,7 +185,7 @@ class Intake:
         self._answered[self._places(ids)] = True
         if self.verb == "sum" and lengths is not None:
             for level, several, which in _by_level(lengths):
-                own = value if len(which) == len(ids) else add_up(_rows_at(rows, which))
+                own = value if len(which) == len(ids) else add_up(_only(rows, which))
                 pile.keep_apart(level, several, own)
         return None
 
@@ -313,6 +313,12 @@ def _slot_at(slot: Slot, which: Tensor) -> Slot:
 
 def _rows_at(rows: Tree, which: Tensor) -> Tree:
     return map_tensors(lambda leaf: leaf[which.to(leaf.device)], rows)
+
+
+def _only(rows: Tree, which: Tensor) -> Tree:
+    """Shares of which only some have a weight: cheaper than a copy of those."""
+    chosen = torch.zeros(len(rows.weight), dtype=torch.bool).index_fill(0, which, True).to(rows.weight.device)
+    return rows._replace(weight=torch.where(chosen[:, None], rows.weight, 0))
 
 
 def _some(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:

@@ -13,7 +13,8 @@ class ExampleTable:
     """Examples of all clients, in any order of clients: one client's, or a padded stack of several clients'.
 
     `order` are the positions in `rows` of the clients 0, 1, ... of the table. Examples are not moved for it. What is
-    handed out is a copy: a client function that writes into its examples changes nothing here.
+    handed out is a copy, so that a client function that writes into its examples changes nothing here; `stack` gives
+    whoever is known not to write the table's own rows where it can, and `unwritten` tells whether that was so.
     """
 
     def __init__(self, rows: Rows, order: Tensor, device: torch.device, dtype: torch.dtype) -> None:
@@ -29,13 +30,19 @@ class ExampleTable:
         x, y = self.x[rows].clone(), self.y[rows].clone()
         return Examples(x, y, torch.ones(len(y), device=self.device, dtype=self.dtype))
 
-    def stack(self, ids: Tensor) -> Examples:
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """The same as long as nobody has written into the table."""
+        return self.x._version, self.y._version
+
+    def stack(self, ids: Tensor, *, copy: bool = True) -> Examples:
         """Several clients' examples, n m ...: short clients are filled up with weight 0."""
         sizes, starts = self.sizes[ids], self.starts[ids]
         longest = int(sizes.max())
         if bool((sizes == longest).all()) and bool((starts.diff() == longest).all()):  # neighbours
             rows = slice(int(starts[0]), int(starts[0]) + longest * len(ids))
-            x, y = (t[rows].clone().unflatten(0, (len(ids), longest)) for t in (self.x, self.y))
+            own = (t[rows].clone() if copy else t[rows] for t in (self.x, self.y))
+            x, y = (t.unflatten(0, (len(ids), longest)) for t in own)
             return Examples(x, y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype))
         places = torch.arange(longest)
         real = (places < sizes[:, None]).to(self.device)

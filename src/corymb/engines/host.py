@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Client, Memory, Slot, Split
-from corymb.core.engine import START, Call, ClientData, Each, Journal, Part, Version, in_order
+from corymb.core.engine import START, Call, ClientData, Each, Journal, Part, TimeIsUp, Version, in_order
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
 from corymb.core.rules import kind_problem
@@ -160,6 +160,8 @@ class ClientHost:
         for client, place in clients:
             try:
                 outcome = self.ask_one(call, client, place)
+            except TimeIsUp:
+                raise
             except Exception as error:  # whose fault it is, is decided when all have been asked
                 errors.append((client, error))
                 continue

@@ -19,6 +19,7 @@ from corymb.trees import Params, count, take
 __all__ = [
     "Descent",
     "descend",
+    "descend_with_loss",
     "gradient",
     "loss",
     "losses",
@@ -71,7 +72,19 @@ def descend(
     client: Client, params: Params, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
     """The model after descent from `params`; `purpose` picks the key of batches and dropout."""
-    return as_params(params, leave(client, Descending(how), params, on or client.train, client.key(purpose)))
+    return descend_with_loss(client, params, how, on, purpose)[0]
+
+
+def descend_with_loss(
+    client: Client, params: Params, how: Descent, on: Examples | None = None, purpose: str = "batches"
+) -> tuple[Params, Tensor]:
+    """The model after descent from `params`, and the training loss of `params` on the examples of the first step.
+
+    Those are all of them where `how` has no batch. The loss is what the step has computed anyway, with dropout and
+    weights of classes where there are such: a pass over all examples for it would cost up to as much as the steps.
+    """
+    *values, before = leave(client, Descending(how), params, on or client.train, client.key(purpose))
+    return as_params(params, values), before
 
 
 def part(examples: Examples, number: int, parts: int) -> Examples:

@@ -68,7 +68,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Descending:
-    """A model after descent."""
+    """A model after descent; last, its training loss before: of the examples of the first step."""
 
     how: Descent
 
@@ -76,13 +76,15 @@ class Descending:
         assert key is not None
         there = self._there(objective)
         params, on = there.into(params), there.examples(on)
-        return list(there.back(descend_one(there.objective, params, on, key, self.how)).values())
+        found = descend_one(there.objective, params, on, key, self.how)
+        return [*there.back(found.params).values(), found.loss]
 
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
         assert key is not None
         there = self._there(work.objective)
         params, on = there.into(_led(params, on) if shared else params), there.examples(on)
-        return list(there.back(work.kernel.descend(there.objective, params, on, key, self.how)).values())
+        trained, loss = work.kernel.descend(there.objective, params, on, key, self.how)
+        return [*there.back(trained).values(), loss]
 
     def _there(self, objective: Objective) -> Coordinates:
         """Where the descent takes place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +14,13 @@ from corymb.keys import Key
 from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
 from corymb.trees import Params, take
+
+
+class Descended(NamedTuple):
+    """A model after descent, and its training loss before: the mean of the examples of the first step."""
+
+    params: Params
+    loss: Tensor
 
 
 def measure_one(what: Measure, objective: Objective, models: Params, on: Examples) -> Tensor:
@@ -31,14 +39,19 @@ def training_losses(objective: Objective, params: Params, on: Examples, draws: D
 
 def gradient_one(objective: Objective, params: Params, on: Examples, draws: Draws) -> Params:
     """The gradient of the mean training loss on one client's examples."""
+    return gradient_and_loss(objective, params, on, draws)[0]
+
+
+def gradient_and_loss(objective: Objective, params: Params, on: Examples, draws: Draws) -> tuple[Params, Tensor]:
+    """The gradient of the mean training loss on one client's examples, and that loss."""
     with torch.enable_grad():
         leaves = [value.detach().requires_grad_() for value in params.values()]
         mean = weighted_mean(training_losses(objective, as_params(params, leaves), on, draws), on.weight)
         grads = torch.autograd.grad(mean, leaves, allow_unused=True, materialize_grads=True)
-    return as_params(params, grads)
+    return as_params(params, grads), mean.detach()
 
 
-def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Params:
+def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Descended:
     """Descent on one client's examples."""
     params = {name: value.clone() for name, value in params.items()}
     part = None
@@ -47,10 +60,13 @@ def descend_one(objective: Objective, params: Params, on: Examples, key: Key, ho
         some, same = _rows(on, rows), Draws(key, 0, rows)
         part = step_part(how, lambda at: gradient_one(objective, at, some, same), params)
     stepper = Stepper(how, list(params.values()), part)
+    before: Tensor | None = None
     for step, (rows, _) in enumerate(Batches(how, on.weight, key)):
-        batch = _rows(on, rows)
-        stepper.step(list(gradient_one(objective, params, batch, Draws(key, step, rows)).values()))
-    return params
+        slopes, loss = gradient_and_loss(objective, params, _rows(on, rows), Draws(key, step, rows))
+        before = loss if before is None else before
+        stepper.step(list(slopes.values()))
+    assert before is not None  # there is no descent of no steps
+    return Descended(params, before)
 
 
 def _rows(on: Examples, rows: Tensor | None) -> Examples:

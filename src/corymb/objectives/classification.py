@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from corymb.core.client import Examples
 from corymb.core.objective import Draws
@@ -71,12 +70,12 @@ class Classification:
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
         """Cross-entropy of each example."""
-        return cross_entropy(self.predict(params, examples.x), examples.y, reduction="none")
+        return cross_entropy(self.predict(params, examples.x), examples.y)
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """Cross-entropy of each example with dropout, times the weight of its class."""
         logits = self._checked(self.network.training(params, examples.x, draws), examples.x)
-        losses = cross_entropy(logits, examples.y, reduction="none")
+        losses = cross_entropy(logits, examples.y)
         return losses if self._weight is None else losses * self._weight[examples.y]
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
@@ -96,3 +95,8 @@ class Classification:
         """What is learned, for fingerprints and run records."""
         weighed = "" if self.class_weight is None else f", classes weighed {list(self.class_weight)}"
         return f"classification of {self.classes} classes by {self.network.describe()}{weighed}"
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each example: torch's own, but for a class to ignore, which takes sympy under vmap."""
+    return -logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)

@@ -206,7 +206,7 @@ def overfitting(setting: str, method: str, seed: int) -> dict[str, Any]:
     for t in range(40):
         for j in range(2):
             own = Examples(x[given == j], true[given == j], torch.ones(int((given == j).sum()), dtype=torch.float64))
-            models[j] = descend_one(objective, models[j], own, root(t), how)
+            models[j] = descend_one(objective, models[j], own, root(t), how).params
         first = given == 0
         each = [-objective.predict(model, x) for model in models]
         losses.append([float(each[j][first & (wrong == w)].mean()) for w in (False, True) for j in range(2)])

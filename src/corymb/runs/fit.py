@@ -74,7 +74,7 @@ def fit(
             and model must be the same. An algorithm with more rounds makes it longer, also one that has ended.
         start: A snapshot to start from.
         progress: True for a line per round on stderr, or a function that takes each round's record.
-        max_seconds: Stop after the round in which this time is up.
+        max_seconds: Stop when this time is up; a round that has not ended by then does not count.
         callbacks: Functions that take each round's record, or objects with any of `on_start`, `on_round`,
             `on_evaluation` and `on_end`. Raising `corymb.StopRun` in one ends the run after that round.
         metrics: Functions of (predictions, y) that give a value for each example, by name: computed at the clients

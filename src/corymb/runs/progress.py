@@ -1,12 +1,22 @@
-"""Progress on stderr: one line that is updated in a terminal, a line per round elsewhere."""
+"""Progress on stderr: one line updated in a terminal, a line per round elsewhere; and the time inside a round."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO, TypeVar
 
+from corymb.core.engine import TimeIsUp
+from corymb.core.federation import Federation
 from corymb.runs.history import Round, readable
+
+T = TypeVar("T")
+EVERY = 5.0
+"""Seconds from one word about a round that goes on to the next."""
+GRACE = 2.0
+"""A round that is likely to take no longer than this may end, though time is up."""
 
 WIDE = 110
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -43,6 +53,17 @@ class RoundLine:
             left = self._seconds_left()
             print(f"round {self.done}/{self.total}  eta {left:.0f} s  {self._facts(row)}", file=self.stream, flush=True)
 
+    def within(self, so_far: SoFar) -> None:
+        """Show how far a round is that has not ended yet."""
+        left = max(1, self.total - self.done)
+        facts = f"{so_far.done}/{so_far.asked} clients"
+        if so_far.seconds is not None:
+            facts += f", about {_time(so_far.seconds)} a round and {_time(left * so_far.seconds)} in all"
+        if self._live is not None:
+            self._live.update(self._task, facts=facts)
+        else:
+            print(f"round {self.done + 1}/{self.total}  {facts}", file=self.stream, flush=True)
+
     def expect(self, total: int) -> None:
         """Say how many rounds there are now thought to be."""
         self.total = total
@@ -59,6 +80,95 @@ class RoundLine:
         stage += "  diverging" if row.get("diverging") else ""
         replied = f"replied {row['replied']}/{row['asked']} rejected {row['rejected']}"
         return f"{replied}  {_clusters(row)}{loss}  {readable_bytes(self.bytes)}{stage}"
+
+
+class SoFar(NamedTuple):
+    """How far a round is."""
+
+    done: int
+    asked: int
+    """Clients of the question that is being answered."""
+    seconds: float | None
+    """What the round is likely to take, as far as it can be told."""
+
+
+class Beat:
+    """The time inside a round: ends it when time is up, and says now and then how far it is.
+
+    Engines in this process tell which clients they begin with; what takes place elsewhere is looked at in between
+    rounds only. A round that is nearly done is not stopped.
+    """
+
+    def __init__(self, limit: float | None, tell: Callable[[SoFar], None] | None) -> None:
+        self.limit, self.tell = limit, tell
+        self.began = self.asked_at = self.told = time.perf_counter()
+        self.asked = self.done = self.begun = 0
+        self.rounds = 0
+        self.active = False
+
+    def watch(self, fed: Federation, engine: Any) -> None:
+        """Listen to a federation and its engine, where that is in this process."""
+        fed.asking = self._ask
+        while not hasattr(engine, "host") and hasattr(engine, "engine"):
+            engine = engine.engine
+        if hasattr(engine, "host"):
+            engine.host.begun = self._begin
+        if hasattr(engine, "kernels"):
+            engine.kernels.watch.done = self._one_done
+
+    def over(self, rounds: Iterator[T]) -> Iterator[T]:
+        """The same rounds; only inside them is time looked at, not while they are evaluated and saved."""
+        while True:
+            self.active = True
+            try:
+                one = next(rounds)
+            except StopIteration:
+                return
+            finally:
+                self.active = False
+            self.rounds += 1
+            yield one
+
+    @property
+    def so_far(self) -> SoFar:
+        """How far the present question is; a round has one, or a few."""
+        spent = time.perf_counter() - self.asked_at
+        return SoFar(self.done, self.asked, spent / self.done * self.asked if self.done else None)
+
+    def _ask(self, clients: int) -> None:
+        self.asked, self.done, self.begun, self.asked_at = clients, 0, 0, time.perf_counter()
+
+    def _begin(self, clients: Sequence[int]) -> None:
+        self.done = self.begun
+        self._look()
+        self.begun += len(clients)
+
+    def _one_done(self) -> None:
+        self.done = min(self.done + 1, self.asked)
+        self._look()
+
+    def _look(self) -> None:
+        now = time.perf_counter()
+        if not self.active or self.done >= self.asked:
+            return
+        over = self.limit is not None and now - self.began > self.limit
+        if over and self.done and (now - self.asked_at) * (self.asked / self.done - 1) > GRACE:
+            raise TimeIsUp
+        if self.tell is not None and self.done and now - max(self.told, self.asked_at) > EVERY:
+            self.told = now
+            self.tell(self.so_far)
+
+
+def _time(seconds: float) -> str:
+    """A time in the unit that one would say it in.
+
+    >>> _time(8.24), _time(400), _time(9000)
+    ('8.2 s', '6.7 min', '2.5 h')
+    """
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.2g} s"
 
 
 def _clusters(row: Round) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from corymb.core.driver import drive
-from corymb.core.engine import Version
+from corymb.core.engine import TimeIsUp, Version
 from corymb.core.federation import Federation, Ledger, TooFewReplies
 from corymb.core.snapshot import Snapshot, ends_early, planned_rounds
 from corymb.data.schema import DataSchema
@@ -48,6 +48,7 @@ from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
 from corymb.runs.own.privacy import check_covered, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
+from corymb.runs.progress import Beat
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
@@ -162,9 +163,11 @@ class Session:
     def run(self, start: Snapshot | None, show: Progress) -> None:
         """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed."""
         began, limit = time.perf_counter(), self.plan.max_seconds
+        beat = Beat(limit, getattr(getattr(show, "show", show), "within", None))
+        beat.watch(self.fed, self.engine)
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
-                for row in self._rounds(start):
+                for row in self._rounds(start, beat):
                     if self._told_to_stop(row, show):
                         self.stopped = "callback"
                         break
@@ -184,6 +187,16 @@ class Session:
                 raise
             self.stopped = "interrupted"
             self.fed.rewind(self.at.clock)  # drop what the interrupted round left in client memory
+        except TimeIsUp:
+            if self.at is None:
+                so_far = beat.so_far
+                raise InvalidInput(
+                    f"max_seconds={limit:g} was over in the first round after {so_far.done} of {so_far.asked} clients; "
+                    f"a round takes about {so_far.seconds or 0:.0f} s: give more time, or let clients do less "
+                    "(--local.steps, --local.batch, --participants)."
+                ) from None
+            self.stopped = "max_seconds"
+            self.fed.rewind(self.at.clock)
         except TooFewReplies:
             self._save()
             raise
@@ -203,11 +216,11 @@ class Session:
             raise
         return False
 
-    def _rounds(self, start: Snapshot | None) -> Iterator[Round]:
+    def _rounds(self, start: Snapshot | None, beat: Beat) -> Iterator[Round]:
         settings, fed = self.plan.settings, self.fed
         before = Mark.of(fed.ledger, None if start is None else start.labels)
         last = time.perf_counter()
-        for snapshot in drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about):
+        for snapshot in beat.over(drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about)):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
             row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
             self.history.append(row)

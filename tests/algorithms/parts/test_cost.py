@@ -23,7 +23,7 @@ def test_the_cost_grows_with_the_square_of_the_number():
 def test_sr_fca_says_what_thirty_thousand_clients_cost_and_does_not_begin(monkeypatch):
     monkeypatch.setattr("corymb.algorithms.parts.cost._memory", lambda: 16e9)
     fed = crowd(30_000)
-    with pytest.raises(InvalidInput, match=r"30,000 clients compares 900,000,000 pairs: .* 22 GB\. Give costly=True"):
+    with pytest.raises(InvalidInput, match=r"30,000 clients compares 900,000,000 pairs: .* 22 GB\. Give sample=400"):
         next(iter(SRFCA(threshold=1.0).run(fed)))
     assert fed.ledger.asked == 0
 

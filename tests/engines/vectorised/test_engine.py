@@ -1,14 +1,17 @@
 """Chunks are as large as memory allows: replies and models worked on at once count, not only one descent a client."""
 
+import pytest
 import torch
 from torch.func import vmap
 
+from corymb.algorithms import FedAvg
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.engines import VectorisedEngine
 from corymb.engines.vectorised.engine import Need
 from corymb.local import Descent, descend
-from corymb.objectives import LinearRegression
+from corymb.models import Network
+from corymb.objectives import LinearRegression, Regression
 from corymb.trees import stack
 from tests.tiny import DOUBLE, regression
 
@@ -42,9 +45,9 @@ def largest_chunk(fn, models, memory: int) -> int:
     engine = VectorisedEngine(OBJECTIVE, regression([5] * MANY), DOUBLE, memory=memory)
     work, seen = engine._under_vmap, []
 
-    def counted(call, ids, places):
+    def counted(call, ids, *rest):
         seen.append(len(ids))
-        return work(call, ids, places)
+        return work(call, ids, *rest)
 
     engine._under_vmap = counted
     Federation(engine).clients.map(fn, models)
@@ -75,6 +78,30 @@ def test_a_small_job_is_not_measured_first():
     calls = []
     engine = VectorisedEngine(OBJECTIVE, regression([5] * 3), DOUBLE)
     work = engine._under_vmap
-    engine._under_vmap = lambda call, ids, places: (calls.append(len(ids)), work(call, ids, places))[1]
+    engine._under_vmap = lambda call, ids, *rest: (calls.append(len(ids)), work(call, ids, *rest))[1]
     Federation(engine).clients.map(train_one, MODELS)
     assert calls == [3]
+
+
+class Doubling(torch.nn.Module):
+    """Writes into what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.layer(x.mul_(2))
+
+
+@pytest.mark.parametrize(("model", "writes"), [(Doubling, True), (lambda: torch.nn.Linear(3, 1), False)])
+def test_only_a_model_that_writes_into_examples_is_given_copies_by_the_library(model, writes):
+    data = regression([5] * MANY)
+    before = data.train.x.clone()
+    engine = VectorisedEngine(Regression(Network(model, dtype=torch.float64)), data, DOUBLE)
+    calls, table = [], engine.host.examples["train"]
+    stack_of = table.stack
+    table.stack = lambda ids, copy: (calls.append(copy), stack_of(ids, copy=copy))[1]
+    next(FedAvg(rounds=1, local=Descent(lr=1e-3, steps=1)).run(Federation(engine)))
+    assert calls == [writes]
+    assert torch.equal(data.train.x, before)

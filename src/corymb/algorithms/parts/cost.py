@@ -35,14 +35,18 @@ class Cost(NamedTuple):
         return f"{self.pairs:,} pairs: about {_time(self.seconds)} and {self.bytes / 1e9:.2g} GB"
 
 
-def pairwise_cost(fed: Federation, *, losses: bool) -> Cost:
-    """Of distances between all clients' models: by everybody's losses under all models, or by parameters alone."""
+def pairwise_cost(fed: Federation, *, losses: bool, sample: int | None = None) -> Cost:
+    """Of distances between all clients' models: by everybody's losses under all models, or by parameters alone.
+
+    With a `sample`, of all clients to those and back.
+    """
     n = len(fed.clients)
     model = nbytes(fed.objective.init(root(0)))
     parameters = model // 4
     examples = float(fed.clients.sizes.double().mean()) if n else 0.0
     work = 2 * parameters * (examples if losses else 1.0)
-    return Cost(n * n, n * n * work / FLOPS, COPIES * 8 * n * n + 2 * n * model)
+    pairs = n * n if sample is None or sample >= n else 2 * n * sample
+    return Cost(pairs, pairs * work / FLOPS, COPIES * 8 * pairs + 2 * n * model)
 
 
 def say_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
@@ -52,8 +56,8 @@ def say_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
     too_much = cost.seconds > LONGEST or cost.bytes > MEMORY * _memory()
     require(
         asked or not too_much,
-        f"{what} compares {cost}. Give costly=True (--costly) to do it all the same, take fewer clients, or an "
-        "algorithm that compares nobody, such as ifca.",
+        f"{what} compares {cost}. Give sample=400 (--sample 400) to compare with some clients only, costly=True "
+        "(--costly) to do it all the same, or take an algorithm that compares nobody, such as ifca.",
     )
     log.warning("%s compares %s", what, cost)
 

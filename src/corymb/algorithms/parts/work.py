@@ -13,7 +13,7 @@ from corymb.algorithms.parts.linear import proximal_step
 from corymb.core.client import Client, Examples, Share, on_client
 from corymb.core.federation import Federation, Sums
 from corymb.core.snapshot import Snapshot
-from corymb.local import Descent, descend, gradient, losses, one_hot
+from corymb.local import Descent, descend, descend_with_loss, gradient, loss, one_hot
 from corymb.trees import Params, map_tensors
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,15 @@ class Work:
             return descend(client, model, self.local, on=examples)
         return gradient(client, model, on=examples)
 
+    def with_loss(self, client: Client, model: Params) -> tuple[Params, Tensor]:
+        """What work on the client's examples gives, and the model's training loss beforehand.
+
+        Descent knows that loss from its first step, on the examples of that step; other work measures it on all.
+        """
+        if self.averaging == "models" and not self.proximal:
+            return descend_with_loss(client, model, self.local)
+        return self.on(client, model, client.train), loss(client, model)
+
     def weight(self, client: Client) -> Tensor | float:
         """1, or the client's number of examples."""
         return 1.0 if self.weights == "clients" else client.train.weight.sum()
@@ -47,9 +56,8 @@ class Work:
 @on_client
 def work_on_own(client: Client, model: Params, label: Tensor, *, k: int, work: Work) -> Share[Tensor]:
     """Work on the only model sent, that of the client's cluster; the note is its loss beforehand."""
-    fit = losses(client, {name: value.unsqueeze(0) for name, value in model.items()})
-    value = work.on(client, model, client.train)
-    return Share(value, weight=one_hot(label, k) * work.weight(client), label=label, note=fit)
+    value, before = work.with_loss(client, model)
+    return Share(value, weight=one_hot(label, k) * work.weight(client), label=label, note=before.unsqueeze(0))
 
 
 def started_from(models: Params, work: Work) -> Params:

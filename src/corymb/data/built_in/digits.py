@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -64,6 +67,13 @@ def _deal(name: str, views: Sequence[View], seed: int, clients: int, train: int,
 
 
 def _images() -> tuple[Array, Array]:
+    """The images and their digits, read from scikit-learn's file: importing it takes twenty times as long."""
+    package = find_spec("sklearn")
+    for folder in [] if package is None else package.submodule_search_locations or []:
+        if (file := Path(folder) / "datasets" / "data" / "digits.csv.gz").exists():
+            with gzip.open(file, "rt") as lines:
+                rows = np.array([line.split(",") for line in lines], dtype=np.float64).astype(np.uint8)
+            return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits
 
     bunch = load_digits()

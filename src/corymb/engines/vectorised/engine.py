@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from corymb.core.client import Client, Memory, Slot, Split, TestExamplesWanted
-from corymb.core.engine import Call, ClientData, Each, Journal, Part
+from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExamplesWanted
+from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
 from corymb.engines.host import ClientHost, OfHost, Outcome, blame, check_kinds, one_line
@@ -24,6 +24,7 @@ from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
 from corymb.engines.vectorised.kernels import KernelName, Kernels
 from corymb.engines.vectorised.probe import probe
+from corymb.engines.vectorised.traits import Watched
 from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothi
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
+OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")  # where client functions are known to read only
 Errors = list[tuple[int, Exception]]
 
 
@@ -39,6 +41,8 @@ class Need(NamedTuple):
 
     models: int = 1
     """Models that are worked on at once: k where the function maps over the models it was sent."""
+    examples: int | None = None
+    """Examples of a client that go through a model at once, where that is known to be fewer than all."""
     reply: int = 0
     """Bytes of the reply and of what the client keeps."""
     part: float = 1.0
@@ -133,22 +137,24 @@ class VectorisedEngine:
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         self.kernels.watch.reset()
-        peak = Peak(self.host.device)
+        peak, watched = Peak(self.host.device), Watched(self.objective)
         try:
-            outcome = self._stacked(call, ids, places)
+            outcome = self._stacked(call, ids, places, watched)
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
-        need = Need(self.kernels.watch.rows, nbytes(outcome.value) + writes)
+        need = Need(self.kernels.watch.rows, watched.examples or None, nbytes(outcome.value) + writes)
         taken = peak.bytes()
         return need if taken is None else need._replace(part=taken / self._bytes_of(int(self.sizes[ids]), need))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
         traits, table = self.kernels.traits, self.host.examples["train"]
-        example = table.x[:1].nbytes + table.y[:1].nbytes + 16 + 3 * traits.activation_bytes
+        example = table.x[:1].nbytes + table.y[:1].nbytes + 16
         copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
-        work = size * example + copies * traits.parameter_bytes
+        at_once = size if need.examples is None else min(size, need.examples)
+        passing = at_once * (example + 3 * traits.activation_bytes)
+        work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)
         return (
             int(need.part * (need.models * work + 2 * need.reply)) + 64
         )  # a reply, and its copy on the way out of vmap
@@ -174,6 +180,8 @@ class VectorisedEngine:
         self.host.begun(ids.tolist())
         try:
             value, writes = self._stacked(call, ids, places)
+        except TimeIsUp:
+            raise
         except Exception as error:  # whose fault it is, is found out below
             if _out_of_memory(error) and len(ids) > 1:
                 self.budget = max(1, self.budget // 2)
@@ -214,17 +222,19 @@ class VectorisedEngine:
             return False
         return True
 
-    def _stacked(self, call: Call, ids: Tensor, places: Tensor) -> Outcome:
+    def _stacked(self, call: Call, ids: Tensor, places: Tensor, objective: Objective | None = None) -> Outcome:
         try:
-            return self._under_vmap(call, ids, places)
+            return self._under_vmap(call, ids, places, objective or self.objective)
         except TestExamplesWanted:
             self._look_at_test.add(call.fn.name)
-            return self._under_vmap(call, ids, places)
+            return self._under_vmap(call, ids, places, objective or self.objective)
 
-    def _under_vmap(self, call: Call, ids: Tensor, places: Tensor) -> Outcome:
+    def _under_vmap(self, call: Call, ids: Tensor, places: Tensor, objective: Objective) -> Outcome:
         host = self.host
         splits: list[Split] = ["train", "test"] if call.fn.name in self._look_at_test else ["train"]
-        examples = {split: host.examples[split].stack(ids) for split in splits}
+        copy = self.kernels.traits.writes or not _reads_only(call)  # a tenth of a round, where batches are few
+        unwritten = {split: host.examples[split].unwritten for split in splits}
+        examples = {split: host.examples[split].stack(ids, copy=copy) for split in splits}
         padded = {split: table.longest(ids) for split, table in host.examples.items()}
         stored = host.memory.read(ids, padded)
         along = {name: slot.along for name, slot in stored.items()}
@@ -244,7 +254,7 @@ class VectorisedEngine:
             subject = Client(
                 train=given["train"],
                 test=given.get("test"),
-                objective=host.objective,
+                objective=objective,
                 memory=memory,
                 key=key,
                 kernel=self.kernels,
@@ -262,6 +272,8 @@ class VectorisedEngine:
 
         with walls(), host.placement.computing():
             outputs = vmap(one)(*inputs)
+        if unwritten != {split: host.examples[split].unwritten for split in splits}:
+            raise AssertionError(f"{call.fn.name} wrote into the examples of its clients")
         value, writes = unflatten(answer["structure"], outputs)
         slots_out = {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()}
         check_kinds(value, slots_out)
@@ -280,6 +292,12 @@ class Peak:
     def bytes(self) -> int | None:
         """So many bytes more than at the beginning; unknown on a CPU."""
         return torch.cuda.max_memory_allocated(self.device) - self.before if self.device.type == "cuda" else None
+
+
+def _reads_only(call: Call) -> bool:
+    """Whether all that runs at clients is this library's, which writes into nobody's examples."""
+    functions = [call.fn, *(option for option in call.options.values() if isinstance(option, ClientFn))]
+    return all(fn.body.__module__.startswith(OURS) for fn in functions)
 
 
 def _rows_at(arg: Any, places: Tensor) -> Any:

@@ -23,8 +23,10 @@ from corymb.trees import Params
 
 def fused_step(
     objective: Objective, params: Params, on: Examples, draws: Draws, lr: float, part: Tensor | None = None
-) -> None:
+) -> Tensor:
     """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients.
+
+    Gives each client's mean loss before the step.
 
     `part` is the part of the step that each client takes, where that is not all of it.
     """
@@ -38,6 +40,7 @@ def fused_step(
 
         losses = vmap(mean_loss)(params, on, draws.tensors)
         (losses.sum() if part is None else part @ losses).backward()  # a part of the loss has that part of the gradient
+    return losses.detach()
 
 
 class _Linears(TorchFunctionMode):

@@ -3,7 +3,7 @@
 Three kernels, one contract (`corymb.core.client.Kernel`), the same numbers:
 
 * fused: every layer a batched product whose backward takes the SGD step in place, so that no gradient is ever stored;
-* foreach: `vmap(grad)` over clients and in-place steps on the stacked parameters;
+* foreach: gradients of all clients by one backward through vmap, and in-place steps on the stacked parameters;
 * serial: client by client, without padding; takes every model.
 
 Which one does a piece of work is a pure function of model, optimiser and device: `choose`.
@@ -11,31 +11,46 @@ Which one does a piece of work is a pure function of model, optimiser and device
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from corymb.core.client import Examples, Measure, Objective
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.fused import fused_step
+from corymb.engines.vectorised.graphs import Graphs, OnStreams, Player, StepFunction
+from corymb.engines.vectorised.recurrent import Cells
+from corymb.engines.vectorised.tape import Step, Tapes
 from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
 from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
-from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses, weighted_mean
+from corymb.local.reference import (
+    as_params,
+    descend_one,
+    gradient_and_loss,
+    gradient_one,
+    measure_one,
+    training_losses,
+    weighted_mean,
+)
 from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]
+FEW = 0  # clients up to which steps one by one on streams are tried; 64 once `benchmarks.gpu --exact` has shown no race
 SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic
 
 
 def choose(traits: Traits, how: Descent | None, device: str, threads: int, *, mixed: bool = False) -> KernelName:
     """The kernel for a model, an optimiser (`None`: no descent, a measure or a gradient) and a device."""
-    if traits.recurrent or (traits.convolutional and device == "cpu"):
+    if traits.convolutional and device == "cpu":
+        return "serial"
+    if traits.recurrent and (device == "cpu" or not traits.lstm):
         return "serial"  # measured: an LSTM takes 2.2 times as long under vmap as client by client
     if traits.fusable and not mixed and (how is None or how.plain):
         return "fused"
@@ -45,10 +60,11 @@ def choose(traits: Traits, how: Descent | None, device: str, threads: int, *, mi
 
 
 class Watch:
-    """How many models a kernel works on at once: seen, not guessed."""
+    """How many models a kernel works on at once: seen, not guessed; and who is told when a client's descent is done."""
 
     def __init__(self) -> None:
         self.rows = 1
+        self.done: Callable[[], None] = lambda: None  # of clients that are run one after another
 
     def reset(self) -> None:
         """Forget what was seen."""
@@ -70,6 +86,8 @@ class Kernels:
     only: KernelName | None = None
     """Use this one wherever it can do the work."""
     watch: Watch = field(default_factory=Watch)
+    tapes: Tapes = field(default_factory=Tapes)
+    graphs: Graphs = field(default_factory=Graphs)
 
     def pick(self, how: Descent | None) -> KernelName:
         """The name of the kernel for this work."""
@@ -87,7 +105,8 @@ class Kernels:
             return torch.stack(rows)
         if shared:
             return _measure_shared(getattr(objective, what), models, on)
-        return _measure_own(getattr(objective, what), models, on)
+        with Cells() if self.traits.lstm else nullcontext():
+            return _measure_own(getattr(objective, what), models, on)
 
     def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         """What a model says of each example of every client: n m ..."""
@@ -101,7 +120,8 @@ class Kernels:
         if shared:
             said = objective.predict(params, on.x.flatten(0, 1))
             return said.reshape(*on.weight.shape, *said.shape[1:])
-        each: Tensor = vmap(objective.predict)(params, on.x)
+        with Cells() if self.traits.lstm else nullcontext():
+            each: Tensor = vmap(objective.predict)(params, on.x)
         return each
 
     def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
@@ -113,32 +133,131 @@ class Kernels:
                 for i, m in enumerate(_lengths(on))
             ]
             return _stacked(rows)
-        return _gradients(objective, params, on, Draws(key))
+        return _gradients(objective, params, on, Draws(key), cells=self.traits.lstm)[0]
 
-    def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> Params:
-        """Every client's descent from its own model: n rows."""
+    def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> tuple[Params, Tensor]:
+        """Every client's descent from its own model, and its loss at the first step: n rows."""
         self.watch.see(on)
         name = self.pick(how)
         if name == "serial":
-            rows = [
-                descend_one(objective, take(params, i), _client(on, i, m), key[i], how)
-                for i, m in enumerate(_lengths(on))
-            ]
-            return _stacked(rows)
+            rows = []
+            for i, m in enumerate(_lengths(on)):
+                rows.append(descend_one(objective, take(params, i), _client(on, i, m), key[i], how))
+                self.watch.done()
+            return _stacked([row.params for row in rows]), torch.stack([row.loss for row in rows])
         params = {n: p.contiguous().clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
         part = None
         if how.safe:
             places = Batches.sample(how, on.weight, key)
             some, same = on if places is None else _rows(on, places, None), Draws(key, 0, places)
-            part = step_part(how, lambda at: _gradients(objective, at, some, same), params, clients=len(on.weight))
-        if name == "fused":
-            for batch, _, draws in _batches(on, key, how):
-                fused_step(objective, params, batch, draws, how.lr, part)
-            return params
-        stepper = Stepper(how, list(params.values()), part, stacked=True)
+
+            def slopes_at(at: Params) -> Params:
+                return _gradients(objective, at, some, same, cells=self.traits.lstm)[0]
+
+            part = step_part(how, slopes_at, params, clients=len(on.weight))
+        before, player = torch.empty(0), None
+        stepper = None if name == "fused" else Stepper(how, list(params.values()), part, stacked=True)
         for batch, active, draws in _batches(on, key, how):
-            stepper.step(list(_gradients(objective, params, batch, draws).values()), active)
-        return params
+            first = not draws.step
+            if first and self._captures and how.plain and part is None:
+                player = self._player(objective, params, batch, draws, how.lr, fused=name == "fused")
+            if player is not None:  # a client that is done has no weight: its plain steps are 0
+                loss = player.step(batch, draws)
+                before = loss.clone() if first else before
+                continue
+            if stepper is None:
+                loss = self._fused(objective, params, batch, draws, how.lr, part, wanted=first)
+            else:
+                slopes, loss = self._slopes(objective, params, batch, draws, how.lr)
+                stepper.step(slopes, active)
+            before = loss if first else before
+        return (params if player is None else {n: p.clone() for n, p in player.params.items()}), before
+
+    def _player(
+        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float, *, fused: bool
+    ) -> Player | None:
+        """The captured step for such tensors, at these models; None before it is worth it."""
+
+        def at_once(own: Params, on: Examples, drawn: Draws) -> Tensor:
+            if fused:
+                return fused_step(objective, own, on, drawn, lr)
+            slopes, loss = _gradients(objective, own, on, drawn, cells=self.traits.lstm)
+            torch._foreach_add_(list(own.values()), list(slopes.values()), alpha=-lr)
+            return loss
+
+        ways: dict[str, StepFunction] = {"vmap": at_once}
+        if not fused and len(batch.weight) <= FEW and not self.traits.lstm:
+            ways["streams"] = by_streams(objective, lr, batch.weight.device)
+        player = self.graphs.find((objective, lr, fused), ways, params, batch, draws)
+        if player is not None:
+            player.begin(params)
+        return player
+
+    @property
+    def _captures(self) -> bool:
+        return self.device == "cuda"
+
+    def _fused(
+        self,
+        objective: Objective,
+        params: Params,
+        batch: Examples,
+        draws: Draws,
+        lr: float,
+        part: Tensor | None,
+        *,
+        wanted: bool,
+    ) -> Tensor:
+        """A fused step; gives the losses before it where they are wanted."""
+
+        def step(inputs: Sequence[Tensor]) -> tuple[Tensor]:
+            own, on, drawn, portion = _grouped(inputs, params, draws, part)
+            return (fused_step(objective, own, on, drawn, lr, portion),)
+
+        number = Step(draws.step)
+        draws = draws._replace(step=number)
+        if not self._plays:
+            loss = fused_step(objective, params, batch, draws, lr, part)
+            self.graphs.count((objective, lr, True), params, batch, draws, number)
+            return loss
+        inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
+        of = ("fused", objective, lr, part is None, draws.rows is None)
+        return next(iter(self.tapes.run(of, step, inputs, number, outputs=wanted)), torch.empty(0))
+
+    def _slopes(
+        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float
+    ) -> tuple[list[Tensor], Tensor]:
+        """Every client's gradients, and the losses before the step."""
+
+        def slopes(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            own, on, drawn, _ = _grouped(inputs, params, draws, None)
+            found, loss = _gradients(objective, own, on, drawn, cells=self.traits.lstm)
+            return *found.values(), loss
+
+        number = Step(draws.step)
+        draws = draws._replace(step=number)
+        inputs = [*params.values(), *batch, *draws.tensors]
+        if not self._plays:
+            *found, loss = slopes(inputs)
+            self.graphs.count((objective, lr, False), params, batch, draws, number)
+        else:
+            *found, loss = self.tapes.run(("slopes", objective, draws.rows is None), slopes, inputs, number)
+        return found, loss
+
+    @property
+    def _plays(self) -> bool:
+        """On a GPU operations are not the same bits twice, and casts of a mixed precision are kept elsewhere."""
+        return self.device == "cpu" and not self.mixed
+
+
+def _grouped(
+    inputs: Sequence[Tensor], like: Params, draws: Draws, part: Tensor | None
+) -> tuple[Params, Examples, Draws, Tensor | None]:
+    """Flat inputs as what they are: a stack of models, their examples, what is random, parts of steps."""
+    n = len(like)
+    own, rest = dict(zip(like, inputs, strict=False)), list(inputs[n + 3 :])
+    portion = None if part is None else rest.pop()
+    return own, Examples(*inputs[n : n + 3]), draws.of(tuple(rest)), portion
 
 
 def _measure_shared(per_example: Callable[[Params, Examples], Tensor], models: Params, on: Examples) -> Tensor:
@@ -156,13 +275,42 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
     return torch.stack([run({name: value[:, j] for name, value in models.items()}, on) for j in range(k)], dim=1)
 
 
-def _gradients(objective: Objective, params: Params, on: Examples, draws: Draws) -> Params:
+def by_streams(objective: Objective, lr: float, device: torch.device) -> StepFunction:
+    """A step of one client after another, on streams."""
+    streams = OnStreams(device)
+
+    def step(params: Params, on: Examples, draws: Draws) -> Tensor:
+        losses = torch.empty_like(on.weight[:, 0])
+
+        def one(i: int) -> None:
+            own, drawn = take(params, i), draws.of(tuple(t[i] for t in draws.tensors))
+            slopes, loss = gradient_and_loss(objective, own, take(on, i), drawn)
+            losses[i].copy_(loss)
+            torch._foreach_add_(list(own.values()), list(slopes.values()), alpha=-lr)
+
+        streams.each(len(on.weight), one)
+        return losses
+
+    return step
+
+
+def _gradients(
+    objective: Objective, params: Params, on: Examples, draws: Draws, *, cells: bool = False
+) -> tuple[Params, Tensor]:
+    """Every client's gradient, and its mean training loss; `cells` takes recurrent layers apart."""
+
     def mean_loss(one: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
-        values = training_losses(objective, one, examples, draws.of(drawn))
+        with Cells() if cells else nullcontext():
+            values = training_losses(objective, one, examples, draws.of(drawn))
         return weighted_mean(values, examples.weight)
 
-    grads: Params = vmap(grad(mean_loss))(params, on, draws.tensors)
-    return grads
+    # The gradient of everybody's sum: a vmap of `torch.func.grad` gives the same, and imports torch's compiler.
+    with torch.enable_grad():
+        stacked = {name: value.detach().requires_grad_() for name, value in params.items()}
+        losses = vmap(mean_loss)(stacked, on, draws.tensors)
+        ends = list(stacked.values())
+        slopes = torch.autograd.grad(losses.sum(), ends, allow_unused=True, materialize_grads=True)
+    return as_params(params, slopes), losses.detach()
 
 
 def _batches(on: Examples, key: Key, how: Descent) -> Iterator[tuple[Examples, Tensor | None, Draws]]:
@@ -173,9 +321,12 @@ def _batches(on: Examples, key: Key, how: Descent) -> Iterator[tuple[Examples, T
 def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
     """Some rows of every client's examples; row -1 is one that counts for nothing."""
     count = rows >= 0 if active is None else (rows >= 0) & active[:, None]
-    client = torch.arange(rows.shape[0], device=rows.device)[:, None]
-    rows = rows.clamp_min(0)
-    return Examples(on.x[client, rows], on.y[client, rows], torch.where(count, on.weight[client, rows], 0))
+    n, m = on.weight.shape
+    flat = (rows.clamp_min(0) + m * torch.arange(n, device=rows.device)[:, None]).flatten()
+    # Rows of one flat tensor: twice as fast as x[i, j].
+    flat_rows = (t.reshape(n * m, *t.shape[2:]).index_select(0, flat) for t in on)
+    x, y, weight = (t.unflatten(0, rows.shape) for t in flat_rows)
+    return Examples(x, y, torch.where(count, weight, 0))
 
 
 def _lengths(on: Examples) -> list[int]:

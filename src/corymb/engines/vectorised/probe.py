@@ -110,9 +110,10 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
         rows = [gradient_one(objective, take(models, i), c, Draws(keys[i])) for i, c in enumerate(clients)]
         _compare("gradient", got_rows, stack(rows))
         for how in _within_reach(rows):
-            got_rows = kernels.descend(objective, models, on, keys, how)
-            rows = [descend_one(objective, take(models, i), c, keys[i], how) for i, c in enumerate(clients)]
-            _compare(f"descent with {how}", got_rows, stack(rows))
+            got_rows, got = kernels.descend(objective, models, on, keys, how)
+            ends = [descend_one(objective, take(models, i), c, keys[i], how) for i, c in enumerate(clients)]
+            _compare(f"descent with {how}", got_rows, stack([end.params for end in ends]))
+            _compare(f"the loss before descent with {how}", {"": got}, {"": torch.stack([end.loss for end in ends])})
     except _Differs as difference:
         return str(difference)
     except InvalidInput:  # the model is at fault, whichever the kernel

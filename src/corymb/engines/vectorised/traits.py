@@ -9,6 +9,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
+from corymb.core.objective import Draws
+from corymb.keys import root
+from corymb.local.reference import training_losses
 from corymb.trees import Params, leaves, nbytes
 
 
@@ -23,23 +26,49 @@ class Traits(NamedTuple):
     """Every parameter is used exactly once, by a linear layer."""
     convolutional: bool
     recurrent: bool
+    lstm: bool = False
+    """All its recurrent layers are LSTMs, which can be taken apart into cells."""
     independent: bool = True
     """An example's loss does not depend on the other examples in its batch."""
+    writes: bool = False
+    """The model writes into the examples it is given, by a first layer that works in place, say."""
 
 
 def watch(objective: Objective, params: Params, one: Examples) -> Traits:
     """The traits of an objective, from one forward pass."""
-    watcher = _Watcher(params)
+    watcher, before = _Watcher(params), [t._version for t in one]
     with torch.no_grad(), watcher:
         objective.losses(params, one)
+    with torch.no_grad():
+        training_losses(objective, params, one, Draws(root(0)))
+        objective.scores(params, one)
     return Traits(
         parameters=sum(p.numel() for p in params.values()),
         parameter_bytes=nbytes(params),
         activation_bytes=watcher.made,
         fusable=all(uses == ["linear"] for uses in watcher.uses.values()),
         convolutional=watcher.convolutional,
-        recurrent=watcher.recurrent,
+        recurrent=bool(watcher.kinds),
+        lstm=watcher.kinds == {"lstm"},
+        writes=before != [t._version for t in one],
     )
+
+
+class Watched:
+    """An objective that notes with how many examples of a client it is used at once."""
+
+    def __init__(self, inner: Objective) -> None:
+        self.inner, self.examples = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name in ("losses", "scores", "training_losses"):
+            return lambda params, on, *more: self._see(on.weight, found(params, on, *more))
+        return (lambda params, x: self._see(x, found(params, x))) if name == "predict" else found
+
+    def _see(self, examples: Tensor, result: Tensor) -> Tensor:
+        self.examples = max(self.examples, len(examples))
+        return result
 
 
 class _Watcher(TorchFunctionMode):
@@ -47,7 +76,8 @@ class _Watcher(TorchFunctionMode):
         super().__init__()
         self.uses: dict[int, list[str]] = {id(p): [] for p in params.values()}
         self.made = 0
-        self.convolutional = self.recurrent = False
+        self.convolutional = False
+        self.kinds: set[str] = set()  # of recurrent layers
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -55,7 +85,7 @@ class _Watcher(TorchFunctionMode):
         if name in ("__get__", "__set__") and not isinstance(out, Tensor):  # p.shape uses no parameter, p.T does
             return out
         self.convolutional |= name.startswith("conv")
-        self.recurrent |= name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell")
+        self.kinds |= {name} & {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"}
         for leaf in leaves([list(args), dict(kwargs or {})]):
             if id(leaf) in self.uses:
                 self.uses[id(leaf)].append(name)

@@ -1,0 +1,320 @@
+"""Steps of many clients on a GPU: Corymb's, plain vmap's and the naive loop's, by model and precision.
+
+    python -m benchmarks.gpu [--device cuda] [--models ...] [--precisions ...] [--small] [--json FILE]
+
+A step is one of plain SGD on every client's own model. Each way takes its turn, the least of the repeats counts; what
+Corymb's gives after a few steps is compared with plain vmap's. The fraction of the peak is of the floating-point
+operations of a step (three times those of a forward pass) beside the fastest product measured in the same precision.
+`--exact` takes a few captured steps of every way in float64 instead, several times over, beside plain vmap's: only what
+is wrong, such as two streams that do not wait for each other, would differ by more than rounding there.
+`--small` is for a machine without a GPU: it shows that everything runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils.flop_counter import FlopCounterMode
+
+from corymb.core.objective import Draws, Examples
+from corymb.engines import Placement
+from corymb.engines.vectorised.graphs import capture
+from corymb.engines.vectorised.kernels import Kernels, by_streams
+from corymb.engines.vectorised.recurrent import Cells
+from corymb.engines.vectorised.traits import watch
+from corymb.keys import fold, root
+from corymb.local import Descent
+from corymb.local.reference import descend_one, training_losses, weighted_mean
+from corymb.models import Network, cnn, mlp
+from corymb.objectives import Classification
+from corymb.trees import take
+
+LR = 0.01
+PRECISIONS = {"float32": {}, "tf32": {"tf32": True}, "bfloat16": {"mixed": True}}
+
+
+# ---- models
+
+
+class ResNet9(nn.Module):
+    """ResNet9 with group normalisation, for pictures of 32 x 32."""
+
+    def __init__(self, width: int = 64, classes: int = 10) -> None:
+        super().__init__()
+        w = width
+        self.start = nn.Sequential(_block(3, w), _block(w, 2 * w, pool=2))
+        self.first = nn.Sequential(_block(2 * w, 2 * w), _block(2 * w, 2 * w))
+        self.middle = nn.Sequential(_block(2 * w, 4 * w, pool=2), _block(4 * w, 8 * w, pool=2))
+        self.second = nn.Sequential(_block(8 * w, 8 * w), _block(8 * w, 8 * w))
+        self.end = nn.Sequential(nn.MaxPool2d(4), nn.Flatten(), nn.Linear(8 * w, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.start(x)
+        x = self.middle(x + self.first(x))
+        return self.end(x + self.second(x))
+
+
+def _block(into: int, out: int, pool: int = 0) -> nn.Module:
+    layers = [nn.Conv2d(into, out, 3, padding=1), nn.GroupNorm(min(32, out // 4), out), nn.ReLU()]
+    return nn.Sequential(*layers, *([nn.MaxPool2d(pool)] if pool else []))
+
+
+class CharLSTM(nn.Module):
+    """Two layers of an LSTM that read characters and say which one follows."""
+
+    def __init__(self, width: int = 256, characters: int = 80) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(characters, 8)
+        self.lstm = nn.LSTM(8, width, num_layers=2, batch_first=True)
+        self.out = nn.Linear(width, characters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(self.embed(x))[0][:, -1])
+
+
+class Case(NamedTuple):
+    """A model, and how many clients take a step on how many examples each."""
+
+    model: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    classes: int
+    clients: int
+    batch: int
+    characters: int = 0
+
+
+CASES = {
+    "mlp-50": Case(mlp(784, [200], 10), (784,), 10, 4800, 50),
+    "mlp-200": Case(mlp(784, [200], 10), (784,), 10, 1200, 200),
+    "femnist-cnn": Case(cnn(1, 28, 62, width=2048), (1, 28, 28), 62, 50, 10),
+    "cifar-cnn": Case(cnn(3, 32, 10), (3, 32, 32), 10, 20, 50),
+    "resnet9": Case(ResNet9, (3, 32, 32), 10, 8, 100),
+    "char-lstm": Case(CharLSTM, (80,), 80, 10, 10, characters=80),
+}
+SMALL = {
+    "mlp-50": CASES["mlp-50"]._replace(clients=6, batch=5),
+    "femnist-cnn": CASES["femnist-cnn"]._replace(model=cnn(1, 28, 62, width=16), clients=2, batch=2),
+    "resnet9": CASES["resnet9"]._replace(model=partial(ResNet9, 8), clients=2, batch=2),
+    "char-lstm": CASES["char-lstm"]._replace(model=partial(CharLSTM, 6), shape=(5,), clients=2, batch=3),
+}
+
+
+def examples(case: Case, device: str) -> Examples:
+    draw = torch.Generator().manual_seed(0)
+    shape = (case.clients, case.batch, *case.shape)
+    x = torch.randint(case.characters, shape, generator=draw) if case.characters else torch.rand(shape, generator=draw)
+    y = torch.randint(case.classes, shape[:2], generator=draw)
+    return Examples(x.to(device), y.to(device), torch.ones(shape[:2], device=device))
+
+
+# ---- ways
+
+
+def plain_step(objective: Classification, params: dict[str, Tensor], on: Examples, *, recurrent: bool) -> None:
+    """What one writes first: vmap of the gradient and a step in place."""
+
+    def mean_loss(one: dict[str, Tensor], own: Examples) -> Tensor:
+        return weighted_mean(training_losses(objective, one, own, Draws(root(0))), own.weight)
+
+    with torch.enable_grad():
+        leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+        if recurrent:
+            with Cells():
+                losses = vmap(mean_loss)(leaves, on)
+        else:
+            losses = vmap(mean_loss)(leaves, on)
+        slopes = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    torch._foreach_add_(list(params.values()), list(slopes), alpha=-LR)
+
+
+class Ways:
+    """One model's ways to take steps, on the same start and examples."""
+
+    def __init__(self, case: Case, device: str, precision: str) -> None:
+        self.case, self.placement = case, Placement(device=device, **PRECISIONS[precision])
+        self.objective = Classification(Network(case.model, device=device), case.classes)
+        self.on = examples(case, device)
+        one = self.objective.init(root(0))
+        self.start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
+        self.key = fold(root(1), torch.arange(case.clients)).to(device)
+        few = Examples(*(t[0, :1] for t in self.on))
+        self.objective.losses(one, few)  # a network looks at itself in its first pass
+        self.traits = watch(self.objective, one, few)
+        kind = torch.device(device).type
+        self.kernels = Kernels(self.traits, kind, torch.get_num_threads(), self.placement.mixed)
+        if kind == "cpu":  # show what a GPU would do
+            self.kernels = replace(self.kernels, only="foreach")
+
+    def corymb(self, steps: int) -> dict[str, Tensor]:
+        with self.placement.computing(), torch.no_grad():
+            return self.kernels.descend(self.objective, self.start, self.on, self.key, Descent(lr=LR, steps=steps))[0]
+
+    def plain(self, steps: int) -> dict[str, Tensor]:
+        params = {name: value.clone() for name, value in self.start.items()}
+        with self.placement.computing(), torch.no_grad():
+            for _ in range(steps):
+                plain_step(self.objective, params, self.on, recurrent=self.traits.lstm)
+        return params
+
+    def naive(self, steps: int) -> None:
+        """A few clients of a large stack: one after another they all take the same time."""
+        with self.placement.computing():
+            for i in range(min(self.case.clients, 20)):
+                how = Descent(lr=LR, steps=steps)
+                descend_one(self.objective, take(self.start, i), take(self.on, i), self.key[i], how)
+
+    @property
+    def share(self) -> float:
+        return self.case.clients / min(self.case.clients, 20)
+
+    def flops(self) -> float:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.objective.losses(take(self.start, 0), take(self.on, 0))
+        return 3.0 * counter.get_total_flops() * self.case.clients
+
+    def way(self) -> str:
+        players = [seen.player for seen in self.kernels.graphs.seen.values() if seen.player is not None]
+        return f"graph of {players[0].way}" if players else self.kernels.pick(Descent(lr=LR))
+
+    def difference(self, steps: int = 3) -> float:
+        """The largest difference from plain vmap after a few steps, beside how far the steps went."""
+        ours, theirs = self.corymb(steps), self.plain(steps)
+        apart = max(float((ours[n] - theirs[n]).abs().max()) for n in ours)
+        moved = max(float((theirs[n] - self.start[n]).abs().max()) for n in ours)
+        return apart / moved
+
+
+def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) -> dict[str, Any]:
+    """The largest difference in float64 of captured steps from plain ones, beside how far these went, by way."""
+    objective = Classification(Network(case.model, device=device, dtype=torch.float64), case.classes)
+    on = examples(case, device)
+    on = on._replace(x=on.x if case.characters else on.x.double(), weight=on.weight.double())
+    one = objective.init(root(0))
+    start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
+    draws = Draws(fold(root(1), torch.arange(case.clients)).to(device))
+    ways: dict[str, Any] = {"vmap": partial(in_place, objective, recurrent=bool(case.characters))}
+    if not case.characters:
+        ways["streams"] = by_streams(objective, LR, torch.device(device))
+    want = {name: value.clone() for name, value in start.items()}
+    for _ in range(steps):
+        plain_step(objective, want, on, recurrent=bool(case.characters))
+    moved = max(float((want[n] - start[n]).abs().max()) for n in start)
+    row: dict[str, Any] = {"model": name}
+    for way, function in ways.items():
+        player, worst = capture(way, function, start, on, draws), 0.0
+        for _ in range(times):
+            player.begin(start)
+            for _ in range(steps):
+                player.step(on, draws)
+            worst = max(worst, *(float((player.params[n] - want[n]).abs().max()) for n in start))
+        row[f"{way}, float64"] = worst / moved
+    return row
+
+
+def in_place(
+    objective: Classification, params: dict[str, Tensor], on: Examples, draws: Draws, *, recurrent: bool
+) -> Tensor:
+    plain_step(objective, params, on, recurrent=recurrent)
+    return torch.zeros_like(on.weight[:, 0])
+
+
+# ---- timing
+
+
+def seconds(work: Callable[[int], Any], steps: int, repeats: int, device: str) -> float:
+    """The least time of a step."""
+    best = float("inf")
+    for _ in range(repeats):
+        _wait(device)
+        began = time.perf_counter()
+        work(steps)
+        _wait(device)
+        best = min(best, (time.perf_counter() - began) / steps)
+    return best
+
+
+def _wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def peak(device: str, precision: str, size: int) -> float:
+    """The fastest product of square matrices, in operations a second."""
+    placement = Placement(device=device, **PRECISIONS[precision])
+    a, b = (torch.rand(size, size, device=device) for _ in range(2))
+    if placement.mixed:
+        a, b = a.bfloat16(), b.bfloat16()
+    with placement.computing():
+        a @ b
+        return 2 * size**3 / seconds(lambda steps: [a @ b for _ in range(steps)], 5, 5, device)
+
+
+def measure(name: str, case: Case, device: str, precision: str, top: float, steps: int, repeats: int) -> dict[str, Any]:
+    ways = Ways(case, device, precision)
+    row: dict[str, Any] = {"model": name, "precision": precision, "clients": case.clients, "batch": case.batch}
+    began = time.perf_counter()
+    for _ in range(4):  # enough steps for graphs to be captured
+        ways.corymb(max(steps, 10))
+    _wait(device)
+    row["first seconds"] = round(time.perf_counter() - began, 2)
+    row["way"] = ways.way()
+    row["corymb ms"] = 1e3 * seconds(ways.corymb, steps, repeats, device)
+    ways.plain(1)
+    row["vmap ms"] = 1e3 * seconds(ways.plain, min(steps, 5), repeats, device)
+    ways.naive(1)
+    row["naive ms"] = 1e3 * ways.share * seconds(ways.naive, 2, 2, device)
+    row["difference"] = ways.difference()
+    row["of peak"] = ways.flops() / (row["corymb ms"] / 1e3) / top
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--models", nargs="+")
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS))
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="  %(message)s")
+    cases = SMALL if asked.small else CASES
+    size, steps, repeats = (256, 6, 1) if asked.small else (8192, 20, 4)
+    print(torch.__version__, torch.cuda.get_device_name() if asked.device != "cpu" else "CPU", flush=True)
+    if asked.exact:
+        with torch.no_grad():
+            for name in asked.models or cases:
+                print(exact(name, cases[name], asked.device), flush=True)
+        return
+    rows = []
+    for precision in asked.precisions:
+        top = peak(asked.device, precision, size)
+        print(f"{precision}: products reach {top / 1e12:.3g} TFLOP/s", flush=True)
+        for name in asked.models or cases:
+            try:
+                row = measure(name, cases[name], asked.device, precision, top, steps, repeats)
+            except Exception as error:  # the others are still worth knowing
+                row = {"model": name, "precision": precision, "error": f"{type(error).__name__}: {error}"[:500]}
+            rows.append(row)
+            print(
+                "  ".join(f"{n}: {v:.4g}" if isinstance(v, float) else f"{n}: {v}" for n, v in row.items()), flush=True
+            )
+            if asked.device != "cpu":
+                torch.cuda.empty_cache()
+            if asked.json:
+                asked.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

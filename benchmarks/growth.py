@@ -1,0 +1,181 @@
+"""How the time and memory of a round grow: with clients, registered clients, examples, clusters and parameters.
+
+    python -m benchmarks.growth [--axes clients registered ...] [--most 1000000] [--write FILE]
+
+Every point is a process of its own with one thread: CPU seconds of a round (the least of a few) and the most memory
+that is not a mapped file. A slope is that of the logarithms over the larger half of an axis: 1 is linear, 0 is flat.
+`registered` asks a thousand clients a round of all there are, and `mapped` reads them from a file on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+AXES: dict[str, dict[str, Any]] = {
+    "clients": {"vary": "clients", "values": [100, 1000, 10_000, 100_000]},
+    "registered": {"vary": "clients", "values": [1000, 10_000, 100_000, 1_000_000], "cohort": 1000},
+    "mapped": {"vary": "clients", "values": [10_000, 100_000, 1_000_000], "cohort": 1000, "mapped": True},
+    "examples": {"vary": "examples", "values": [10, 100, 1000, 10_000], "clients": 100},
+    "k": {"vary": "k", "values": [1, 2, 4, 8, 16], "clients": 1000, "examples": 50},
+    "parameters": {"vary": "width", "values": [16, 64, 256, 1024], "clients": 50, "examples": 50},
+}
+FEATURES = 20
+ROUNDS = 4
+
+
+def point(asked: dict[str, Any]) -> dict[str, float]:
+    """One point, in this process."""
+    import torch
+
+    from corymb.algorithms import IFCA, FedAvg
+    from corymb.core.driver import drive
+    from corymb.core.federation import Federation
+    from corymb.engines import VectorisedEngine
+    from corymb.local import Descent
+    from corymb.models import Network, mlp
+    from corymb.objectives import LinearRegression, Regression
+
+    torch.set_num_threads(1)
+    n, m, k, width = (
+        asked.get(name, usual) for name, usual in (("clients", 1000), ("examples", 10), ("k", 0), ("width", 0))
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        x = _features(n * m, Path(folder) / "x" if asked.get("mapped") else None)
+        y = torch.zeros(n * m)
+        rows = SimpleNamespace(x=x, y=y, offsets=torch.arange(n + 1) * m)
+        none = SimpleNamespace(x=x[:0], y=y[:0], offsets=torch.zeros(n + 1, dtype=torch.int64))
+        data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=rows, test=none)
+        objective = Regression(Network(mlp(FEATURES, [width], 1))) if width else LinearRegression(FEATURES)
+        peak = Peak()
+        began = time.process_time()
+        fed = Federation(VectorisedEngine(objective, data))
+        ready = time.process_time() - began
+        common = {"rounds": 10**6, "participants": asked.get("cohort"), "local": Descent(lr=0.01, steps=5)}
+        rounds = drive(IFCA(k=k, **common) if k else FedAvg(**common), fed, seed=1)
+        seconds = []
+        for _ in range(ROUNDS):
+            began = time.process_time()
+            next(rounds)
+            seconds.append(time.process_time() - began)
+        return {"round s": min(seconds[1:]), "ready s": ready, "MiB": peak.stop()}
+
+
+def _features(rows: int, file: Path | None) -> Any:
+    import torch
+
+    draw, block = np.random.default_rng(0), 1_000_000
+    if file is None:
+        return torch.from_numpy(draw.standard_normal((rows, FEATURES), dtype=np.float32))
+    with file.open("wb") as out:
+        for first in range(0, rows, block):
+            draw.standard_normal((min(block, rows - first), FEATURES), dtype=np.float32).tofile(out)
+    return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, FEATURES)))
+
+
+class Peak:
+    """The most memory of this process that is not a mapped file, looked at every few milliseconds."""
+
+    def __init__(self) -> None:
+        self.most, self.before, self._going = 0.0, _anonymous(), True
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while self._going:
+            self.most = max(self.most, _anonymous())
+            time.sleep(0.005)
+
+    def stop(self) -> float:
+        """MiB beyond those at the start."""
+        self._going = False
+        self._thread.join()
+        return max(self.most, _anonymous()) - self.before
+
+
+def _anonymous() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) / 1024
+    return math.nan
+
+
+def slope(values: list[float], found: list[float]) -> float:
+    """That of the logarithms, over the larger half of the points."""
+    half = len(values) // 2 if len(values) > 3 else 0
+    x, y = (np.log(np.maximum(row[half:], 1e-9)) for row in (values, found))
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def measure(axis: str, most: int) -> list[str]:
+    """The lines of a table of one axis."""
+    asked = AXES[axis]
+    fixed = {name: value for name, value in asked.items() if name not in ("vary", "values")}
+    values = [value for value in asked["values"] if value <= most]
+    rows = []
+    for value in values:
+        wanted = json.dumps({**fixed, asked["vary"]: value})
+        command = [sys.executable, "-m", "benchmarks.growth", "--point", wanted]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        print(axis, value, rows[-1], file=sys.stderr, flush=True)
+    said = ", ".join(f"{name} {value}" for name, value in fixed.items())
+    lines = [
+        f"## {axis}" + (f" ({said})" if said else ""),
+        "",
+        f"| {asked['vary']} | CPU s a round | s until ready | MiB more |",
+    ]
+    lines += ["|---|---|---|---|"]
+    lines += [
+        f"| {v:,} | {r['round s']:.4f} | {r['ready s']:.2f} | {r['MiB']:.0f} |"
+        for v, r in zip(values, rows, strict=True)
+    ]
+    times, memory = ([row[name] for row in rows] for name in ("round s", "MiB"))
+    lines += ["", f"Slope of time {slope(values, times):.2f}, of memory {slope(values, memory):.2f}.", ""]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--axes", nargs="+", default=list(AXES))
+    parser.add_argument("--most", type=int, default=1_000_000)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--point", type=json.loads)
+    asked = parser.parse_args()
+    if asked.point is not None:
+        print(json.dumps(point(asked.point)))
+        return
+    lines = [
+        "# How a round grows",
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, one thread, CPU seconds.",
+        f"A linear model with {FEATURES} features (parameters: a network of one hidden layer), 10 examples a client,",
+        "FedAvg (k: IFCA) with 5 local steps, unless the axis says otherwise. Made by `python -m benchmarks.growth`.",
+        "",
+    ]
+    for axis in asked.axes:
+        lines += measure(axis, asked.most)
+    text = "\n".join(lines)
+    print(text)
+    if asked.write:
+        asked.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A step that is played from a tape gives the bits of the step itself, or it is not played."""
+
+import pytest
+import torch
+from torch import nn
+
+from corymb.core.objective import Draws, Examples
+from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.tape import Step, Tapes, record
+from corymb.engines.vectorised.traits import watch
+from corymb.keys import fold, root
+from corymb.local import Descent
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
+
+N, M = 3, 7
+
+
+def played(tapes: Tapes) -> list[bool]:
+    return [kept.lean is not None for kept in tapes.kept.values()]
+
+
+def kernels_for(objective, name: str) -> Kernels:
+    traits = watch(
+        objective, objective.init(root(0)), Examples(torch.zeros(1, 4), torch.zeros(1).long(), torch.ones(1))
+    )
+    return Kernels(traits, "cpu", 1, only=name)
+
+
+def job(objective, seed: int):
+    """Models of a few clients, examples with some padding, and keys."""
+    draw = torch.Generator().manual_seed(seed)
+    params = {name: value.expand(N, *value.shape).clone() for name, value in objective.init(root(seed)).items()}
+    weight = torch.ones(N, M)
+    weight[1, 4:] = 0
+    on = Examples(torch.randn(N, M, 4, generator=draw), torch.randint(3, (N, M), generator=draw), weight)
+    return params, on, fold(root(seed), torch.arange(N))
+
+
+@pytest.mark.parametrize("name", ["fused", "foreach"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_descents_by_tape_are_the_same_bits(name, batch):
+    objective, how = Classification(Network(mlp(4, [5], 3)), 3), Descent(lr=0.1, steps=6, batch=batch)
+    kernels = kernels_for(objective, name)
+    for seed in range(3):  # other models, examples and keys on the tapes of the first
+        params, on, key = job(objective, seed)
+        plain = kernels_for(objective, name)
+        object.__setattr__(plain, "mixed", True)  # which never plays
+        want, want_loss = plain.descend(objective, params, on, key, how)
+        got, loss = kernels.descend(objective, params, on, key, how)
+        assert torch.equal(loss, want_loss)
+        assert all(torch.equal(got[name], want[name]) for name in want)
+        assert not played(plain.tapes)
+    assert played(kernels.tapes) == [True]
+
+
+def test_a_step_with_dropout_is_never_played():
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    objective = Classification(Network(model), 3)
+    kernels = kernels_for(objective, "foreach")
+    kernels.descend(objective, *job(objective, 0), Descent(lr=0.1, steps=6))
+    assert played(kernels.tapes) == [False]
+
+
+def test_what_looks_at_values_or_keeps_a_state_is_not_recorded_or_not_trusted():
+    def looks(inputs):
+        return (inputs[0] * float(inputs[0].sum()),)
+
+    x = torch.arange(3.0)
+    assert record(looks, [x])[1] is None
+    state = [0.0]
+
+    def counts(inputs):
+        state[0] += 1
+        return (inputs[0] * state[0],)
+
+    tapes = Tapes()
+    found = [float(tapes.run(("counts",), counts, [x], Step(0))[0][1]) for _ in range(4)]
+    assert found == [1, 2, 3, 4]
+    assert played(tapes) == [False]
+
+    kept = [x * 2]
+
+    def remembers(inputs):  # memory of an input that it does not get by its arguments
+        return (inputs[0] + kept[0].view(3, 1)[:, 0], kept[0].view(-1) + 1)
+
+    assert record(remembers, [kept[0]])[1] is not None  # the same tensor is the input itself
+    shared = kept[0].detach()
+    assert record(lambda inputs: (inputs[0] + shared,), [kept[0]])[1] is None
+
+
+def test_a_tape_writes_where_the_function_wrote_and_lets_go_of_the_rest():
+    def step(inputs):
+        w, x = inputs
+        loss = (x * w).sum(1)
+        w.view(-1).add_(x.mean(0), alpha=-0.5)
+        return (loss,)
+
+    w, x = torch.ones(3), torch.arange(6.0).reshape(2, 3)
+    _, tape = record(step, [w, x])
+    assert tape is not None
+    assert tape.written == (0,)
+    assert len(tape.without_outputs().lines) < len(tape.lines)
+    for one in (tape, tape.without_outputs()):
+        w, x = torch.full((3,), 2.0), torch.ones(2, 3)
+        said = one.play([w, x])
+        assert w.tolist() == [1.5, 1.5, 1.5]
+        assert [s.tolist() for s in said] == ([[6.0, 6.0]] if one is tape else [])
+
+
+def test_the_number_of_a_step_tells_when_it_is_used():
+    step = Step(3)
+    assert Draws(root(0), step).of((root(1),)).step is step
+    assert not step.used
+    Draws(root(0), step).keys(2)
+    assert step.used
