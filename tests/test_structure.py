@@ -27,6 +27,7 @@ ABOUT_THE_PROJECT = {
     "test_golden",
     "test_imports",
     "test_light_import",
+    "test_package",
     "test_structure",
     "test_types",
 }
