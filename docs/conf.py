@@ -1,12 +1,13 @@
 """The documentation site: `make docs` builds it with warnings as errors."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, os.path.abspath("../src"))
 
-import corymb  # noqa: E402
+import corymb
 
 project = "Corymb"
 author = "The Corymb authors"
@@ -16,8 +17,6 @@ version = release = corymb.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
-    "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
@@ -34,8 +33,6 @@ default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-napoleon_google_docstring = True
-napoleon_numpy_docstring = False
 copybutton_prompt_text = r"\$ |>>> "
 copybutton_prompt_is_regexp = True
 
@@ -59,8 +56,6 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def outside_links(app, docname, source):
     """Links to files of the repository that are not pages become plain names: the site is built from docs/ alone."""
-    import re
-
     home = Path(app.srcdir, docname).parent
 
     def replace(found):
@@ -75,5 +70,23 @@ def outside_links(app, docname, source):
     source[0] = re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", replace, source[0])
 
 
+def as_fields(app, what, name, obj, options, lines):
+    """`Arguments:` sections as field lists. Not napoleon: it takes `text: more` below a setting for a type."""
+    inside, found = False, []
+    for line in lines:
+        if line.strip() == "Arguments:":
+            inside = True
+            found += [""]
+        elif inside and (match := re.match(r"    (\w+): (.*)", line)):
+            found.append(f":param {match[1]}: {match[2]}")
+        elif inside and line.startswith("        "):
+            found.append(f"    {line.strip()}")
+        else:
+            inside = inside and not line.strip()
+            found.append(line if line.startswith((" ", ">>>")) or "`" in line else line.replace("|", r"\|"))
+    lines[:] = found
+
+
 def setup(app):
     app.connect("source-read", outside_links)
+    app.connect("autodoc-process-docstring", as_fields)

@@ -1,8 +1,10 @@
 """Draws the schematic figures of the docs as SVG: `python docs/figures.py`. A test holds the files to this script.
 
-A figure of an algorithm has three panels, read from left to right: squares are models, discs are clients (or, where a disc
-is in a box, examples of one client), colours are clusters, grey is what nobody knows yet.
+A figure of an algorithm has three panels, read from left to right: squares are models, discs are clients (or, where a
+disc is in a box, examples of one client), colours are clusters, grey is what nobody knows yet.
 """
+
+# ruff: noqa: E501 - rows of coordinates
 
 import math
 from html import escape
@@ -52,7 +54,9 @@ class Drawing:
     def text(self, x, y, words, size=12, anchor="middle", colour=INK, bold=False):
         px, py = self.at(x, y)
         weight = ' font-weight="600"' if bold else ""
-        self.add(f'<text x="{px}" y="{py}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"{weight}>{escape(words)}</text>')
+        self.add(
+            f'<text x="{px}" y="{py}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"{weight}>{escape(words)}</text>'
+        )
 
     def arrow(self, x1, y1, x2, y2, colour=INK, width=1.4):
         a, b = self.at(x1, y1), self.at(x2, y2)
@@ -97,7 +101,19 @@ def three(name, title, *panels):
     return HERE / "algorithms" / "figures" / f"{name}.svg", drawing.svg()
 
 
-SPREAD = [(45, 95), (62, 118), (84, 92), (70, 72), (150, 52), (170, 74), (188, 48), (166, 30), (165, 126), (186, 140), (198, 116)]
+SPREAD = [
+    (45, 95),
+    (62, 118),
+    (84, 92),
+    (70, 72),
+    (150, 52),
+    (170, 74),
+    (188, 48),
+    (166, 30),
+    (165, 126),
+    (186, 140),
+    (198, 116),
+]
 TRUE = [BLUE] * 4 + [ORANGE] * 4 + [GREEN] * 3
 ROW = [25, 61, 97, 133, 169, 205]
 KINDS = [BLUE, BLUE, ORANGE, ORANGE, BLUE, ORANGE]
@@ -211,7 +227,14 @@ def mixtures(d):
 
 def drawn(d):
     mixtures(d)
-    for x, j, colour in ((25, 0, BLUE), (61, 0, BLUE), (133, 0, BLUE), (133, 1, ORANGE), (97, 1, ORANGE), (205, 1, ORANGE)):
+    for x, j, colour in (
+        (25, 0, BLUE),
+        (61, 0, BLUE),
+        (133, 0, BLUE),
+        (133, 1, ORANGE),
+        (97, 1, ORANGE),
+        (205, 1, ORANGE),
+    ):
         d.arrow(85 + 60 * j, 44, x, 114, colour)
 
 
@@ -234,7 +257,14 @@ def subspace(d):
 def anchors(d):
     d.line(20, 130, 210, 40, GREY, 2)
     d.line(30, 40, 205, 140, GREY, 2)
-    for x, y, colour in ((50, 116, BLUE), (58, 112, BLUE), (180, 56, ORANGE), (172, 60, ORANGE), (180, 126, GREEN), (188, 130, GREEN)):
+    for x, y, colour in (
+        (50, 116, BLUE),
+        (58, 112, BLUE),
+        (180, 56, ORANGE),
+        (172, 60, ORANGE),
+        (180, 126, GREEN),
+        (188, 130, GREEN),
+    ):
         d.arrow(115, 87, x, y, colour, 1.6)
         d.disc(x, y, colour, r=6)
 
@@ -303,7 +333,10 @@ def of_algorithms():
         "Moment descent: a subspace from residuals, anchors inside it, then FedX",
         ("a panel's residual moments\ngive a k-dimensional subspace", subspace),
         ("anchor clients walk to their\nown models inside it", anchors),
-        ("groups of anchors start FedX", rows([BLUE, ORANGE, GREEN], [BLUE, GREEN, ORANGE, ORANGE, BLUE, GREEN], up=True)),
+        (
+            "groups of anchors start FedX",
+            rows([BLUE, ORANGE, GREEN], [BLUE, GREEN, ORANGE, ORANGE, BLUE, GREEN], up=True),
+        ),
     )
     yield three(
         "fedx",
@@ -324,7 +357,10 @@ def of_algorithms():
         "One-shot: cluster local models once, then train inside",
         TRAINED_ALONE,
         ("k-means on the models", cloud(TRUE, rings=RINGS)),
-        ("FedAvg inside every cluster", rows([BLUE, ORANGE, GREEN], [BLUE, GREEN, ORANGE, ORANGE, BLUE, GREEN], up=True)),
+        (
+            "FedAvg inside every cluster",
+            rows([BLUE, ORANGE, GREEN], [BLUE, GREEN, ORANGE, ORANGE, BLUE, GREEN], up=True),
+        ),
     )
     yield three(
         "local-kmeans",
@@ -359,7 +395,10 @@ def of_algorithms():
         "ClusterGAN: a game at every client, averaged",
         ("a game at every client: codes\nmust be found again", game),
         ("the server averages the three\nnetworks, as FedAvg does", three_networks),
-        ("an example's cluster is the code\nthat the encoder finds", then(homes(True), words((115, 40, "encoder → code j"), (115, 62, "labels stay at home")))),
+        (
+            "an example's cluster is the code\nthat the encoder finds",
+            then(homes(True), words((115, 40, "encoder → code j"), (115, 62, "labels stay at home"))),
+        ),
     )
     yield three(
         "baselines",
@@ -374,7 +413,12 @@ def two_rooms():
     d = Drawing(760, 250, "The server's room, the door, and the clients' rooms")
     d.box(10, 20, 250, 210, fill="#f3f6fb", colour="#c6cfdb")
     d.text(135, 46, "the server's room", bold=True, size=14)
-    for y, line in ((84, "algorithm.run(fed, start)"), (112, "cohorts: who, how many examples"), (136, "replies: rows, or sums"), (164, "yields a snapshot each round")):
+    for y, line in (
+        (84, "algorithm.run(fed, start)"),
+        (112, "cohorts: who, how many examples"),
+        (136, "replies: rows, or sums"),
+        (164, "yields a snapshot each round"),
+    ):
         d.text(135, y, line, size=13)
     d.box(330, 70, 100, 110, fill="#fff", colour=INK)
     d.text(380, 92, "the door", bold=True, size=13)

@@ -128,7 +128,9 @@ def test_the_wheel_runs_where_there_is_no_checkout(corymb_at):
 def test_the_distributions_hold_what_they_should(dist):
     (wheel,) = dist.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    files = [path for path in (ROOT / "src" / "corymb").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    files = [
+        path for path in (ROOT / "src" / "corymb").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
     wanted = {path.relative_to(ROOT / "src").as_posix() for path in files}
     wanted |= {f"corymb/recipes/expected/{paper}.toml" for paper in RECIPES}
     assert {name for name in names if name.startswith("corymb/")} == wanted

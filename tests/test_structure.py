@@ -23,6 +23,7 @@ APART = {"contracts", "golden", "browser", "federation"}
 ABOUT_THE_PROJECT = {
     "test_contributing",
     "test_docs",
+    "test_docs_pages",
     "test_fuzz",
     "test_golden",
     "test_imports",
@@ -160,6 +161,7 @@ def test_a_test_without_a_module_is_found(tmp_path):
         "algorithms/test_ifca_options",
         "contracts/test_laws",
         "test_docs",
+        "test_docs_pages",
     )
     write(tmp_path / "src", dict.fromkeys(sources, ""))
     write(tmp_path / "tests", dict.fromkeys((*mirrored, "data/test_merge", "test_split"), ""))
