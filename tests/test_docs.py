@@ -1,6 +1,7 @@
 import ast
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ import pytest
 import corymb
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
+from corymb.testing.cases import Case
+from corymb.testing.engines import IN_PROCESS, wired
+from corymb.testing.laws.algorithms import check_same_run
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "corymb"
@@ -93,6 +97,21 @@ def test_the_gallery_shows_every_example():
 def test_every_exit_code_is_documented():
     documented = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(code) for code in documented] == sorted(Exit)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "wired"])  # the loop is what they are compared with
+@pytest.mark.parametrize("learns", ["line", "classes"])
+def test_the_tutorials_algorithm_runs_on_every_engine_without_change(engine, learns, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "tutorials" / "own-algorithm.md").read_text()
+    (source,) = re.findall(r"(?ms)^```python\n(# fed_em.py\n.*?)^```", text)
+    (tmp_path / "fed_em.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = importlib.import_module("fed_em")
+    place = {**IN_PROCESS, "wired": wired("fed_em")}[engine]
+    try:
+        check_same_run(Case(made.FedEM(k=2, rounds=3), learns, False), place)
+    finally:
+        del sys.modules["fed_em"]
 
 
 def look_up(name):
