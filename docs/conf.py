@@ -1,5 +1,6 @@
 """The documentation site: `make docs` builds it with warnings as errors."""
 
+import dataclasses
 import os
 import re
 import sys
@@ -41,6 +42,7 @@ html_title = "Corymb"
 html_static_path = ["_static"]
 html_css_files = ["corymb.css"]
 html_show_sourcelink = False
+html_sidebars = {"gallery/index": [], "index": []}
 html_theme_options = {
     "show_prev_next": True,
     "navigation_with_keys": False,
@@ -87,6 +89,12 @@ def as_fields(app, what, name, obj, options, lines):
     lines[:] = found
 
 
+def without_fields(app, what, name, obj, options, signature, returns):
+    """Settings are listed one by one below their class: its signature would only repeat them."""
+    return ("", None) if what == "class" and dataclasses.is_dataclass(obj) else (signature, returns)
+
+
 def setup(app):
     app.connect("source-read", outside_links)
     app.connect("autodoc-process-docstring", as_fields)
+    app.connect("autodoc-process-signature", without_fields)

@@ -18,5 +18,5 @@ left.axhline(3, color="#b9bec6", linestyle="--", zorder=0)
 left.set(xlabel="round", ylabel="clusters", yticks=range(0, max(clusters) + 1, 2))
 gain, error = found["gain_by_cluster"], found["gain_error_by_cluster"]
 right.bar(range(len(gain)), gain, yerr=error, color="#3a9b62", capsize=4)
-right.set(xlabel="cluster", ylabel="held-out loss saved, one model − own", xticks=range(len(gain)))
+right.set(xlabel="cluster", ylabel="held-out loss saved", xticks=range(len(gain)))
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "how_many_clusters.png", dpi=100)
