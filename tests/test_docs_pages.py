@@ -93,7 +93,7 @@ def supposed(tmp_path_factory):
     (folder / "mydata").mkdir()
     for client in range(8):
         mine = [row.partition(",")[2] for row in rows[1:] if row.startswith(f"hospital-{client},")]
-        (folder / "mydata" / f"hospital-{client}.csv").write_text("\n".join(["age,dose,outcome", *mine]))
+        (folder / "mydata" / f"hospital-{client}.csv").write_text("\n".join(["age,dose,label", *mine]))
     table = [str(folder / "table.csv"), "--client", "hospital", "--label", "outcome", "--rounds", "3", "-q"]
     for words in (
         ["run", table[0], "ifca", "--k", "2", *table[1:], "--out", str(folder / "runs" / "mine")],
