@@ -127,9 +127,9 @@ def here(supposed, tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def free(folder, line):
-    """Take away what a line is about to write, where it was supposed to be there."""
-    for place in re.findall(r"--out (runs/\S+)", line):
+def free(folder, text):
+    """Take away the run that a line or a block is about to write, where it was supposed to be there."""
+    for place in re.findall(r"""(?:--out |out=")(runs/[\w-]+)""", text):
         shutil.rmtree(folder / place, ignore_errors=True)
 
 
@@ -156,6 +156,7 @@ def test_a_page_runs_from_top_to_bottom(page, here, capsys):
             continue
         if name := re.match(r"# (\w+\.py)\n", text):
             (here / name[1]).write_text(text)
+        free(here, text)
         exec(compile(text, str(page), "exec"), {"__name__": f"block_of_{page.stem}"})  # noqa: S102
 
 
