@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -145,6 +145,13 @@ def test_other_ways_to_step_get_step_sizes_of_their_own(ill):
     assert configure("sr-fca", ill).alone.steps == 100  # once, not round by round
 
 
+def test_a_network_on_a_table_of_numbers_takes_more_steps_than_a_line(ill):
+    lines = [configure("fedavg", ill, model=model) for model in (None, "linear")]
+    network = configure("fedavg", ill, model="mlp").local
+    assert [(line.local.whiten, line.local.steps) for line in lines] == [(True, 1)] * 2
+    assert (network.whiten, network.steps, network.safe) == (False, 5, True)
+
+
 def test_whoever_trains_alone_keeps_the_best_of_its_models(ill, data):
     assert configure("alone", ill).keep == "penalised"
     assert configure("alone", ill, rounds=5).keep == "best"  # training is asked for
@@ -152,8 +159,12 @@ def test_whoever_trains_alone_keeps_the_best_of_its_models(ill, data):
 
 
 def test_clusters_on_tables_are_trained_on_unless_the_user_says_otherwise(ill):
-    assert configure("local-kmeans", ill, k=2).finish == configure("fedavg", ill)
-    assert configure("sr-fca", ill).finish == configure("fedavg", ill)
+    longer = replace(configure("fedavg", ill), rounds=300)
+    longer = replace(longer, local=replace(longer.local, decay=0.99))  # features go together otherwise in a cluster
+    assert configure("local-kmeans", ill, k=2).finish == longer
+    assert configure("sr-fca", ill).finish == longer
+    assert configure("one-shot", ill, k=2).inner == longer
+    assert configure("one-shot", ill, k=2, inner={"rounds": 7}).inner == replace(longer, rounds=7)
     assert configure("local-kmeans", ill, k=2, finish=None).finish is None
     assert configure("cfl", ill).accept == "evidence"
     assert configure("cfl", ill, accept="gamma").accept == "gamma"

@@ -16,6 +16,7 @@ from corymb.objectives import Classification, LinearRegression
 from corymb.runs.fit import fit
 from corymb.runs.standardise import (
     BEYOND,
+    FAR,
     Moments,
     NullObjective,
     Standard,
@@ -186,7 +187,7 @@ def test_one_cell_of_one_client_harms_nobody_and_is_named(cell):
     assert score > fair - 0.01
     line = "client '0' would supply most of the variance of feature 1: it does not count for its scale"
     assert run.schema.notes == (line,)
-    assert run.standard.limit.tolist() == [torch.inf, BEYOND, torch.inf, torch.inf]
+    assert run.standard.limit.tolist() == [FAR, BEYOND, FAR, FAR]
     assert float(run.standard.scale[1]) == pytest.approx(1, rel=0.1)
     new = np.array([[0.5, 1e5, 0, 0], [0.5, -0.1, 0, 0]], dtype=np.float32)
     chances = run.module(0)(torch.from_numpy(new)).softmax(-1).detach().numpy()
@@ -200,13 +201,33 @@ def test_one_target_of_one_client_harms_nobody():
     assert "of the target: it does not count" in run.schema.notes[0]
 
 
+def test_an_example_like_none_that_was_trained_on_gets_no_wild_prediction():
+    x, y, client = small.prices()
+    run = fit(corymb.FedAvg(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))
+    far = x[:1].copy()
+    far[0, 0] = 1e6 * x[:, 0].std()
+    assert np.abs(run.predict(far, cluster=0) - y.mean()) < 50 * y.std()  # a line would be a million deviations off
+    inside = x.mean(0) + 9 * x.std(0) * [[1, 0], [0.5, 0], [0, 0]]
+    at = run.predict(inside.astype(np.float32), cluster=0)
+    assert at[0] - at[1] == pytest.approx(at[1] - at[2], rel=1e-3)  # nearer than that, it is a line
+
+
+def test_a_mixture_of_models_has_its_training_loss_in_the_units_of_the_others(tmp_path):
+    data, local = small.prices(), Descent(lr=0.15, steps=10)
+    soft, hard = (fit(kind(k=2, rounds=20, local=local), data) for kind in (corymb.FedSoft, corymb.IFCA))
+    assert hard.metrics["train_loss"] < soft.metrics["train_loss"] < 2  # of targets with variance 1
+    noted = soft.history[-1]["train_loss"]
+    assert soft.metrics["train_loss"] == pytest.approx(noted, rel=1)
+
+
 def test_where_nobody_supplies_most_nothing_changes():
     data = as_dataset(small.arrays(), seed=0)
     standard, excluded = robust_standard(
         Federation(VectorisedEngine(NullObjective(), data)), data.features, targets=False
     )
     assert excluded == {}
-    assert not standard.limit.isfinite().any()
+    assert (standard.limit == FAR).all()
+    assert not standard.target_limit.isfinite()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

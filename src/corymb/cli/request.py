@@ -80,7 +80,7 @@ class Request:
             data = federation(self.settings, self.data, keeps_memory=keeps, allow=(package,))
         else:
             data = self.data_options.load(self.data, self.settings.seed)
-        return data, configure(self.algorithm, data, **self.algorithm_settings)
+        return data, configure(self.algorithm, data, model=self.fit_options.model, **self.algorithm_settings)
 
 
 def _task_of(algorithm: str, values: Mapping[str, Any]) -> dict[str, str]:

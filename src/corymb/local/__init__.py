@@ -123,7 +123,8 @@ def served_loss(client: Client, served: Params | Served, on: Examples | None = N
         return loss(client, served, on)
     on, objective = on or client.train, client.objective
     if objective.squared is not None:
-        return weighted_mean(objective.squared * objective.grade(_mixed(client, served, on), on), on.weight)
+        graded = objective.grade(_mixed(client, served, on), on) / getattr(objective, "score_unit", 1.0)
+        return weighted_mean(objective.squared * graded, on.weight)
     each = torch.stack([objective.losses(take(served.models, j), on) for j in range(count(served.models))])  # c m
     return weighted_mean(-torch.logsumexp(served.weights.log()[:, None] - each, 0), on.weight)
 

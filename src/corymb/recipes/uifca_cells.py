@@ -79,6 +79,7 @@ METHODS: Mapping[str, Callable[[int], Algorithm]] = {
     "realnvp-kfed": lambda k: _with_k(REALNVP, k, init="kfed"),
     "gaussian": lambda k: UIFCA(k=k, density="gaussian", rounds=30),
     "gaussian-kfed": lambda k: UIFCA(k=k, density="gaussian", rounds=30, init="kfed"),
+    "gaussian-best-of-20": lambda k: UIFCA(k=k, density="gaussian", rounds=30, restarts=20),
     "gaussian-kfed-best-of-5": lambda k: UIFCA(k=k, density="gaussian", rounds=30, init="kfed", restarts=5),
     "gaussian-kfed-prior": lambda k: UIFCA(k=k, density="gaussian", rounds=30, init="kfed", prior=True),
 }
@@ -100,7 +101,10 @@ def cluster_points(setting: str, method: str, seed: int) -> dict[str, Any]:
     return {**_numbers(run), "images": int(data.sizes.sum())}
 
 
-REPRESENTED = ("kfed", "gaussian", "gaussian-kfed", "gaussian-kfed-prior", "gaussian-kfed-best-of-5")
+REPRESENTED = (
+    *("kfed", "gaussian", "gaussian-best-of-20"),
+    *("gaussian-kfed", "gaussian-kfed-prior", "gaussian-kfed-best-of-5"),
+)
 
 
 def cluster_representations(setting: str, method: str, seed: int) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 from corymb.algorithms.alone import Alone
 from corymb.algorithms.catalogue import CATALOGUE, Entry
 from corymb.algorithms.fedavg import FedAvg
+from corymb.algorithms.fedsoft import FedSoft
+from corymb.algorithms.fedx import FedX
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
-from corymb.runs.learners import default_model
+from corymb.runs.learners import Model, default_model
 from corymb.runs.own.algorithm import class_at, is_place, place_of
 from corymb.settings import InvalidInput, did_you_mean, from_dict, require, to_dict
 
@@ -48,8 +50,10 @@ class Defaults(NamedTuple):
     """Whether FedAvg trains clusters on at the end, where an algorithm has a place for that."""
 
 
-def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
+def defaults_for(schema: DataSchema, examples: int = 0, model: Model | None = None) -> Defaults:
     """The defaults for so many training examples of a schema; `docs/explanation/defaults.md` says how they were found.
+
+    `model` is the one that is asked for, if any.
 
     >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1"))) == Defaults(
     ...     lr=0.3, rounds=40
@@ -61,7 +65,8 @@ def defaults_for(schema: DataSchema, examples: int = 0) -> Defaults:
     if schema.standardise:
         kind = _TABLE_OF_CLASSES if schema.task == "classification" else _TABLE_OF_NUMBERS
         large = schema.task == "classification" and default_model(schema, examples) != "linear"
-        return (_LARGE_TABLE if large else kind)._replace(gradient_lr=_gradient_lr(schema))
+        whiten = kind.whiten and (model is None or (isinstance(model, str) and model in LINEAR))
+        return (_LARGE_TABLE if large else kind)._replace(gradient_lr=_gradient_lr(schema), whiten=whiten)
     if schema.picture and default_model(schema, examples) == "cnn":
         return _PICTURES
     if schema.task == "classification" and not schema.picture and schema.size <= 100:
@@ -80,6 +85,10 @@ _PICTURES = Defaults(lr=0.1, steps=5, batch=16)
 """A round of a convolutional network in seconds, for fifty clients on one core."""
 WHITENED_LR, WHITENED_STEPS = 0.3, 1
 """With uncorrelated features one step goes a long way, and clients that take several pull the mean off the optimum."""
+IN_CLUSTERS = {"rounds": 300, "decay": 0.99}
+"""Of whitened descent inside clusters, where features go together in other ways than at all clients."""
+LINEAR = ("linear", "linear-regression")
+"""Names of models that descent can be whitened for."""
 ALONE_ROUNDS, ALONE_STEPS = 60, 10
 """Of clients that train alone and keep the best of their models: whoever needs no more has found it early."""
 IN_ITS_OWN_COORDINATES = {"weight_decay", "proximal", "clip_gradient", "mu", "pull"}
@@ -113,6 +122,9 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
         defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0, whiten=False)
     if given.keys() & IN_ITS_OWN_COORDINATES:
         defaults = defaults._replace(whiten=False)
+    stage = defaults._replace(**IN_CLUSTERS) if defaults.whiten else defaults
+    if algorithm in (FedX, FedSoft):
+        defaults = stage
     for field in dataclasses.fields(algorithm):
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:
@@ -120,12 +132,12 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
         elif field.name in ("keep", "weights", "accept") and getattr(defaults, field.name) is not None:
             settings.setdefault(field.name, getattr(defaults, field.name))
         elif field.name == "finish" and field.name not in given and defaults.finish:
-            settings["finish"] = {**to_dict(FedAvg()), **with_defaults(FedAvg, {}, defaults)}
+            settings["finish"] = {**to_dict(FedAvg()), **with_defaults(FedAvg, {}, stage)}
         elif isinstance(value, Mapping) and isinstance(own, Descent):
             once = field.name == ONCE
             settings[field.name] = _descent(own, value, defaults._replace(steps=None) if once else defaults)
         elif isinstance(value, Mapping) and dataclasses.is_dataclass(own) and not isinstance(own, type):
-            settings[field.name] = {**to_dict(own), **with_defaults(type(own), value, defaults)}
+            settings[field.name] = {**to_dict(own), **with_defaults(type(own), value, stage)}
     return settings
 
 
@@ -195,11 +207,18 @@ def _true_clusters(data: FederatedDataset | Engine) -> list[int]:
     return clusters
 
 
-def configure(algorithm: str | type[Algorithm], data: FederatedDataset | Engine, **settings: Any) -> Algorithm:
+def configure(
+    algorithm: str | type[Algorithm],
+    data: FederatedDataset | Engine,
+    *,
+    model: Model | None = None,
+    **settings: Any,
+) -> Algorithm:
     """An algorithm with the defaults that suit the data; settings that are given win.
 
-    It is given by name, by `package.module:Class` or as a class. An engine whose clients have
-    their data, such as a federation, serves as well.
+    It is given by name, by `package.module:Class` or as a class. An engine whose clients have their data, such as a
+    federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a table of numbers
+    wants other steps than the linear model that is the default there.
 
     >>> from corymb.data import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)
@@ -208,7 +227,8 @@ def configure(algorithm: str | type[Algorithm], data: FederatedDataset | Engine,
     """
     kind = class_of(algorithm) if isinstance(algorithm, str) else algorithm
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
-    complete = with_defaults(kind, {**filled, **settings}, defaults_for(schema_of(data), int(data.sizes.sum())))
+    suited = defaults_for(schema_of(data), int(data.sizes.sum()), model)
+    complete = with_defaults(kind, {**filled, **settings}, suited)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if field.name not in complete and field.default is field.default_factory:
             name = algorithm if isinstance(algorithm, str) else algorithm.__name__

@@ -10,7 +10,8 @@ No client may supply most of a variance. So every client is asked, third, whethe
 feature's squares are its own, and its deviations are more than `TIMES` those of all others. It answers yes or no for
 each feature. Where nobody does, that is all. A client that does is named and no longer counts for the mean and the
 scale of that feature, which are asked for again; and values of that feature grow only as a logarithm beyond `BEYOND`
-standard deviations, so that what is out of all proportion cannot rule the training either.
+standard deviations, so that what is out of all proportion cannot rule the training either. Values of any other feature
+do so beyond `FAR`: an example like none that was trained on gets no prediction out of all proportion.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ TIMES = 3.0
 """A client's deviations are out of proportion if their root mean square is so many times that of all others'."""
 BEYOND = 3.0
 """Standard deviations from which values of a feature with such a client grow as a logarithm."""
+FAR = 10.0
+"""Standard deviations from which values of any other feature do."""
 REPEATS = 4
 """How often moments are asked for again without those that supplied most of a variance."""
 UNLIMITED = torch.tensor(torch.inf)
@@ -155,10 +158,15 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     target_mean = centre.y.cpu()
     if not targets:
         target_mean, target_scale = torch.zeros(()), torch.ones(())
-    rows = Standard(centre.x.cpu().reshape(features), scale.reshape(features), target_mean, target_scale)
-    if kept is not None:
-        x, y = (torch.where(part.all(0), UNLIMITED, BEYOND) for part in kept)
-        rows = rows._replace(limit=x.reshape(features), target_limit=y if targets else UNLIMITED)
+    limit = torch.full_like(scale, FAR) if kept is None else torch.where(kept.x.all(0), FAR, BEYOND)
+    target_limit = UNLIMITED if kept is None or not targets else torch.where(kept.y.all(0), UNLIMITED, BEYOND)
+    rows = Standard(
+        *(row.reshape(features) for row in (centre.x.cpu(), scale)),
+        target_mean,
+        target_scale,
+        limit.reshape(features),
+        target_limit,
+    )
     return Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets)
 
 
@@ -255,6 +263,11 @@ class Standardised:
         return None if form is None else form.after(self._features, self._learned_targets)
 
     @property
+    def score_unit(self) -> Tensor:
+        """A squared error in the units of the data, for one in the units that losses are in."""
+        return self.standard.target_scale.square()
+
+    @property
     def loss_unit(self) -> float | None:
         """The inner objective's, where its losses have no zero of their own."""
         return getattr(self.inner, "loss_unit", None)
@@ -315,7 +328,7 @@ class Standardised:
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """The score of each example, in the units of the data: a squared error grows with the square of the scale."""
-        return self.inner.scores(params, self._standardised(examples)) * self.standard.target_scale.square()
+        return self.inner.scores(params, self._standardised(examples)) * self.score_unit
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """The prediction for each example of raw features, in the units of the data."""

@@ -93,7 +93,7 @@ def tune(
     fixed = dict(given or {})
     if not isinstance(algorithm, (str, type)):
         fixed, algorithm = merged(to_dict(algorithm), fixed), type(algorithm)
-    first = configure(algorithm, dataset, **({"k": 2} if _needs_k(algorithm, fixed) else {}), **fixed)
+    first = configure(algorithm, dataset, model=model, **({"k": 2} if _needs_k(algorithm, fixed) else {}), **fixed)
     space = {name: read_range(name, span) for name, span in (params or {}).items()}
     space = space or default_space(first, fixed if isinstance(algorithm, str) else given or {}, len(dataset))
     require(bool(space), f"{name_of(first)} has no settings to tune by default: give params=, --param NAME=RANGE.")
@@ -144,7 +144,7 @@ class _Task:
     metric: str
 
     def configured(self, chosen: Mapping[str, Any]) -> Algorithm:
-        return configure(self.algorithm, self.data, **merged(self.fixed, nested(chosen)))
+        return configure(self.algorithm, self.data, model=self.model, **merged(self.fixed, nested(chosen)))
 
     def about(self) -> str:
         """Equal exactly where trials can be compared."""
