@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check bench tables browser federation flower ray soak stress faults attacks theory evidence lint types \
+.PHONY: help docs dist wheel blocks gallery demo test check bench tables browser federation flower ray soak stress faults attacks theory evidence lint types \
 	contracts format clean
 
 help: ## List the targets
@@ -34,6 +34,22 @@ test: $(READY) ## Run the tests and the doctests
 	$(PYTEST) --doctest-modules src tests $(ARGS)
 
 check: $(VENV)/.with-flower lint types contracts browser federation test ## All that a change must pass
+
+docs: $(VENV)/.with-docs ## Build the site in docs/_build/html, with warnings as errors
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+blocks: $(READY) ## Run every shell block of README and docs, and the Python blocks that take longer
+	$(PYTEST) -m docs_slow tests/test_docs_pages.py $(ARGS)
+
+gallery: $(READY) ## Draw the pictures of the gallery and the schematic figures of the docs
+	for script in examples/*.py; do $(BIN)/python $$script docs/gallery/pictures/$$(basename $$script .py).png; done
+	$(BIN)/python docs/figures.py
+
+dist: $(VENV)/.with-dist ## Build wheel and sdist in dist/
+	$(BIN)/python -m build --no-isolation
+
+wheel: $(VENV)/.with-dist ## Build the wheel, install it into a fresh environment and use it there (minutes: it installs torch)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m wheel tests/test_package.py $(ARGS)
 
 bench: $(READY) ## Time a round on every engine, and what a checkpoint in every round costs
 	$(BIN)/python benchmarks/rounds.py $(ARGS)

@@ -1,6 +1,7 @@
 import ast
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,15 @@ import pytest
 import corymb
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
+from corymb.testing.cases import Case
+from corymb.testing.engines import IN_PROCESS, wired
+from corymb.testing.laws.algorithms import check_same_run
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "corymb"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in p.parts)]
+WHOLE = "tutorials"
+"""Pages whose blocks build on each other: `tests/test_docs_pages.py` runs them from top to bottom."""
 
 
 def blocks(fence):
@@ -19,6 +25,7 @@ def blocks(fence):
     return [
         pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
         for page in PAGES
+        if page.parent.name != WHOLE
         for number, block in enumerate(re.findall(rf"(?ms)^```{fence}\n(.*?)^```", page.read_text()))
     ]
 
@@ -39,7 +46,7 @@ def test_pages_in_folders_are_read_and_no_python_hides_behind_another_fence():
     assert {page.parent.name for page in PAGES} >= {"docs", "how-to", "algorithms", "explanation", "decisions"}
     for page in PAGES:
         fences = set(re.findall(r"^```(py.*|Py.*)$", page.read_text(), re.MULTILINE))
-        assert fences <= {"python", "python no-run"}, page
+        assert fences <= {"python", "python no-run", "python slow"}, page
 
 
 def test_the_readme_lists_the_algorithms():
@@ -47,9 +54,64 @@ def test_the_readme_lists_the_algorithms():
     assert listed == set(CATALOGUE)
 
 
+def test_the_figures_are_those_that_the_script_draws():
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "docs" / "figures.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for path, text in script.figures().items():
+        assert path.read_text() == text, f"{path.name}: run python docs/figures.py"
+
+
+def test_every_algorithm_has_a_page_with_all_that_a_page_has():
+    index = (ROOT / "docs" / "algorithms" / "index.md").read_text()
+    for page in sorted((ROOT / "docs" / "algorithms").glob("*.md")):
+        if page.name == "index.md":
+            continue
+        assert f"({page.name})" in index
+        text = page.read_text()
+        assert f"figures/{page.stem}.svg" in text
+        said = [line.lower() for line in text.splitlines() if line.startswith(("#", "**"))]
+        for wanted in ("settings", "messages", "learns", "departures", "results"):
+            assert any(wanted in line for line in said), f"{page.name} does not say: {wanted}"
+
+
+def test_the_reference_has_every_public_name():
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    documented = {name.rpartition(".")[2] for name in re.findall(r"^\.\. auto\w+:: (\S+)", text, re.MULTILINE)}
+    assert set(corymb.__all__) - {*corymb._MODULES, "__version__"} <= documented
+
+
+def test_the_gallery_shows_every_example():
+    shown = (ROOT / "docs" / "gallery" / "index.md").read_text()
+    scripts = sorted((ROOT / "examples").glob("*.py"))
+    pictures = sorted((ROOT / "docs" / "gallery" / "pictures").iterdir())
+    assert len(scripts) == 8
+    assert [path.stem for path in pictures] == [path.stem for path in scripts]
+    assert sum(path.stat().st_size for path in pictures) < 300_000
+    for script in scripts:
+        assert f"pictures/{script.stem}.png" in shown
+        assert f"examples/{script.name}" in shown
+        assert ast.get_docstring(ast.parse(script.read_text()))
+
+
 def test_every_exit_code_is_documented():
     documented = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(code) for code in documented] == sorted(Exit)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "wired"])  # the loop is what they are compared with
+@pytest.mark.parametrize("learns", ["line", "classes"])
+def test_the_tutorials_algorithm_runs_on_every_engine_without_change(engine, learns, tmp_path, monkeypatch):
+    text = (ROOT / "docs" / "tutorials" / "own-algorithm.md").read_text()
+    (source,) = re.findall(r"(?ms)^```python\n(# fed_em.py\n.*?)^```", text)
+    (tmp_path / "fed_em.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = importlib.import_module("fed_em")
+    place = {**IN_PROCESS, "wired": wired("fed_em")}[engine]
+    try:
+        check_same_run(Case(made.FedEM(k=2, rounds=3), learns, False), place)
+    finally:
+        del sys.modules["fed_em"]
 
 
 def look_up(name):

@@ -23,10 +23,12 @@ APART = {"contracts", "golden", "browser", "federation"}
 ABOUT_THE_PROJECT = {
     "test_contributing",
     "test_docs",
+    "test_docs_pages",
     "test_fuzz",
     "test_golden",
     "test_imports",
     "test_light_import",
+    "test_package",
     "test_structure",
     "test_types",
 }
@@ -159,6 +161,7 @@ def test_a_test_without_a_module_is_found(tmp_path):
         "algorithms/test_ifca_options",
         "contracts/test_laws",
         "test_docs",
+        "test_docs_pages",
     )
     write(tmp_path / "src", dict.fromkeys(sources, ""))
     write(tmp_path / "tests", dict.fromkeys((*mirrored, "data/test_merge", "test_split"), ""))

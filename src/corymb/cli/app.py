@@ -127,6 +127,15 @@ COMMANDS = {
             "corymb export runs/mine --cluster 0 --model mymodule:network",
         ),
     ),
+    "new": Command(
+        "corymb.cli.new.algorithm:new_algorithm",
+        "Write an algorithm of your own and its test, to be changed: `corymb new algorithm NAME`. Both run at once.",
+        (
+            "corymb new algorithm my-average",
+            "corymb new algorithm my-average --folder src",
+            "corymb run digits my_average:MyAverage --k 4",
+        ),
+    ),
     "list": Command(
         "corymb.cli.list:show_list",
         "List the names of data, algorithms, models or faults.",
@@ -141,12 +150,24 @@ COMMANDS = {
             "corymb data show table.csv --client hospital --label outcome --task regression",
         ),
     ),
+    "completion": Command(
+        "corymb.cli.shell.completion:completion",
+        "Print a script that completes commands and options in your shell: `corymb completion bash|zsh|fish`.",
+        (
+            "corymb completion bash > ~/.local/share/bash-completion/completions/corymb",
+            "corymb completion zsh > ~/.zfunc/_corymb",
+            "corymb completion fish > ~/.config/fish/completions/corymb.fish",
+        ),
+    ),
     "doctor": Command(
         "corymb.cli.doctor:doctor",
         "Show what this machine has and run a small test on it.",
         ("corymb doctor", "CORYMB_DATA=/data corymb doctor", "NO_COLOR=1 corymb doctor > machine.txt"),
     ),
 }
+
+WITHIN = {"data": "show", "new": "algorithm"}
+"""Commands of two words, and the second word."""
 
 FLOWER = {
     "new": Command(
@@ -199,7 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tokens = [_spelled_as_in_python(token) for token in (sys.argv[1:] if argv is None else argv)]
     debug = "--debug" in tokens
     try:
-        code = _app(tokens)(
+        code = make_app(tokens)(
             [token for token in tokens if token != "--debug"],
             exit_on_error=False,
             print_error=False,
@@ -215,7 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
-def _app(tokens: Sequence[str]) -> Any:
+def make_app(tokens: Sequence[str] = ()) -> Any:
+    """The commands; those whose options depend on an algorithm have them if `tokens` name it."""
     from cyclopts import App, Parameter
 
     spelled = Parameter(name_transform=lambda name: name, negative_bool=())
@@ -234,9 +256,9 @@ def _app(tokens: Sequence[str]) -> Any:
             module = importlib.import_module(place.partition(":")[0])
             place = module.command_for(tokens[1:])
         words: Any = {"help": command.help, "help_epilogue": _epilogue(command.examples)}
-        if name == "data":
-            app.command(within := App(name="data", **words, default_parameter=spelled))
-            within.command(place, name="show", **words)
+        if name in WITHIN:
+            app.command(within := App(name=name, **words, default_parameter=spelled))
+            within.command(place, name=WITHIN[name], **words)
         else:
             app.command(place, name=name, **words)
     shown = tuple(command.examples[0] for command in FLOWER.values())

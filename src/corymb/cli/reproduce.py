@@ -169,7 +169,9 @@ def recipe_for(paper: str) -> Recipe:
 
 def expected(paper: str) -> list[Claim]:
     """What the paper claims."""
-    place = Path(__file__).parents[3] / "papers" / paper / "expected.toml"
+    package = Path(__file__).parents[1]
+    places = package / "recipes" / "expected" / f"{paper}.toml", package.parents[1] / "papers" / paper / "expected.toml"
+    place = next((path for path in places if path.exists()), places[-1])  # in a wheel, in a checkout
     if not place.is_file():
         raise InvalidInput(f"There is no papers/{paper}/expected.toml: run `corymb reproduce` from a checkout.")
     with place.open("rb") as file:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset
 from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
-from corymb.runs.defaults import configure
-from corymb.runs.elsewhere.engine import federation, keeps_memory
+from corymb.runs.defaults import class_of, configure
+from corymb.runs.elsewhere.engine import federation
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
@@ -76,7 +75,9 @@ class Request:
         """The data or the nodes that hold them, and the algorithm with the defaults that suit them."""
         data: FederatedDataset | Engine
         if self.settings.engine == "flower":
-            data = federation(self.settings, self.data, keeps_memory=keeps_memory(self.algorithm))
+            kind = class_of(self.algorithm)
+            keeps, package = bool(getattr(kind, "keeps_memory", False)), kind.__module__.partition(".")[0]
+            data = federation(self.settings, self.data, keeps_memory=keeps, allow=(package,))
         else:
             data = self.data_options.load(self.data, self.settings.seed)
         return data, configure(self.algorithm, data, model=self.fit_options.model, **self.algorithm_settings)
@@ -85,8 +86,8 @@ class Request:
 def _task_of(algorithm: str, values: Mapping[str, Any]) -> dict[str, str]:
     """An algorithm of densities needs no labels: what it is given by path is read as that, unless told otherwise."""
     by_path = values["data"] not in NAMES and Path(str(values["data"])).suffix != SUFFIX
-    known = algorithm in CATALOGUE and labels_points(CATALOGUE[algorithm].algorithm)
-    return {"task": "density"} if known and by_path and values.get("task") is None else {}
+    wanted = by_path and values.get("task") is None and labels_points(class_of(algorithm))
+    return {"task": "density"} if wanted else {}
 
 
 def _part(kind: type[S], values: Mapping[str, Any]) -> S:

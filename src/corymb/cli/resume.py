@@ -12,9 +12,11 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.request import Request
 from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import planned_rounds
+from corymb.runs.defaults import class_of
 from corymb.runs.fit import Watch, resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.learners import MODELS
+from corymb.runs.own.algorithm import is_place
 from corymb.runs.plan import rounds_in, with_rounds
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
@@ -25,6 +27,7 @@ def resume(
     run: Annotated[Path, Parameter(help="The folder of a run that was stopped, interrupted or killed.")],
     *,
     rounds: Annotated[int | None, Parameter(help="Go on to this many rounds, also if the run has ended.")] = None,
+    algorithm: Annotated[str | None, Parameter(help="The run's algorithm again, if it is your own.")] = None,
     model: Annotated[str | None, Parameter(help="The run's model again, if it is your own.")] = None,
     max_seconds: Annotated[float | None, Parameter(help="Stop again when this time is up.")] = None,
     address: Annotated[str | None, Parameter(help="Where the federation is now, if it has moved.")] = None,
@@ -37,21 +40,21 @@ def resume(
         return print_result(Run.load(run), as_json=json)
     folder = run.resolve()
     config, environment = read_config(folder), read_environment(folder)
-    if config.get("algorithm") not in CATALOGUE or "data" not in config:
-        raise InvalidInput(
-            f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...)."
-        )
+    _check_algorithm(str(config.get("algorithm")), algorithm, run)
+    require(
+        "data" in config, f"{run} does not say which data it is on: resume it in Python, with fit(..., resume=...)."
+    )
     if address is not None:
         config = {**config, "address": address}
     request = Request.read(config if rounds is None else _longer(config, rounds))
     own = _own_model(str(request.fit_options.model or ""), model, run)
     started_in = Path(str(environment.get("working_folder", ".")))
     with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
-        data, algorithm = request.load()
-        with RoundLine(planned_rounds(algorithm)) as line, saying_how_to_go_on(folder):
+        data, settings = request.load()
+        with RoundLine(planned_rounds(settings)) as line, saying_how_to_go_on(folder):
             done = resume_run(
                 folder,
-                algorithm,
+                settings,
                 data,
                 own or request.fit_options.model,
                 max_seconds=max_seconds,
@@ -59,6 +62,23 @@ def resume(
                 watch=Watch(None if quiet else line),
             )
     return print_result(replace(done, folder=run), as_json=json)
+
+
+def _check_algorithm(recorded: str, given: str | None, run: Path) -> None:
+    """Refuse an algorithm of the user's own that was not named again; import one that was, from the working folder."""
+    if recorded in CATALOGUE:
+        require(given in (None, recorded), f"{run} was run with {recorded!r}: leave --algorithm out.")
+        return
+    require(
+        is_place(recorded),
+        f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...).",
+    )
+    require(
+        given == recorded,
+        f"{run} was run with an algorithm of your own: a run folder is data and starts no code, so say --algorithm "
+        f"{recorded}.",
+    )
+    class_of(recorded)
 
 
 def _own_model(recorded: str, given: str | None, run: Path) -> str | None:

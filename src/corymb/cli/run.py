@@ -15,9 +15,10 @@ from corymb.cli.options import given, options_of
 from corymb.cli.request import USAGE, FitOptions, Request, read_toml
 from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import planned_rounds
-from corymb.runs.defaults import entry_of, from_data
+from corymb.runs.defaults import class_of, from_data
 from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
+from corymb.runs.own.algorithm import is_place, short_name
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import DataOptions, RunSettings
 from corymb.settings import InvalidInput, merged
@@ -27,7 +28,10 @@ DataName = Annotated[
 ]
 AlgorithmName = Annotated[
     str | None,
-    Parameter(help="A name (`corymb list algorithms`); `corymb run DATA ALGORITHM --help` lists its settings."),
+    Parameter(
+        help="A name (`corymb list algorithms`), or your own: package.module:Class. `corymb run DATA ALGORITHM --help` "
+        "lists its settings."
+    ),
 ]
 DATA, OUTPUT = Group("Data of your own", sort_key=3), Group("Output", sort_key=4)
 RUN = Group("The run", sort_key=5)
@@ -70,15 +74,15 @@ def command_for(
     if name is None:
         return without_name or run_any
     act, no_output = perform or _run, output_of()
-    algorithm_class = CATALOGUE[name].algorithm
+    algorithm_class = class_of(name)
     kind: Any = options_of(algorithm_class, leave_out=from_data(algorithm_class))
-    none_given = kind()
+    none_given, own = kind(), Group(f"Settings of {short_name(name)}", sort_key=1)
 
     def run(
         data: DataName = None,
         algorithm: AlgorithmName = None,
         *,
-        of_algorithm: Annotated[kind, Parameter(name="*", group=Group(f"Settings of {name}", sort_key=1))] = none_given,
+        of_algorithm: Annotated[kind, Parameter(name="*", group=own)] = none_given,
         of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,
         settings: Annotated[Settings, Parameter(name="*", group=RUN)] = NO_SETTINGS,
         of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
@@ -106,19 +110,29 @@ def run_any(
 
 def _named_algorithm(tokens: Sequence[str]) -> str | None:
     """The algorithm that the command line names, or else the file it refers to; None if help is asked for."""
-    for token in tokens:
-        if token in CATALOGUE:
-            return token
+    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not _is_value(tokens, place)]
+    for token in [*filter(is_place, words), *(token for token in tokens if token in CATALOGUE)]:
+        return token
     if "--help" in tokens or "-h" in tokens:
         return None
-    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not _is_value(tokens, place)]
     if len(words) > 1:
-        entry_of(words[1])  # raises, with a suggestion
+        class_of(words[1])  # raises, with a suggestion
     if "--config" in tokens[:-1]:
-        name = read_toml(Path(tokens[tokens.index("--config") + 1])).get("algorithm")
-        entry_of(str(name))
-        return str(name)
+        return _in_file(Path(tokens[tokens.index("--config") + 1]))
     raise InvalidInput(USAGE)
+
+
+def _in_file(path: Path) -> str:
+    """The algorithm that a file of settings names. One that a run wrote is data, and names no code to run."""
+    values = read_toml(path)
+    name = str(values.get("algorithm"))
+    if "record" in values and is_place(name):
+        raise InvalidInput(
+            f"{path} was written by a run with an algorithm of your own: a run folder is data and starts no code, so "
+            f"name it: corymb run {values.get('data')} {name} --config {path}."
+        )
+    class_of(name)
+    return name
 
 
 def _is_value(tokens: Sequence[str], place: int) -> bool:
@@ -134,7 +148,7 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
     if output.out is not None:
         check_free(output.out)
     data, algorithm = request.load()
-    folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{request.algorithm}")
+    folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{short_name(request.algorithm)}")
     line = RoundLine(planned_rounds(algorithm))
     try:
         with line, saying_how_to_go_on(folder):
@@ -158,7 +172,7 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
 def _run_seeds(values: Mapping[str, Any], output: Output) -> int:
     """A run for each seed, all in one folder; stops at the first that does not end well."""
     seeds = seeds_in(str(output.seeds))
-    name = f"{Path(str(values.get('data') or 'data')).stem}-{values.get('algorithm')}-seeds"
+    name = f"{Path(str(values.get('data') or 'data')).stem}-{short_name(str(values.get('algorithm')))}-seeds"
     parent = new_folder("runs", name) if output.out is None else output.out
     check_free(parent)
     for seed in seeds:

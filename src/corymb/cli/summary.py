@@ -14,9 +14,11 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
+from corymb.report.sections.details.commands import run_again
 from corymb.report.words import OF_EXAMPLES, not_scored
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, divergence, readable
+from corymb.runs.own.algorithm import is_place
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -61,7 +63,9 @@ def saying_how_to_go_on(folder: Path) -> Iterator[None]:
 def _what_now(run: Run) -> str:
     if run.stopped == "diverged":
         return f": {divergence(run.history, run.config)}. --keep-going goes on whatever the loss."
-    return f"; to continue: corymb resume {shlex.quote(str(run.folder))}"
+    own = {"algorithm": is_place(str(run.config["algorithm"])), "model": ":" in str(run.config["model"])}
+    again = "".join(f" --{name} {run.config[name]}" for name, named in own.items() if named)
+    return f"; to continue: corymb resume {shlex.quote(str(run.folder))}{again}"
 
 
 def show_run(run: Run, folder: Path | None) -> None:
@@ -146,7 +150,7 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append("--out DIR saves the run; --json prints the whole result for programs.")
     else:
         lines.append(f"Saved in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
-        lines.append(f"To run it again: corymb run --config {folder / 'config.toml'}")
+        lines.append(f"To run it again: {run_again(run, folder)}")
     baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])

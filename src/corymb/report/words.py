@@ -22,6 +22,7 @@ from corymb.report.facts import (
 )
 from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable
+from corymb.runs.own.algorithm import short_name
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -48,7 +49,7 @@ def entry_of(run: Run) -> Entry | None:
 def title_of(run: Run) -> str:
     """The algorithm's name as it is written in a sentence."""
     entry = entry_of(run)
-    return str(run.config["algorithm"]) if entry is None else entry.title
+    return short_name(str(run.config["algorithm"])) if entry is None else entry.title
 
 
 def role_of(run: Run) -> str:

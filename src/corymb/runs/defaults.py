@@ -17,6 +17,7 @@ from corymb.data.dataset import FederatedDataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
 from corymb.runs.learners import Model, default_model
+from corymb.runs.own.algorithm import class_at, is_place, place_of
 from corymb.settings import InvalidInput, did_you_mean, from_dict, require, to_dict
 
 FromData = Mapping[str, Callable[[Any], Any]]
@@ -165,8 +166,13 @@ def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict
 def entry_of(name: str) -> Entry:
     """The catalogue's entry for a name."""
     known = name in CATALOGUE
-    require(known, f"There is no algorithm {name!r}. {did_you_mean(name, CATALOGUE)}")
+    require(known, f"There is no algorithm {name!r}. {did_you_mean(name, CATALOGUE)} Your own is package.module:Class.")
     return CATALOGUE[name]
+
+
+def class_of(name: str) -> type[Algorithm]:
+    """The class of an algorithm: one of the catalogue's by name, or one of the user's own by `package.module:Class`."""
+    return class_at(name) if is_place(name) else entry_of(name).algorithm
 
 
 def _entry_for(kind: type[Algorithm]) -> tuple[str, Entry] | None:
@@ -174,9 +180,9 @@ def _entry_for(kind: type[Algorithm]) -> tuple[str, Entry] | None:
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """The name of an algorithm in the catalogue, or the name of its class."""
+    """The name of an algorithm in the catalogue, or where its class is."""
     found = _entry_for(type(algorithm))
-    return found[0] if found else type(algorithm).__name__
+    return found[0] if found else place_of(type(algorithm))
 
 
 def started(algorithm: Algorithm) -> Algorithm | None:
@@ -208,17 +214,18 @@ def configure(
     model: Model | None = None,
     **settings: Any,
 ) -> Algorithm:
-    """An algorithm, by name or class, with the defaults that suit the data; settings that are given win.
+    """An algorithm with the defaults that suit the data; settings that are given win.
 
-    An engine whose clients have their data, such as a federation, serves as well. Give the `model` that you will give
-    `fit`, if any: a network on a table of numbers wants other steps than the linear model that is the default there.
+    It is given by name, by `package.module:Class` or as a class. An engine whose clients have their data, such as a
+    federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a table of numbers
+    wants other steps than the linear model that is the default there.
 
     >>> from corymb.data import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)
     >>> ifca.rounds, ifca.local.lr
     (40, 0.3)
     """
-    kind = entry_of(algorithm).algorithm if isinstance(algorithm, str) else algorithm
+    kind = class_of(algorithm) if isinstance(algorithm, str) else algorithm
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
     suited = defaults_for(schema_of(data), int(data.sizes.sum()), model)
     complete = with_defaults(kind, {**filled, **settings}, suited)

@@ -19,6 +19,7 @@ from corymb.runs.elsewhere.engine import federation as federation_of
 from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import new_folder
 from corymb.runs.learners import imported
+from corymb.runs.own.algorithm import short_name
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import RunSettings, names
 from corymb.settings import from_dict, require
@@ -44,7 +45,7 @@ def run(
     try:
         algorithm = _algorithm(federation, engine, own)
         engine.remembers_from(algorithm)
-        place = out or new_folder("runs", f"{federation.name}-{name_of(algorithm)}")
+        place = out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
         with RoundLine(planned_rounds(algorithm)) as line:
             done = start_run(
                 algorithm,

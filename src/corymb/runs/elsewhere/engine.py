@@ -6,7 +6,6 @@ import atexit
 from collections.abc import Sequence
 from pathlib import Path
 
-from corymb.algorithms.catalogue import CATALOGUE
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset
@@ -59,8 +58,3 @@ def federation(settings: RunSettings, data: str, *, keeps_memory: bool, allow: S
     except BaseException:
         transport.close()
         raise
-
-
-def keeps_memory(algorithm: str) -> bool:
-    """Whether the clients of an algorithm of the catalogue remember anything."""
-    return algorithm in CATALOGUE and bool(getattr(CATALOGUE[algorithm].algorithm, "keeps_memory", False))

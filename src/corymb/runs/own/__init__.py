@@ -1,1 +1,1 @@
-"""What users bring to a run of their own: callbacks and metrics."""
+"""What users bring to a run of their own: algorithms, callbacks and metrics."""

@@ -20,7 +20,7 @@ from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.apart import held_apart
 from corymb.data.schema import schema_of
-from corymb.runs.defaults import configure, entry_of, name_of
+from corymb.runs.defaults import class_of, configure, name_of
 from corymb.runs.fit import Data, fit
 from corymb.runs.learners import Model, learner_for
 from corymb.runs.settings import RunSettings
@@ -185,7 +185,7 @@ class _Task:
 
 def _needs_k(algorithm: str | type[Algorithm], fixed: Mapping[str, Any]) -> bool:
     """Whether an algorithm has no number of clusters of its own: it is then searched."""
-    kind = entry_of(algorithm).algorithm if isinstance(algorithm, str) else algorithm
+    kind = class_of(algorithm) if isinstance(algorithm, str) else algorithm
     field = getattr(kind, "__dataclass_fields__", {}).get("k")
     return "k" not in fixed and field is not None and field.default is field.default_factory
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corymb.report.content import Code, Section
 from corymb.report.words import flat
+from corymb.runs.own.algorithm import is_place
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -22,11 +24,17 @@ def commands(runs: Sequence[Run]) -> list[str]:
     """What makes these runs again, and this report."""
     kept = [run.folder for run in runs]
     again = [
-        f"corymb run --config {shlex.quote(str(folder / 'config.toml'))}" if folder is not None else _in_full(run)
-        for run, folder in zip(runs, kept, strict=True)
+        run_again(run, folder) if folder is not None else _in_full(run) for run, folder in zip(runs, kept, strict=True)
     ]
     folders = [shlex.quote(str(folder)) for folder in kept if folder is not None]
     return [*again, f"corymb report {' '.join(folders)}"] if len(folders) == len(runs) else again
+
+
+def run_again(run: Run, folder: Path) -> str:
+    """The command that makes a saved run again; code of the user's own is named in it, not in the folder alone."""
+    data, algorithm = str(run.config["data"]), str(run.config["algorithm"])
+    named = f"{shlex.quote(data)} {algorithm} " if is_place(algorithm) else ""
+    return f"corymb run {named}--config {shlex.quote(str(folder / 'config.toml'))}"
 
 
 def _in_full(run: Run) -> str:

@@ -1,0 +1,1 @@
+"""`corymb new`: files to begin with."""

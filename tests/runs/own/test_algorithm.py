@@ -1,0 +1,84 @@
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+import corymb
+from corymb.local import serve_assigned
+from corymb.runs.defaults import configure, name_of
+from corymb.runs.own.algorithm import class_at, is_place, place_of
+from corymb.settings import InvalidInput
+
+MODULE = """
+from dataclasses import dataclass
+from corymb.algorithms import FedAvg
+from corymb.local import serve_assigned
+
+thing = FedAvg()
+
+class Plain:
+    serve = serve_assigned
+    def run(self, fed, start=None): ...
+
+@dataclass(frozen=True, kw_only=True)
+class Endless(Plain):
+    k: int = 2
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(Plain):
+    rounds: "Nowhere" = 3
+
+@dataclass(frozen=True, kw_only=True)
+class Good(FedAvg):
+    share: float = 0.5
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "corymb_own_algorithms.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    yield "corymb_own_algorithms"
+    sys.modules.pop("corymb_own_algorithms", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Nothing", "has no 'Nothing'"),
+        ("thing", "is a FedAvg: wanted an algorithm's class"),
+        ("dataclass", "is a function"),
+        ("Plain", "is no dataclass"),
+        ("Endless", "does not say how long it runs"),
+        ("Odd", "types that cannot be read: name 'Nowhere'"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused_in_one_line(module, name, said):
+    with pytest.raises(InvalidInput, match=said) as caught:
+        class_at(f"{module}:{name}")
+    assert "\n" not in str(caught.value)
+
+
+def test_one_that_serves_nobody_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "corymb_own_mute.py").write_text("class Mute:\n    def run(self, fed, start=None): ...\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="is no algorithm: it has no serve"):
+        class_at("corymb_own_mute:Mute")
+
+
+def test_one_of_ones_own_is_configured_by_its_place_and_known_by_it(module):
+    data = corymb.datasets.digits(clients=8, train=20, test=10)
+    algorithm = configure(f"{module}:Good", data, share=0.25)
+    assert (algorithm.share, algorithm.local.lr, algorithm.rounds) == (0.25, 0.3, 40)  # as suits digits
+    assert name_of(algorithm) == f"{module}:Good"
+    with pytest.raises(InvalidInput, match="Unknown setting 'shar' for Good"):
+        configure(f"{module}:Good", data, shar=0.25)
+
+
+def test_a_class_that_nobody_can_import_goes_by_its_name():
+    @dataclass(frozen=True, kw_only=True)
+    class Local:
+        serve = serve_assigned
+
+    assert place_of(Local) == "Local"
+    assert not is_place(place_of(Local))
