@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help docs dist wheel blocks gallery demo test check bench tables browser federation flower ray soak stress faults attacks theory evidence lint types \
+.PHONY: help docs dist wheel blocks gallery demo test check bench tables browser federation flower ray long soak stress faults attacks theory evidence lint types \
 	contracts format clean
 
 help: ## List the targets
@@ -72,6 +72,9 @@ flower: $(VENV)/.with-flower ## The same for every algorithm, with TLS and its r
 
 ray: $(VENV)/.with-ray ## Algorithms on a Ray cluster on this machine
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/engines $(ARGS)
+
+long: $(READY) ## Run the longer ones of the tests (tests/long.txt)
+	$(PYTEST) -m long tests $(ARGS)
 
 soak: $(READY) ## Crash and kill runs at every point, for every algorithm (half an hour)
 	$(PYTEST) -m soak tests $(ARGS)

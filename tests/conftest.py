@@ -1,6 +1,7 @@
 """What every test stands on: one thread (the choice of a kernel depends on it) and patient property tests."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,19 @@ settings.register_profile(
 )
 settings.register_profile("explore", settings.get_profile("house"), derandomize=False, max_examples=400)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+
+
+LONG = tuple(
+    line for line in Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
+def pytest_collection_modifyitems(items):
+    """Mark what `long.txt` lists."""
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,23 +6,26 @@ Needs `pip install atheris` (Linux, and a Python that it has a wheel for); optio
 
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import atheris
+WATCHED = ["corymb.wire", "corymb.messages", "corymb.trees", "corymb.settings"]
 
-with atheris.instrument_imports(include=["corymb.wire", "corymb.messages", "corymb.trees", "corymb.settings"]):
+
+def reader() -> Callable[[bytes], None]:
+    """What reads one example: its first byte says what the rest is read as."""
     from corymb.messages import call_from_bytes, part_from_bytes, snapshot_from_bytes
     from corymb.wire import WireError
 
-READERS = [call_from_bytes, lambda data: part_from_bytes(data, ""), snapshot_from_bytes]
+    kinds = [call_from_bytes, lambda data: part_from_bytes(data, ""), snapshot_from_bytes]
 
+    def read(data: bytes) -> None:
+        if data:
+            with suppress(WireError):
+                kinds[data[0] % len(kinds)](data[1:])
 
-def read(data: bytes) -> None:
-    """One example: the first byte says what the rest is read as."""
-    if data:
-        with suppress(WireError):
-            READERS[data[0] % len(READERS)](data[1:])
+    return read
 
 
 def seeds(folder: str) -> None:
@@ -34,6 +37,10 @@ def seeds(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    import atheris
+
+    with atheris.instrument_imports(include=WATCHED):
+        read = reader()
     with tempfile.TemporaryDirectory() as folder:
         seeds(folder)
         atheris.Setup([*sys.argv, folder], read)

@@ -18,8 +18,7 @@ every_kernel = pytest.mark.parametrize(
     ("learner", "kernel"),
     [(name, None) for name in LEARNERS]
     + [(name, kernel) for name in LEARNERS for kernel in LEARNERS[name].kernels]
-    + [(name, "fused") for name in ("layer used twice", "lstm", "transposed weight")]  # which must fall back
-    + [("lstm", "foreach")],
+    + [(name, "fused") for name in ("layer used twice", "lstm", "transposed weight")],  # which must fall back
 )
 
 

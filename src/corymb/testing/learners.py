@@ -155,7 +155,7 @@ LEARNERS = {
     "mlp": Learner(network(mlp(4, [5, 4], 3)), classification, FUSED),
     "steps": Learner(network(Steps), functools.partial(classification, shape=(2, 2)), FUSED),
     "cnn": Learner(network(cnn), functools.partial(classification, shape=(1, 4, 4))),
-    "lstm": Learner(network(Reader), tokens, ("serial",)),
+    "lstm": Learner(network(Reader), tokens),
     "layer used twice": Learner(network(Twice), classification),
     "shared weight": Learner(network(Shared), classification),
     "transposed weight": Learner(network(Turning), classification),
