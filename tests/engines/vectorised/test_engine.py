@@ -6,12 +6,14 @@ from torch.func import vmap
 
 from corymb.algorithms import FedAvg
 from corymb.core.client import Client, on_client
+from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.engines import VectorisedEngine
 from corymb.engines.vectorised.engine import Need
 from corymb.local import Descent, descend
 from corymb.models import Network
 from corymb.objectives import LinearRegression, Regression
+from corymb.objectives.partial import completed
 from corymb.trees import stack
 from tests.tiny import DOUBLE, regression
 
@@ -105,3 +107,16 @@ def test_only_a_model_that_writes_into_examples_is_given_copies_by_the_library(m
     next(FedAvg(rounds=1, local=Descent(lr=1e-3, steps=1)).run(Federation(engine)))
     assert calls == [writes]
     assert torch.equal(data.train.x, before)
+
+
+def test_an_objective_that_cannot_be_scored_can_be_trained():
+    class OnlyLosses:
+        def init(self, key):
+            return {"weight": torch.zeros(3, dtype=torch.float64)}
+
+        def losses(self, params, examples):
+            return (examples.x @ params["weight"] - examples.y).square()
+
+    engine = VectorisedEngine(completed(OnlyLosses()), regression(), DOUBLE)
+    *_, end = drive(FedAvg(rounds=3, local=Descent(lr=0.05, steps=2)), Federation(engine), seed=0)
+    assert end.notes["train_loss"] > 0

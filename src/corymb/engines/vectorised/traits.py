@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +42,8 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         objective.losses(params, one)
     with torch.no_grad():
         training_losses(objective, params, one, Draws(root(0)))
-        objective.scores(params, one)
+        with suppress(Exception):  # one that cannot be scored says so when scores are asked for
+            objective.scores(params, one)
     return Traits(
         parameters=sum(p.numel() for p in params.values()),
         parameter_bytes=nbytes(params),
