@@ -40,6 +40,16 @@ class Federation:
             text = text.replace(old, new)
         (folder / "federation.toml").write_text(text)
 
+    @classmethod
+    def of_a_new_user(cls, folder):
+        """One that `corymb flower new myfed` makes, at an address of its own."""
+        made = cls(folder)
+        made.command("flower", "new", "myfed")
+        made.folder = folder / "myfed"
+        path = made.folder / "federation.toml"
+        path.write_text(path.read_text().replace("127.0.0.1:8000", made.address))
+        return made
+
     @property
     def address(self):
         return f"127.0.0.1:{self.port}"

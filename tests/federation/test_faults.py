@@ -98,11 +98,7 @@ def test_a_driver_that_is_killed_while_it_sends_leaves_no_node_deaf(federation, 
 
 def test_the_path_of_a_new_user(tmp_path):
     """`corymb flower new myfed && cd myfed && corymb flower up --nodes 3 && corymb flower run`, as in the README."""
-    made = Federation(tmp_path)
-    made.command("flower", "new", "myfed")
-    made.folder = tmp_path / "myfed"
-    path = made.folder / "federation.toml"
-    path.write_text(path.read_text().replace("127.0.0.1:8000", made.address))
+    made = Federation.of_a_new_user(tmp_path)
     made.command("flower", "up", "--nodes", 3)
     try:
         done = made.command("flower", "run", timeout=280)

@@ -16,11 +16,7 @@ pytestmark = pytest.mark.flower_all
 
 @pytest.mark.timeout(600)
 def test_flwr_run_gives_the_run_of_one_process(tmp_path):
-    made = Federation(tmp_path)
-    made.command("flower", "new", "myfed")
-    made.folder = tmp_path / "myfed"
-    path = made.folder / "federation.toml"
-    path.write_text(path.read_text().replace("127.0.0.1:8000", made.address))
+    made = Federation.of_a_new_user(tmp_path)
     up = made.command("flower", "up", "--nodes", 3, "--stock")
     try:
         setting, flwr, *words = up.stdout.split("`")[1].split()  # as it says: FLWR_HOME=… flwr run . corymb --stream
