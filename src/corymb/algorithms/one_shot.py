@@ -23,6 +23,7 @@ from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts.starts import by_local_models
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import trained_on
+from corymb.core.averaging import reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -62,6 +63,8 @@ class OneShot:
     def _cluster(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         if self.k == "auto":
             return search(self.alone).run(fed, start)
+        if not isinstance(self.inner, MomentDescent):  # clients that may be bad there may be bad here
+            fed = fed.averaged_by(reduction_of(self.inner))
         return by_local_models(fed, self.k, self.alone, start)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
