@@ -22,7 +22,7 @@ def planted(sizes: tuple[int, ...], stray: int, *, d: int, seed: int):
     return torch.cat([centres[truth] + noise, pairs]), torch.cat([truth, torch.full((stray,), -1)])
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 99), d=st.sampled_from([8, 60]), k=st.integers(2, 4))
 def test_stray_points_get_no_group_of_their_own(seed, d, k):
     points, truth = planted((8,) * k, 2 * k, d=d, seed=seed)
@@ -32,7 +32,7 @@ def test_stray_points_get_no_group_of_their_own(seed, d, k):
     assert not bool(found.kept[~honest].any())
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 99), d=st.sampled_from([8, 60]))
 def test_a_small_group_is_not_left_out(seed, d):
     """Without it, its centre could split another group, and the points that are kept would cost no more."""

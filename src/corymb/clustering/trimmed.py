@@ -1,8 +1,8 @@
 """k-means that a few stray points cannot turn: the farthest are left out of the centres.
 
 Cuesta-Albertos, Gordaliza, Matrán: Trimmed k-means. Annals of Statistics 1997; by Lloyd's steps as in Chawla, Gionis:
-k-means--. SDM 2013. Starts are drawn as in Bhaskara, Vadgama, Xu (NeurIPS 2019): a point's chance rises with its distance
-only up to that of the farthest point that is not trimmed.
+k-means--. SDM 2013. Starts are drawn as in Bhaskara, Vadgama, Xu (NeurIPS 2019): a point's chance rises with its
+distance only up to that of the farthest point that is not trimmed.
 
 Trimming alone may leave out a whole group and split another one: the points that are kept then cost no more. So a
 point that is left out costs as much as one at a distance that is rare within groups (`RARE`), and nobody nearer is left
@@ -36,10 +36,10 @@ class Trimmed(NamedTuple):
 
 
 def trimmed_k_means(points: Tensor, k: int, key: Key, *, trim: float, starts: int = 20) -> Trimmed:
-    """The best of several runs, one of them from plain k-means; at most ⌊trim × n⌋ points are left out, and none where too few would be left for k.
+    """The best of several runs, one of them from plain k-means.
 
-    Groups are numbered by what is in them, whatever the order of the points. There are fewer than k where points
-    coincide.
+    At most ⌊trim × n⌋ points are left out, fewer where k would not be left. Groups are numbered by what is in them,
+    whatever the order of the points. There are fewer than k where points coincide.
     """
     require(len(points) >= k, f"k-means with k={k} needs at least {k} points, got {len(points)}.")
     require(0 <= trim < 0.5, f"trim must be at least 0 and below 1/2, got {trim}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -54,7 +55,13 @@ def rows_of(models: Params) -> Tensor:
     return torch.cat([leaf.flatten(1) for leaf in leaves(models)], dim=1)
 
 
-def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | None) -> Iterator[Snapshot]:
+Compare = Literal["models", "directions"]
+"""What k-means compares: local models by their distance, or only which way they are from the common start."""
+
+
+def by_local_models(
+    fed: Federation, k: int, alone: Descent, start: Snapshot | None, compare: Compare = "models"
+) -> Iterator[Snapshot]:
     """One round: everybody's own model, k-means on them, and the mean (or other reduction) of each group's models."""
     at = start or Snapshot.fresh(fed, 1)
     if at.round:
@@ -62,7 +69,11 @@ def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | N
     replies = local_models(fed, at, alone)
     if k <= len(fed.clients) and len(replies.clients) < k:  # a round that may go better next time
         raise TooFewReplies(f"{len(replies.clients)} clients gave a usable reply, wanted k = {k} at least")
-    labels, kept = _grouped(fed, rows_of(replies.value), k)
+    rows = rows_of(replies.value)
+    if compare == "directions":
+        moved = rows - rows_of(_starts(fed, at, 1)).to(rows)
+        rows = moved / moved.norm(dim=1, keepdim=True).clamp_min(torch.finfo(moved.dtype).tiny)
+    labels, kept = _grouped(fed, rows, k)
     found = int(labels.max()) + 1  # fewer than k where local models coincide
     if fed.reduction.by_rows:
         models = fed.reduction.within(take(replies.value, kept), labels[kept], _starts(fed, at, found))
