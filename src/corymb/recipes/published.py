@@ -28,7 +28,7 @@ def published(toml: Path) -> list[Published]:
         return [Published(**one) for one in tomllib.load(file).get("published", [])]
 
 
-def of_seeds(results: Results, setting: str, method: str, what: str = "accuracy") -> list[float]:
+def of_seeds(results: Results, setting: str, method: str, what: str = "accuracy") -> list[Any]:
     """A number of every cell `setting/method/seed` that has been run and has it."""
     prefix = f"{setting}/{method}/"
     return [value[what] for name, value in results.items() if name.startswith(prefix) and what in value]

@@ -113,7 +113,7 @@ def tables(results: Results) -> str:
         for method in ("ifca-plain", "ifca"):
             aris, found = (of_seeds(results, setting, method, what) for what in ("ari", "accuracy"))
             repairs = of_seeds(results, setting, method, "repairs")
-            when = sorted({t for one in repairs for t in one})  # type: ignore[attr-defined]
+            when = sorted({t for one in repairs for t in one})
             lines.append(
                 f"| {setting} | {method} | {len(aris)} | {sum(value < 0.99 for value in aris)} | {with_spread(found)} "
                 f"| {format(min(found), '.2f') if found else '–'} | {', '.join(map(str, when)) or '–'} |"
@@ -144,8 +144,7 @@ def draw(results: Results, path: Path) -> None:
     ):
         for setting in settings:
             for curve in of_seeds(results, setting, "ifca", "identity")[:SEEDS]:
-                shown: Any = curve
-                panel.plot(range(1, len(shown) + 1), shown, label=setting, alpha=0.7)
+                panel.plot(range(1, len(curve) + 1), curve, label=setting, alpha=0.7)
         panel.set(title=f"Figure 4: {title}", xlabel="round", ylabel="clients with their own kind", xlim=(1, 40))
         handles, labels = panel.get_legend_handles_labels()
         if labels:
