@@ -23,7 +23,7 @@ from corymb.objectives import Augmented, Classification, Cutout, Flip, Translate
 from corymb.runs.settings import Precision
 from corymb.settings import did_you_mean, require
 
-ORIGINAL, IN_PACKAGE = "original", "quick: digits of scikit-learn"
+ORIGINAL, IN_PACKAGE = "original", "quick: the digits of scikit-learn"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +128,7 @@ _CIFAR = Setting(
     local=_MOMENTUM,
     alone_lr=0.02,
     trim=0.0,
+    quiet=(0.5, 0.3),
     precision="tf32",
 )
 _MNIST = Setting(data=rotated_mnist, model=_perceptron, k=4, rounds=60, local=_ADAM, each=10, threshold=1.0)
@@ -168,9 +169,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "rotated-published": replace(
             _MNIST, rounds=42, local=replace(_ADAM, lr=2e-4, steps=5), alone_steps=250, threshold=1.0
         ),
+        "rotated-short": replace(_MNIST, alone_steps=250, rounds=10),
         "cifar-labels-coded": replace(_CIFAR, data=labelled_cifar_as_coded, local=replace(_MOMENTUM, steps=31)),
-        "digits": _DIGITS,
-        "digits-inverted": replace(_DIGITS, data=lambda seed: digits_inverted(seed, clients=20), k=2),
+        "quick-rotated": _DIGITS,
+        "quick-inverted": replace(_DIGITS, data=lambda seed: digits_inverted(seed, clients=20), k=2),
     }
 )
 
