@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -150,9 +150,9 @@ class Augmented:
             x = change(x, fold(keys, number))
         return training_losses(self.inner, params, examples._replace(x=x), draws)
 
-    def to(self, device: torch.device | str, dtype: torch.dtype) -> Augmented:
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Self:
         """The same objective elsewhere, or in another precision."""
-        return Augmented(self.inner.to(device, dtype), self.changes)
+        return type(self)(self.inner.to(device, dtype), self.changes)
 
     def recipe(self) -> dict[str, Any]:
         """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
