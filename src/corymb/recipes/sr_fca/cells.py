@@ -7,7 +7,7 @@ start from the same w_0 (`IFCA`'s k models from w_0 and k - 1 others).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -108,11 +108,17 @@ class Place(NamedTuple):
         )
 
 
-def sr_fca(at: Place, threshold: float | str = "gap", **options: Any) -> SRFCA:
+def sr_fca(at: Place, threshold: float | Literal["gap"] = "gap", **options: Any) -> SRFCA:
     """SR-FCA, with the threshold found in the gap between distances if not said otherwise."""
     s = at.setting
-    given = {"rounds": s.rounds, "local": s.local, "participants": s.each, "trim": s.trim, "costly": True}
-    return SRFCA(threshold=threshold, alone=s.alone, **{**given, **options})  # type: ignore[arg-type]
+    given: dict[str, Any] = {
+        "rounds": s.rounds,
+        "local": s.local,
+        "participants": s.each,
+        "trim": s.trim,
+        "costly": True,
+    }
+    return SRFCA(threshold=threshold, alone=s.alone, **{**given, **options})
 
 
 def _with_paper_threshold(at: Place) -> SRFCA:
@@ -143,8 +149,8 @@ def _cfl(at: Place, accept: Literal["gamma", "evidence"] = "gamma") -> CFL:
     first = at.fit(CFL(rounds=1, local=at.setting.local))
     longest = _noted(first, "longest_update")["longest_update"][0]
     settled, apart = (part * longest for part in at.setting.quiet)
-    how = {"gamma_max": GAMMA_MAX, "accept": accept, "settled": settled, "apart": apart}
-    return CFL(rounds=at.setting.rounds, local=at.setting.local, **how)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"gamma_max": GAMMA_MAX, "accept": accept, "settled": settled, "apart": apart}
+    return CFL(rounds=at.setting.rounds, local=at.setting.local, **how)
 
 
 def _ifca(at: Place, *, rounds: int | None = None, k: int | None = None, repair: bool = False) -> IFCA:
@@ -215,7 +221,10 @@ def work(job: str) -> dict[str, Any]:
     # Halfway through the training of a refinement clients are still served what the stage before has given them.
     staged = isinstance(algorithm, SRFCA)
     run = at.fit(algorithm, evaluate_every=at.setting.rounds + 1 if staged else 0)
-    return {**numbers(run, at), **(stages(run) | costs_of_sr_fca(run, at) if staged else costs_of_ifca(run, at, method))}
+    return {
+        **numbers(run, at),
+        **(stages(run) | costs_of_sr_fca(run, at) if staged else costs_of_ifca(run, at, method)),
+    }
 
 
 def numbers(run: Run, at: Place) -> dict[str, Any]:
@@ -283,7 +292,9 @@ def costs_of_ifca(run: Run, at: Place, method: str) -> dict[str, Any]:
     if method != "ifca":
         return {}
     asked = sum(row["asked"] for row in run.history)
-    return {"costs": {**_travelled(run), "steps": asked * (at.setting.local.steps or 1), "losses": asked * at.setting.k}}
+    return {
+        "costs": {**_travelled(run), "steps": asked * (at.setting.local.steps or 1), "losses": asked * at.setting.k}
+    }
 
 
 def _travelled(run: Run) -> dict[str, float]:
@@ -295,5 +306,3 @@ def _travelled(run: Run) -> dict[str, float]:
 def _noted(run: Run, name: str) -> dict[str, Any]:
     notes: dict[str, Any] = next(row["notes"] for row in run.history if name in row["notes"])
     return notes
-
-

@@ -92,12 +92,16 @@ def measures(results: Results) -> dict[str, float]:
         for name, one, other in (("first", after[1], after[0]), ("second", after[2], after[1])):
             if one and other:
                 found[f"{setting}.gain_of_{name}_refine"] = mean(one) - mean(other)
-        ours, theirs = (of_seeds(results, setting, method, "costs") for method in ("sr-fca", "ifca"))
+        ours, theirs = (_costs(results, setting, method) for method in ("sr-fca", "ifca"))
         if ours and theirs:
-            refining = mean(cost["losses"] - cost["losses_one_shot"] for cost in ours)  # type: ignore[index]
-            found[f"{setting}.losses_ifca_over_sr-fca"] = mean(cost["losses"] for cost in theirs) / refining  # type: ignore[index]
+            refining = mean(cost["losses"] - cost["losses_one_shot"] for cost in ours)
+            found[f"{setting}.losses_ifca_over_sr-fca"] = mean(cost["losses"] for cost in theirs) / refining
     second = [abs(found[name]) for setting in SIMULATED if (name := f"{setting}.gain_of_second_refine") in found]
     return found | ({"largest_gain_of_second_refine": max(second)} if second else {})
+
+
+def _costs(results: Results, setting: str, method: str) -> list[Any]:
+    return list(of_seeds(results, setting, method, "costs"))
 
 
 def with_stages(results: Results) -> dict[str, Any]:
@@ -127,7 +131,9 @@ def tables(results: Results) -> str:
     for table in dict.fromkeys(one.table for one in FIGURES):
         figures = [one for one in FIGURES if one.table == table]
         found = table_of(figures, wrong if table == "Table 3" else more)
-        lines += [line.replace("accuracy (%)", "misclustered clients (%)") if table == "Table 3" else line for line in found]
+        lines += [
+            line.replace("accuracy (%)", "misclustered clients (%)") if table == "Table 3" else line for line in found
+        ]
     return "\n".join([*lines, *_others(results), *times_of(results)]) + "\n"
 
 
@@ -138,8 +144,8 @@ def _table_1(results: Results) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for setting in _settings_in(results):
         for method in ("sr-fca", "ifca"):
-            for cost in of_seeds(results, setting, method, "costs")[:1]:
-                counts = [cost[name] for name in ("models", "steps", "losses")]  # type: ignore[index]
+            for cost in _costs(results, setting, method)[:1]:
+                counts = [cost[name] for name in ("models", "steps", "losses")]
                 yield f"| {setting} | {method} | " + " | ".join(f"{count:,.0f}" for count in counts) + " |"
     yield ""
 
