@@ -6,12 +6,13 @@ import io
 import pickle  # noqa: TID251 - to see that what we write is one
 import struct
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from corymb.data.built_in import cifar
-from corymb.data.fetching.home import DataUnavailable, Home, cache_folder
+from corymb.data.fetching.home import DataUnavailable, cache_folder
 from corymb.settings import InvalidInput
 
 RNG = np.random.default_rng(0)
@@ -76,8 +77,7 @@ def test_the_python_archive_is_read_where_it_lies(monkeypatch, tmp_path):
     monkeypatch.setenv("CORYMB_CACHE", str(tmp_path))
     contents = python()
     digest = hashlib.md5(contents, usedforsecurity=False).hexdigest()
-    monkeypatch.setattr(cifar, "PYTHON", cifar.PYTHON._replace(digest=digest))
-    home = Home(name="cifar10", packed=("cifar10/train_1.npz",), files=(cifar.BINARY,))
+    home = replace(cifar.CIFAR10, mirrors=(), instead=(cifar.PYTHON._replace(digest=digest),))
     with pytest.raises(DataUnavailable, match=r"cifar-10-binary\.tar\.gz is not in"):
         cifar.read_published(home)
     (cache_folder() / "cifar10" / cifar.PYTHON.name).write_bytes(contents)

@@ -28,6 +28,7 @@ CIFAR10 = Home(
     packed=("cifar10/train_1.npz",),
     mirrors=("https://www.cs.toronto.edu/~kriz/",),
     files=(BINARY,),
+    instead=(PYTHON,),
     licence="none stated (Krizhevsky 2009)",
 )
 
@@ -41,7 +42,7 @@ Batch = tuple[Array, Array]
 
 def read_published(home: Home) -> Images:
     """The archive in the cache, of whichever form, or else the binary one, downloaded."""
-    python = None if (home.folder / BINARY.name).is_file() else home.cached(PYTHON)
+    python = None if (home.folder / BINARY.name).is_file() else home.cached(home.instead[0])
     if python is not None:
         return read_python(python.contents)
     (binary,) = home.obtain()

@@ -64,6 +64,8 @@ class Home:
     mirrors: tuple[str, ...] = ()
     """Addresses of the folder with the published files, tried in turn."""
     files: tuple[Published, ...] = ()
+    instead: tuple[Published, ...] = ()
+    """Files of another form that are read instead where they lie in the cache."""
     licence: str = ""
     """What the publisher says."""
 

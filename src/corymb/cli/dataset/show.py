@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from cyclopts import Parameter
-from torch import Tensor
 
-from corymb.core.pixels import as_numbers
+from corymb.cli.dataset.pictures import drawn, strips_of
 from corymb.data import FederatedDataset
 from corymb.data.schema import schema_of
 from corymb.runs.history import counted, readable
 from corymb.runs.learners import default_model
 from corymb.runs.settings import DataOptions
 
-PICTURES = 6
 BARS = 30
+TEXTS = 3
+"""Examples shown, if they are text."""
 MOST_LABELS = 20
 """Classes shown one by one; of more, the commonest."""
-GAP = 2
-"""Columns between two pictures."""
 
 
 def show(
@@ -29,7 +27,7 @@ def show(
     data_options: Annotated[DataOptions, Parameter(name="*", group="Data of your own")] = DataOptions(),  # noqa: B008
     seed: int = 0,
 ) -> None:
-    """Show clients, sizes, labels and, if the examples are pictures, some of them.
+    """Show clients, sizes, labels and, if the examples are pictures, some of them: of each true cluster, if known.
 
     Parameters
     ----------
@@ -54,9 +52,10 @@ def describe(data: FederatedDataset) -> None:
     console.print(facts)
     for name, share in commonest(labels_of(data)).items():
         console.print(f"{name[:16]:>16} {share:6.1%} {'█' * round(share * BARS)}", markup=False, highlight=False)
-    pictures = pictures_of(data)
-    if pictures is not None:
-        console.print(drawn(fitting(pictures, console.width), colour=console.is_terminal and not console.no_color))
+    for strip in strips_of(data):
+        console.print(drawn(strip, console.width, colour=console.is_terminal and not console.no_color))
+    for client, text in zip(data.names, texts_of(data), strict=False):
+        console.print(f"{client}: {text}", markup=False, highlight=False)
 
 
 def facts_of(data: FederatedDataset) -> dict[str, str]:
@@ -105,45 +104,14 @@ def commonest(shares: dict[str, float]) -> dict[str, float]:
     return {**dict(kept), f"{len(rest)} others": sum(rest)}
 
 
-def fitting(pictures: Tensor, width: int) -> Tensor:
-    """As many pictures as fit into a width side by side; one that is too wide by itself is made smaller."""
-    step = -(-pictures.shape[2] // max(1, width - GAP))
-    smaller = pictures[:, ::step, ::step]
-    return smaller[: max(1, width // (smaller.shape[2] + GAP))]
-
-
-def pictures_of(data: FederatedDataset) -> Tensor | None:
-    """The first picture of a few clients, as grey levels in [0, 1]; None if the examples are not pictures."""
-    x = as_numbers(data.train.x[data.train.offsets[:-1]])
-    side = round(data.features[0] ** 0.5)
-    flat = len(data.features) == 1 and side**2 == data.features[0] and side >= 4 and not data.feature_names
-    within = bool(x.min() >= 0) and bool(x.max() <= 1)
-    if not within or data.standardise or not (schema_of(data).picture or flat):
-        return None
-    places = torch.linspace(0, len(data) - 1, min(PICTURES, len(data))).long()
-    chosen = x[places]
-    return chosen.reshape(-1, side, side) if flat else chosen.mean(1)
-
-
-def drawn(pictures: Tensor, *, colour: bool) -> Any:
-    """Pictures side by side, drawn in half-blocks: each character is two pixels high."""
-    from rich.text import Text
-
-    text = Text()
-    count, height, _ = pictures.shape
-    for row in range(0, height, 2):
-        for number in range(count):
-            upper = pictures[number, row].tolist()
-            lower = pictures[number, row + 1].tolist() if row + 1 < height else [0.0] * len(upper)
-            for top, bottom in zip(upper, lower, strict=True):
-                text.append(*_half_block(top, bottom, colour=colour))
-            text.append(" " * GAP)
-        text.append("\n")
-    return text
-
-
-def _half_block(top: float, bottom: float, *, colour: bool) -> tuple[str, str]:
-    if not colour:
-        return " ▄▀█"[2 * (top > 0.5) + (bottom > 0.5)], ""
-    above, below = (round(255 * value) for value in (top, bottom))
-    return "▀", f"rgb({above},{above},{above}) on rgb({below},{below},{below})"
+def texts_of(data: FederatedDataset) -> list[str]:
+    """An example of a few clients, if examples are characters and labels the ones that follow."""
+    if not schema_of(data).codes or data.task != "classification" or int(data.train.x.max()) >= len(data.classes):
+        return []
+    characters = [{"newline": "↵", "space": "␣"}.get(name, name) for name in data.classes]
+    rows = data.train.offsets[:-1][:TEXTS].tolist()
+    return [
+        f"{''.join(characters[code] for code in data.train.x[row].tolist()).replace('␣', ' ')}"
+        f" → {characters[int(data.train.y[row])]}"
+        for row in rows
+    ]
