@@ -1,6 +1,6 @@
 """Chung's report on UIFCA (UC Berkeley 2023, chapter 4): Tables 4.1 to 4.3 and Figures 4.3, 4.4, 4.6, beside ours.
 
-Cells are run by `uifca_cells.work` and kept one by one; tables are made of whatever there is.
+Cells are run by `cells.work` and kept one by one; tables are made of whatever there is.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from corymb.recipes.uifca_cells import REPRESENTED
-from corymb.recipes.uifca_cells import work as work
+from corymb.recipes.uifca.cells import REPRESENTED
+from corymb.recipes.uifca.cells import work as work
 
 PARTIAL = True
 """Tables can be made while cells are missing."""
@@ -52,6 +52,14 @@ def jobs(seeds: int) -> list[str]:
     later = [name for name in mnist if name.split("/")[1] in LATER]
     first = [name for name in mnist if name not in later]
     return [*table_41(seeds), *table_42(few), *first, *figures(), *later, *encoders()]
+
+
+QUICK = {"gaussians-0": ("kfed", "affine-kfed"), "subspace-0": ("kfed", "affine-best-of-3")}
+
+
+def quick_jobs() -> list[str]:
+    """Table 4.1 with one seed and examples mixed evenly."""
+    return [f"{setting}/{method}/0" for setting, methods in QUICK.items() for method in methods]
 
 
 def suited(name: str) -> Literal["cpu", "cuda"]:
@@ -153,6 +161,10 @@ def row(results: Results, kind: str, method: str, which: str = "purity") -> list
 def measures(results: Results) -> dict[str, float]:
     """The numbers that the claims are about; nothing for what has not been run."""
     found: dict[str, float] = {}
+    for setting, methods in QUICK.items():
+        for method in methods:
+            if values := purities(results, setting, method):
+                found[f"quick.{setting}.{method}"] = values[0]
     for kind, methods in {**TABLE_41, **TABLE_43, "representations": REPRESENTED}.items():
         for method in methods:
             by_share = row(results, kind, method)
