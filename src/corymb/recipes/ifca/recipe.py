@@ -150,7 +150,6 @@ def draw(results: Results, path: Path) -> None:
         if labels:
             panel.legend(dict(zip(labels, handles, strict=True)).values(), dict.fromkeys(labels))
     figure.savefig(path, dpi=90)
-    figure.savefig(path.with_suffix(".svg"))
     plt.close(figure)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
 from corymb.recipes.uifca.cells import REPRESENTED
 from corymb.recipes.uifca.cells import work as work
@@ -60,11 +60,6 @@ QUICK = {"gaussians-0": ("kfed", "affine-kfed"), "subspace-0": ("kfed", "affine-
 def quick_jobs() -> list[str]:
     """Table 4.1 with one seed and examples mixed evenly."""
     return [f"{setting}/{method}/0" for setting, methods in QUICK.items() for method in methods]
-
-
-def suited(name: str) -> Literal["cpu", "cuda"]:
-    """What a cell is best run on: a GPU for pictures."""
-    return "cpu" if name.startswith(("subspace", "gaussians", "curve", "overfitting")) else "cuda"
 
 
 def encoders() -> list[str]:
