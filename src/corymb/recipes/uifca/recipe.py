@@ -54,7 +54,10 @@ def jobs(seeds: int) -> list[str]:
     return [*table_41(seeds), *table_42(few), *first, *figures(), *later, *encoders()]
 
 
-QUICK = {"gaussians-0": ("kfed", "affine-kfed"), "subspace-0": ("kfed", "affine-best-of-3")}
+QUICK: Mapping[str, Sequence[str]] = {
+    "gaussians-0": ("kfed", "affine-kfed"),
+    "subspace-0": ("kfed", "affine-best-of-3"),
+}
 
 
 def quick_jobs() -> list[str]:
