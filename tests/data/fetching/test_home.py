@@ -131,6 +131,10 @@ def test_a_file_without_published_checksum_is_pinned_and_told(server, capsys):
     kept.path.unlink()
     with pytest.raises(DataUnavailable, match="wanted " + digest[:12]):
         list(place.obtain())
+    kept.path.with_name("file.sha256").unlink()
+    kept.path.write_bytes(b"put there by hand")
+    assert next(place.obtain()).contents == b"put there by hand"
+    assert kept.path.with_name("file.sha256").read_text().endswith("  file\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock there")

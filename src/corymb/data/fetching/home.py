@@ -93,7 +93,7 @@ class Home:
         if not place.is_file():
             return None
         try:
-            return _verified(place, place, file)
+            return _pinned(_verified(place, place, file), file)
         except InvalidInput as error:
             say(f"{place}: {error}; it is downloaded again")
             place.unlink()  # damaged, or left by an older version: as good as missing
@@ -133,11 +133,7 @@ class Home:
                     raise
                 continue
             part.replace(place)
-            if not file.digest:
-                pin = f"{kept.file.digest}  {file.name}\n"
-                place.with_name(f"{place.name}.sha256").write_text(pin, encoding="ascii")
-                say(f"{file.name}: no checksum is published; {kept.file.said} is kept from here on")
-            return kept
+            return _pinned(kept, file)
         raise AssertionError("a download that was not resumed ends above")
 
 
@@ -155,12 +151,26 @@ def cache_folder() -> Path:
 def _verified(path: Path, place: Path, file: Published) -> Kept:
     """What lies at `path`, to be kept at `place`, compared with its checksum, or with the one kept at first."""
     contents = gunzip(path, most=file.size) if file.unpacked else path.read_bytes()
-    pin = place.with_name(f"{place.name}.sha256")
+    pin = _pin(place)
     wanted = file.digest or (pin.read_text(encoding="ascii").split(" ")[0] if pin.is_file() else "")
     found = hashlib.new(file.algorithm, contents, usedforsecurity=False).hexdigest()
     kind = _KINDS[file.algorithm]
     require(not wanted or found == wanted, f"its contents have the {kind} {found[:12]}..., wanted {wanted[:12]}...")
     return Kept(place, contents, file._replace(digest=found))
+
+
+def _pinned(kept: Kept, file: Published) -> Kept:
+    """The same; of a file whose checksum is not published, the one found is kept if it is the first."""
+    pin = _pin(kept.path)
+    if not file.digest and not pin.is_file():
+        pin.write_text(f"{kept.file.digest}  {file.name}\n", encoding="ascii")
+        say(f"{file.name}: no checksum is published; {kept.file.said} is kept from here on")
+    return kept
+
+
+def _pin(place: Path) -> Path:
+    """Where the checksum of a file's first version is kept."""
+    return place.with_name(f"{place.name}.sha256")
 
 
 def _reason(error: Exception) -> str:
