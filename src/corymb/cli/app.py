@@ -90,9 +90,9 @@ COMMANDS = {
         "corymb.cli.reproduce:reproduce",
         "Run a paper's experiments and compare its claims with our numbers.",
         (
-            "corymb reproduce moment-descent",
-            "corymb reproduce moment-descent --seeds 2 --out /tmp/quick",
-            "corymb reproduce moment-descent --workers 1",
+            "corymb reproduce ifca --quick",
+            "corymb reproduce ifca/table-1 --cells 'rmnist-1200x200/*/0'",
+            "corymb reproduce moment-descent --seeds 2 --workers 1",
         ),
     ),
     "audit": Command(
