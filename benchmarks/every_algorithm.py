@@ -1,4 +1,4 @@
-"""Every algorithm of the catalogue with its default settings, on a data set that suits it: the table of docs/algorithms.
+"""Every algorithm with its default settings, on a data set that suits it: the table of docs/algorithms/index.md.
 
     python -m benchmarks.every_algorithm
 

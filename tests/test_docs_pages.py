@@ -1,9 +1,10 @@
-"""README and docs as a reader runs them: every page from top to bottom, its Python and its shell, in a folder of its own.
+"""README and docs as a reader runs them: every page from top to bottom, Python and shell, in a folder of its own.
 
-In CI pages run in a small world: `digits` has 16 clients with 30 pictures each, and where nobody says how many rounds there
-are, there are 5. `make blocks` runs them as they stand. A block that CI cannot run says why in the line above, `<!-- not in CI: network -->`; the
-reasons, the targets that run such blocks, and their number are below. What a page supposes to be there (`table.csv`,
-`runs/mine`) is made beforehand. A Python block that begins with `# name.py` is also written to that file.
+In CI pages run in a small world: `digits` has 16 clients with 30 pictures each, and where a block does not say how many
+rounds there are, there are 5. `make blocks` runs them as they stand. A block that CI cannot run says why in the line
+above, `<!-- not in CI: network -->`; the reasons, the targets that run such blocks, and their number are below. What a
+page supposes to be there (`table.csv`, `runs/mine`) is made beforehand. A Python block that begins with `# name.py` is
+also written to that file.
 """
 
 import os
@@ -94,7 +95,9 @@ def test_no_code_hides_behind_another_fence():
         for match in FENCE.finditer(page.read_text()):
             known = match["kind"] in ("", "text", "toml", "json", "python", *SHELL) or match["kind"].startswith("{")
             assert known, f"{page}: {match['kind']}"
-            hidden = match["kind"] in ("", "text") and re.search(r"(?m)^(\$ |corymb \w+ |.*corymb\.fit\()", match["text"])
+            hidden = match["kind"] in ("", "text") and re.search(
+                r"(?m)^(\$ |corymb \w+ |.*corymb\.fit\()", match["text"]
+            )
             assert not hidden, f"{page}: {match['text']}"
 
 

@@ -101,8 +101,8 @@ def with_file(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
     model = values.get("model")
     if "record" in values and model is not None and model not in MODELS and "model" not in given:
         raise InvalidInput(
-            f"{path} was written by a run with a model of your own: a run folder is data and starts no code, so name the "
-            f"model again: --model {model}."
+            f"{path} was written by a run with a model of your own: a run folder is data and starts no code, so name "
+            f"it again: --model {model}."
         )
     return merged(values, given)
 

@@ -37,8 +37,8 @@ class RunSettings:
     seed: int = 0
     """Seed of everything random, including data that are generated or split."""
     engine: EngineName = "vectorised"
-    """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` uses the nodes of a
-    federation, which hold their own data; `ray` spreads clients over a Ray cluster."""
+    """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` uses nodes that
+    hold their own data; `ray` spreads clients over a Ray cluster."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
     precision: Precision = "float32"
