@@ -124,5 +124,5 @@ def by_appearance(labels: Tensor) -> Tensor:
 
 def group_means(points: Tensor, labels: Tensor, k: int) -> Tensor:
     """The mean of each group's points: k ...; an empty group's is 0."""
-    member = (labels[None] == torch.arange(k)[:, None]).to(points)  # k n
+    member = (labels[None] == torch.arange(k, device=labels.device)[:, None]).to(points)  # k n
     return (member @ points.flatten(1) / member.sum(1, keepdim=True).clamp_min(1)).reshape(k, *points.shape[1:])
