@@ -280,7 +280,7 @@ def test_a_page_runs_on_flower(page, here):
     """All its commands in one shell, at a free port; a node that is started by hand runs beside them, until the end."""
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     port = str(free_port())
-    script = ["set -e", "export OMP_NUM_THREADS=1", "trap 'kill $(jobs -p) 2>/dev/null; corymb flower down' EXIT"]
+    script = ["set -e", "export OMP_NUM_THREADS=1", "trap 'set +e; kill $(jobs -p); corymb flower down' EXIT"]
     for block in blocks(page):
         if block.why != "Flower":
             continue
