@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 
 import corymb
 
-data = corymb.datasets.digits(clients=32)
+data = corymb.datasets.digits(clients=40)
 names = {"fedavg": "one model", "alone": "alone", "ifca": "IFCA, k = 4", "oracle": "true groups"}
 scores = {}
 for name in names:
