@@ -272,7 +272,7 @@ def test_a_page_runs_on_ray(page, here, monkeypatch):
 
 ELSEWHERE = {
     "203.0.113.5": "127.0.0.1",
-    "/var/lib/corymb": ".",
+    "/var/lib/corymb/": "state-",
     "--ca ca.pem": "--ca .federation/tls/ca.pem",
 }
 """Names of other machines and of their folders, and what stands for them on this one."""
