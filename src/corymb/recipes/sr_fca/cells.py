@@ -239,6 +239,7 @@ def numbers(run: Run, at: Place) -> dict[str, Any]:
         "worst_decile": 100 * measured["worst_decile_accuracy"],
         **agreement,
         **about,
+        **({"stopped": run.stopped} if run.stopped else {}),
         "budget": {"rounds": s.rounds, "steps": s.local.steps, "lr": s.local.lr, "batch": s.local.batch},
         "clients": len(at.data),
         "examples": int(at.data.sizes.sum()),
