@@ -98,6 +98,9 @@ def test_lengths_that_rise_by_degrees_are_of_honest_clients():
     assert take_in(replies(rising, one_model)).rejected == []
     assert [client for client, _ in take_in(replies({**rising, 1: 12.0}, one_model)).rejected] == [1]
     assert [client for client, _ in take_in(replies({7: 20.0, 8: 1e3}, one_model)).rejected] == [7, 8]
+    states = {5: 2.5, 6: 4.0, 7: 7.0, 8: 12.0}  # as far as California goes on a table of 48 states
+    assert take_in(replies(states, one_model)).rejected == []
+    assert [client for client, _ in take_in(replies({**states, 8: 15.0}, one_model)).rejected] == [8]
 
 
 def test_a_client_with_more_examples_may_go_farther_up_to_ten_times():

@@ -31,14 +31,13 @@ FEW = 30.0
 times for nine), or ..."""
 FENCE = 5.0
 """... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
-MOST = 10.0
-"""An update at most twice as long as the next longest (`KIN`) counts up to this many times the median: where clients
-differ, lengths rise by degrees."""
-LARGER = MOST / LEAD
+LARGER = 10.0 / LEAD
 """A client with more examples than is usual may go farther by as much, up to this: it may have taken more steps."""
 CROWD = 30.0
 """Up to so many times the median, updates that are not alone in their length count: a small cluster's clients are all
-far from a model that was trained for others, and a rule against one bad client must not shut them out."""
+far from a model that was trained for others, and a rule against one bad client must not shut them out. So does one that
+is about as long as another that counts: where clients differ (one of 48 states is California), lengths rise by degrees.
+"""
 KIN = 2.0
 """Two updates are of about the same length if neither is more than this many times the other."""
 STILL = 1e-3
@@ -237,9 +236,11 @@ def _most(lengths: Tensor) -> float:
     if len(rest) < 2:  # of two clients, either may be the odd one
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
-    next_longest = min(KIN * float(rest[-1]), MOST * middle)
-    most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low), next_longest)
-    beyond: list[float] = lengths[(lengths > most) & (lengths <= CROWD * middle)].sort().values.tolist()
+    most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low))
+    rising: list[float] = lengths[lengths <= CROWD * middle].sort().values.tolist()
+    for shorter, longer in pairwise(rising):  # by degrees: each about as long as one that counts
+        most = longer if shorter <= most < longer <= KIN * shorter else most
+    beyond = [length for length in rising if length > most]
     kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
     return max([most, *kin])
 
