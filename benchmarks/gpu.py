@@ -30,13 +30,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from corymb.core.objective import Draws, Examples
 from corymb.engines import Placement
 from corymb.engines.vectorised.graphs import capture
-from corymb.engines.vectorised.kernels import Kernels, by_streams
+from corymb.engines.vectorised.kernels import Kernels, _gradients, by_streams
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, training_losses, weighted_mean
-from corymb.models import Network, cnn, mlp
+from corymb.models import Network, char_lstm, cnn, ifca_cifar, mlp, resnet9
+from corymb.models.characters import CharLSTM
 from corymb.objectives import Classification
 from corymb.trees import take
 
@@ -45,42 +46,6 @@ PRECISIONS = {"float32": {}, "tf32": {"tf32": True}, "bfloat16": {"mixed": True}
 
 
 # ---- models
-
-
-class ResNet9(nn.Module):
-    """ResNet9 with group normalisation, for pictures of 32 x 32."""
-
-    def __init__(self, width: int = 64, classes: int = 10) -> None:
-        super().__init__()
-        w = width
-        self.start = nn.Sequential(_block(3, w), _block(w, 2 * w, pool=2))
-        self.first = nn.Sequential(_block(2 * w, 2 * w), _block(2 * w, 2 * w))
-        self.middle = nn.Sequential(_block(2 * w, 4 * w, pool=2), _block(4 * w, 8 * w, pool=2))
-        self.second = nn.Sequential(_block(8 * w, 8 * w), _block(8 * w, 8 * w))
-        self.end = nn.Sequential(nn.MaxPool2d(4), nn.Flatten(), nn.Linear(8 * w, classes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.start(x)
-        x = self.middle(x + self.first(x))
-        return self.end(x + self.second(x))
-
-
-def _block(into: int, out: int, pool: int = 0) -> nn.Module:
-    layers = [nn.Conv2d(into, out, 3, padding=1), nn.GroupNorm(min(32, out // 4), out), nn.ReLU()]
-    return nn.Sequential(*layers, *([nn.MaxPool2d(pool)] if pool else []))
-
-
-class CharLSTM(nn.Module):
-    """Two layers of an LSTM that read characters and say which one follows."""
-
-    def __init__(self, width: int = 256, characters: int = 80) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(characters, 8)
-        self.lstm = nn.LSTM(8, width, num_layers=2, batch_first=True)
-        self.out = nn.Linear(width, characters)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.lstm(self.embed(x))[0][:, -1])
 
 
 class Case(NamedTuple):
@@ -99,14 +64,15 @@ CASES = {
     "mlp-200": Case(mlp(784, [200], 10), (784,), 10, 1200, 200),
     "femnist-cnn": Case(cnn(1, 28, 62, width=2048), (1, 28, 28), 62, 50, 10),
     "cifar-cnn": Case(cnn(3, 32, 10), (3, 32, 32), 10, 20, 50),
-    "resnet9": Case(ResNet9, (3, 32, 32), 10, 8, 100),
-    "char-lstm": Case(CharLSTM, (80,), 80, 10, 10, characters=80),
+    "ifca-cifar": Case(ifca_cifar(), (3, 32, 32), 10, 20, 50),
+    "resnet9": Case(resnet9(), (3, 32, 32), 10, 8, 100),
+    "char-lstm": Case(char_lstm(), (80,), 80, 10, 10, characters=80),
 }
 SMALL = {
     "mlp-50": CASES["mlp-50"]._replace(clients=6, batch=5),
     "femnist-cnn": CASES["femnist-cnn"]._replace(model=cnn(1, 28, 62, width=16), clients=2, batch=2),
-    "resnet9": CASES["resnet9"]._replace(model=partial(ResNet9, 8), clients=2, batch=2),
-    "char-lstm": CASES["char-lstm"]._replace(model=partial(CharLSTM, 6), shape=(5,), clients=2, batch=3),
+    "resnet9": CASES["resnet9"]._replace(model=resnet9(width=8), clients=2, batch=2),
+    "char-lstm": CASES["char-lstm"]._replace(model=char_lstm(width=6), shape=(5,), clients=2, batch=3),
 }
 
 
@@ -203,9 +169,9 @@ def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) ->
     one = objective.init(root(0))
     start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
     draws = Draws(fold(root(1), torch.arange(case.clients)).to(device))
-    ways: dict[str, Any] = {"vmap": partial(in_place, objective, recurrent=bool(case.characters))}
+    ways: dict[str, Any] = {"vmap": partial(gradients, objective)}
     if not case.characters:
-        ways["streams"] = by_streams(objective, LR, torch.device(device))
+        ways["streams"] = by_streams(objective, torch.device(device))
     want = {name: value.clone() for name, value in start.items()}
     for _ in range(steps):
         plain_step(objective, want, on, recurrent=bool(case.characters))
@@ -216,17 +182,16 @@ def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) ->
         for _ in range(times):
             player.begin(start)
             for _ in range(steps):
-                player.step(on, draws)
+                _, slopes = player.step(on, draws)
+                torch._foreach_add_(list(player.params.values()), slopes, alpha=-LR)
             worst = max(worst, *(float((player.params[n] - want[n]).abs().max()) for n in start))
         row[f"{way}, float64"] = worst / moved
     return row
 
 
-def in_place(
-    objective: Classification, params: dict[str, Tensor], on: Examples, draws: Draws, *, recurrent: bool
-) -> Tensor:
-    plain_step(objective, params, on, recurrent=recurrent)
-    return torch.zeros_like(on.weight[:, 0])
+def gradients(objective: Classification, params: dict[str, Tensor], on: Examples, draws: Draws) -> list[Tensor]:
+    slopes, loss = _gradients(objective, params, on, draws, cells=isinstance(objective.network.module, CharLSTM))
+    return [loss, *slopes.values()]
 
 
 # ---- timing

@@ -1,6 +1,6 @@
 """The table of `corymb.testing`, and what stands above it: variants in recipes are held to the same laws."""
 
-from corymb.recipes.ifca_theory import FreshIFCA
+from corymb.recipes.ifca.theory import FreshIFCA
 from corymb.testing import cases
 from corymb.testing.assertions import same_bits as same_bits
 from corymb.testing.cases import LINE, Case

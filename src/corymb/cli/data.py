@@ -8,6 +8,7 @@ import torch
 from cyclopts import Parameter
 from torch import Tensor
 
+from corymb.core.pixels import as_numbers
 from corymb.data import FederatedDataset
 from corymb.data.schema import schema_of
 from corymb.runs.history import counted, readable
@@ -113,14 +114,14 @@ def fitting(pictures: Tensor, width: int) -> Tensor:
 
 def pictures_of(data: FederatedDataset) -> Tensor | None:
     """The first picture of a few clients, as grey levels in [0, 1]; None if the examples are not pictures."""
-    x = data.train.x
+    x = as_numbers(data.train.x[data.train.offsets[:-1]])
     side = round(data.features[0] ** 0.5)
     flat = len(data.features) == 1 and side**2 == data.features[0] and side >= 4 and not data.feature_names
     within = bool(x.min() >= 0) and bool(x.max() <= 1)
     if not within or data.standardise or not (schema_of(data).picture or flat):
         return None
     places = torch.linspace(0, len(data) - 1, min(PICTURES, len(data))).long()
-    chosen = x[data.train.offsets[:-1][places]]
+    chosen = x[places]
     return chosen.reshape(-1, side, side) if flat else chosen.mean(1)
 
 

@@ -1,14 +1,16 @@
 """`corymb reproduce`: run a paper's experiments, draw its figures, and compare its claims with our measurements.
 
-A recipe is a module of `corymb.recipes` with `jobs`, `work`, `measures` and `draw`; the paper's claims are in
-`papers/<paper>/expected.toml`. Jobs run in processes of their own, one thread each, and are kept as they end
-(`corymb.recipes.cells`): the same command goes on where it was stopped. Files written:
+A recipe is a package of `corymb.recipes` with a module `recipe` (`jobs`, `work`, `measures` and `draw`; perhaps
+`TABLES`, `tables`, `quick_jobs`) and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
+processes of their own, one thread each, and are kept as they end (`corymb.recipes.cells`), so that the same command
+goes on where it was stopped, and work can be split over days and machines. Files written:
 
-cells/         the results of each job
-numbers.json   every measure, with machine and versions
-curves.json    the results of every job, to six digits
-table.md       the paper's claims, our measurements, and whether they agree
-figures.png    the paper's figures
+cells/                      the results of each job
+numbers.json                every measure, with machine and versions
+curves.json                 the results of every job, to six digits
+table.md                    the paper's claims, our measurements, and whether they agree
+figures.png, figures.svg    the paper's figures
+report.html                 table and figures as one page
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import platform
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
@@ -27,7 +31,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 
 from corymb import __version__
-from corymb.recipes.cells import rounded, run_cells
+from corymb.recipes.cells import read_cell, rounded, run_cells
 from corymb.runs.folder.layout import check_free
 from corymb.settings import InvalidInput, did_you_mean, require
 
@@ -53,11 +57,17 @@ class Recipe(Protocol):
 
 
 RECIPES: Mapping[str, str] = MappingProxyType(
-    {"moment-descent": "corymb.recipes.moment_descent", "uifca": "corymb.recipes.uifca"}
+    {
+        "ifca": "corymb.recipes.ifca",
+        "moment-descent": "corymb.recipes.moment_descent",
+        "sr-fca": "corymb.recipes.sr_fca",
+        "uifca": "corymb.recipes.uifca",
+    }
 )
 
 
 CELLS = "cells"
+SEEDS = 10
 
 
 class Claim(NamedTuple):
@@ -69,6 +79,8 @@ class Claim(NamedTuple):
     measure: str
     at_least: float | None = None
     at_most: float | None = None
+    quick: bool = False
+    """Whether it is about the small version."""
 
     def holds(self, value: float) -> bool:
         """Whether a measured value agrees."""
@@ -100,8 +112,11 @@ class Outcome(NamedTuple):
 def reproduce(
     paper: str,
     *,
+    cells: tuple[str, ...] = (),
+    quick: bool = False,
+    left: bool = False,
     out: Path | None = None,
-    seeds: int = 10,
+    seeds: int | None = None,
     workers: int | None = None,
     seconds: float | None = None,
 ) -> None:
@@ -110,72 +125,119 @@ def reproduce(
     Parameters
     ----------
     paper
-        The paper: moment-descent or uifca.
+        The paper: ifca, moment-descent, sr-fca or uifca; or one of its tables, such as ifca/table-1.
+    cells
+        Only cells of these names, with * for anything: 'rmnist-1200x200/*/0'.
+    quick
+        A small version that takes seconds, and says what it left out.
+    left
+        List the cells that have not been run, and run nothing.
     out
         A folder for numbers, table and figures: new, empty or this command's own; runs/reproduce-PAPER if not given.
     seeds
-        Number of seeds for the main claim.
+        Number of seeds for the main claims; as many as the paper has if not given.
     workers
-        Number of processes; one per core if not given.
+        Number of processes; one per core if not given, or one where there is a GPU.
     seconds
         Stop after this time; the same command goes on later.
     """
-    folder = out or Path("runs") / f"reproduce-{paper}"
-    outcome = run_recipe(paper, folder, seeds=seeds, workers=workers, seconds=seconds)
+    name, _, table = paper.partition("/")
+    folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
+    chosen = Chosen(table, cells, quick, seeds)
+    if left:
+        print("\n".join(job for job in jobs_of(name, chosen) if read_cell(folder / CELLS, job) is None))
+        return
+    outcome = run_recipe(name, folder, chosen, workers=workers, seconds=seconds)
     print(outcome.table)
     if outcome.left:
         print(f"{outcome.left} jobs are left: the same command runs them.")
     print(f"{outcome.hold} of {len(outcome.claims)} claims hold; {outcome.seconds:.0f} s; {outcome.folder}")
 
 
-def run_recipe(
-    paper: str, out: Path, *, seeds: int = 10, workers: int | None = None, seconds: float | None = None
-) -> Outcome:
-    """Run all jobs of a paper's recipe that `out` does not have yet, and write numbers, table and figures into it."""
+class Chosen(NamedTuple):
+    """Which of a recipe's jobs are wanted."""
+
+    table: str = ""
+    cells: tuple[str, ...] = ()
+    quick: bool = False
+    seeds: int | None = None
+
+
+EVERYTHING = Chosen()
+
+
+def jobs_of(paper: str, chosen: Chosen) -> list[str]:
+    """The jobs of a recipe that are wanted."""
+    recipe = recipe_for(paper)
+    seeds = getattr(recipe, "SEEDS", SEEDS) if chosen.seeds is None else chosen.seeds
     require(seeds >= 1, f"seeds must be at least 1, got {seeds}.")
-    recipe, claims = recipe_for(paper), expected(paper)
+    jobs: list[str] = recipe.quick_jobs() if chosen.quick else recipe.jobs(seeds)  # type: ignore[attr-defined]
+    if chosen.table:
+        tables: Mapping[str, Sequence[str]] = getattr(recipe, "TABLES", {})
+        known = did_you_mean(chosen.table, tables) if tables else "Leave the part out."
+        require(chosen.table in tables, f"{paper} has no part {chosen.table!r}. {known}")
+        jobs = [job for job in jobs if any(fnmatch(job, pattern) for pattern in tables[chosen.table])]
+    if chosen.cells:
+        jobs = [job for job in jobs if any(fnmatch(job, pattern) for pattern in chosen.cells)]
+        require(len(jobs) > 0, f"No cell of {paper} is called {', '.join(chosen.cells)}: see --left for their names.")
+    return jobs
+
+
+def run_recipe(
+    paper: str, out: Path, chosen: Chosen = EVERYTHING, *, workers: int | None = None, seconds: float | None = None
+) -> Outcome:
+    """Run the wanted jobs that `out` does not have yet, and write numbers, table and figures of all it has then."""
+    recipe, claims = recipe_for(paper), [claim for claim in expected(paper) if claim.quick == chosen.quick]
+    jobs = jobs_of(paper, chosen)
     folder = out if (out / CELLS).is_dir() else check_free(out)
     began = time.monotonic()
-    jobs = recipe.jobs(seeds)
-    work = f"{RECIPES[paper]}:work"
-    cells = run_cells(work, jobs, folder / CELLS, workers=workers or os.cpu_count() or 1, seconds=seconds)
+    work = f"{RECIPES[paper]}.recipe:work"
+    at_once = workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
+    done = run_cells(work, jobs, folder / CELLS, workers=at_once, seconds=seconds)
     taken = time.monotonic() - began
-    missing = [*cells.failed, *cells.left]
+    missing = [*done.failed, *done.left]
     if missing and not getattr(recipe, "PARTIAL", False):
-        why = next(iter(cells.failed.values()), "there was no time")
+        why = next(iter(done.failed.values()), "there was no time")
         raise InvalidInput(
             f"{len(missing)} of {len(jobs)} jobs did not end ({missing[0]}: {why}): run the command again."
         )
-    results = cells.results
+    others = [] if chosen.quick else [job for job in jobs_of(paper, Chosen(seeds=chosen.seeds)) if job not in jobs]
+    kept = {job: value for job in others if (value := read_cell(folder / CELLS, job)) is not None}
+    results = {**done.results, **kept}
     measures = recipe.measures(results)
     judged = [(claim, measures.get(claim.measure)) for claim in claims]
     table = table_of(judged)
-    if hasattr(recipe, "tables"):
+    if hasattr(recipe, "tables") and not chosen.quick:
         table += "\n" + recipe.tables(results)
-    about = {"paper": paper, "seeds": seeds, "seconds": round(taken, 1), "jobs": len(results), **_machine()}
+    if chosen.quick:
+        table += "\n" + _what_was_small(results)
+    about = {"paper": paper, "seconds": round(taken, 1), "jobs": len(results), **_machine()}
+    about |= {"seeds": chosen.seeds} if chosen.seeds else {}
     numbers = json.dumps({"about": about, "measures": rounded(measures)}, indent=1)
     (folder / "numbers.json").write_text(numbers + "\n", encoding="utf-8")
     (folder / "curves.json").write_text(json.dumps(rounded(results)) + "\n", encoding="utf-8")
     (folder / "table.md").write_text(table, encoding="utf-8")
-    recipe.draw(results, folder / "figures.png")
+    if not chosen.quick:
+        recipe.draw(results, folder / "figures.png")
     return Outcome(judged, table, folder, taken, len(missing))
+
+
+def _what_was_small(results: Mapping[str, Any]) -> str:
+    data = sorted({str(value["data"]) for value in results.values() if "data" in value})
+    return f"Quick: {len(results)} small cells, on {'; '.join(data) or 'made data'}. The whole: without --quick.\n"
 
 
 def recipe_for(paper: str) -> Recipe:
     """The recipe of a paper, by its name."""
     require(paper in RECIPES, f"There is no recipe for {paper!r}. {did_you_mean(paper, RECIPES)}")
-    return cast(Recipe, importlib.import_module(RECIPES[paper]))
+    return cast(Recipe, importlib.import_module(f"{RECIPES[paper]}.recipe"))
 
 
 def expected(paper: str) -> list[Claim]:
     """What the paper claims."""
-    package = Path(__file__).parents[1]
-    places = package / "recipes" / "expected" / f"{paper}.toml", package.parents[1] / "papers" / paper / "expected.toml"
-    place = next((path for path in places if path.exists()), places[-1])  # in a wheel, in a checkout
-    if not place.is_file():
-        raise InvalidInput(f"There is no papers/{paper}/expected.toml: run `corymb reproduce` from a checkout.")
-    with place.open("rb") as file:
-        return [Claim(**claim) for claim in tomllib.load(file)["claim"]]
+    require(paper in RECIPES, f"There is no recipe for {paper!r}. {did_you_mean(paper, RECIPES)}")
+    text = files(RECIPES[paper]).joinpath("expected.toml").read_text(encoding="utf-8")
+    return [Claim(**claim) for claim in tomllib.loads(text)["claim"]]
 
 
 def table_of(judged: Sequence[tuple[Claim, float | None]]) -> str:

@@ -25,7 +25,7 @@ class Draws(NamedTuple):
 
     key: Key
     """The client's, for this training."""
-    step: int = 0
+    step: int | Tensor = 0
     rows: Tensor | None = None
     """Where each example stands among all of the client's; None where these are all of them."""
 

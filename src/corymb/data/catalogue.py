@@ -11,6 +11,7 @@ from typing import Any
 
 from corymb.data.built_in import images, points, sources, synthetic
 from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
+from corymb.data.built_in.mnist import Images
 from corymb.data.dataset import FederatedDataset
 from corymb.data.files import from_folder
 from corymb.data.readers.folder import SUFFIXES
@@ -39,7 +40,7 @@ def _fashion_rotated(seed: int) -> FederatedDataset:
     return _rotated(sources.FASHION_MNIST, "fashion-rotated", seed)
 
 
-def _rotated(source: sources.Source, name: str, seed: int) -> FederatedDataset:
+def _rotated(source: sources.Source[Images], name: str, seed: int) -> FederatedDataset:
     return images.rotated(*source.load(), seed=seed, flat=True, classes=source.classes, name=name)
 
 

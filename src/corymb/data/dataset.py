@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from corymb.core.engine import in_order
+from corymb.core.pixels import as_numbers
 from corymb.data.arrays import Test, contents_of_clients, source_of
 from corymb.data.clients import Truth, Values, read_truth
 from corymb.data.features import as_array
@@ -36,6 +37,7 @@ from corymb.settings import require
 
 __all__ = ["FederatedDataset", "Ragged"]
 log = logging.getLogger(__name__)
+_BLOCK = 2**22  # values read at once for a fingerprint
 FEW = 3
 """A client with so few training examples is counted as one that has few."""
 
@@ -108,7 +110,7 @@ class FederatedDataset:
             features=self.features,
             classes=self.classes,
             standardise=self.standardise,
-            codes=not self.train.x.is_floating_point(),
+            codes=self.train.x.dtype == torch.int64,
             linear=self.true_parameters is not None,
             feature_names=self.feature_names,
             preparation=self.preparation,
@@ -162,14 +164,17 @@ class FederatedDataset:
     def fingerprint(self) -> str:
         """The SHA-256 of clients, examples, task and classes: equal exactly where the data are equal.
 
-        What the data set and its columns are called, and by which door it came in, makes no difference.
+        What the data set and its columns are called, by which door it came in, and whether pixels are kept as bytes or
+        as the numbers they stand for, makes no difference.
         """
         plain = {"name": None, "names": self.names, "task": self.task, "classes": self.classes, "feature_names": ()}
         header = json.dumps({**plain, "standardise": self.standardise}, sort_keys=True)
         digest = hashlib.sha256(header.encode())
         for name, tensor in sorted(self._tensors().items()):
-            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
-            digest.update(tensor.cpu().contiguous().flatten().numpy().data)
+            seen = torch.float32 if tensor.dtype == torch.uint8 else tensor.dtype
+            digest.update(f"{name} {seen} {list(tensor.shape)};".encode())
+            for block in tensor.cpu().split(max(1, _BLOCK // max(1, tensor[:1].numel()))):
+                digest.update(as_numbers(block).contiguous().flatten().numpy().data)
         return digest.hexdigest()
 
     def subset(self, positions: Values) -> FederatedDataset:

@@ -12,7 +12,7 @@ class Ragged(NamedTuple):
     """Examples of all clients, one client after another."""
 
     x: Tensor
-    """[rows, ...] features: floating, or integer codes."""
+    """[rows, ...] features: floating, pixels as bytes (uint8, see `corymb.core.pixels`), or codes (int64)."""
     y: Tensor
     """[rows] classes (int64) or targets (floating)."""
     offsets: Tensor

@@ -66,7 +66,8 @@ def _check_alike(train: Ragged, test: Ragged) -> None:
         )
     x = train.x
     require(
-        x.is_floating_point() or x.dtype == torch.int64, f"x is {x.dtype}: wanted floating features, or int64 codes."
+        x.is_floating_point() or x.dtype in (torch.uint8, torch.int64),
+        f"x is {x.dtype}: wanted floating features, uint8 pixels or int64 codes.",
     )
 
 

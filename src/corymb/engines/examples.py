@@ -7,6 +7,7 @@ from torch import Tensor
 
 from corymb.core.engine import Rows
 from corymb.core.objective import Examples
+from corymb.core.pixels import as_numbers
 
 
 class ExampleTable:
@@ -15,6 +16,7 @@ class ExampleTable:
     `order` are the positions in `rows` of the clients 0, 1, ... of the table. Examples are not moved for it. What is
     handed out is a copy, so that a client function that writes into its examples changes nothing here; `stack` gives
     whoever is known not to write the table's own rows where it can, and `unwritten` tells whether that was so.
+    Pixels kept as bytes become numbers here, when they are handed out.
     """
 
     def __init__(self, rows: Rows, order: Tensor, device: torch.device, dtype: torch.dtype) -> None:
@@ -28,7 +30,7 @@ class ExampleTable:
         start = int(self.starts[client])
         rows = slice(start, start + int(self.sizes[client]))
         x, y = self.x[rows].clone(), self.y[rows].clone()
-        return Examples(x, y, torch.ones(len(y), device=self.device, dtype=self.dtype))
+        return Examples(as_numbers(x, self.dtype), y, torch.ones(len(y), device=self.device, dtype=self.dtype))
 
     @property
     def unwritten(self) -> tuple[int, int]:
@@ -43,7 +45,9 @@ class ExampleTable:
             rows = slice(int(starts[0]), int(starts[0]) + longest * len(ids))
             own = (t[rows].clone() if copy else t[rows] for t in (self.x, self.y))
             x, y = (t.unflatten(0, (len(ids), longest)) for t in own)
-            return Examples(x, y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype))
+            return Examples(
+                as_numbers(x, self.dtype), y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype)
+            )
         places = torch.arange(longest)
         real = (places < sizes[:, None]).to(self.device)
         # A row of padding repeats the client's last example: a finite loss there is finite in the padding too.
@@ -53,7 +57,14 @@ class ExampleTable:
         if bool((sizes == 0).any()):  # a client without examples has nothing to repeat, and must not see another's
             some = (sizes > 0).to(self.device)
             x, y = (torch.where(some.reshape(-1, *[1] * (t.dim() - 1)), t, 0) for t in (x, y))
-        return Examples(x, y, real.to(self.dtype))
+        return Examples(as_numbers(x, self.dtype), y, real.to(self.dtype))
+
+    @property
+    def row_bytes(self) -> int:
+        """What one example takes when it is handed out."""
+        x = self.x[:1]
+        each = torch.finfo(self.dtype).bits // 8 if x.dtype == torch.uint8 else x.itemsize
+        return x.numel() * each + self.y[:1].nbytes
 
     def longest(self, ids: Tensor) -> int:
         """The number of rows of `stack(ids)` for each client."""
@@ -62,6 +73,8 @@ class ExampleTable:
     def replace(self, ids: Tensor, rows: Rows, order: Tensor) -> None:
         """Other examples for some clients; `order` are their positions in `rows`."""
         new = ExampleTable(rows, order, self.device, self.dtype)
+        if self.x.dtype != new.x.dtype:  # bytes here and numbers there
+            self.x, new.x = (as_numbers(x, self.dtype) for x in (self.x, new.x))
         stay = torch.ones(len(self.sizes), dtype=torch.bool).index_fill(0, ids, False)
         kept = torch.cat(
             [

@@ -1,10 +1,11 @@
+import dataclasses
 import os
 
 import numpy as np
 import pytest
 import torch
 
-from corymb.data import inverted, load, rotated
+from corymb.data import inverted, label_sets, load, rotated
 from corymb.settings import InvalidInput
 
 
@@ -24,14 +25,14 @@ def test_each_cluster_has_every_image_once_in_its_turn(four):
     assert data.truth.tolist() == [j for j in range(4) for _ in range(3)]
     for j in range(4):
         turned = {np.rot90(image, j).tobytes() for image in four[0]}
-        ours = (data.train.x[24 * j : 24 * (j + 1), 0] * 255).round().to(torch.uint8).numpy()
+        ours = data.train.x[24 * j : 24 * (j + 1), 0].numpy()
         assert {image.tobytes() for image in ours} == turned
 
 
 def test_test_images_are_dealt_in_file_order(four):
     data = rotated(*four, clients=12, per_client=8)
     assert data.test.sizes.tolist() == [3, 3, 4] * 4
-    upright = (data.test.x[:10, 0] * 255).round().to(torch.uint8).numpy()
+    upright = data.test.x[:10, 0].numpy()
     assert (upright == four[2]).all()
     assert data.test.y.tolist() == four[3].tolist() * 4
 
@@ -44,7 +45,7 @@ def test_orders_of_clusters_differ(four):
 def test_labels_stay_with_their_images(four):
     data = rotated(*four, clients=4, per_client=24)
     label = {image.tobytes(): int(y) for image, y in zip(four[0], four[1], strict=True)}
-    upright = (data.train.x[:24, 0] * 255).round().to(torch.uint8).numpy()
+    upright = data.train.x[:24, 0].numpy()
     assert [label[image.tobytes()] for image in upright] == data.train.y[:24].tolist()
 
 
@@ -55,6 +56,17 @@ def test_two_rotations_are_upside_down():
     assert torch.equal(data.test.x[4:], data.test.x[:4].flip(-1, -2))
 
 
+def test_pictures_stay_bytes_and_count_as_the_numbers_they_stand_for(four):
+    data = rotated(*four, clients=4, per_client=5)
+    divided = dataclasses.replace(
+        data, **{part: rows._replace(x=rows.x / 255) for part, rows in (("train", data.train), ("test", data.test))}
+    )
+    assert data.train.x.dtype == torch.uint8
+    assert divided.train.x.dtype == torch.float32
+    assert data.fingerprint() == divided.fingerprint()
+    assert not data.schema["codes"]
+
+
 def test_flat(four):
     tall, flat = (rotated(*four, clients=4, per_client=5, flat=flat) for flat in (False, True))
     assert flat.features == (25,)
@@ -63,17 +75,31 @@ def test_flat(four):
 
 def test_inverted_is_one_minus(four):
     data = inverted(*four, clients=2, per_client=24)
-    assert torch.allclose(data.test.x[10:], 1 - data.test.x[:10], atol=1e-6)
+    assert torch.equal(data.test.x[10:], 255 - data.test.x[:10])
     assert data.truth.tolist() == [0, 1]
 
 
 def test_disjoint_uses_each_image_once(four):
     data = inverted(*four, clients=4, per_client=6, disjoint=True)
-    seen = (data.train.x[:, 0] * 255).round().to(torch.uint8).numpy()
+    seen = data.train.x[:, 0].numpy()
     seen[12:] = 255 - seen[12:]
     assert sorted(image.tobytes() for image in seen) == sorted(image.tobytes() for image in four[0])
     assert data.test.y.tolist() == four[3].tolist()
     assert data.test.sizes.tolist() == [2, 3, 2, 3]
+
+
+def test_label_sets(four):
+    sets = ((0, 1, 2, 3), (3, 4, 5, 6, 7, 8, 9))
+    data = label_sets(*four, sets=sets, clients=4, seed=0)
+    x, y, _, y_test = four
+    least = min(int(np.isin(y, chosen).sum()) for chosen in sets)
+    assert data.truth.tolist() == [0, 0, 1, 1]
+    assert data.sizes.tolist() == [least // 2] * 4
+    for client, (labels, held) in enumerate((data.train.of(i)[1], data.test.of(i)[1]) for i in range(4)):
+        assert {*labels.tolist(), *held.tolist()} <= set(sets[client // 2])
+    known = {image.tobytes(): int(label) for image, label in zip(x, y, strict=True)}
+    assert [known[image.tobytes()] for image in data.train.x.numpy()] == data.train.y.tolist()
+    assert int(data.test.sizes[:2].sum()) == int(np.isin(y_test, sets[0]).sum())
 
 
 def test_complaints(four):
@@ -84,6 +110,8 @@ def test_complaints(four):
         (lambda: rotated(*four, clients=4, per_client=7, disjoint=True), "takes 28 images of the 24"),
         (lambda: rotated(*four, clients=3, per_client=1, rotations=3), "1, 2 or 4 ways"),
         (lambda: rotated(x[:, :4], y, x_test, y_test, clients=4, per_client=1), "4 x 5: only square"),
+        (lambda: label_sets(*four, sets=((0,), ())), "some classes for every cluster"),
+        (lambda: label_sets(*four, clients=2, per_client=24), "images of the .* in the smallest set"),
         (lambda: inverted(x / 255, y, x_test, y_test, clients=2, per_client=1), "Images are float64"),
     ):
         with pytest.raises(InvalidInput, match=complaint):

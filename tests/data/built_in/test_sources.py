@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from corymb.data import FASHION_MNIST, MNIST, DataUnavailable
-from corymb.data.built_in.sources import Images, Published, Source, cache_folder
+from corymb.data.built_in.fetching import Home, Published, cache_folder
+from corymb.data.built_in.mnist import Images, read_packed, read_published
+from corymb.data.built_in.sources import Source
 from corymb.settings import InvalidInput
 from tests.data.readers.test_idx import idx
 
@@ -23,7 +25,9 @@ IMAGES = Images(
     np.arange(2, dtype=np.uint8),
 )
 CONTENTS = {f"{name}.gz": idx(array) for name, array in IMAGES._asdict().items()}
-FILES = tuple(Published(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in CONTENTS.items())
+FILES = tuple(
+    Published(name, len(data), hashlib.sha256(data).hexdigest(), unpacked=True) for name, data in CONTENTS.items()
+)
 
 
 class Server:
@@ -70,7 +74,8 @@ def server(monkeypatch, tmp_path):
 
 def source(server, *folders):
     mirrors = tuple(f"{server.url}/{folder}/" for folder in folders)
-    return Source(name="tiny", packed="tiny/tiny.npz", mirrors=mirrors, files=FILES, classes=())
+    home = Home(name="tiny", packed=("tiny/tiny.npz",), mirrors=mirrors, files=FILES)
+    return Source(home=home, classes=(), read_packed=read_packed, read_published=read_published)
 
 
 def cached():
@@ -160,8 +165,8 @@ def test_where_the_cache_is(monkeypatch):
 
 @pytest.mark.parametrize("known", [MNIST, FASHION_MNIST], ids=lambda one: one.name)
 def test_public_homes(known):
-    assert all(mirror.startswith("http") and mirror.endswith("/") for mirror in known.mirrors)
-    assert [file.size for file in known.files] == [47040016, 60008, 7840016, 10008]
+    assert all(mirror.startswith("http") and mirror.endswith("/") for mirror in known.home.mirrors)
+    assert [file.size for file in known.home.files] == [47040016, 60008, 7840016, 10008]
     assert len(known.classes) == 10
 
 
@@ -169,5 +174,5 @@ def test_public_homes(known):
 @pytest.mark.skipif("CORYMB_DATA" not in os.environ, reason="needs MNIST under CORYMB_DATA")
 @pytest.mark.parametrize("known", [MNIST, FASHION_MNIST], ids=lambda one: one.name)
 def test_packed_arrays_are_the_published_ones(known):
-    for array, file in zip(known.load(), known.files, strict=True):
+    for array, file in zip(known.load(), known.home.files, strict=True):
         assert hashlib.sha256(idx(array)).hexdigest() == file.sha256

@@ -25,30 +25,43 @@ def on_gpu(objective) -> Kernels:
     return Kernels(watch(objective, take(params, 0), take(take(on, 0), slice(0, 1))), "cuda", 1, only="foreach")
 
 
-@pytest.mark.parametrize("batch", [None, 2])
-def test_captured_descents_are_those_of_the_plain_kernel(batch):
-    objective, how = Classification(Network(lambda: small(nn.Tanh())), 3), Descent(lr=0.1, steps=WORTH, batch=batch)
+HOWS = {
+    "plain": Descent(lr=0.1, steps=WORTH),
+    "batches": Descent(lr=0.1, steps=WORTH, batch=2),
+    "momentum": Descent(lr=0.05, steps=WORTH, batch=2, momentum=0.9, weight_decay=0.01),
+    "adam": Descent(lr=0.01, steps=WORTH, optimiser="adam", clip_gradient=0.1),
+    "safe": Descent(lr=0.5, steps=WORTH, safe=True, proximal=0.1),
+    "epochs": Descent(lr=0.1, epochs=WORTH, batch=2, momentum=0.5),
+}
+
+
+@pytest.mark.parametrize("layer", [nn.Tanh, nn.Dropout])
+@pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+def test_captured_descents_are_those_of_the_plain_kernel(how, layer):
+    objective = Classification(Network(lambda: small(layer())), 3)
     plain, kernels = on_gpu(objective), on_gpu(objective)
     object.__setattr__(plain, "device", "cpu")
-    for seed in range(4):  # the first is not captured yet; the others start from other models on other examples
+    for seed in range(3):  # the first is not captured yet; the others start from other models on other examples
         params, on, key = job(objective, seed)
         want, want_loss = plain.descend(objective, params, on, key, how)
         got, loss = kernels.descend(objective, params, on, key, how)
         again, _ = kernels.descend(objective, params, on, key, how)
         assert torch.allclose(loss, want_loss, rtol=1e-6)
         for name in want:
-            assert torch.allclose(got[name], want[name], rtol=1e-5, atol=1e-6)
+            assert torch.allclose(got[name], want[name], rtol=1e-4, atol=1e-6)
             assert torch.equal(got[name], again[name]) or not seed  # what was given is not written into afterwards
     assert [seen.player is not None for seen in kernels.graphs.seen.values()] == [True]
 
 
-def test_dropout_and_other_optimisers_are_not_captured():
-    objective = Classification(Network(lambda: small(nn.Dropout(0.5))), 3)
-    kernels = on_gpu(objective)
-    for how in (Descent(lr=0.1, steps=WORTH), Descent(lr=0.1, steps=WORTH, momentum=0.5)):
-        for _ in range(2):
-            kernels.descend(objective, *job(objective, 0), how)
-    assert all(seen.player is None for seen in kernels.graphs.seen.values())
+def test_a_step_size_that_changes_every_round_needs_no_other_capture():
+    objective = Classification(Network(lambda: small(nn.Tanh())), 3)
+    kernels, how = on_gpu(objective), Descent(lr=0.1, steps=WORTH, decay=0.5)
+    params, on, key = job(objective, 0)
+    ends = [kernels.descend(objective, params, on, key, how.at(t))[0] for t in range(4)]
+    assert [seen.player is not None for seen in kernels.graphs.seen.values()] == [True]
+    far = [sum(float((end[n] - params[n]).norm()) for n in end) for end in ends]
+    assert far == sorted(far, reverse=True)
+    assert far[3] < far[0] / 4
 
 
 class Reader(nn.Module):

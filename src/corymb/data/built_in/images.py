@@ -14,12 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from corymb.core.pixels import TOP
 from corymb.data.built_in import views
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array
 from corymb.settings import require
-
-_TOP = 255
 
 
 def rotated(
@@ -39,7 +38,8 @@ def rotated(
 ) -> FederatedDataset:
     """Clusters see the images turned: 4 rotations are 0, 90, 180 and 270 degrees, 2 are 0 and 180.
 
-    Images are uint8 [N, H, W] or [N, C, H, W]; they become float32 in [0, 1] of shape [C, H, W], or vectors if `flat`.
+    Images are uint8 [N, H, W] or [N, C, H, W]; they become [C, H, W], or vectors if `flat`. They stay bytes until a
+    client's are taken for training, as numbers from 0 to 1: see `corymb.core.pixels`.
     """
     require(x.shape[-1] == x.shape[-2], f"Images are {x.shape[-2]} x {x.shape[-1]}: only square ones can be turned.")
     ways = views.rotations(rotations)
@@ -63,10 +63,47 @@ def inverted(
     name: str = "inverted",
 ) -> FederatedDataset:
     """Two clusters, one of which sees 255 minus every pixel; otherwise as `rotated`."""
-    ways = views.inversions(_TOP)
+    ways = views.inversions(TOP)
     train = _train_rows(len(x), clients, per_client, len(ways), seed, disjoint)
     test = _test_rows(len(x_test), len(ways), disjoint)
     return _federate((x, y, x_test, y_test), ways, train, test, clients, flat, tuple(classes), name)
+
+
+def label_sets(
+    x: Array,
+    y: Array,
+    x_test: Array,
+    y_test: Array,
+    *,
+    sets: Sequence[Sequence[int]] = (range(7), range(3, 10)),
+    clients: int = 16,
+    per_client: int | None = None,
+    seed: int = 0,
+    flat: bool = False,
+    classes: Sequence[str] = (),
+    name: str = "label-sets",
+) -> FederatedDataset:
+    """Clusters see only some classes: the first 7 and the last 7 of ten, as in Vardhan, Ghosh, Mazumdar 2024 (SR-FCA).
+
+    Every cluster orders the images of its classes by a permutation of its own and cuts them into clients of
+    `per_client`, or into equal ones; labels keep their meaning. Test images of the classes, in the order of their
+    file, are cut into equal shares.
+    """
+    k = len(sets)
+    require(k >= 1 and all(len(chosen) for chosen in sets), f"sets={sets!r}: wanted some classes for every cluster.")
+    require(clients >= k and clients % k == 0, f"clients={clients}: wanted a multiple of the {k} clusters.")
+    have = [np.flatnonzero(np.isin(y, list(chosen))) for chosen in sets]
+    least = min(map(len, have))
+    wanted = clients // k * (least * k // clients if per_client is None else per_client)
+    require(
+        0 < wanted <= least,
+        f"clients={clients}, per_client={per_client}: that takes {wanted} images of the {least} in the smallest set of "
+        "classes; ask for less.",
+    )
+    rng = np.random.default_rng(seed)
+    train = [rng.permutation(rows)[:wanted] for rows in have]
+    test = [np.flatnonzero(np.isin(y_test, list(chosen))) for chosen in sets]
+    return _federate((x, y, x_test, y_test), [views.unchanged] * k, train, test, clients, flat, tuple(classes), name)
 
 
 def _train_rows(rows: int, clients: int, per_client: int, k: int, seed: int, disjoint: bool) -> list[Array]:
@@ -112,8 +149,8 @@ def _federate(
     return FederatedDataset(
         name=name,
         names=views.client_names(clients),
-        train=views.apply_views(x, y, train, _shares(train, each), ways, top=_TOP, flat=flat),
-        test=views.apply_views(x_test, y_test, test, _shares(test, each), ways, top=_TOP, flat=flat),
+        train=views.apply_views(x, y, train, _shares(train, each), ways, flat=flat),
+        test=views.apply_views(x_test, y_test, test, _shares(test, each), ways, flat=flat),
         task="classification",
         classes=classes or tuple(str(label) for label in range(int(y.max()) + 1)),
         truth=torch.arange(len(ways)).repeat_interleave(each),

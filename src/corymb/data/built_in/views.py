@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.core.pixels import TOP
 from corymb.data.features import Array
 from corymb.data.ragged import Ragged, offsets_of
 from corymb.settings import require
@@ -29,26 +30,33 @@ def _turn(quarters: int) -> View:
 
 def inversions(top: int) -> list[View]:
     """Two views: pixels as they are, and `top` minus each."""
-    return [lambda images: images, lambda images: np.subtract(top, images, dtype=images.dtype)]
+    return [unchanged, lambda images: np.subtract(top, images, dtype=images.dtype)]
+
+
+def unchanged(images: Array) -> Array:
+    """The images as they are."""
+    return images
 
 
 def apply_views(
-    x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int, flat: bool
+    x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int = TOP, flat: bool
 ) -> Ragged:
-    """The images `rows[j]` as `views[j]` shows them, cluster after cluster, divided by `top`, for clients of `sizes`.
+    """The images `rows[j]` as `views[j]` shows them, cluster after cluster, for clients of `sizes`.
 
-    Images are uint8 [N, H, W] or [N, C, H, W]; they come out as [C, H, W], or as vectors where `flat`.
+    Images are uint8 [N, H, W] or [N, C, H, W]; they come out as [C, H, W], or as vectors where `flat`: as bytes if
+    `top` is 255, and divided by `top` if it is another.
     """
     shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
     total = sum(len(chosen) for chosen in rows)
-    out = torch.empty(total, *shape)
+    out = torch.empty(total, *shape, dtype=torch.uint8 if top == TOP else torch.float32)
     start = 0
     for chosen, view in zip(rows, views, strict=True):
         for block in np.array_split(chosen, max(1, len(chosen) // _BLOCK)):
             seen = torch.from_numpy(np.ascontiguousarray(view(x[block])))
-            # Written in place: a float copy of a data set of this kind is most of a gigabyte.
-            out[start : start + len(block)].copy_(seen.reshape(-1, *shape)).div_(top)
+            out[start : start + len(block)] = seen.reshape(-1, *shape)
             start += len(block)
+    if top != TOP:
+        out.div_(top)
     labels = torch.from_numpy(np.concatenate([y[chosen] for chosen in rows]).astype(np.int64))
     return Ragged(out.flatten(1) if flat else out, labels, offsets_of(sizes))
 

@@ -150,7 +150,7 @@ class VectorisedEngine:
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
         traits, table = self.kernels.traits, self.host.examples["train"]
-        example = table.x[:1].nbytes + table.y[:1].nbytes + 16
+        example = table.row_bytes + 16
         copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
         at_once = size if need.examples is None else min(size, need.examples)
         passing = at_once * (example + 3 * traits.activation_bytes)

@@ -1,8 +1,10 @@
-"""Steps of plain SGD on a GPU as CUDA graphs: captured once for tensors of the same shapes, replayed without Python.
+"""Gradients on a GPU as CUDA graphs: captured once for tensors of the same shapes, replayed without Python.
 
-For small models a GPU waits for launches, not for arithmetic. A step can be captured in two ways: all clients at once
-(vmap), or client by client on a few streams, which is faster where a product of one client fills the GPU. Both are
-captured and timed, and the faster one is used. What cannot be captured runs as before.
+For small models a GPU waits for launches, not for arithmetic. A gradient can be captured in two ways: all clients at
+once (vmap), or client by client on a few streams, which is faster where a product of one client fills the GPU. Both are
+captured and timed, and the faster one is used. The optimiser's step stays outside, so that its settings may change from
+round to round; only a fused step is captured whole. What is random is drawn from keys and from the number of the step,
+both of which are inputs. What cannot be captured runs as before.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import torch
 from torch import Tensor
 
 from corymb.core.objective import Draws, Examples
-from corymb.engines.vectorised.tape import Step
 from corymb.settings import first_line
 from corymb.trees import Params
 
@@ -31,8 +32,8 @@ TIMED = 5
 MOST = 8
 """Graphs that are kept: each holds its inputs on the GPU."""
 
-StepFunction = Callable[[Params, Examples, Draws], Tensor]
-"""Takes one step in place on every client's model; gives the losses before it."""
+StepFunction = Callable[[Params, Examples, Draws], Sequence[Tensor]]
+"""Every client's loss, then its gradients; a fused step is taken in place and gives losses only."""
 
 
 class Replayable(Protocol):
@@ -55,7 +56,10 @@ class Player:
     params: Params
     batch: Examples
     drawn: tuple[Tensor, ...]
-    loss: Tensor
+    number: Tensor
+    """Of the step."""
+    found: list[Tensor]
+    """Losses, then gradients."""
     graph: Replayable
     way: str
 
@@ -63,11 +67,12 @@ class Player:
         """Start from these models."""
         torch._foreach_copy_(list(self.params.values()), list(params.values()))
 
-    def step(self, batch: Examples, draws: Draws) -> Tensor:
-        """One step; its losses are good until the next."""
+    def step(self, batch: Examples, draws: Draws) -> tuple[Tensor, list[Tensor]]:
+        """The losses and gradients of one step, good until the next."""
         torch._foreach_copy_([*self.batch, *self.drawn], [*batch, *draws.tensors])
+        self.number.fill_(draws.step)
         self.graph.replay()
-        return self.loss
+        return self.found[0], self.found[1:]
 
 
 @dataclass
@@ -99,11 +104,9 @@ class Graphs:
             seen.refused = seen.player is None
         return seen.player
 
-    def count(self, of: Sequence[Any], params: Params, batch: Examples, draws: Draws, step: Step) -> None:
-        """A step was taken without a graph; one that used its own number, as dropout does, is never captured."""
-        seen = self.seen.setdefault(self._name(of, params, batch, draws), _Seen())
-        seen.steps += 1
-        seen.refused |= step.used
+    def count(self, of: Sequence[Any], params: Params, batch: Examples, draws: Draws) -> None:
+        """A step was taken without a graph."""
+        self.seen.setdefault(self._name(of, params, batch, draws), _Seen()).steps += 1
 
     def _name(self, of: Sequence[Any], params: Params, batch: Examples, draws: Draws) -> tuple[Any, ...]:
         if not any(one is of[0] for one in self.held):
@@ -133,13 +136,14 @@ def capture(way: str, function: StepFunction, params: Params, batch: Examples, d
     """A step captured on tensors of its own, with the values of these to begin with."""
     own = {name: value.clone(memory_format=torch.contiguous_format) for name, value in params.items()}
     here, drawn = Examples(*(t.clone() for t in batch)), tuple(t.clone() for t in draws.tensors)
-    loss = torch.zeros(len(batch.weight), dtype=batch.weight.dtype, device=batch.weight.device)
+    number = torch.full((), int(draws.step), dtype=torch.int64, device=batch.weight.device)
+    found: list[Tensor] = []
 
     def work() -> None:
-        loss.copy_(function(own, here, draws.of(drawn)))
+        found[:] = function(own, here, draws._replace(step=number).of(drawn))
 
     if not batch.x.is_cuda:
-        return Player(own, here, drawn, loss, _Again(work), way)
+        return Player(own, here, drawn, number, found, _Again(work), way)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -148,16 +152,16 @@ def capture(way: str, function: StepFunction, params: Params, batch: Examples, d
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        work()
-    return Player(own, here, drawn, loss, graph, way)
+        work()  # what it gives lies in the graph's own memory, and every replay writes it there again
+    return Player(own, here, drawn, number, found, graph, way)
 
 
 def _seconds(player: Player) -> float:
     player.graph.replay()
-    began = _now(player.loss)
+    began = _now(player.number)
     for _ in range(TIMED):
         player.graph.replay()
-    return (_now(player.loss) - began) / TIMED
+    return (_now(player.number) - began) / TIMED
 
 
 def _now(where: Tensor) -> float:

@@ -155,40 +155,41 @@ class Kernels:
                 return _gradients(objective, at, some, same, cells=self.traits.lstm)[0]
 
             part = step_part(how, slopes_at, params, clients=len(on.weight))
-        before, player = torch.empty(0), None
+        before, player, slopes = torch.empty(0), None, list[Tensor]()
         stepper = None if name == "fused" else Stepper(how, list(params.values()), part, stacked=True)
         for batch, active, draws in _batches(on, key, how):
             first = not draws.step
-            if first and self._captures and how.plain and part is None:
-                player = self._player(objective, params, batch, draws, how.lr, fused=name == "fused")
-            if player is not None:  # a client that is done has no weight: its plain steps are 0
-                loss = player.step(batch, draws)
-                before = loss.clone() if first else before
-                continue
-            if stepper is None:
+            if first and self._captures and (stepper is not None or part is None):
+                player = self._player(objective, params, batch, draws, how.lr if stepper is None else None)
+                if player is not None and stepper is not None:
+                    stepper = Stepper(how, list(player.params.values()), part, stacked=True)
+            if player is not None:
+                loss, slopes = player.step(batch, draws)
+                loss = loss.clone() if first else loss
+            elif stepper is None:
                 loss = self._fused(objective, params, batch, draws, how.lr, part, wanted=first)
             else:
-                slopes, loss = self._slopes(objective, params, batch, draws, how.lr)
+                slopes, loss = self._slopes(objective, params, batch, draws)
+            if stepper is not None:  # a client that is done has no weight: its fused steps are 0
                 stepper.step(slopes, active)
             before = loss if first else before
         return (params if player is None else {n: p.clone() for n, p in player.params.items()}), before
 
     def _player(
-        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float, *, fused: bool
+        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float | None
     ) -> Player | None:
-        """The captured step for such tensors, at these models; None before it is worth it."""
+        """The captured gradients (with `lr`: fused steps) for such tensors, at these models; None before it pays."""
 
-        def at_once(own: Params, on: Examples, drawn: Draws) -> Tensor:
-            if fused:
-                return fused_step(objective, own, on, drawn, lr)
+        def at_once(own: Params, on: Examples, drawn: Draws) -> Sequence[Tensor]:
+            if lr is not None:
+                return [fused_step(objective, own, on, drawn, lr)]
             slopes, loss = _gradients(objective, own, on, drawn, cells=self.traits.lstm)
-            torch._foreach_add_(list(own.values()), list(slopes.values()), alpha=-lr)
-            return loss
+            return [loss, *slopes.values()]
 
         ways: dict[str, StepFunction] = {"vmap": at_once}
-        if not fused and len(batch.weight) <= FEW and not self.traits.lstm:
-            ways["streams"] = by_streams(objective, lr, batch.weight.device)
-        player = self.graphs.find((objective, lr, fused), ways, params, batch, draws)
+        if lr is None and len(batch.weight) <= FEW and not self.traits.lstm:
+            ways["streams"] = by_streams(objective, batch.weight.device)
+        player = self.graphs.find((objective, lr), ways, params, batch, draws)
         if player is not None:
             player.begin(params)
         return player
@@ -218,14 +219,14 @@ class Kernels:
         draws = draws._replace(step=number)
         if not self._plays:
             loss = fused_step(objective, params, batch, draws, lr, part)
-            self.graphs.count((objective, lr, True), params, batch, draws, number)
+            self.graphs.count((objective, lr), params, batch, draws)
             return loss
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
         of = ("fused", objective, lr, part is None, draws.rows is None)
         return next(iter(self.tapes.run(of, step, inputs, number, outputs=wanted)), torch.empty(0))
 
     def _slopes(
-        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float
+        self, objective: Objective, params: Params, batch: Examples, draws: Draws
     ) -> tuple[list[Tensor], Tensor]:
         """Every client's gradients, and the losses before the step."""
 
@@ -239,7 +240,7 @@ class Kernels:
         inputs = [*params.values(), *batch, *draws.tensors]
         if not self._plays:
             *found, loss = slopes(inputs)
-            self.graphs.count((objective, lr, False), params, batch, draws, number)
+            self.graphs.count((objective, None), params, batch, draws)
         else:
             *found, loss = self.tapes.run(("slopes", objective, draws.rows is None), slopes, inputs, number)
         return found, loss
@@ -275,21 +276,21 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
     return torch.stack([run({name: value[:, j] for name, value in models.items()}, on) for j in range(k)], dim=1)
 
 
-def by_streams(objective: Objective, lr: float, device: torch.device) -> StepFunction:
-    """A step of one client after another, on streams."""
+def by_streams(objective: Objective, device: torch.device) -> StepFunction:
+    """The gradients of one client after another, on streams."""
     streams = OnStreams(device)
 
-    def step(params: Params, on: Examples, draws: Draws) -> Tensor:
+    def step(params: Params, on: Examples, draws: Draws) -> Sequence[Tensor]:
         losses = torch.empty_like(on.weight[:, 0])
+        slopes = {name: torch.empty_like(p) for name, p in params.items()}
 
         def one(i: int) -> None:
             own, drawn = take(params, i), draws.of(tuple(t[i] for t in draws.tensors))
-            slopes, loss = gradient_and_loss(objective, own, take(on, i), drawn)
-            losses[i].copy_(loss)
-            torch._foreach_add_(list(own.values()), list(slopes.values()), alpha=-lr)
+            found, loss = gradient_and_loss(objective, own, take(on, i), drawn)
+            torch._foreach_copy_([losses[i], *(slopes[n][i] for n in found)], [loss, *found.values()])
 
         streams.each(len(on.weight), one)
-        return losses
+        return [losses, *slopes.values()]
 
     return step
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from corymb.data.built_in.synthetic import mixed_regression_ifca
-from corymb.recipes import ifca_theory as theory
-from corymb.recipes.moment_descent_theory import exponent
+from corymb.recipes.ifca import theory
+from corymb.recipes.moment_descent.theory import exponent
 from corymb.settings import InvalidInput
 
 

@@ -1,4 +1,4 @@
-"""The experiments of Chung's report on UIFCA (UC Berkeley 2023, chapter 4), cell by cell: `uifca.py` tables them.
+"""The experiments of Chung's report on UIFCA (UC Berkeley 2023, chapter 4), cell by cell: `recipe.py` tables them.
 
 Every cell is `setting/method/seed` and gives plain numbers. On a machine without a GPU the pictures are fewer
 (`PER_CLASS`), which each cell says, unless the environment variable `CORYMB_WHOLE` asks for all of them.
@@ -26,7 +26,7 @@ from corymb.local.reference import descend_one
 from corymb.models.flows import Affine, Pixels, Projected, RealNVP
 from corymb.models.flows.coupling import Mask
 from corymb.objectives import Density
-from corymb.recipes import encoder
+from corymb.recipes.uifca import encoder
 from corymb.runs.fit import fit
 from corymb.runs.run import Run
 

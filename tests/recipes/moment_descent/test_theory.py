@@ -2,7 +2,7 @@
 
 import pytest
 
-from corymb.recipes import moment_descent_theory as theory
+from corymb.recipes.moment_descent import theory
 
 
 @pytest.mark.theory

@@ -1,6 +1,6 @@
 """Chung's report on UIFCA (UC Berkeley 2023, chapter 4): Tables 4.1 to 4.3 and Figures 4.3, 4.4, 4.6, beside ours.
 
-Cells are run by `uifca_cells.work` and kept one by one; tables are made of whatever there is.
+Cells are run by `cells.work` and kept one by one; tables are made of whatever there is.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
 
-from corymb.recipes.uifca_cells import REPRESENTED
-from corymb.recipes.uifca_cells import work as work
+from corymb.recipes.uifca.cells import REPRESENTED
+from corymb.recipes.uifca.cells import work as work
 
 PARTIAL = True
 """Tables can be made while cells are missing."""

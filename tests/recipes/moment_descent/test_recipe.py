@@ -8,8 +8,9 @@ import torch
 from corymb.algorithms.moment_descent import MomentDescent
 from corymb.algorithms.parts import moments
 from corymb.cli import reproduce
+from corymb.cli.reproduce import Chosen
 from corymb.core.driver import drive
-from corymb.recipes import moment_descent as recipe
+from corymb.recipes.moment_descent import recipe
 from corymb.settings import InvalidInput
 
 SEEDS = range(10)
@@ -103,18 +104,18 @@ def test_a_reproduction_writes_numbers_table_and_figures(monkeypatch, tmp_path, 
     assert json.loads((tmp_path / "new" / "curves.json").read_text()) == results
     assert (tmp_path / "new" / "figures.png").stat().st_size > 10_000
     monkeypatch.setattr(recipe, "work", None)  # nothing is run again
-    again = reproduce.run_recipe("moment-descent", tmp_path / "new", seeds=2, workers=1)
+    again = reproduce.run_recipe("moment-descent", tmp_path / "new", Chosen(seeds=2), workers=1)
     assert again.table == table
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     with pytest.raises(InvalidInput, match="not empty"):
-        reproduce.run_recipe("moment-descent", tmp_path / "other", seeds=2, workers=1)
+        reproduce.run_recipe("moment-descent", tmp_path / "other", Chosen(seeds=2), workers=1)
 
 
 def test_what_cannot_be_reproduced_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="no recipe for 'moment-decent'"):
         reproduce.run_recipe("moment-decent", tmp_path)
     with pytest.raises(InvalidInput, match="seeds must be at least 1"):
-        reproduce.run_recipe("moment-descent", tmp_path, seeds=0)
-    with pytest.raises(InvalidInput, match="from a checkout"):
+        reproduce.run_recipe("moment-descent", tmp_path, Chosen(seeds=0))
+    with pytest.raises(InvalidInput, match="no recipe"):
         reproduce.expected("no-such-paper")

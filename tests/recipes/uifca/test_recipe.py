@@ -3,8 +3,7 @@
 import pytest
 
 from corymb.cli import reproduce
-from corymb.recipes import uifca as recipe
-from corymb.recipes import uifca_cells as cells
+from corymb.recipes.uifca import cells, recipe
 
 
 def fake_results(purity=1.0):

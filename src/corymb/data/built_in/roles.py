@@ -1,0 +1,111 @@
+"""Texts of many speakers, a client for each, who learns the next character from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from corymb.core.engine import in_order
+from corymb.data.dataset import FederatedDataset
+from corymb.data.features import Array
+from corymb.data.ragged import Ragged, offsets_of
+from corymb.settings import require
+
+VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's 80 characters, in its order."""
+LENGTH = 80
+"""Characters before the one to be told, as in LEAF (Caldas et al. 2018)."""
+
+
+class Roles(NamedTuple):
+    """What each speaker says, in order."""
+
+    texts: Mapping[str, str]
+    """All of it, or what is there to train on if `test` is given."""
+    test: Mapping[str, str] = MappingProxyType({})
+    """What speakers are tested on; empty if that is left to `by_role`."""
+    notes: tuple[str, ...] = ()
+
+
+def by_role(
+    roles: Roles,
+    *,
+    clients: int | None = 50,
+    least: int = 2000,
+    test: float | None = None,
+    stride: int = 1,
+    seed: int = 0,
+    vocabulary: str = VOCABULARY,
+    name: str = "roles",
+) -> FederatedDataset:
+    """A client for each role with `least` characters or more, or for `clients` of those, drawn by `seed`.
+
+    An example is 80 characters and the one after them, as positions in `vocabulary`; examples begin `stride` characters
+    apart. The split is in time: the last share `test` (a fifth, if not said) of a role's text tests, and no example
+    reaches over the cut. Where `roles` comes with a split and `test` is not said, that is taken.
+    """
+    require(stride >= 1, f"stride={stride}: wanted 1 or more.")
+    require(test is None or 0 <= test < 1, f"test={test}: wanted a share of at least 0 and less than 1.")
+    whole = {role: roles.texts[role] + roles.test.get(role, "") for role in roles.texts}
+    cuts = {role: _cut(roles, role, test) for role in whole}
+    enough = [role for role, text in whole.items() if len(text) >= least and cuts[role] > LENGTH]
+    wanted = len(enough) if clients is None else clients
+    require(
+        0 < wanted <= len(enough),
+        f"clients={clients}, least={least}: {len(enough)} of the {len(whole)} roles have so many characters, and more "
+        f"than {LENGTH} of them to train on; ask for fewer clients or fewer characters.",
+    )
+    drawn = [enough[i] for i in np.random.default_rng(seed).permutation(len(enough))[:wanted]]
+    names = [drawn[i] for i in in_order(drawn).tolist()]
+    codes, unknown = _codes([whole[role] for role in names], vocabulary)
+    parts = [(text[: cuts[role]], text[cuts[role] :]) for role, text in zip(names, codes, strict=True)]
+    notes = (f"{unknown} characters that are not in the vocabulary are read as spaces",) if unknown else ()
+    return FederatedDataset(
+        name=name,
+        names=tuple(names),
+        train=_windows([train for train, _ in parts], stride),
+        test=_windows([held for _, held in parts], stride),
+        task="classification",
+        classes=characters(vocabulary),
+        notes=(*roles.notes, *notes),
+    )
+
+
+def characters(vocabulary: str = VOCABULARY) -> tuple[str, ...]:
+    """The characters by names that can be read."""
+    return tuple({"\n": "newline", " ": "space"}.get(character, character) for character in vocabulary)
+
+
+def _cut(roles: Roles, role: str, test: float | None) -> int:
+    """Where in a role's text testing begins."""
+    train = len(roles.texts[role])
+    if test is None and roles.test:
+        return train
+    total = train + len(roles.test.get(role, ""))
+    return total - int(total * (0.2 if test is None else test))
+
+
+def _codes(texts: Sequence[str], vocabulary: str) -> tuple[list[Array], int]:
+    """Texts as positions in the vocabulary, and how many characters are not in it."""
+    blank = vocabulary.find(" ")
+    require(blank >= 0, "The vocabulary has no space, which unknown characters are read as: add one.")
+    place = {character: position for position, character in enumerate(vocabulary)}
+    coded = [np.array([place.get(character, -1) for character in text], dtype=np.int64) for text in texts]
+    unknown = sum(int((text < 0).sum()) for text in coded)
+    return [np.where(text < 0, blank, text) for text in coded], unknown
+
+
+def _windows(texts: Sequence[Array], stride: int) -> Ragged:
+    """Every text's examples, those that lie within it."""
+    none = np.empty((0, LENGTH + 1), dtype=np.int64)
+    views = [
+        np.lib.stride_tricks.sliding_window_view(text, LENGTH + 1)[::stride] if len(text) > LENGTH else none
+        for text in texts
+    ]
+    rows = torch.from_numpy(np.concatenate(views))
+    sizes = torch.tensor([len(view) for view in views])
+    return Ragged(rows[:, :LENGTH].contiguous(), rows[:, LENGTH].contiguous(), offsets_of(sizes))

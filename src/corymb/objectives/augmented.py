@@ -1,0 +1,163 @@
+"""Training on pictures that are changed at random, at the client and by key: shifted, mirrored, covered, lit anew.
+
+How a picture is changed depends on its own key alone (the client's, the step's, its place among the client's examples),
+so the same picture changes in the same way on every engine and whoever shares its batch. Losses and scores outside of
+training are of the pictures as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from corymb.core.objective import Draws, Examples, Objective
+from corymb.keys import Key, fold, happens, integers, uniform
+from corymb.local.reference import training_losses
+from corymb.settings import require
+from corymb.trees import Params
+
+
+class Change(Protocol):
+    """A way to change pictures at random. A frozen dataclass, so that it can travel and describes itself."""
+
+    def __call__(self, x: Tensor, keys: Key) -> Tensor:
+        """Pictures [examples, channels, height, width] changed, each by its own key."""
+        ...
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirrors left and right, with a probability."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(0 <= self.probability <= 1, f"probability must be in [0, 1], got {self.probability}.")
+
+    def __call__(self, x: Tensor, keys: Key) -> Tensor:
+        """Pictures, some of them mirrored."""
+        return torch.where(_each(happens(keys, self.probability), x), x.flip(-1), x)
+
+
+@dataclass(frozen=True)
+class Translate:
+    """Shifts up to so many pixels in both directions; what comes in from outside is 0."""
+
+    pixels: int = 2
+
+    def __post_init__(self) -> None:
+        require(self.pixels >= 0, f"pixels must be 0 or more, got {self.pixels}.")
+
+    def __call__(self, x: Tensor, keys: Key) -> Tensor:
+        """Pictures of the same size, shifted."""
+        by = integers(keys, 2 * self.pixels + 1, (2,)) - self.pixels
+        return _columns(_columns(x, by[..., 0], x.shape[-2], -2), by[..., 1], x.shape[-1], -1)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Cuts out a square of so many pixels at a random place."""
+
+    side: int
+
+    def __post_init__(self) -> None:
+        require(self.side >= 1, f"side must be at least 1, got {self.side}.")
+
+    def __call__(self, x: Tensor, keys: Key) -> Tensor:
+        """Pictures of `side` pixels, each from its own place."""
+        height, width = x.shape[-2:]
+        require(self.side <= min(height, width), f"A crop of {self.side} pixels from {height} x {width}: too large.")
+        top = integers(fold(keys, "top"), height - self.side + 1)
+        left = integers(fold(keys, "left"), width - self.side + 1)
+        return _columns(_columns(x, top, self.side, -2), left, self.side, -1)
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """Covers a square of so many pixels with 0, its middle anywhere in the picture."""
+
+    side: int = 8
+
+    def __post_init__(self) -> None:
+        require(self.side >= 1, f"side must be at least 1, got {self.side}.")
+
+    def __call__(self, x: Tensor, keys: Key) -> Tensor:
+        """Pictures, each with a hole."""
+        covered = []
+        for name, length in (("top", x.shape[-2]), ("left", x.shape[-1])):
+            first = integers(fold(keys, name), length) - self.side // 2
+            place = torch.arange(length, device=x.device)
+            covered.append((place >= first.unsqueeze(-1)) & (place < first.unsqueeze(-1) + self.side))
+        hole = covered[0].unsqueeze(-1) & covered[1].unsqueeze(-2)
+        return torch.where(hole.unsqueeze(-3), 0, x)
+
+
+@dataclass(frozen=True)
+class Light:
+    """Adds up to ±`brightness` to all pixels of a picture, and multiplies its distance from its mean."""
+
+    brightness: float = 63 / 255
+    contrast: tuple[float, float] = (0.2, 1.8)
+
+    def __call__(self, x: Tensor, keys: Key) -> Tensor:
+        """Pictures, each in its own light."""
+        added = (2 * uniform(fold(keys, "brightness")) - 1) * self.brightness
+        low, high = self.contrast
+        factor = low + (high - low) * uniform(fold(keys, "contrast"))
+        lit = x + _each(added, x).to(x.dtype)
+        mean = lit.mean((-2, -1), keepdim=True)
+        return (lit - mean) * _each(factor, x).to(x.dtype) + mean
+
+
+def _each(values: Tensor, x: Tensor) -> Tensor:
+    """One value for each picture, shaped to go with the pictures."""
+    return values.reshape(*values.shape, *[1] * (x.dim() - values.dim()))
+
+
+def _columns(x: Tensor, first: Tensor, length: int, axis: int) -> Tensor:
+    """`length` rows or columns of each picture from its own first one; those outside of it are 0."""
+    place = first.unsqueeze(-1) + torch.arange(length, device=x.device)  # m length
+    shape = [1] * x.dim()
+    shape[0], shape[axis] = place.shape[0], length
+    place = place.reshape(shape)
+    wanted = list(x.shape)
+    wanted[axis] = length
+    taken = x.gather(axis, place.clamp(0, x.shape[axis] - 1).expand(wanted))
+    return torch.where((place >= 0) & (place < x.shape[axis]), taken, 0)
+
+
+class Augmented:
+    """An objective that is trained on pictures changed at random, and measured on pictures as they are."""
+
+    def __init__(self, inner: Objective, changes: Sequence[Change]) -> None:
+        self.inner, self.changes = inner, tuple(changes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # a copy in the making
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """The inner objective's training losses, on changed pictures."""
+        x = examples.x
+        require(x.dim() == 4, f"Augmentation wants pictures [channels, height, width], got {list(x.shape[1:])}.")
+        keys = fold(draws.keys(len(x)), "augmentation")
+        for number, change in enumerate(self.changes):
+            x = change(x, fold(keys, number))
+        return training_losses(self.inner, params, examples._replace(x=x), draws)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype) -> Self:
+        """The same objective elsewhere, or in another precision."""
+        return type(self)(self.inner.to(device, dtype), self.changes)
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        return {"inner": self.inner, "changes": self.changes}
+
+    def describe(self) -> str:
+        """What is learned, for fingerprints and run records."""
+        return f"{self.inner.describe()}, trained on pictures changed by {', '.join(map(repr, self.changes))}"

@@ -1,0 +1,174 @@
+"""IFCA's tables and figures (Ghosh, Chung, Yin, Ramchandran: NeurIPS 2020, TIT 2022), ours beside the papers'.
+
+Figures and tables are numbered as in the NeurIPS paper, Figure 4 as in TIT. Cells are run by `cells.work` and kept one
+by one; tables are made of whatever there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from corymb.recipes.ifca import success
+from corymb.recipes.ifca.cells import work as work
+from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
+
+PARTIAL = True
+"""Tables can be made while cells are missing."""
+SEEDS = 5
+MOST_SEEDS = 10
+"""Of rotated MNIST with and without repair: what is claimed is of every seed."""
+RMNIST = ("rmnist-4800x50", "rmnist-2400x100", "rmnist-1200x200")
+RCIFAR = "rcifar-200x500"
+COLLAPSE = ("collapse-1200x200", "collapse-4800x50")
+HARMLESS = ("collapse-1200x200-unbalanced", "collapse-1200x200-k5")
+FEMNIST = ("trunk", "ifca-2", "ifca-3", "one-shot-2", "one-shot-3", "global-1", "local", "ifca-4", "ifca-5")
+SHARED = ("ifca-shared-2", "ifca-shared-3")
+TABLES: Mapping[str, Sequence[str]] = {
+    "table-1": ("rmnist-*", "rcifar-*"),
+    "table-2": ("femnist/*",),
+    "figure-2": ("success-*",),
+    "figure-4": ("rmnist-*/ifca*", "rcifar-*/ifca*"),
+    "collapse": ("collapse-*", "rmnist-*/ifca*"),
+}
+FIGURES = published(Path(str(files("corymb.recipes.ifca").joinpath("expected.toml"))))
+
+
+def jobs(seeds: int) -> list[str]:
+    """Every cell, one seed of everything first."""
+    most = max(seeds, MOST_SEEDS) if seeds >= SEEDS else seeds
+    by_seed = [[f"{setting}/{method}/{seed}" for setting, method in _settings(seed, seeds)] for seed in range(most)]
+    return [*(name for names in by_seed for name in names), *success.jobs()]
+
+
+def _settings(seed: int, seeds: int) -> list[tuple[str, str]]:
+    found = [(size, "ifca") for size in RMNIST]
+    if seed < seeds:
+        found += [(size, method) for size in RMNIST for method in ("global", "local")]
+        found += [(RCIFAR, method) for method in ("ifca", "global", "local")]
+        found += [("femnist", method) for method in FEMNIST]
+    found += [(setting, method) for setting in (*COLLAPSE, *HARMLESS) for method in ("ifca-plain", "ifca")]
+    return found + ([("femnist", method) for method in SHARED] if seed < seeds else [])
+
+
+QUICK = ("ifca", "global", "local")
+
+
+def quick_jobs() -> list[str]:
+    """Table 1 on the digits of the package."""
+    return [f"quick-digits/{method}/{seed}" for method in QUICK for seed in range(2)]
+
+
+# ---- what the results say
+
+
+def measures(results: Results) -> dict[str, float]:
+    """The numbers that the claims are about; nothing for what has not been run."""
+    found = measures_of(FIGURES, results)
+    for setting in (*RMNIST, RCIFAR, "quick-digits"):
+        ours, others = (of_seeds(results, setting, method) for method in ("ifca", "global"))
+        if ours and others:
+            found[f"{setting}.gain"] = mean(ours) - mean(others)
+        if aris := of_seeds(results, setting, "ifca", "ari"):
+            found[f"{setting}.least_ari"] = min(aris)
+        if curves := of_seeds(results, setting, "ifca", "identity"):
+            found[f"{setting}.rounds_to_identity"] = max(map(_settled, curves))
+        if local := of_seeds(results, setting, "local"):
+            found[f"{setting}.local"] = mean(local)
+            if ours:
+                found[f"{setting}.gain_over_local"] = mean(ours) - mean(local)
+    for setting in COLLAPSE:
+        for method in ("ifca-plain", "ifca"):
+            if aris := of_seeds(results, setting, method, "ari"):
+                found[f"{setting}.{method}.collapsed"] = sum(value < 0.99 for value in aris)
+    for k in (2, 3):
+        ours, others = of_seeds(results, "femnist", f"ifca-{k}"), of_seeds(results, "femnist", "global-1")
+        if ours and others:
+            found[f"femnist.ifca-{k}.gain"] = mean(ours) - mean(others)
+    seconds = [of_seeds(results, size, method, "seconds")[:SEEDS] for size in RMNIST for method in QUICK[:2]]
+    if all(len(one) == SEEDS for one in seconds):
+        found["rmnist.minutes"] = sum(map(sum, seconds)) / 60
+    for panel in success.panels():
+        shares = success.shares(results, panel)
+        found |= {f"success.{panel}.{point}": share for point, (share, _) in shares.items()}
+    return found
+
+
+def _settled(identity: Sequence[float]) -> int:
+    """The round from which on every client is with its own kind; one after the last if that never is."""
+    wrong = [t for t, share in enumerate(identity, 1) if share < 1]
+    return (wrong[-1] if wrong else 0) + 1
+
+
+def tables(results: Results) -> str:
+    """Tables 1 and 2, the collapse of clusters, and the success probabilities."""
+    lines = [*table_of(FIGURES, results)]
+    lines += ["## Collapse: rotated MNIST, k = 4, 60 rounds", ""]
+    lines += ["| setting | method | seeds | collapsed | accuracy (%) | least | repaired in rounds |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for setting in (*COLLAPSE, *HARMLESS):
+        for method in ("ifca-plain", "ifca"):
+            aris, found = (of_seeds(results, setting, method, what) for what in ("ari", "accuracy"))
+            repairs = of_seeds(results, setting, method, "repairs")
+            when = sorted({t for one in repairs for t in one})
+            lines.append(
+                f"| {setting} | {method} | {len(aris)} | {sum(value < 0.99 for value in aris)} | {with_spread(found)} "
+                f"| {format(min(found), '.2f') if found else '–'} | {', '.join(map(str, when)) or '–'} |"
+            )
+    lines += ["", "## FEMNIST: clusters in use in the end", "", "| method | clusters, by seed |", "|---|---|"]
+    for method in (*FEMNIST[1:3], *FEMNIST[7:], *SHARED):
+        used = of_seeds(results, "femnist", method, "clusters")
+        lines.append(f"| {method} | {', '.join(f'{n:g}' for n in used) or 'not run'} |")
+    lines += ["", "## Success probability (trials)", "", "| panel | point | share | trials |", "|---|---|---|---|"]
+    for panel in success.panels():
+        for point, (share, trials) in success.shares(results, panel).items():
+            lines.append(f"| {panel} | {point} | {share:.2f} | {trials} |")
+    return "\n".join([*lines, "", *times_of(results)]) + "\n"
+
+
+def draw(results: Results, path: Path) -> None:
+    """Figure 2 (success probabilities) and Figure 4 (clients with their own kind, by round)."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, rows = plt.subplots(2, 3, figsize=(16, 8.5), layout="constrained")
+    for panel, (name, points) in zip(rows.flat, success.panels().items(), strict=False):
+        _draw_panel(panel, name, points, success.shares(results, name))
+    for panel, (title, settings) in zip(
+        rows.flat[4:], (("rotated MNIST", RMNIST), ("rotated CIFAR-10", (RCIFAR,))), strict=True
+    ):
+        for setting in settings:
+            for curve in of_seeds(results, setting, "ifca", "identity")[:SEEDS]:
+                panel.plot(range(1, len(curve) + 1), curve, label=setting, alpha=0.7)
+        panel.set(title=f"Figure 4: {title}", xlabel="round", ylabel="clients with their own kind", xlim=(1, 40))
+        handles, labels = panel.get_legend_handles_labels()
+        if labels:
+            panel.legend(dict(zip(labels, handles, strict=True)).values(), dict.fromkeys(labels))
+    figure.savefig(path, dpi=90)
+    figure.savefig(path.with_suffix(".svg"))
+    plt.close(figure)
+
+
+def _draw_panel(
+    panel: Any, name: str, points: Mapping[str, success.Point], shares: Mapping[str, tuple[float, int]]
+) -> None:
+    """Success against the scale, a line for each noise; or against clients, a line for each number of examples."""
+    noise = name.startswith("noise")
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for point, at in points.items():
+        if point in shares:
+            line = f"σ = {at.sigma:g}" if noise else f"n' = {at.n}, r = {at.r:g}"
+            lines.setdefault(line, []).append((at.r if noise else at.m, shares[point][0]))
+    for line, places in lines.items():
+        panel.plot(*zip(*places, strict=True), marker="o", ms=4, label=line)
+    k = name[-1]
+    panel.set(
+        title=f"Figure 2: k = {k}", xlabel="r" if noise else "clients", ylabel="success probability", ylim=(-0.05, 1.05)
+    )
+    if lines:
+        panel.legend()

@@ -1,0 +1,1 @@
+"""Su, Xu, Yang (2022): moment descent."""

@@ -1,0 +1,1 @@
+"""Chung (UC Berkeley 2023, chapter 4): UIFCA."""

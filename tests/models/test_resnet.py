@@ -1,0 +1,14 @@
+"""ResNet9 with group normalisation."""
+
+import torch
+
+from corymb.keys import root
+from corymb.models import Network, resnet9
+
+
+def test_an_example_is_classified_alike_alone_and_in_a_batch():
+    network = Network(resnet9(width=8, outputs=5))
+    params, x = network.init(root(0)), torch.rand(3, 3, 16, 16)
+    together = network(params, x)
+    assert together.shape == (3, 5)
+    assert torch.allclose(together[1:2], network(params, x[1:2]), atol=1e-5)
