@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 import numpy as np
@@ -41,7 +42,7 @@ def prepare(case: Case, folder: Path) -> None:
 class _Recorded(Batches):
     """Batches that are written down as they are drawn."""
 
-    seen: list[Tensor] = []
+    seen: ClassVar[list[Tensor]] = []
 
     def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
         for rows, active in super().__iter__():
@@ -63,9 +64,8 @@ def _order(task: Task, algorithm: Iterator[Snapshot]) -> np.ndarray:
         found.append(drawn[-case.clients :][place])  # before them, perhaps one client was asked to see what it takes
     order = torch.stack(found)
     wanted = (case.rounds, case.clients, case.steps, case.batch)
-    assert order.shape == wanted and bool((order >= 0).all()), (
-        f"batches {tuple(order.shape)}, wanted {wanted} full ones"
-    )
+    assert order.shape == wanted, f"batches {tuple(order.shape)}, wanted {wanted}"
+    assert bool((order >= 0).all()), "some batches are not full"
     return order.numpy()
 
 

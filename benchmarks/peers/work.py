@@ -1,4 +1,4 @@
-"""The work that every way is given, as files; needs nothing but numpy, for it is imported in every peer's environment."""
+"""The work that every way is given, as files; needs nothing but numpy: it is imported in every environment."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Case:
 
 CASES = [
     Case("mlp-100x600", "FedAvg, MLP 784-200-10, 100 × 600, 10 steps of batch 50", "mlp", 100, 50, 600),
-    Case("mlp-1000x50", "FedAvg, MLP 784-200-10, 1000 × 50, 10 full-batch steps", "mlp", 1000, None, 50),
+    Case("mlp-1000x50", "FedAvg, MLP 784-200-10, 1000 × 50, 10 full-batch steps", "mlp", 1000, None, 50, rounds=2),
     Case("femnist", "FedAvg, CNN, 50 writers of FEMNIST, 10 steps of batch 10", "cnn", 50, 10, lr=0.03, rounds=3),
-    Case("ifca-100x600", "IFCA, k = 4, MLP, 100 × 600, 10 steps of batch 50", "mlp", 100, 50, 600, k=4),
-    Case("ifca-1000x50", "IFCA, k = 4, MLP, 1000 × 50, 10 full-batch steps", "mlp", 1000, None, 50, k=4),
+    Case("ifca-100x600", "IFCA, k = 4, MLP, 100 × 600, 10 steps of batch 50", "mlp", 100, 50, 600, k=4, rounds=3),
+    Case("ifca-1000x50", "IFCA, k = 4, MLP, 1000 × 50, 10 full-batch steps", "mlp", 1000, None, 50, k=4, rounds=2),
 ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from benchmarks.peers.networks import network, of, put
 from benchmarks.peers.work import Laps, Model, Task
@@ -83,7 +82,6 @@ def run(task: Task, folder: Path, threads: int, laps: Laps) -> list[Model]:
         train_cohort_size=case.clients,
         val_cohort_size=0,
     )
-    np.random.seed(0)
     laps.begin()
     FederatedAveraging().run(
         algorithm_params=plan,

@@ -66,6 +66,16 @@ class _Pile:
         else:
             self.apart[level, several] = RunningSum(bare)
 
+    def merge(self, other: _Pile, device: torch.device) -> None:
+        """Add another pile of the same signature, after all that is here."""
+        assert other.replies is not None
+        for added in other.added[:1]:  # the value goes in once, with whoever stands first
+            self.add(_moved(other.replies.result(), device), added)
+        self.added += other.added[1:]
+        for (level, several), sums in other.apart.items():
+            self.keep_apart(level, several, _moved(sums.result(), device))
+        self.spread = other.spread
+
     @property
     def clients(self) -> Tensor:
         return torch.cat([added.ids for added in self.added])
@@ -265,6 +275,14 @@ class Intake:
             self.reject(client, reason)
             self._answered[self._places(torch.tensor(client))] = False
 
+    def merge(self, other: Intake, device: torch.device) -> None:
+        """Take in what another intake of the same call has, of other clients of this host: values go to `device`."""
+        for form, pile in other._piles.items():
+            self._piles.setdefault(form, _Pile()).merge(pile, device)
+        self._answered |= other._answered
+        for client, reason in other._reasons.items():
+            self.reject(client, reason)
+
     def result(self) -> Taken:
         """The replies of the signature that most clients sent, as one part; the others are rejected."""
         piles = self._piles
@@ -301,6 +319,10 @@ class Intake:
         """Those who were asked and did not answer well, in the order of all clients."""
         silent = self._ids[~self._answered].tolist()
         return [(client, self._reasons[client]) for client in silent if client in self._reasons]
+
+
+def _moved(tree: Tree, device: torch.device) -> Tree:
+    return map_tensors(lambda leaf: leaf.to(device), tree)
 
 
 def _device(rows: Tree, ids: Tensor) -> torch.device:
