@@ -100,9 +100,9 @@ def test_a_run_on_several_devices(tmp_path):
     one = corymb.fit(algorithm, data, device="cpu", precision="float64")
     both = corymb.fit(algorithm, data, device="cpu,cpu", precision="float64", out=tmp_path / "run")
     torch.testing.assert_close(both.models, one.models, rtol=1e-9, atol=1e-9)
-    longer = corymb.fit(corymb.IFCA(k=2, rounds=3), data, out=tmp_path / "run", resume=True)
+    longer = corymb.fit(corymb.IFCA(k=2, rounds=3), data, resume=tmp_path / "run")
     assert len(longer.history) == 3
-    assert longer.config["run"]["device"] == "cpu,cpu"
+    assert longer.config["device"] == "cpu,cpu"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from corymb.core.engine import Part, Rejection, Verb
 from corymb.core.guard import Bounds, Lengths, Near, bounds, levels, part_lengths, row_lengths
 from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
-from corymb.trees import Signature, Tree, leaves, map_tensors, signature, tree_map
+from corymb.trees import Signature, Tree, leaves, map_tensors, signature, take, tree_map
 
 REASON = 200
 """Characters of a reason that a host gives."""
@@ -194,8 +194,9 @@ class Intake:
         pile.spread = isinstance(rows, Shares)
         self._answered[self._places(ids)] = True
         if self.verb == "sum" and lengths is not None:
-            for level, several, which in _by_level(lengths):
-                own = value if len(which) == len(ids) else add_up(_only(rows, which))
+            by_level = list(_by_level(lengths))
+            sums = [value] if len(by_level) == 1 else _sums_of(rows, [which for _, _, which in by_level])
+            for (level, several, _), own in zip(by_level, sums, strict=True):
                 pile.keep_apart(level, several, own)
         return None
 
@@ -341,6 +342,16 @@ def _only(rows: Tree, which: Tensor) -> Tree:
     """Shares of which only some have a weight: cheaper than a copy of those."""
     chosen = torch.zeros(len(rows.weight), dtype=torch.bool).index_fill(0, which, True).to(rows.weight.device)
     return rows._replace(weight=torch.where(chosen[:, None], rows.weight, 0))
+
+
+def _sums_of(rows: Tree, parts: Sequence[Tensor]) -> list[Sums[Tree]]:
+    """The sums of several parts of the rows. Values that go into every sum alike are read once for all of them."""
+    weights = [_only(rows, which).weight for which in parts]
+    if isinstance(rows, Shares):
+        return [add_up(rows._replace(weight=weight)) for weight in weights]
+    k, together = rows.weight.shape[1], add_up(rows._replace(weight=torch.cat(weights, 1)))
+    cut = [slice(k * part, k * part + k) for part in range(len(parts))]
+    return [together._replace(total=take(together.total, at), weight=together.weight[at]) for at in cut]
 
 
 def _some(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:
