@@ -15,7 +15,8 @@ PEERS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+BESIDE := types contracts browser federation
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -34,7 +35,14 @@ demo: $(READY) ## Find planted clusters with IFCA, in a minute on a laptop
 test: $(READY) ## Run the tests and the doctests
 	$(PYTEST) --doctest-modules src tests $(ARGS)
 
-check: $(VENV)/.with-flower lint types contracts browser federation test ## All that a change must pass
+# The suite keeps the cores busy, the rest one at a time or none: it runs beside the suite, and is printed when it is done.
+check: EXTRAS := $(EXTRAS),flower
+check: $(VENV)/.with-flower lint ## All that a change must pass
+	@mkdir -p build; { $(MAKE) --no-print-directory $(BESIDE) > build/beside.log 2>&1; code=$$?; echo; cat build/beside.log; exit $$code; } & beside=$$!; \
+	trap 'kill $$beside' INT TERM; \
+	$(MAKE) --no-print-directory test; tested=$$?; \
+	wait $$beside || { echo 'Failed beside the tests ($(BESIDE)): see build/beside.log'; exit 1; }; \
+	exit $$tested
 
 docs: $(VENV)/.with-docs ## Build the site in docs/_build/html, with warnings as errors
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
@@ -130,12 +138,17 @@ endif
 endif
 endif
 
+# With a pip of its own: Python 3.11's takes minutes to choose what the constraints leave no choice of.
+# Modules are compiled when they are first imported: most of what is installed never is.
+INSTALL := $(BIN)/python -m pip install -q $(PIP_FLAGS) -c constraints.txt --no-compile
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLEAR) $(VENV)
-	$(BIN)/python -m pip install -q $(PIP_FLAGS) -c constraints.txt -e '.[$(EXTRAS)]'
-	@touch $@
+	$(INSTALL) pip
+	$(INSTALL) -e '.[$(EXTRAS)]'
+	@echo $(EXTRAS) > $@
 
 # For a target that needs a further extra, such as flower: make it depend on $(VENV)/.with-flower.
 $(VENV)/.with-%: $(READY)
-	$(BIN)/python -m pip install -q $(PIP_FLAGS) -c constraints.txt -e '.[$*]'
+	grep -qw '$*' $(READY) || $(INSTALL) -e '.[$*]'
 	@touch $@

@@ -58,7 +58,8 @@ def fuzz(test):
 
         one()
 
-    cases = [pytest.param(FEWER[test.__name__], id="few"), pytest.param(MANY, id="many", marks=pytest.mark.soak)]
+    marks = [pytest.mark.soak, pytest.mark.timeout(3600)]
+    cases = [pytest.param(FEWER[test.__name__], id="few"), pytest.param(MANY, id="many", marks=marks)]
     return pytest.mark.parametrize("examples", cases)(run)
 
 

@@ -6,7 +6,8 @@ from corymb import algorithms
 from corymb.algorithms import IFCA, FedX, MomentDescent
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.algorithms.parts.then import keeps_memory
-from tests.contracts.cases import CASES, run
+from corymb.testing.laws.algorithms import whole
+from tests.contracts.cases import CASES
 
 WRAPPERS = {"Restarts", "Then"}
 BY_CLASS = {entry.algorithm: entry for entry in CATALOGUE.values()}
@@ -23,7 +24,7 @@ def test_every_algorithm_has_an_entry_and_every_name_one_class():
 def test_every_note_is_explained(name):
     case = CASES[name]
     told = BY_CLASS[type(case.algorithm)].notes
-    found = {note for at in run(case, case.federation("vectorised"), seed=1) for note in at.notes}
+    found = {note for at in whole(case, "vectorised") for note in at.notes}
     assert found <= set(told)
 
 

@@ -14,6 +14,7 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import planned_rounds
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics, evaluate
+from corymb.faults import Fault, inject
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
@@ -51,6 +52,32 @@ def test_local_kmeans_from_one_start_is_better_than_chance_on_digits():
     metrics = evaluate(fed, algorithm, at, truth=data.truth)
     assert metrics["misclustering"] == 0
     assert metrics["test_accuracy"] > 0.8
+
+
+def test_a_client_far_off_takes_a_cluster_for_itself_unless_directions_are_compared():
+    data = tiny.regression((16, 19, 22, 17, 16, 18, 20), TRUTH)
+    far = data.train.offsets[3]
+    data.train.y[:far] *= torch.where(torch.arange(int(far)) < data.train.offsets[2], 1.0, 50.0)  # the third client
+    fed = tiny.federation("vectorised", LinearRegression(3, dtype=torch.float64), data)
+    (at,) = drive(LocalKMeans(k=2), fed)
+    assert at.labels.bincount().sort().values.tolist() == [1, 6]
+    (at,) = drive(LocalKMeans(k=2, compare="directions"), fed)
+    assert cluster_metrics(at.labels, torch.tensor(TRUTH))["misclustering"] == 0
+
+
+def test_clients_with_flipped_labels_get_no_cluster_of_their_own():
+    """Two of ten in every cluster: k-means would join two clusters to have a centre for them."""
+    data = datasets.digits(0, clients=40).in_order()
+    bad = torch.cat([(data.truth == c).nonzero().flatten()[:2] for c in range(4)])
+    honest = ~torch.isin(torch.arange(len(data)), bad)
+    engine = VectorisedEngine(Classification(Network(mlp(64, [32], 10)), 10), data)
+    fault = Fault("flipped-labels", clients=tuple(engine.names[i] for i in bad.tolist()))
+    found = {}
+    for aggregate in ("mean", "multi-krum"):
+        (at,) = drive(LocalKMeans(k=4, aggregate=aggregate), Federation(inject(engine, [fault])))
+        found[aggregate] = cluster_metrics(at.labels[honest], data.truth[honest])["ari"]
+    assert found["mean"] < 0.8
+    assert found["multi-krum"] == 1.0
 
 
 def test_one_shot_ifca_starts_from_the_clusters_of_one_shot():

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 
 import corymb
@@ -283,52 +282,6 @@ def test_lists_name_everything(capsys):
         assert main(["list", what]) == 0
         printed = capsys.readouterr().out
         assert all(name in printed for name in names)
-
-
-def test_data_are_shown(here, capsys):
-    assert main(shlex.split("data show clinic --label outcome")) == 0
-    printed = capsys.readouterr().out
-    assert "6 (hospital-0, hospital-1, hospital-2, ...)" in printed
-    assert "age, dose" in printed
-    assert "well" in printed
-    assert "▄" not in printed
-
-
-def test_targets_are_shown_in_bins(here, capsys):
-    x, y, client = small.prices(clients=2)
-    np.savez("prices.npz", x=x, y=y, client=client)
-    assert main(shlex.split("data show prices.npz")) == 0
-    assert len([line for line in capsys.readouterr().out.splitlines() if ".." in line and "%" in line]) == 10
-
-
-def test_pictures_are_shown_in_half_blocks(here, capsys):
-    for name, shape in (("flat", (4, 64)), ("square", (4, 8, 8)), ("odd", (4, 3, 7, 7))):
-        picture = np.zeros(shape, np.uint8)
-        picture[..., ::2] = 255
-        np.savez(f"{name}.npz", x=picture, y=np.arange(4) % 2, client=np.arange(4) % 2)
-        assert main(["data", "show", f"{name}.npz", "--test", "0", "--scale", "pixels"]) == 0
-        assert "█ █ █ █" in capsys.readouterr().out
-
-
-def test_many_classes_are_shown_by_the_commonest(here, capsys):
-    y = np.concatenate([np.arange(71), np.arange(71), np.zeros(58, int)])
-    np.savez("many.npz", x=np.random.default_rng(0).normal(size=(200, 3)), y=y, client=np.arange(200) % 2)
-    assert main(shlex.split("data show many.npz --test 0 --task classification")) == 0
-    shares = [line for line in capsys.readouterr().out.splitlines() if "%" in line]
-    assert len(shares) == 20
-    assert shares[0].split()[:2] == ["0", "30.0%"]
-    assert shares[-1].split()[:3] == ["52", "others", "52.0%"]
-
-
-@pytest.mark.parametrize("side", [28, 100])
-def test_pictures_fit_into_eighty_columns(side, here, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    picture = np.full((12, side, side), 255, np.uint8)
-    np.savez("pictures.npz", x=picture, y=np.arange(12) % 2, client=np.arange(12) % 6)
-    assert main(shlex.split("data show pictures.npz --test 0")) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if "█" in line and "%" not in line]
-    assert len(rows) == {28: 14, 100: 25}[side]  # none was broken in two
-    assert max(map(len, rows)) <= 80
 
 
 def test_the_doctor_runs_its_test(capsys):

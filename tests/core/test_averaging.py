@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -80,13 +81,22 @@ ROWS_OF_THEIR_OWN = ["SR-FCA", "UIFCA", "local k-means"]
 """Algorithms whose replies come as rows, or as a value for every cluster."""
 
 
+def last_of(case, engine="vectorised"):
+    return list(drive(case.algorithm, case.federation(engine), seed=3))[-1]
+
+
+def with_settings(case, **settings):
+    return case._replace(algorithm=replace(case.algorithm, **settings))
+
+
+plain_run = cache(last_of)
+
+
 @pytest.mark.parametrize("name", [*AVERAGING, *ROWS_OF_THEIR_OWN])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_clip_that_nobody_reaches_changes_no_run(name, engine):
     case = CASES[name]
-    clipped = replace(case.algorithm, clip=1e9)
-    got = list(drive(clipped, case.federation(engine), seed=3))[-1]
-    want = list(drive(case.algorithm, case.federation("vectorised"), seed=3))[-1]
+    got, want = last_of(with_settings(case, clip=1e9), engine), plain_run(case)
     assert farthest(got.models, want.models) < 1e-9
     assert torch.equal(got.labels, want.labels)
 
@@ -95,10 +105,9 @@ def test_a_clip_that_nobody_reaches_changes_no_run(name, engine):
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 def test_every_reduction_goes_with_every_algorithm_that_averages(name, aggregate):
     case = CASES[name]
-    robust = replace(case.algorithm, aggregate=aggregate)
-    at = [list(drive(robust, case.federation(engine), seed=3))[-1] for engine in ("vectorised", "loop")]
+    at = [last_of(with_settings(case, aggregate=aggregate), engine) for engine in ("vectorised", "loop")]
     assert farthest(at[0].models, at[1].models) < 1e-9
-    plain = list(drive(case.algorithm, case.federation("vectorised"), seed=3))[-1]
+    plain = plain_run(case)
     assert at[0].k != plain.k or farthest(at[0].models, plain.models) > 1e-6  # CFL may split otherwise
 
 
@@ -106,11 +115,10 @@ def test_every_reduction_goes_with_every_algorithm_that_averages(name, aggregate
 @pytest.mark.parametrize("aggregate", ["median", "geometric-median", "multi-krum"])
 def test_reductions_of_rows_are_the_same_on_every_engine_and_another_run_than_the_mean(name, aggregate):
     case = CASES[name]
-    robust = replace(case.algorithm, aggregate=aggregate, **({"trim": 0.3} if name == "SR-FCA" else {}))
-    at = [list(drive(robust, case.federation(engine), seed=3))[-1] for engine in ("vectorised", "loop")]
+    robust = with_settings(case, aggregate=aggregate, **({"trim": 0.3} if name == "SR-FCA" else {}))
+    at = [last_of(robust, engine) for engine in ("vectorised", "loop")]
     assert farthest(at[0].models, at[1].models) < 1e-9
-    plain = list(drive(replace(robust, aggregate="mean"), case.federation("vectorised"), seed=3))[-1]
-    assert farthest(at[0].models, plain.models) > 1e-6
+    assert farthest(at[0].models, plain_run(with_settings(robust, aggregate="mean")).models) > 1e-6
 
 
 def test_the_trimmed_mean_of_sr_fca_is_the_papers_with_a_clip_or_without():

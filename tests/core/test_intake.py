@@ -200,6 +200,13 @@ def test_large_finite_rows_that_only_add_up_to_infinity_within_a_row_are_fine_in
     assert part.rejected == []
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (2, 0, 3), (2, 3, 0)])
+def test_values_without_numbers_add_up_to_none(shape):
+    """A fuzzer's find: clients that sent empty tensors ended the run."""
+    total = add_up(Share({"w": torch.zeros(shape)}, torch.ones(2, 4))).total["w"]
+    assert total.shape == (4, *shape[1:])
+
+
 def test_whole_numbers_are_summed_by_fractional_weights():
     rows = Share({"count": torch.tensor([4, 6])}, double([0.5, 0.25], 2, 1))
     assert add_up(rows).total["count"].tolist() == [3.5]

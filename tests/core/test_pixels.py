@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from corymb.core.pixels import as_numbers
@@ -14,3 +15,11 @@ def test_every_byte_is_the_number_that_dividing_first_gives():
 def test_what_is_no_pixel_stays_as_it_is():
     for other in (torch.ones(3), torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.int64)):
         assert as_numbers(other, torch.float32) is other
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_gpu_gives_the_same_bits():
+    pixels = torch.arange(256, dtype=torch.uint8)
+    for dtype in (torch.float32, torch.float64):
+        assert torch.equal(as_numbers(pixels.cuda(), dtype).cpu(), as_numbers(pixels, dtype))

@@ -7,7 +7,7 @@ import torch
 
 from corymb.data import NAMES, FederatedDataset
 
-EMBEDDED = [name for name in NAMES if "mnist" not in name and "fashion" not in name]
+EMBEDDED = [name for name, named in NAMES.items() if named.source is None]
 
 
 @pytest.fixture(scope="module", params=EMBEDDED)

@@ -41,7 +41,7 @@ def test_a_folder_called_like_a_data_set(tmp_path, monkeypatch):
     ("name", "options", "complaint"),
     [
         ("digts", {}, "There is no data set 'digts', nor a folder of that name. Did you mean 'digits'?"),
-        ("zzz", {}, "Known: digits, digits-iid"),
+        ("zzz", {}, "digits, digits-iid"),
         ("no/such/folder", {}, "no/such/folder is not a folder"),
         ("mine.csv", {}, "mine.csv is not a folder"),
         ("digits", {"label": "y"}, "digits takes no options but the seed: label"),

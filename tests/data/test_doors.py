@@ -42,6 +42,9 @@ class HuggingFace:
         self._columns, self.column_names = columns, list(columns)
         self.features = dict.fromkeys(columns)
 
+    def __len__(self):
+        return len(next(iter(self._columns.values())))
+
     def __getitem__(self, name):
         return list(self._columns[name])
 

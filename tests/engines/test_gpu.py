@@ -7,10 +7,11 @@ from torch import nn
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.engines import Placement, VectorisedEngine
+from corymb.engines.vectorised.graphs import WORTH
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses
 from corymb.models import Network
-from corymb.objectives import Classification
+from corymb.objectives import Augmented, Classification, Cutout, Flip, Light, Translate
 from corymb.trees import map_tensors, stack, take
 from tests.contracts.cases import CASES, run
 from tests.tiny import classification, farthest, tokens
@@ -72,6 +73,37 @@ def test_float32_means_float32_in_convolutions():
     coarse = trained(objective, data, Placement("cuda", tf32=True))["fit"]
     assert farthest(single, exact) < 1e-5
     assert farthest(coarse, exact) > 3 * farthest(single, exact)
+
+
+def pictures_network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(4 * 36, 3))
+
+
+@on_client
+def train_long(client: Client, models, *, how: Descent):
+    return descend(client, take(models, 0), how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        Descent(lr=0.05, steps=WORTH, batch=4, momentum=0.9, weight_decay=0.01, decay=0.9),
+        Descent(lr=0.01, steps=WORTH, optimiser="adam", clip_gradient=1.0),
+        Descent(lr=0.1, steps=WORTH, batch=3, decay=0.5),
+    ],
+    ids=["momentum", "adam", "plain"],
+)
+def test_captured_descents_with_dropout_and_augmentation_are_the_cpus(how):
+    data = classification((8, 7, 5), shape=(2, 8, 8))
+    objective = Augmented(Classification(Network(pictures_network), 3), (Flip(), Translate(1), Cutout(3), Light()))
+    ends = []
+    for placement in (Placement(dtype=torch.float64), GPU):
+        learned = objective.to(placement.device, placement.dtype)
+        fed = Federation(VectorisedEngine(learned, data, placement))
+        models = stack([learned.init(root(5))])
+        rounds = [fed.clients.map(train_long, models, how=how.at(t)).value for t in range(3)]
+        ends.append(map_tensors(lambda leaf: leaf.cpu(), rounds[-1]))
+    assert farthest(ends[1], ends[0]) < 1e-8
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,5 +1,7 @@
 """Without its rule a law fails: else it would prove nothing."""
 
+import functools
+
 import pytest
 import torch
 
@@ -18,6 +20,12 @@ from corymb.trees import map_tensors
 from tests.contracts.cases import CASES
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
+
+
+@pytest.fixture(autouse=True)
+def _no_run_without_its_rules_is_kept(monkeypatch):
+    """Runs that laws share are made anew: none of these may be there for a test that comes after."""
+    monkeypatch.setattr(algorithms, "_whole_run", functools.cache(algorithms._whole_run.__wrapped__))
 
 
 def broken(law, *args):

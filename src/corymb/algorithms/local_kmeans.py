@@ -18,7 +18,7 @@ from typing import Literal
 from corymb.algorithms.evidence.merging import search
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
-from corymb.algorithms.parts.starts import by_local_models
+from corymb.algorithms.parts.starts import Compare, by_local_models
 from corymb.algorithms.parts.then import Run, stages
 from corymb.algorithms.parts.within import trained_on
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
@@ -36,6 +36,8 @@ class LocalKMeans:
     """Clusters; `auto` finds their number by held-out examples, in many rounds more."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
+    compare: Compare = "models"
+    """Local models by their distance, or by their directions alone: a client of few, odd examples may go very far."""
     finish: FedAvg | FedProx | None = None
     """What trains the clusters' models on."""
     aggregate: Aggregate = "mean"
@@ -63,7 +65,7 @@ class LocalKMeans:
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Train alone, group, average."""
         if self.k != "auto" and self.finish is None:
-            return by_local_models(fed.averaged_by(reduction_of(self)), self.k, self.alone, start)
+            return by_local_models(fed.averaged_by(reduction_of(self)), self.k, self.alone, start, self.compare)
         return stages(fed, start, **self._stages)
 
     @property
@@ -75,7 +77,7 @@ class LocalKMeans:
     def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         k = start.k if self.k == "auto" and start is not None else self.k
         assert k != "auto"  # the number of models that were found
-        return by_local_models(fed.averaged_by(reduction_of(self)), k, self.alone, start)
+        return by_local_models(fed.averaged_by(reduction_of(self)), k, self.alone, start, self.compare)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         assert self.finish is not None

@@ -20,9 +20,10 @@ from corymb.algorithms.fedprox import FedProx
 from corymb.algorithms.fedx import FedX
 from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.moment_descent import MomentDescent
-from corymb.algorithms.parts.starts import by_local_models
+from corymb.algorithms.parts.starts import Compare, by_local_models
 from corymb.algorithms.parts.then import stages
 from corymb.algorithms.parts.within import trained_on
+from corymb.core.averaging import reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
@@ -37,6 +38,8 @@ class OneShot:
     """Clusters; `auto` finds them, and their number, by held-out examples, in many rounds instead of one."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves, where their minimiser has no closed form."""
+    compare: Compare = "models"
+    """Local models by their distance, or by their directions alone: a client of few, odd examples may go very far."""
     inner: FedAvg | FedProx | IFCA | FedX | MomentDescent = FedAvg()
     """What runs inside each cluster."""
 
@@ -62,7 +65,9 @@ class OneShot:
     def _cluster(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         if self.k == "auto":
             return search(self.alone).run(fed, start)
-        return by_local_models(fed, self.k, self.alone, start)
+        if not isinstance(self.inner, MomentDescent):  # clients that may be bad there may be bad here
+            fed = fed.averaged_by(reduction_of(self.inner))
+        return by_local_models(fed, self.k, self.alone, start, self.compare)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         return trained_on(fed, self.inner, start)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from corymb.algorithms.ifca import IFCA
 from corymb.algorithms.parts.then import Then
+from corymb.algorithms.parts.work import Weights
 from corymb.algorithms.sr_fca import SRFCA
 from corymb.core.averaging import Aggregate
 from corymb.core.federation import Federation
@@ -38,6 +39,8 @@ class OneShotIFCA:
     rounds: int = 60
     """Rounds of IFCA."""
     local: Descent = Descent(lr=0.1, steps=10)
+    weights: Weights = "clients"
+    """Whether clients count alike or by their examples in IFCA's averages."""
     participants: int | float | None = None
     """Clients a round of IFCA: a number, a fraction, or all of them."""
     aggregate: Aggregate = "mean"
@@ -73,6 +76,7 @@ class OneShotIFCA:
             k=None,
             rounds=self.rounds,
             local=self.local,
+            weights=self.weights,
             participants=self.participants,
             aggregate=self.aggregate,
             clip=self.clip,

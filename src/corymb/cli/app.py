@@ -90,9 +90,9 @@ COMMANDS = {
         "corymb.cli.reproduce:reproduce",
         "Run a paper's experiments and compare its claims with our numbers.",
         (
-            "corymb reproduce moment-descent",
-            "corymb reproduce moment-descent --seeds 2 --out /tmp/quick",
-            "corymb reproduce moment-descent --workers 1",
+            "corymb reproduce ifca --quick",
+            "corymb reproduce ifca/table-1 --cells 'rmnist-1200x200/*/0'",
+            "corymb reproduce moment-descent --seeds 2 --workers 1",
         ),
     ),
     "audit": Command(
@@ -141,15 +141,6 @@ COMMANDS = {
         "List the names of data, algorithms, models or faults.",
         ("corymb list data", "corymb list algorithms", "corymb list faults"),
     ),
-    "data": Command(
-        "corymb.cli.data:show",
-        "Show data, `corymb data show DATA`: clients, sizes, labels, and pictures if there are any.",
-        (
-            "corymb data show digits",
-            "corymb data show mydata/ --label species",
-            "corymb data show table.csv --client hospital --label outcome --task regression",
-        ),
-    ),
     "completion": Command(
         "corymb.cli.shell.completion:completion",
         "Print a script that completes commands and options in your shell: `corymb completion bash|zsh|fish`.",
@@ -166,7 +157,29 @@ COMMANDS = {
     ),
 }
 
-WITHIN = {"data": "show", "new": "algorithm"}
+DATA = {
+    "show": Command(
+        "corymb.cli.dataset.show:show",
+        "Show data, `corymb data show DATA`: clients, sizes, labels, and pictures if there are any.",
+        (
+            "corymb data show digits",
+            "corymb data show mydata/ --label species",
+            "corymb data show table.csv --client hospital --label outcome --task regression",
+        ),
+    ),
+    "get": Command(
+        "corymb.cli.dataset.get:get",
+        "Download data sets, `corymb data get NAME`, and compare them with their checksums.",
+        (
+            "corymb data get cifar-rotated",
+            "corymb data get mnist-rotated shakespeare",
+            "CORYMB_CACHE=/data/corymb corymb data get femnist",
+        ),
+    ),
+}
+"""Commands of `corymb data`."""
+
+WITHIN = {"new": "algorithm"}
 """Commands of two words, and the second word."""
 
 FLOWER = {
@@ -211,6 +224,12 @@ FLOWER = {
     ),
 }
 """Commands of `corymb flower`."""
+
+GROUPS = {
+    "data": ("Get data sets, and look at them.", DATA),
+    "flower": ("A federation of nodes that hold their own data, on Flower.", FLOWER),
+}
+"""Commands that are followed by one of several."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -261,16 +280,12 @@ def make_app(tokens: Sequence[str] = ()) -> Any:
             within.command(place, name=WITHIN[name], **words)
         else:
             app.command(place, name=name, **words)
-    shown = tuple(command.examples[0] for command in FLOWER.values())
-    flower = App(
-        name="flower",
-        help="A federation of nodes that hold their own data, on Flower.",
-        help_epilogue=_epilogue(shown),
-        default_parameter=spelled,
-    )
-    for name, command in FLOWER.items():
-        flower.command(command.place, name=name, help=command.help, help_epilogue=_epilogue(command.examples))
-    app.command(flower)
+    for name, (about, commands) in GROUPS.items():
+        shown = tuple(command.examples[0] for command in commands.values())
+        group = App(name=name, help=about, help_epilogue=_epilogue(shown), default_parameter=spelled)
+        for second, command in commands.items():
+            group.command(command.place, name=second, help=command.help, help_epilogue=_epilogue(command.examples))
+        app.command(group)
     return app
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from corymb.cli.data import describe
+from corymb.cli.dataset.show import describe
 from corymb.core.snapshot import planned_rounds
 from corymb.data import digits
 from corymb.report.html import write_report

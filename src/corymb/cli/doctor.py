@@ -37,7 +37,7 @@ def facts() -> Iterator[tuple[str, str]]:
     import torch
 
     from corymb import __version__
-    from corymb.data.built_in.fetching import cache_folder
+    from corymb.data.fetching.home import cache_folder
     from corymb.runs.plan import available_devices
     from corymb.runs.progress import readable_bytes
 

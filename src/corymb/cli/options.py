@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Group, Parameter, Token
@@ -104,6 +105,7 @@ def field_texts(kind: type) -> dict[str, str]:
     return texts
 
 
+@cache  # `local` and others are part of many settings
 def _own_texts(kind: type) -> dict[str, str]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)

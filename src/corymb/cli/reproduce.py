@@ -32,6 +32,7 @@ import torch
 
 from corymb import __version__
 from corymb.recipes.cells import read_cell, rounded, run_cells
+from corymb.recipes.page import page
 from corymb.runs.folder.layout import check_free
 from corymb.settings import InvalidInput, did_you_mean, require
 
@@ -217,8 +218,13 @@ def run_recipe(
     (folder / "numbers.json").write_text(numbers + "\n", encoding="utf-8")
     (folder / "curves.json").write_text(json.dumps(rounded(results)) + "\n", encoding="utf-8")
     (folder / "table.md").write_text(table, encoding="utf-8")
+    drawings = []
     if not chosen.quick:
         recipe.draw(results, folder / "figures.png")
+        recipe.draw(results, folder / "figures.svg")
+        drawings.append((folder / "figures.svg").read_text(encoding="utf-8"))
+    title = f"{paper}: the paper's figures and ours{', in small' if chosen.quick else ''}"
+    (folder / "report.html").write_text(page(title, table, drawings), encoding="utf-8")
     return Outcome(judged, table, folder, taken, len(missing))
 
 

@@ -63,7 +63,7 @@ def complete_linkage(points: Tensor, threshold: float | None = None, *, most: in
 
     if len(points) == 1:
         return Groups(torch.zeros(1, dtype=torch.int64), 1, threshold or 0.0, [])
-    rows, order = _in_own_order(points)
+    rows, order = in_own_order(points)
     tree = linkage(rows.numpy(), method="complete")
     heights: list[float] = tree[:, 2].tolist()
     gap = widest_gap(heights, most=most) if threshold is None and len(heights) >= 2 else None
@@ -79,7 +79,7 @@ def ward(points: Tensor, k: int) -> Tensor:
 
     if k <= 1 or len(points) < 2:
         return torch.zeros(len(points), dtype=torch.int64)
-    rows, order = _in_own_order(points)
+    rows, order = in_own_order(points)
     distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(0)
     tree = linkage(squareform(distances.numpy(), checks=False), method="ward")
     labels = torch.from_numpy(fcluster(tree, k, criterion="maxclust")).long()
@@ -96,14 +96,14 @@ def k_means(points: Tensor, k: int, key: Key, *, starts: int = 10) -> Tensor:
 
     require(len(points) >= k, f"k-means with k={k} needs at least {k} points, got {len(points)}.")
     seed = int(integers(key, 2**32))
-    rows, order = _in_own_order(points)
+    rows, order = in_own_order(points)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # points that coincide: there are fewer groups then
         found = KMeans(k, n_init=starts, random_state=seed).fit(rows.numpy())
     return by_appearance(torch.from_numpy(found.labels_).long())[order.argsort()]
 
 
-def _in_own_order(points: Tensor) -> tuple[Tensor, Tensor]:
+def in_own_order(points: Tensor) -> tuple[Tensor, Tensor]:
     """Points ordered along a fixed direction, and their places: permuting clients must permute labels, no more."""
     rows = points.detach().cpu().double()
     order = (rows @ normal(root(0), rows.shape[1:], torch.float64)).argsort()
@@ -124,5 +124,5 @@ def by_appearance(labels: Tensor) -> Tensor:
 
 def group_means(points: Tensor, labels: Tensor, k: int) -> Tensor:
     """The mean of each group's points: k ...; an empty group's is 0."""
-    member = (labels[None] == torch.arange(k)[:, None]).to(points)  # k n
+    member = (labels[None] == torch.arange(k, device=labels.device)[:, None]).to(points)  # k n
     return (member @ points.flatten(1) / member.sum(1, keepdim=True).clamp_min(1)).reshape(k, *points.shape[1:])

@@ -34,6 +34,7 @@ __all__ = [
     "Engine",
     "Federation",
     "Ledger",
+    "NoReplies",
     "Part",
     "Replies",
     "Sums",
@@ -44,6 +45,10 @@ __all__ = [
 
 class TooFewReplies(RuntimeError):
     """Fewer clients gave a usable reply than `min_replies`."""
+
+
+class NoReplies(TooFewReplies):
+    """None of the clients that were asked gave a usable reply."""
 
 
 class ClientsFailed(RuntimeError):
@@ -315,8 +320,8 @@ class Federation:
         if answered < min(self.min_replies, max(len(ids), 1)):
             if not answered and len(intake.errors) == 1 and len(named) == len(ids):
                 raise ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
-            why = "; ".join(f"{name}: {reason}" for name, reason in named[:3])
-            raise TooFewReplies(
+            why = "; ".join(f"{name}: {reason}" for name, reason in named[:3]) or "no answer from the others"
+            raise (TooFewReplies if answered else NoReplies)(
                 f"{answered} of {len(ids)} clients gave a usable reply, wanted {self.min_replies} ({why})"
             )
         if not self._readonly:

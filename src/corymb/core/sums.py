@@ -43,7 +43,8 @@ def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:
     weight = weight.to(value.dtype)
     if own:  # n k ...: each sum has its own values
         return (value * weight.reshape(*weight.shape, *[1] * (value.dim() - 2))).sum(0)
-    return (weight.T @ value.flatten(1) if value.dim() > 1 else weight.T @ value).reshape(-1, *value.shape[1:])
+    total = weight.T @ value.flatten(1) if value.dim() > 1 else weight.T @ value
+    return total.reshape(len(total), *value.shape[1:])  # -1 would not do for values without numbers
 
 
 class RowBuffer:

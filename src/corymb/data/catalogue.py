@@ -12,6 +12,8 @@ from typing import Any
 from corymb.data.built_in import images, points, sources, synthetic
 from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
 from corymb.data.built_in.mnist import Images
+from corymb.data.built_in.roles import by_role
+from corymb.data.built_in.writers import by_writer
 from corymb.data.dataset import FederatedDataset
 from corymb.data.files import from_folder
 from corymb.data.readers.folder import SUFFIXES
@@ -26,6 +28,8 @@ class NamedDataset:
 
     description: str
     loader: Callable[[int], FederatedDataset]
+    source: sources.Source[Any] | None = None
+    """What is downloaded for it, if it does not come with the library."""
 
     def __call__(self, seed: int = 0) -> FederatedDataset:
         """The data set made with `seed`."""
@@ -52,6 +56,33 @@ def _mnist_inverted(seed: int) -> FederatedDataset:
     )
 
 
+def _cifar_rotated(seed: int) -> FederatedDataset:
+    source = sources.CIFAR10  # dealt as in Ghosh et al. 2020 (IFCA)
+    return images.rotated(
+        *source.load(),
+        clients=200,
+        per_client=500,
+        rotations=2,
+        seed=seed,
+        classes=source.classes,
+        name="cifar-rotated",
+    )
+
+
+def _cifar_labels(seed: int) -> FederatedDataset:
+    source = sources.CIFAR10
+    return images.label_sets(*source.load(), seed=seed, classes=source.classes, name="cifar-labels")
+
+
+def _femnist(seed: int) -> FederatedDataset:
+    source = sources.FEMNIST
+    return by_writer(source.load(), least=50, seed=seed, classes=source.classes, name="femnist")
+
+
+def _shakespeare(seed: int) -> FederatedDataset:
+    return by_role(sources.SHAKESPEARE.load(), clients=50, least=2000, seed=seed, name="shakespeare")
+
+
 NAMES: Mapping[str, NamedDataset] = MappingProxyType(
     {
         "digits": NamedDataset("8 x 8 digits in four rotations, 80 clients; comes with the library", digits),
@@ -70,20 +101,44 @@ NAMES: Mapping[str, NamedDataset] = MappingProxyType(
         "mixed-regression-skewed": NamedDataset(
             "the same, with clusters of 20, 30 and 50 % of the clients", synthetic.mixed_regression_skewed
         ),
-        "mnist-rotated": NamedDataset("MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated),
+        "mnist-rotated": NamedDataset(
+            "MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated, sources.MNIST
+        ),
         "mnist-inverted": NamedDataset(
-            "MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted
+            "MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted, sources.MNIST
         ),
         "fashion-rotated": NamedDataset(
-            "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once", _fashion_rotated
+            "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once",
+            _fashion_rotated,
+            sources.FASHION_MNIST,
+        ),
+        "cifar-rotated": NamedDataset(
+            "CIFAR-10, half of 200 clients x 500 see it upside down; downloaded once", _cifar_rotated, sources.CIFAR10
+        ),
+        "cifar-labels": NamedDataset(
+            "CIFAR-10, the first seven classes or the last, 16 clients x 4375; downloaded once",
+            _cifar_labels,
+            sources.CIFAR10,
+        ),
+        "femnist": NamedDataset(
+            "handwritten characters, a client for each writer with 50 images or more; downloaded once",
+            _femnist,
+            sources.FEMNIST,
+        ),
+        "shakespeare": NamedDataset(
+            "the next character of 80, 50 roles of Shakespeare's plays; downloaded once",
+            _shakespeare,
+            sources.SHAKESPEARE,
         ),
         "gaussians": NamedDataset("no labels: examples of four Gaussians at 4 clients x 1000", points.gaussians),
         "subspace": NamedDataset("no labels: examples of four subspaces at 4 clients x 1000", points.subspace),
         "mnist-digits": NamedDataset(
-            "no labels: MNIST, clusters by digit, 10 clients; downloaded once", points.mnist_digits
+            "no labels: MNIST, clusters by digit, 10 clients; downloaded once", points.mnist_digits, sources.MNIST
         ),
         "mnist-rotation-points": NamedDataset(
-            "no labels: MNIST's threes in four rotations, 4 clients; downloaded once", points.mnist_rotation_points
+            "no labels: MNIST's threes in four rotations, 4 clients; downloaded once",
+            points.mnist_rotation_points,
+            sources.MNIST,
         ),
     }
 )

@@ -46,6 +46,8 @@ class Defaults(NamedTuple):
     """How clients count in a mean of models."""
     accept: str | None = None
     """What makes a split of a cluster final."""
+    compare: str | None = None
+    """What k-means on local models compares."""
     finish: bool = False
     """Whether FedAvg trains clusters on at the end, where an algorithm has a place for that."""
 
@@ -75,7 +77,14 @@ def defaults_for(schema: DataSchema, examples: int = 0, model: Model | None = No
 
 
 _TABLE = Defaults(
-    rounds=80, decay=0.97, safe=True, keep="penalised", weights="examples", accept="evidence", finish=True
+    rounds=80,
+    decay=0.97,
+    safe=True,
+    keep="penalised",
+    weights="examples",
+    accept="evidence",
+    compare="directions",
+    finish=True,
 )
 _TABLE_OF_NUMBERS = _TABLE._replace(lr=0.1, steps=5, whiten=True)
 _TABLE_OF_CLASSES = _TABLE._replace(lr=0.3, steps=5)
@@ -129,7 +138,7 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
         own, value = field.default, given.get(field.name, {})
         if field.name == "rounds" and defaults.rounds is not None:
             settings.setdefault("rounds", defaults.rounds)
-        elif field.name in ("keep", "weights", "accept") and getattr(defaults, field.name) is not None:
+        elif field.name in ("keep", "weights", "accept", "compare") and getattr(defaults, field.name) is not None:
             settings.setdefault(field.name, getattr(defaults, field.name))
         elif field.name == "finish" and field.name not in given and defaults.finish:
             settings["finish"] = {**to_dict(FedAvg()), **with_defaults(FedAvg, {}, stage)}

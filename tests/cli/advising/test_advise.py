@@ -4,6 +4,7 @@ import json
 import pytest
 
 from corymb.cli.app import main
+from corymb.runs.advising import trials
 from tests.report.reported import Page
 from tests.runs.advising.advised import DATA
 
@@ -22,7 +23,11 @@ def table(tmp_path):
     return place
 
 
-def test_a_users_table_to_json_and_a_page(table, tmp_path, capsys):
+@pytest.mark.parametrize("refined", [False, True])
+def test_a_users_table_to_json_and_a_page(refined, table, tmp_path, capsys, monkeypatch):
+    """Where SR-FCA is tried too, its clusters are trained on for 300 rounds, as on any table."""
+    if not refined:
+        monkeypatch.setattr(trials, "MOST_CROSS_LOSSES", 11)  # the table has twelve clients
     own = ["--client", "site", "--label", "out come", "--rounds", "6", "--local.lr", "0.1", "--threads", "1"]
     line = ["advise", str(table), *own, "--json", "-q", "--out", str(tmp_path / "new")]
     assert main(line) == 0
@@ -30,6 +35,8 @@ def test_a_users_table_to_json_and_a_page(table, tmp_path, capsys):
     told = json.loads(printed.out)
     assert (told["verdict"], told["clusters"]) == ("clusters", 2)
     assert printed.err == ""
+    assert set(told["evidence"]["candidates"]) == {"fedavg", "ifca", "alone", *(["sr-fca"] if refined else [])}
+    assert list(told["evidence"]["left_out"]) == ([] if refined else ["sr-fca"])
     wanted = f"corymb run {table} ifca --k auto --rounds 6 --local.lr 0.1 --client site --label 'out come' --threads 1"
     assert told["command"] == wanted
     assert json.loads((tmp_path / "new" / "advice.json").read_text()) == told

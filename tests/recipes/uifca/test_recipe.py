@@ -71,8 +71,3 @@ def test_models_that_train_too_long_on_few_points_fit_the_wrong_ones():
     few, many = (recipe.work(f"overfitting/two-gaussians/m{m}/0")["losses"][-1] for m in (800, 4000))
     assert few[2] < few[3]
     assert many[2] > many[3]
-
-
-def test_pictures_are_for_a_gpu():
-    assert recipe.suited("digits-0/realnvp/0") == recipe.suited("ablation/cyclic/0") == "cuda"
-    assert recipe.suited("subspace10-0.25/kfed/0") == recipe.suited("curve/gaussians-0/random/0") == "cpu"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from corymb.algorithms.parts.linear import design
 from corymb.algorithms.parts.loss_vectors import regroup
 from corymb.algorithms.parts.work import Work, work_on_own
 from corymb.clustering.grouping import group_means, k_means
+from corymb.clustering.trimmed import Trimmed, trimmed_k_means
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, Replies, TooFewReplies, each
 from corymb.core.snapshot import Snapshot
@@ -53,7 +55,13 @@ def rows_of(models: Params) -> Tensor:
     return torch.cat([leaf.flatten(1) for leaf in leaves(models)], dim=1)
 
 
-def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | None) -> Iterator[Snapshot]:
+Compare = Literal["models", "directions"]
+"""What k-means compares: local models by their distance, or only which way they are from the common start."""
+
+
+def by_local_models(
+    fed: Federation, k: int, alone: Descent, start: Snapshot | None, compare: Compare = "models"
+) -> Iterator[Snapshot]:
     """One round: everybody's own model, k-means on them, and the mean (or other reduction) of each group's models."""
     at = start or Snapshot.fresh(fed, 1)
     if at.round:
@@ -61,13 +69,25 @@ def by_local_models(fed: Federation, k: int, alone: Descent, start: Snapshot | N
     replies = local_models(fed, at, alone)
     if k <= len(fed.clients) and len(replies.clients) < k:  # a round that may go better next time
         raise TooFewReplies(f"{len(replies.clients)} clients gave a usable reply, wanted k = {k} at least")
-    labels = k_means(rows_of(replies.value), k, fed.key("k-means"))
+    rows = rows_of(replies.value)
+    if compare == "directions":
+        moved = rows - rows_of(_starts(fed, at, 1)).to(rows)
+        rows = moved / moved.norm(dim=1, keepdim=True).clamp_min(torch.finfo(moved.dtype).tiny)
+    labels, kept = _grouped(fed, rows, k)
     found = int(labels.max()) + 1  # fewer than k where local models coincide
     if fed.reduction.by_rows:
-        models = fed.reduction.within(replies.value, labels, _starts(fed, at, found))
+        models = fed.reduction.within(take(replies.value, kept), labels[kept], _starts(fed, at, found))
     else:
         models = {name: group_means(value, labels, found) for name, value in replies.value.items()}
     yield at.next(models=models, labels=(replies.clients, labels))
+
+
+def _grouped(fed: Federation, rows: Tensor, k: int) -> Trimmed:
+    """k-means; where some of the clients may be bad, without the stray ones, who would get a group of their own."""
+    key, reduction = fed.key("k-means"), fed.reduction
+    if reduction.aggregate != "mean":
+        return trimmed_k_means(rows, k, key, trim=reduction.tolerated)
+    return Trimmed(k_means(rows, k, key), torch.ones(len(rows), dtype=torch.bool))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from corymb.core.federation import Cohort, Federation
-from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.core.federation import Cohort, Federation, NoReplies
+from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.settings import InvalidInput
 from corymb.trees import concat, count, take
+
+log = logging.getLogger(__name__)
 
 
 def within(fed: Federation, groups: Tensor, inner: Algorithm, start: Snapshot | None) -> Iterator[Snapshot]:
     """Run `inner` in every group of clients; their models are concatenated.
 
     `groups` names the group of each of the federation's n clients from 0 up; clients of group -1 take no part. Groups
-    that end sooner wait.
+    that end sooner wait. A group of which nobody answers keeps its model for a round, so long as others do answer.
     """
     members = [fed.clients.where(groups == group) for group in range(int(groups.max()) + 1)]
     at = _cut(start, members) if start else [None] * len(members)
     runs = [inner.run(fed.only(cohort), begin) for cohort, begin in zip(members, at, strict=True)]
     while True:
-        news = [next(run, None) for run in runs]
-        if not any(news):
+        news, silent = _next_of_each(runs)
+        if not any(news) and not silent:
             return
+        for group, problem in silent.items():
+            before = at[group]
+            if not any(news) or before is None or not _only_rounds(inner):
+                raise problem  # the round is abandoned
+            log.warning("cluster %d keeps its model for a round: %s", group, problem)
+            news[group] = replace(before, round=before.round + 1, notes={})
+            runs[group] = inner.run(fed.only(members[group]), news[group])
         at = [new or old for new, old in zip(news, at, strict=True)]
         yield _join(at, members)
+
+
+def _next_of_each(runs: list[Iterator[Snapshot]]) -> tuple[list[Snapshot | None], dict[int, NoReplies]]:
+    """The next snapshot of each run, None where it has ended; and the runs in which nobody answered."""
+    news: list[Snapshot | None] = []
+    silent: dict[int, NoReplies] = {}
+    for group, run in enumerate(runs):
+        try:
+            news.append(next(run, None))
+        except NoReplies as problem:
+            news.append(None)
+            silent[group] = problem
+    return news, silent
+
+
+def _only_rounds(inner: Algorithm) -> bool:
+    """Whether an algorithm is so many rounds alike, of which one may be left out; not stages, restarts or a search."""
+    return planned_rounds(inner) == getattr(inner, "rounds", None)
 
 
 def trained_on(fed: Federation, inner: Algorithm, start: Snapshot | None) -> Iterator[Snapshot]:
@@ -51,8 +79,9 @@ def _join(parts: list[Snapshot | None], members: list[Cohort]) -> Snapshot:
         carry |= {f"{group}/{name}": value for name, value in part.carry.items()}
         carry[f"{group}/models"] = torch.tensor(part.k)
         carry[f"{group}/round"] = torch.tensor(part.round)
-    losses = [part.notes["train_loss"] for part in done if "train_loss" in part.notes]
-    sizes = torch.tensor([len(cohort) for cohort in members], dtype=torch.float64)
+    told = [(part, cohort) for part, cohort in zip(done, members, strict=True) if "train_loss" in part.notes]
+    losses = [part.notes["train_loss"] for part, _ in told]
+    sizes = torch.tensor([len(cohort) for _, cohort in told], dtype=torch.float64)
     notes = {"train_loss": float(torch.tensor(losses, dtype=torch.float64) @ sizes / sizes.sum())} if losses else {}
     stages = [part.stage for part in done]
     return replace(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from corymb.data.built_in.fetching import Home, Published
 from corymb.data.built_in.mnist import Images
 from corymb.data.built_in.packed import read_arrays
 from corymb.data.features import Array
+from corymb.data.fetching.home import Home, Published
 from corymb.data.readers.inert import read_inert
 from corymb.settings import InvalidInput, require
 
@@ -28,6 +28,8 @@ CIFAR10 = Home(
     packed=("cifar10/train_1.npz",),
     mirrors=("https://www.cs.toronto.edu/~kriz/",),
     files=(BINARY,),
+    instead=(PYTHON,),
+    licence="none stated (Krizhevsky 2009)",
 )
 
 _SHAPE = (3, 32, 32)
@@ -40,10 +42,21 @@ Batch = tuple[Array, Array]
 
 def read_published(home: Home) -> Images:
     """The archive in the cache, of whichever form, or else the binary one, downloaded."""
-    python = None if (home.folder / BINARY.name).is_file() else home.cached(PYTHON)
+    python = None if (home.folder / BINARY.name).is_file() else home.cached(home.instead[0])
     if python is not None:
-        return read_archive(python, "", _python_batch)
-    return read_archive(home.contents(home.files[0]), ".bin", _binary_batch)
+        return read_python(python.contents)
+    (binary,) = home.obtain()
+    return read_binary(binary.contents)
+
+
+def read_binary(contents: bytes) -> Images:
+    """The archive `cifar-10-binary.tar.gz`."""
+    return _read_archive(contents, ".bin", _binary_batch)
+
+
+def read_python(contents: bytes) -> Images:
+    """The archive `cifar-10-python.tar.gz`."""
+    return _read_archive(contents, "", _python_batch)
 
 
 def read_packed(path: Path) -> Images:
@@ -51,7 +64,7 @@ def read_packed(path: Path) -> Images:
     return _joined([_packed_batch(path.with_name(f"{name}.npz")) for name in _PACKED])
 
 
-def read_archive(contents: bytes, suffix: str, read: Callable[[bytes, str], Batch]) -> Images:
+def _read_archive(contents: bytes, suffix: str, read: Callable[[bytes, str], Batch]) -> Images:
     """The six batches of an archive, each read by `read`; nothing is unpacked to disk."""
     members = _members(contents, {f"{batch}{suffix}" for batch in _BATCHES})
     return _joined([read(members[name], name) for name in (f"{batch}{suffix}" for batch in _BATCHES)])

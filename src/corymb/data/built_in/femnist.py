@@ -1,78 +1,137 @@
-"""FEMNIST of LEAF (Caldas et al. 2018): handwritten characters by writer, as LEAF's json or one npz file.
+"""FEMNIST of LEAF (Caldas et al. 2018): handwritten characters by writer.
 
-Pixels are as LEAF has them: 255 is the paper, 0 is ink.
+LEAF publishes a program that makes them from 1.6 GB of NIST's, and no files. What is downloaded is the whole of them
+as Flower Labs publishes it, one parquet file; LEAF's json is read where it lies. Pixels are as LEAF has them: 255 is
+the paper, 0 is ink.
 """
 
 from __future__ import annotations
 
+import io
 import string
 from pathlib import Path
 
 import numpy as np
 
-from corymb.data.built_in.fetching import DataUnavailable, Home
 from corymb.data.built_in.packed import read_arrays
 from corymb.data.built_in.writers import Writers
 from corymb.data.features import Array
+from corymb.data.fetching.home import Home, Kept, Published
+from corymb.data.fetching.progress import say
 from corymb.data.readers.leaf import users_in
-from corymb.settings import require
+from corymb.settings import InvalidInput, require
 
 CHARACTERS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 _SIDE = 28
+_FIELDS = ("images", "labels", "writer", "writer_ids")
 
-FEMNIST = Home(name="femnist", packed=("femnist/femnist.npz", "femnist/train"))
+FEMNIST = Home(
+    name="femnist",
+    packed=("femnist/femnist.npz", "femnist/train"),
+    mirrors=("https://huggingface.co/datasets/flwrlabs/femnist/resolve/main/data/",),
+    files=(Published("train-00000-of-00001.parquet", 2**28),),
+    licence="BSD-2-Clause (LEAF); the images are NIST's, Special Database 19",
+)
 
 
 def read_published(home: Home) -> Writers:
-    """LEAF's folders `train` and `test` in the cache."""
+    """LEAF's folders `train` and `test`, if they lie in the cache; else the parquet file, downloaded if need be."""
     if (home.folder / "train").is_dir():
         return read_leaf(home.folder)
-    raise DataUnavailable(
-        f"femnist: put LEAF's folders train and test (-s niid -t sample) into {home.folder}, or set CORYMB_DATA to a "
-        f"folder with {home.packed[0]}."
-    )
+    (kept,) = home.obtain()
+    unpacked = home.folder / f"unpacked-{kept.file.digest[:16]}.npz"
+    if not unpacked.is_file():
+        _unpack(kept, unpacked)
+    images, labels, writer, names = read_arrays(unpacked, *_FIELDS)
+    return without_repeats(Writers(images, labels, writer, tuple(map(str, names))))
 
 
 def read_packed(path: Path) -> Writers:
     """The npz file `images`, `labels`, `writer`, `writer_ids`, `test`, or LEAF's folders."""
     if path.is_dir():
         return read_leaf(path.parent)
-    images, labels, writer, names, test = read_arrays(path, "images", "labels", "writer", "writer_ids", "test")
+    images, labels, writer, names, test = read_arrays(path, *_FIELDS, "test")
     return Writers(images, labels, writer.astype(np.int64), tuple(map(str, names)), test)
 
 
 def read_leaf(folder: Path) -> Writers:
-    """LEAF's folders `train` and `test`; what a writer has twice, which is a flaw of LEAF's, is taken once."""
+    """LEAF's folders `train` and `test`."""
     images: list[Array] = []
-    labels: list[int] = []
-    writer: list[int] = []
-    test: list[bool] = []
+    labels: list[Array] = []
+    writer: list[Array] = []
+    test: list[Array] = []
     places: dict[str, int] = {}
-    seen: set[tuple[int, int, bytes]] = set()
-    repeats = 0
-    for part in ("train", "test"):  # in this order: of two copies, the one to train on is kept
+    for part in ("train", "test"):
         for user in users_in(folder, part):
-            place = places.setdefault(user.name, len(places))
-            for image, label in zip(_bytes(user.x, user.name), user.y, strict=True):
-                mark = (place, int(label), image.tobytes())
-                repeats += mark in seen
-                if mark not in seen:
-                    seen.add(mark)
-                    images.append(image)
-                    labels.append(int(label))
-                    writer.append(place)
-                    test.append(part == "test")
-    require(len(images) > 0, f"{folder} has no images.")
-    top = max(labels)
-    require(min(labels) >= 0 and top < len(CHARACTERS), f"{folder}: a label is {top}, wanted 0 to 61.")
-    notes = (f"{repeats} images that a writer has twice are taken once",) if repeats else ()
-    return Writers(np.stack(images), np.array(labels), np.array(writer), tuple(places), np.array(test), notes)
+            own = _bytes(user.x, user.name)
+            images.append(own)
+            labels.append(np.asarray(user.y, dtype=np.int64))
+            writer.append(np.full(len(own), places.setdefault(user.name, len(places))))
+            test.append(np.full(len(own), part == "test"))
+    x, y, who, held = (np.concatenate(arrays) for arrays in (images, labels, writer, test))
+    found = Writers(x, y, who, tuple(places), held)
+    known = len(found.labels) > 0 and found.labels.min() >= 0 and found.labels.max() < len(CHARACTERS)
+    require(known, f"{folder}: wanted images with labels from 0 to {len(CHARACTERS) - 1}.")
+    return without_repeats(found)
 
 
 def _bytes(rows: list[list[float]], name: str) -> Array:
     """LEAF's numbers from 0 to 1 as the bytes that they were."""
-    values = np.asarray(rows, dtype=np.float64).reshape(-1, _SIDE, _SIDE) * 255
+    try:
+        values = np.asarray(rows, dtype=np.float64).reshape(-1, _SIDE, _SIDE) * 255
+    except ValueError:
+        raise InvalidInput(f"Writer {name!r} has images that are not {_SIDE} x {_SIDE} numbers.") from None
     pixels = values.round()
-    exact = bool((np.abs(values - pixels) < 1e-3).all()) and bool((pixels >= 0).all() and (pixels <= 255).all())
+    exact = bool(((np.abs(values - pixels) < 1e-3) & (pixels >= 0) & (pixels <= 255)).all())
     require(exact, f"Writer {name!r} has pixels that are no bytes divided by 255: write the shards with LEAF again.")
     return pixels.astype(np.uint8)
+
+
+def without_repeats(writers: Writers) -> Writers:
+    """The same, with what a writer has twice, a flaw of LEAF's, taken once: of two copies, the one to train on."""
+    images, labels, writer, names, test, notes = writers
+    held = np.zeros(len(labels), dtype=bool) if test is None else test
+    order = np.argsort(held, kind="stable")
+    marks = np.column_stack(
+        [writer.astype(">u4").view(np.uint8).reshape(-1, 4), labels, images.reshape(len(labels), -1)]
+    )
+    rows = np.ascontiguousarray(marks[order].astype(np.uint8))
+    _, first = np.unique(rows.view(f"V{rows.shape[1]}")[:, 0], return_index=True)
+    kept = np.sort(order[first])
+    dropped = len(labels) - len(kept)
+    if not dropped:
+        return writers
+    notes = (*notes, f"{dropped} images that a writer has twice are taken once")
+    return Writers(images[kept], labels[kept], writer[kept], names, None if test is None else test[kept], notes)
+
+
+def _unpack(kept: Kept, place: Path) -> None:
+    """The parquet file's pictures as arrays, once: decoding them takes a minute."""
+    say(f"unpacking {kept.path.name} into {place}: a minute or two, once")
+    images, labels, writer, names = read_parquet(kept.contents)
+    partial = place.with_name(f"{place.name}.part")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, images=images, labels=labels, writer=writer, writer_ids=np.array(names))
+    partial.replace(place)
+
+
+def read_parquet(contents: bytes) -> tuple[Array, Array, Array, tuple[str, ...]]:
+    """Images, labels, writers and their names out of columns `image` (png), `character` and `writer_id`."""
+    try:
+        import pyarrow.parquet as parquet
+        from PIL import Image
+    except ImportError:
+        raise InvalidInput("Reading FEMNIST needs pyarrow and pillow: pip install 'corymb[pictures]'.") from None
+    images: list[Array] = []
+    labels: list[Array] = []
+    writer: list[int] = []
+    places: dict[str, int] = {}
+    for batch in parquet.ParquetFile(io.BytesIO(contents)).iter_batches(columns=["image", "character", "writer_id"]):
+        for picture in batch.column("image").to_pylist():
+            with Image.open(io.BytesIO(picture["bytes"])) as opened:
+                images.append(np.asarray(opened.convert("L"), dtype=np.uint8))
+        labels.append(batch.column("character").to_numpy())
+        writer += [places.setdefault(name, len(places)) for name in batch.column("writer_id").to_pylist()]
+    right = len(images) > 0 and all(image.shape == (_SIDE, _SIDE) for image in images)
+    require(right, f"The parquet file of FEMNIST has pictures that are not {_SIDE} x {_SIDE}, or none.")
+    return np.stack(images), np.concatenate(labels).astype(np.uint8), np.array(writer), tuple(places)

@@ -42,10 +42,17 @@ def rotated(
     client's are taken for training, as numbers from 0 to 1: see `corymb.core.pixels`.
     """
     require(x.shape[-1] == x.shape[-2], f"Images are {x.shape[-2]} x {x.shape[-1]}: only square ones can be turned.")
-    ways = views.rotations(rotations)
-    train = _train_rows(len(x), clients, per_client, len(ways), seed, disjoint)
-    test = _test_rows(len(x_test), len(ways), disjoint)
-    return _federate((x, y, x_test, y_test), ways, train, test, clients, flat, tuple(classes), name)
+    return viewed(
+        (x, y, x_test, y_test),
+        views.rotations(rotations),
+        clients=clients,
+        per_client=per_client,
+        seed=seed,
+        flat=flat,
+        disjoint=disjoint,
+        classes=classes,
+        name=name,
+    )
 
 
 def inverted(
@@ -63,10 +70,36 @@ def inverted(
     name: str = "inverted",
 ) -> FederatedDataset:
     """Two clusters, one of which sees 255 minus every pixel; otherwise as `rotated`."""
-    ways = views.inversions(TOP)
+    return viewed(
+        (x, y, x_test, y_test),
+        views.inversions(TOP),
+        clients=clients,
+        per_client=per_client,
+        seed=seed,
+        flat=flat,
+        disjoint=disjoint,
+        classes=classes,
+        name=name,
+    )
+
+
+def viewed(
+    images: tuple[Array, Array, Array, Array],
+    ways: Sequence[views.View],
+    *,
+    clients: int,
+    per_client: int,
+    seed: int,
+    flat: bool,
+    disjoint: bool,
+    classes: Sequence[str],
+    name: str,
+) -> FederatedDataset:
+    """A cluster for each way to see the images, dealt as this module says."""
+    x, _, x_test, _ = images
     train = _train_rows(len(x), clients, per_client, len(ways), seed, disjoint)
     test = _test_rows(len(x_test), len(ways), disjoint)
-    return _federate((x, y, x_test, y_test), ways, train, test, clients, flat, tuple(classes), name)
+    return _federate(images, ways, train, test, clients, flat, tuple(classes), name)
 
 
 def label_sets(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corymb.data.built_in.fetching import Home, Published
 from corymb.data.built_in.packed import read_arrays
 from corymb.data.features import Array
+from corymb.data.fetching.home import Home, Published
 from corymb.data.readers.idx import parse_idx
 from corymb.settings import require
 
@@ -42,6 +42,7 @@ MNIST = Home(
         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
+    licence="none stated for the data (LeCun, Cortes, Burges)",
 )
 
 FASHION_MNIST = Home(
@@ -57,12 +58,13 @@ FASHION_MNIST = Home(
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
+    licence="MIT (Zalando)",
 )
 
 
 def read_published(home: Home) -> Images:
     """The four idx files."""
-    return Images(*(parse_idx(home.contents(file), file.name) for file in home.files))
+    return Images(*(parse_idx(kept.contents, kept.file.name) for kept in home.obtain()))
 
 
 def read_packed(path: Path) -> Images:

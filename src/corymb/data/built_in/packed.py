@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from corymb.data.built_in.fetching import DataUnavailable
 from corymb.data.features import Array
+from corymb.data.fetching.home import DataUnavailable
 
 
 def read_arrays(path: Path, *names: str) -> list[Array]:

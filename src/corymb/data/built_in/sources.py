@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from corymb.data.built_in import cifar, femnist, mnist, shakespeare
-from corymb.data.built_in.fetching import DataUnavailable, Home
 from corymb.data.built_in.mnist import Images
 from corymb.data.built_in.roles import Roles, characters
 from corymb.data.built_in.writers import Writers
+from corymb.data.fetching.home import DataUnavailable, Home
 
 __all__ = ["CIFAR10", "FASHION_MNIST", "FEMNIST", "MNIST", "SHAKESPEARE", "DataUnavailable", "Source"]
 

@@ -38,20 +38,27 @@ def frame_columns(frame: Any) -> Columns:
     return typed_columns({str(key): _values(frame[key]) for key in keys}, (), "the data frame")
 
 
-def read_hugging_face(data: Any, *, client: str | None, label: str | None, features: Names) -> Contents:
-    """The rows of a Hugging Face data set; a single feature of arrays or pictures is stacked."""
+def read_hugging_face(
+    data: Any, *, client: str | None, label: str | None, features: Names, whole: bool = True
+) -> Contents:
+    """The rows of a Hugging Face data set; a single feature of arrays or pictures is stacked.
+
+    One client's alone (not `whole`) has no column of clients.
+    """
     require(isinstance(data.column_names, list), "Give one split of the data set, such as data['train'].")
     own = [name for name in names_in(features) or data.column_names if name not in (client, label)]
     values = {name: as_objects(list(data[name])) for name in data.column_names if name not in own}
     stacked = _stacked(data[own[0]]) if len(own) == 1 else None
     if stacked is None:
         values |= {name: as_objects(list(data[name])) for name in own}
-        return _sorted(typed_columns(values, data.column_names, "the data set"), client, label, features, whole=True)
-    wanted = [label or "label", client or "client"]
+        named = data.column_names if whole else ()
+        return _sorted(typed_columns(values, named, "the data set"), client, label, features, whole)
+    wanted = [label or "label", *([client or "client"] if whole else [])]
     absent = [name for name in wanted if name not in values]
     require(not absent, f"The data set has no column {', '.join(map(repr, absent))}: it has {data.column_names}.")
-    y, owner = (values[name] for name in wanted)
-    return Contents("the data set", stacked, as_column(y, wanted[0]), ids_of(owner), None, lambda row: f"row {row}")
+    owner = ids_of(values[wanted[1]]) if whole else None
+    y = as_column(values[wanted[0]], wanted[0])
+    return Contents("the data set", stacked, y, owner, None, lambda row: f"row {row}")
 
 
 def class_names(data: Any, label: str | None) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
     with torch.no_grad(), watcher:
         objective.losses(params, one)
     with torch.no_grad():
-        training_losses(objective, params, one, Draws(root(0)))
+        training_losses(objective, params, one, Draws(root(0).to(one.weight.device)))
         with suppress(Exception):  # one that cannot be scored says so when scores are asked for
             objective.scores(params, one)
     return Traits(

@@ -38,6 +38,10 @@ SETTINGS: Mapping[str, Callable[[int], FederatedDataset]] = {
     "unbalanced": mixed_regression_unbalanced,
     "skewed": mixed_regression_skewed,
 }
+SMALL: Mapping[str, Callable[[int], FederatedDataset]] = {
+    "small": lambda seed: mixed_regression(seed, n=90, m=50, d=20, test=1)
+}
+"""For a quick look: 90 clients in 20 dimensions."""
 FIRST = MomentDescent(k=K, anchors=ANCHORS, iterations=ITERATIONS, whiten=False, then=None)
 STILL = 1e-6
 """A run ends when no parameter moves by more than this in a round: the rest of its curve is flat."""
@@ -63,7 +67,7 @@ class World(NamedTuple):
 
 def world(setting: str, seed: int) -> World:
     """The data of a setting, with the paper's loss."""
-    data = SETTINGS[setting](seed)
+    data = {**SETTINGS, **SMALL}[setting](seed)
     assert data.true_parameters is not None
     objective = LinearRegression(data.features[0], half=True)
     fed = Federation(VectorisedEngine(objective, data))
@@ -149,10 +153,16 @@ def jobs(seeds: int) -> list[str]:
     ]
 
 
+def quick_jobs() -> list[str]:
+    """Figure 1 in small."""
+    return ["trial/small/0", "rivals/small/0"]
+
+
 def work(job: str) -> dict[str, Any]:
     """The results of one job, as plain numbers."""
     kind, setting, seed = job.split("/")
-    return KINDS[kind](setting, int(seed))
+    found = KINDS[kind](setting, int(seed))
+    return {**found, "data": "made regressions, 90 clients in 20 dimensions"} if setting in SMALL else found
 
 
 # ---- what the results say
@@ -172,10 +182,23 @@ def rounds_to_settle(errors: Sequence[float]) -> int:
 
 def measures(results: Results) -> dict[str, float]:
     """The numbers that the paper's claims are about: medians over seeds, and shares of seeds."""
+    if quick_jobs()[0] in results:
+        return _quick_measures(results)
     found = {f"{setting}.{name}": value for setting in SETTINGS for name, value in _measures_of(results, setting)}
     found["unbalanced.s5_speed_up_over_balanced"] = found["unbalanced.s5_speed_up"] / found["balanced.s5_speed_up"]
     found["skewed.rounds_over_unbalanced"] = found["skewed.rounds"] / found["unbalanced.rounds"]
     return found
+
+
+def _quick_measures(results: Results) -> dict[str, float]:
+    trial, runs = (results[job] for job in quick_jobs())
+    oracle = trial["oracle"][-1]
+    return {
+        "small.ratio_to_oracle": trial["second"][-1] / oracle,
+        "small.first_phase_ratio": trial["first"][-1] / trial["first"][0],
+        "small.fedavg_ratio": runs["FedAvg"][-1] / oracle,
+        "small.ifca_ratio": runs["IFCA"][-1] / oracle,
+    }
 
 
 def _measures_of(results: Results, setting: str) -> Iterator[tuple[str, float]]:

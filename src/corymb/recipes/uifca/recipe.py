@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
 from corymb.recipes.uifca.cells import REPRESENTED
 from corymb.recipes.uifca.cells import work as work
@@ -54,9 +54,15 @@ def jobs(seeds: int) -> list[str]:
     return [*table_41(seeds), *table_42(few), *first, *figures(), *later, *encoders()]
 
 
-def suited(name: str) -> Literal["cpu", "cuda"]:
-    """What a cell is best run on: a GPU for pictures."""
-    return "cpu" if name.startswith(("subspace", "gaussians", "curve", "overfitting")) else "cuda"
+QUICK: Mapping[str, Sequence[str]] = {
+    "gaussians-0": ("kfed", "affine-kfed"),
+    "subspace-0": ("kfed", "affine-best-of-3"),
+}
+
+
+def quick_jobs() -> list[str]:
+    """Table 4.1 with one seed and examples mixed evenly."""
+    return [f"{setting}/{method}/0" for setting, methods in QUICK.items() for method in methods]
 
 
 def encoders() -> list[str]:
@@ -153,6 +159,10 @@ def row(results: Results, kind: str, method: str, which: str = "purity") -> list
 def measures(results: Results) -> dict[str, float]:
     """The numbers that the claims are about; nothing for what has not been run."""
     found: dict[str, float] = {}
+    for setting, methods in QUICK.items():
+        for method in methods:
+            if values := purities(results, setting, method):
+                found[f"quick.{setting}.{method}"] = values[0]
     for kind, methods in {**TABLE_41, **TABLE_43, "representations": REPRESENTED}.items():
         for method in methods:
             by_share = row(results, kind, method)

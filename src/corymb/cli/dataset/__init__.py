@@ -1,0 +1,1 @@
+"""`corymb data`: get data sets, and look at them."""

@@ -1,0 +1,1 @@
+"""Public files by way of a cache folder: fetched once, checked always."""

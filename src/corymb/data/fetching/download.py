@@ -1,0 +1,118 @@
+"""One file by HTTP, going on where an earlier attempt was broken off."""
+
+from __future__ import annotations
+
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from corymb.data.fetching.progress import Shown
+
+MIB = 2**20
+TRIES = 5
+"""Connections for one file, as long as each brings something."""
+PATIENCE = 30
+"""Seconds without a byte after which a connection counts as broken."""
+
+
+class BrokenOff(OSError):
+    """A connection ended before the file did."""
+
+
+class TooLarge(OSError):
+    """More bytes than the file can have."""
+
+
+class NotTheRest(OSError):
+    """Asked for the rest of a file, the server sent something else."""
+
+
+def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) -> bool:
+    """Download into `part`; whether some of it was there before.
+
+    If the server can send the rest of a file, what is in `part` is kept; else it is downloaded from the beginning. A
+    file whose checksum is not known (`checked` false) is gone on with only if the server says that it is the same file
+    still. What was received stays in `part` when a connection breaks, for the next attempt.
+    """
+    tag = part.with_name(f"{part.name}.tag")
+    for attempt in range(TRIES):
+        condition = {} if checked else _same_as(tag)
+        if condition is None:
+            part.unlink(missing_ok=True)
+        before = _size(part)
+        try:
+            resumed = _receive(url, part, tag, before, condition or {}, most, shown)
+        except (HTTPError, TooLarge, NotTheRest) as error:
+            if before and isinstance(error, NotTheRest):
+                part.unlink()  # not the beginning of what the server has
+                continue
+            if isinstance(error, TooLarge):
+                part.unlink()
+            raise
+        except (OSError, HTTPException):
+            if _size(part) <= before or attempt == TRIES - 1:
+                raise
+            continue
+        tag.unlink(missing_ok=True)
+        return resumed or attempt > 0
+    raise BrokenOff("the server sends neither the file nor the rest of it")
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.is_file() else 0
+
+
+def _same_as(tag: Path) -> dict[str, str] | None:
+    """A header by which the server sends the rest only of the same file; None if nothing is known of the file."""
+    return {"If-Range": tag.read_text(encoding="ascii")} if tag.is_file() else None
+
+
+def _receive(url: str, part: Path, tag: Path, before: int, condition: dict[str, str], most: int, shown: Shown) -> bool:
+    """One connection's worth; whether the server went on where `part` ended."""
+    with _opened(url, before, condition) as reply:
+        goes_on = before > 0 and reply.status == 206
+        if goes_on and not reply.headers.get("Content-Range", "").startswith(f"bytes {before}-"):
+            raise NotTheRest(f"asked for the bytes from {before} on, got {reply.headers.get('Content-Range')}")
+        start = before if goes_on else 0
+        length = reply.headers.get("Content-Length")
+        total = None if length is None else start + int(length)
+        if not goes_on:
+            _note(reply, tag)
+        shown.begin(url, start, total)
+        with part.open("ab" if goes_on else "wb") as out:
+            received = start + _copy(reply, out, most - start, shown)
+    if total is not None and received < total:
+        raise BrokenOff(f"got {received} of {total} bytes")
+    return goes_on
+
+
+def _opened(url: str, before: int, condition: dict[str, str]) -> Any:
+    headers = {"User-Agent": "corymb"} | ({"Range": f"bytes={before}-"} | condition if before else {})
+    try:
+        return urlopen(Request(url, headers=headers), timeout=PATIENCE)
+    except HTTPError as error:
+        if error.code == 416:
+            raise NotTheRest(f"there are no bytes from {before} on") from None
+        raise
+
+
+def _note(reply: Any, tag: Path) -> None:
+    """Keep what the server calls this version of the file."""
+    name = reply.headers.get("ETag", "")
+    if name.startswith('"') and name.isascii():
+        tag.write_text(name, encoding="ascii")
+    else:
+        tag.unlink(missing_ok=True)
+
+
+def _copy(reply: IO[bytes], out: IO[bytes], most: int, shown: Shown) -> int:
+    received = 0
+    while chunk := reply.read(MIB):
+        received += len(chunk)
+        if received > most:
+            raise TooLarge(f"got more than the {most} bytes that the file can have")
+        out.write(chunk)
+        shown.advance(len(chunk))
+    return received

@@ -1,0 +1,66 @@
+"""Downloads on stderr: a bar in a terminal, one line for each data set elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+
+class Shown:
+    """Shows the downloads of one data set; nothing, until there is one. `with Shown(name, files) as shown: ...`."""
+
+    def __init__(self, name: str, files: int) -> None:
+        self.name, self.files = name, files
+        self._live: Any = None
+        self._task: Any = None
+        self._said = False
+
+    def __enter__(self) -> Shown:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def begin(self, url: str, start: int, total: int | None) -> None:
+        """A file of `total` bytes begins, or goes on after `start` of them."""
+        file = url.rsplit("/", 1)[-1]
+        if self._live is None and not sys.stderr.isatty():
+            if not self._said or start:
+                what = self.name if self.files == 1 else f"{self.name} ({self.files} files)"
+                size = "" if total is None else f", {file}: {megabytes(total)}"
+                going = f", going on at {megabytes(start)}" if start else ""
+                say(f"downloading {what} from {url.rpartition('/')[0]}/{size}{going}")
+            self._said = True
+            return
+        if self._live is None:
+            self._live = _bars()
+            self._live.start()
+        if self._task is not None:
+            self._live.remove_task(self._task)
+        self._task = self._live.add_task(f"{self.name}: {file}", total=total, completed=start)
+
+    def advance(self, received: int) -> None:
+        """So many bytes more."""
+        if self._live is not None:
+            self._live.advance(self._task, received)
+
+
+def _bars() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(file=sys.stderr)
+    return Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, transient=True)
+
+
+def megabytes(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
+
+
+def say(line: str) -> None:
+    """A line on stderr."""
+    print(line, file=sys.stderr, flush=True)

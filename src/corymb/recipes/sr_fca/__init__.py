@@ -1,0 +1,1 @@
+"""Vardhan, Ghosh, Mazumdar (TMLR 2024): SR-FCA."""

@@ -1,0 +1,191 @@
+"""SR-FCA's tables and figure (Vardhan, Ghosh, Mazumdar, TMLR 2024): Tables 1 to 5 and Fig. 3, ours beside the paper's.
+
+Cells are run by `cells.work` and kept one by one; tables are made of whatever there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
+
+from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
+from corymb.recipes.sr_fca.cells import METHODS
+from corymb.recipes.sr_fca.cells import work as work
+from corymb.recipes.sr_fca.settings import SETTINGS
+
+PARTIAL = True
+"""Tables can be made while cells are missing."""
+SEEDS = 5
+SIMULATED = ("inverted", "rotated", "cifar-rotated", "cifar-labels")
+REAL = ("femnist", "shakespeare")
+TABLE_2 = ("sr-fca", "local", "global", "cfl", "local-kmeans", "ifca")
+TABLE_4 = ("sr-fca", "local", "global", "cfl", "ifca", "fedsoft", "one-shot-ifca")
+BESIDE = ("oracle", "ifca-repair")
+"""What the paper does not have: training in the true clusters, and IFCA with our repair of collapsed clusters."""
+LATER: Mapping[str, Sequence[str]] = {
+    "rotated-published": ("sr-fca", "as-published", "local", "oracle"),
+    "rotated": ("ifca-true-start", "sr-fca-lambda", "cfl-evidence", *(twice := ("global-twice", "ifca-twice"))),
+    "inverted": ("ifca-true-start", "cfl-evidence", *twice),
+    "rotated-short": ("local-kmeans", "local-kmeans-scattered"),
+    "femnist": ("sr-fca-quantile",),
+    "shakespeare": ("sr-fca-quantile",),
+    "cifar-labels-coded": ("sr-fca", "global"),
+}
+"""What shows the effect of the defects of the paper's code and of our choices; no table has these."""
+QUICK = ("quick-rotated", "quick-inverted")
+TABLES: Mapping[str, Sequence[str]] = {
+    "table-1": ("rotated/sr-fca/*", "rotated/ifca/*"),
+    "table-2": tuple(f"{setting}/{method}/*" for setting in SIMULATED for method in (*TABLE_2, *BESIDE)),
+    "table-3": tuple(f"{setting}/{method}/*" for setting in SIMULATED for method in (*TABLE_2, "ifca-repair")),
+    "table-4": tuple(f"{setting}/{method}/*" for setting in REAL for method in TABLE_4),
+    "table-5": tuple(f"{setting}/sr-fca/*" for setting in (*SIMULATED, *REAL)),
+    "figure-3": ("inverted/sr-fca/*", "femnist/sr-fca/*"),
+}
+AFTER = ("after ONE_SHOT", "after 1st REFINE", "after 2nd REFINE")
+"""The rows of Table 5."""
+FIGURES = published(Path(str(files("corymb.recipes.sr_fca").joinpath("expected.toml"))))
+
+
+def jobs(seeds: int) -> list[str]:
+    """Every cell as setting/method/seed, one seed of everything first, and of that what tables are made of."""
+    main = [*_pairs(SIMULATED, TABLE_2), *_pairs(REAL, TABLE_4), *_pairs(SIMULATED, BESIDE)]
+    later = [(setting, method) for setting, methods in LATER.items() for method in methods]
+    return [f"{setting}/{method}/{seed}" for seed in range(seeds) for setting, method in (*main, *later)]
+
+
+def _pairs(settings: Sequence[str], methods: Sequence[str]) -> list[tuple[str, str]]:
+    return [(setting, method) for setting in settings for method in methods]
+
+
+def quick_jobs() -> list[str]:
+    """Tables 2, 3 and 5 on the digits of the package: the direction and the size of the effects."""
+    return [f"{setting}/{method}/0" for setting, method in _pairs(QUICK, ("sr-fca", "local", "global"))]
+
+
+def suited(name: str) -> Literal["cpu", "cuda"]:
+    """What a cell is best run on: a GPU, but for the digits of the package."""
+    return "cpu" if name.startswith(QUICK) else "cuda"
+
+
+# ---- what the results say
+
+
+def measures(results: Results) -> dict[str, float]:
+    """The numbers that the claims are about; nothing for what has not been run."""
+    results = with_stages(results)
+    found = measures_of([one for one in FIGURES if one.table != "Table 3"], results)
+    for setting in _settings_in(results):
+        means = {method: mean(ours) for method in METHODS if (ours := of_seeds(results, setting, method))}
+        for method, accuracy in means.items():
+            found[f"{setting}.{method}"] = accuracy
+            found |= {f"{setting}.{method}.above_{rival}": accuracy - means[rival] for rival in means}
+            if wrong := of_seeds(results, setting, method, "misclustering"):
+                found |= {f"{setting}.{method}.misclustering": mean(wrong)}
+                found |= {f"{setting}.{method}.worst_misclustering": max(wrong)}
+        rivals = [method for method in (TABLE_4 if setting in REAL else TABLE_2) if method != "sr-fca"]
+        if "sr-fca" in means and all(rival in means for rival in rivals):
+            found[f"{setting}.sr-fca.above_best"] = means["sr-fca"] - max(means[rival] for rival in rivals)
+        after = [of_seeds(results, setting, f"sr-fca {stage}") for stage in AFTER]
+        for name, one, other in (("first", after[1], after[0]), ("second", after[2], after[1])):
+            if one and other:
+                found[f"{setting}.gain_of_{name}_refine"] = mean(one) - mean(other)
+        ours, theirs = (_costs(results, setting, method) for method in ("sr-fca", "ifca"))
+        if ours and theirs:
+            refining = mean(cost["losses"] - cost["losses_one_shot"] for cost in ours)
+            found[f"{setting}.losses_ifca_over_sr-fca"] = mean(cost["losses"] for cost in theirs) / refining
+    second = [abs(found[name]) for setting in SIMULATED if (name := f"{setting}.gain_of_second_refine") in found]
+    return found | ({"largest_gain_of_second_refine": max(second)} if second else {})
+
+
+def _costs(results: Results, setting: str, method: str) -> list[Any]:
+    return list(of_seeds(results, setting, method, "costs"))
+
+
+def with_stages(results: Results) -> dict[str, Any]:
+    """The results, and beside each cell of SR-FCA what clients were served after each of its stages, as more cells."""
+    more = dict(results)
+    for name, value in results.items():
+        setting, method, seed = name.split("/")
+        if method == "sr-fca":
+            stages = zip(AFTER, value["stages"], strict=False)
+            more |= {f"{setting}/sr-fca {stage}/{seed}": {"accuracy": found} for stage, found in stages}
+    return more
+
+
+def _settings_in(results: Results) -> list[str]:
+    there = {name.split("/")[0] for name in results}
+    return [*(name for name in SETTINGS if name in there), *sorted(there - set(SETTINGS))]
+
+
+# ---- tables
+
+
+def tables(results: Results) -> str:
+    """Tables 1 to 5, what no table has, and how long it took."""
+    more = with_stages(results)
+    wrong = {name: {"accuracy": 100 * one["misclustering"]} for name, one in more.items() if "misclustering" in one}
+    lines = [*_table_1(results)]
+    for table in dict.fromkeys(one.table for one in FIGURES):
+        figures = [one for one in FIGURES if one.table == table]
+        found = table_of(figures, wrong if table == "Table 3" else more)
+        lines += [
+            line.replace("accuracy (%)", "misclustered clients (%)") if table == "Table 3" else line for line in found
+        ]
+    return "\n".join([*lines, *_others(results), *times_of(results)]) + "\n"
+
+
+def _table_1(results: Results) -> Iterator[str]:
+    """Counted in our runs; the paper has orders of growth only."""
+    yield from ("## Table 1: what a run costs, counted (one seed)", "")
+    yield "| setting | method | models sent | local steps | losses of a model at a client |"
+    yield "|---|---|---|---|---|"
+    for setting in _settings_in(results):
+        for method in ("sr-fca", "ifca"):
+            for cost in _costs(results, setting, method)[:1]:
+                counts = [cost[name] for name in ("models", "steps", "losses")]
+                yield f"| {setting} | {method} | " + " | ".join(f"{count:,.0f}" for count in counts) + " |"
+    yield ""
+
+
+def _others(results: Results) -> Iterator[str]:
+    """Every cell that the paper's tables do not have."""
+    shown = {(one.setting, one.method) for one in FIGURES}
+    yield from ("## Beside the tables", "")
+    yield from ("| setting | method | accuracy (%) | misclustered clients (%) | clusters |", "|---|---|---|---|---|")
+    for setting in _settings_in(results):
+        for method in METHODS:
+            accuracy = of_seeds(results, setting, method)
+            if accuracy and (setting, method) not in shown:
+                wrong = [100 * share for share in of_seeds(results, setting, method, "misclustering")]
+                clusters = ", ".join(f"{count:g}" for count in of_seeds(results, setting, method, "clusters"))
+                row = f"{with_spread(accuracy)} | {with_spread(wrong, 1) if wrong else '–'} | {clusters}"
+                yield f"| {setting} | {method} | {row} |"
+    yield ""
+
+
+# ---- Fig. 3
+
+
+def draw(results: Results, path: Path) -> None:
+    """Fig. 3: pairwise distances after ONE_SHOT, and λ; of the paper's two settings first, then of the others."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    wanted = dict.fromkeys(("inverted", "femnist", *_settings_in(results)))
+    found = [(name, ours[0]) for name in wanted if (ours := of_seeds(results, name, "sr-fca", "distances"))]
+    columns = max(1, len(found))
+    figure, panels = plt.subplots(1, columns, figsize=(4.5 * columns, 3.5), layout="constrained", squeeze=False)
+    for panel, (name, seen) in zip(panels[0], found, strict=False):
+        distances: Any = seen
+        panel.stairs(distances["distance_counts"], distances["distance_edges"], fill=True)
+        panel.axvline(distances["threshold"], color="red", label="λ")
+        panel.set(title=f"Figure 3: {name}", xlabel="cross-cluster distance", ylabel="pairs of clients")
+        panel.legend()
+    figure.savefig(path, dpi=90)
+    figure.savefig(path.with_suffix(".svg"))
+    plt.close(figure)

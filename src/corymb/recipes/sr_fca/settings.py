@@ -1,0 +1,198 @@
+"""The data, networks and budgets of the experiments of SR-FCA (Vardhan, Ghosh, Mazumdar, TMLR 2024).
+
+One budget for each setting, which all methods share: every model that is served has been trained for `rounds` rounds of
+`local` work. What departs from the paper's settings, and why, is told in papers/sr-fca/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+
+from corymb.data.built_in import images
+from corymb.data.built_in.digits import digits, digits_inverted
+from corymb.data.built_in.roles import by_role
+from corymb.data.built_in.sources import CIFAR10, FEMNIST, MNIST, SHAKESPEARE
+from corymb.data.built_in.writers import by_writer
+from corymb.data.dataset import FederatedDataset
+from corymb.local import Descent
+from corymb.models import ModelLike, Network, char_lstm, cnn, mlp, resnet9
+from corymb.objectives import Augmented, Classification, Cutout, Flip, Translate
+from corymb.runs.settings import Precision
+from corymb.settings import did_you_mean, require
+
+ORIGINAL, IN_PACKAGE = "original", "quick: the digits of scikit-learn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A column of the tables."""
+
+    data: Callable[[int], FederatedDataset]
+    """By seed."""
+    model: Callable[[], ModelLike | Augmented]
+    k: int
+    """Clusters, for methods that are told how many there are."""
+    rounds: int
+    local: Descent
+    """A client's work in a round."""
+    alone_lr: float | None = None
+    """The step size of clients that train by themselves for long, where it is not that of `local`."""
+    alone_steps: int | None = None
+    """Their steps, where those are not `rounds` times those of a round."""
+    each: int | None = None
+    """Clients of a cluster that work in a round; all of them, if not said."""
+    trim: float = 0.15
+    threshold: float | None = None
+    """The paper's λ as a mean cross-entropy, where that means the same on our data; the gap is tried everywhere."""
+    quiet: tuple[float, float] = (0.2, 0.5)
+    """CFL splits where the mean update is shorter, and a member's longer, than these parts of the first round's."""
+    precision: Precision = "float32"
+    """On a GPU; on a CPU always float32."""
+    source: str = ORIGINAL
+
+    @property
+    def alone(self) -> Descent:
+        """As many steps as all rounds have, at once."""
+        steps = self.alone_steps or self.rounds * (self.local.steps or 1)
+        return replace(self.local, lr=self.alone_lr or self.local.lr, decay=1.0, steps=steps)
+
+    @property
+    def participants(self) -> int | None:
+        """Clients of all clusters together that work in a round."""
+        return None if self.each is None else self.each * self.k
+
+
+# ---- data
+
+
+def rotated_mnist(seed: int) -> FederatedDataset:
+    """Four rotations, 25 clients each, 600 pictures a client that nobody else has."""
+    return images.rotated(*MNIST.load(), clients=100, per_client=600, seed=seed, flat=True, disjoint=True)
+
+
+def inverted_mnist(seed: int) -> FederatedDataset:
+    """Dark on light and light on dark, 50 clients each, 600 pictures a client that nobody else has."""
+    return images.inverted(*MNIST.load(), clients=100, per_client=600, seed=seed, flat=True, disjoint=True)
+
+
+def rotated_cifar(seed: int) -> FederatedDataset:
+    """Upright and upside down, 8 clients each, 3,125 pictures a client: half of what a cluster of 16 would have."""
+    return images.rotated(*CIFAR10.load(), clients=16, per_client=3125, rotations=2, seed=seed)
+
+
+def labelled_cifar(seed: int) -> FederatedDataset:
+    """The first seven classes and the last seven, 8 clients each, 4,375 pictures a client: the paper's words."""
+    return images.label_sets(*CIFAR10.load(), clients=16, per_client=4375, seed=seed)
+
+
+def labelled_cifar_as_coded(seed: int) -> FederatedDataset:
+    """Classes 0 to 5, and 4 and 5 alone: what the authors' code makes of it."""
+    sets = (range(6), range(4, 6))
+    return images.label_sets(*CIFAR10.load(), sets=sets, clients=16, per_client=625, seed=seed)
+
+
+def femnist(seed: int) -> FederatedDataset:
+    """50 writers with 100 characters or more."""
+    return by_writer(FEMNIST.load(), clients=50, least=100, seed=seed, classes=FEMNIST.classes, name="femnist")
+
+
+def shakespeare(seed: int) -> FederatedDataset:
+    """50 roles with 10,000 characters or more; an example every tenth character."""
+    return by_role(SHAKESPEARE.load(), clients=50, least=10_000, stride=10, seed=seed, name="shakespeare")
+
+
+# ---- networks
+
+
+def _perceptron() -> ModelLike:
+    return mlp(784, [200], 10)
+
+
+def _residual() -> Augmented:
+    """ResNet9 with group normalisation, trained on pictures that are mirrored, shifted by 2 and cut out by 8."""
+    return Augmented(Classification(Network(resnet9()), 10), (Flip(), Translate(2), Cutout(8)))
+
+
+# ---- settings
+
+_ADAM = Descent(lr=1e-3, steps=20, batch=50, optimiser="adam")
+_MOMENTUM = Descent(lr=0.1, decay=0.93, steps=31, batch=100, momentum=0.9, weight_decay=5e-4)
+_CIFAR = Setting(
+    data=rotated_cifar,
+    model=_residual,
+    k=2,
+    rounds=40,
+    local=_MOMENTUM,
+    alone_lr=0.02,
+    trim=0.0,
+    quiet=(0.5, 0.3),
+    precision="tf32",
+)
+_MNIST = Setting(data=rotated_mnist, model=_perceptron, k=4, rounds=60, local=_ADAM, each=10, threshold=1.0)
+_DIGITS = Setting(
+    data=lambda seed: digits(seed, clients=40),
+    model=lambda: mlp(64, [32], 10),
+    k=4,
+    rounds=20,
+    local=Descent(lr=0.3, steps=5, batch=20),
+    alone_steps=60,
+    source=IN_PACKAGE,
+)
+
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        "inverted": replace(_MNIST, data=inverted_mnist, k=2, threshold=None),
+        "rotated": _MNIST,
+        "cifar-rotated": _CIFAR,
+        "cifar-labels": replace(_CIFAR, data=labelled_cifar, local=replace(_MOMENTUM, steps=43)),
+        "femnist": Setting(
+            data=femnist,
+            model=lambda: cnn(1, 28, 62, width=2048),
+            k=4,
+            rounds=100,
+            local=Descent(lr=0.1, decay=0.985, steps=15, batch=50),
+            alone_lr=0.05,
+            precision="tf32",
+        ),
+        "shakespeare": Setting(
+            data=shakespeare,
+            model=lambda: char_lstm(80),
+            k=3,
+            rounds=20,
+            local=Descent(lr=2e-3, decay=0.93, steps=40, batch=50, optimiser="adam"),
+            alone_lr=1e-3,
+            precision="tf32",
+        ),
+        "rotated-published": replace(
+            _MNIST, rounds=42, local=replace(_ADAM, lr=2e-4, steps=5), alone_steps=250, threshold=1.0
+        ),
+        "rotated-short": replace(_MNIST, alone_steps=250, rounds=10),
+        "cifar-labels-coded": replace(_CIFAR, data=labelled_cifar_as_coded, local=replace(_MOMENTUM, steps=31)),
+        "quick-rotated": _DIGITS,
+        "quick-inverted": replace(_DIGITS, data=lambda seed: digits_inverted(seed, clients=20), k=2),
+    }
+)
+
+
+def setting_named(name: str) -> Setting:
+    """A setting, with another budget where its name ends in one: `cifar-rotated@60x62` is 60 rounds of 62 steps."""
+    plain, _, budget = name.partition("@")
+    require(plain in SETTINGS, f"There is no setting {plain!r}. {did_you_mean(plain, SETTINGS)}")
+    setting = SETTINGS[plain]
+    if not budget:
+        return setting
+    rounds, _, steps = budget.partition("x")
+    good = rounds.isdecimal() and steps.isdecimal()
+    require(good, f"The budget is {budget!r}: wanted rounds and steps, such as 60x31.")
+    slower = setting.local.decay ** (setting.rounds / int(rounds))  # the last round's step stays what it was
+    local = replace(setting.local, steps=int(steps), decay=slower)
+    return replace(setting, rounds=int(rounds), local=local, alone_steps=None)
+
+
+@lru_cache(maxsize=1)
+def data_of(name: str, seed: int) -> FederatedDataset:
+    """The data of a setting, in the order of clients that runs have; those of the last one asked for are kept."""
+    return setting_named(name).data(seed).in_order()

@@ -1,0 +1,58 @@
+"""`corymb reproduce`: parts of papers, small versions of all of them, and what is written."""
+
+import json
+
+import pytest
+
+from corymb.cli import reproduce
+from corymb.cli.reproduce import RECIPES, Chosen
+from corymb.settings import InvalidInput
+
+
+@pytest.mark.parametrize("paper", RECIPES)
+@pytest.mark.timeout(600)
+def test_the_small_version_of_every_paper_has_the_effects_of_the_paper(paper, tmp_path, capsys):
+    reproduce.reproduce(paper, quick=True, out=tmp_path / "new", workers=1)
+    table = (tmp_path / "new" / "table.md").read_text()
+    assert "**no**" not in table
+    assert "not run" not in table
+    assert table.count("| yes |") >= 3
+    said = capsys.readouterr().out
+    assert "Quick:" in said
+    assert "claims hold" in said
+    assert "<table>" in (tmp_path / "new" / "report.html").read_text()
+    assert json.loads((tmp_path / "new" / "numbers.json").read_text())["about"]["paper"] == paper
+
+
+@pytest.mark.parametrize("paper", RECIPES)
+def test_claims_and_tables_are_about_cells_that_there_are(paper):
+    recipe = reproduce.recipe_for(paper)
+    claims = reproduce.expected(paper)
+    assert {claim.quick for claim in claims} == {True, False}
+    assert all((claim.at_least is None) != (claim.at_most is None) for claim in claims)
+    for table in getattr(recipe, "TABLES", {}):
+        assert reproduce.jobs_of(paper, Chosen(table))
+
+
+def test_parts_and_cells_are_chosen_by_name(tmp_path, capsys):
+    everything = reproduce.jobs_of("ifca", Chosen())
+    assert len(set(everything)) == len(everything)
+    some = reproduce.jobs_of("ifca", Chosen("table-1", ("rmnist-1200x200/*/0",)))
+    assert some == [f"rmnist-1200x200/{method}/0" for method in ("ifca", "global", "local")]
+    with pytest.raises(InvalidInput, match="has no part 'table-9'"):
+        reproduce.jobs_of("ifca", Chosen("table-9"))
+    with pytest.raises(InvalidInput, match="No cell of ifca is called nothing"):
+        reproduce.jobs_of("ifca", Chosen(cells=("nothing",)))
+    reproduce.reproduce("ifca/table-2", cells=("*/0",), left=True, out=tmp_path)
+    assert "femnist/ifca-2/0" in capsys.readouterr().out.splitlines()
+    assert not any(tmp_path.iterdir())
+
+
+def test_cells_of_other_parts_that_are_there_are_tabled_too(tmp_path, monkeypatch):
+    recipe = reproduce.recipe_for("ifca")
+    monkeypatch.setattr(recipe, "work", lambda name: {"accuracy": 50.0, "ari": 1.0})
+    for cells in ("rmnist-1200x200/ifca/0", "rmnist-4800x50/global/1"):
+        outcome = reproduce.run_recipe("ifca", tmp_path / "out", Chosen(cells=(cells,)), workers=1)
+    assert "| rmnist-1200x200 | ifca | 95.25 ± 0.40 | 50.00 (1) |" in outcome.table
+    assert "| rmnist-4800x50 | global | 86.74 ± 0.04 | 50.00 (1) |" in outcome.table
+    assert (tmp_path / "out" / "figures.svg").stat().st_size > 1000

@@ -1,0 +1,34 @@
+"""Settings by name, with other budgets, and the one budget that all methods share."""
+
+import pytest
+
+from corymb.recipes.sr_fca.settings import SETTINGS, data_of, setting_named
+from corymb.settings import InvalidInput
+
+
+def test_a_name_may_end_in_another_budget():
+    usual, longer = setting_named("cifar-rotated"), setting_named("cifar-rotated@80x62")
+    assert (longer.rounds, longer.local.steps) == (80, 62)
+    assert longer.local.decay**80 == pytest.approx(usual.local.decay**usual.rounds)
+    assert longer.alone.steps == 80 * 62
+    assert setting_named("rotated").participants == 40
+
+
+@pytest.mark.parametrize(("name", "said"), [("rotatd", "rotated"), ("rotated@60", "60x31"), ("rotated@ax2", "60x31")])
+def test_what_is_no_setting_is_said(name, said):
+    with pytest.raises(InvalidInput, match=said):
+        setting_named(name)
+
+
+def test_clients_alone_take_as_many_steps_as_in_all_rounds():
+    for name, setting in SETTINGS.items():
+        if setting.alone_steps is None:
+            assert setting.alone.steps == setting.rounds * setting.local.steps, name
+        assert setting.alone.decay == 1.0
+
+
+def test_data_are_in_the_order_of_runs_and_by_seed():
+    data = data_of("quick-rotated", 0)
+    assert data.in_order() is data
+    assert data is data_of("quick-rotated", 0)
+    assert data.fingerprint() != data_of("quick-rotated", 1).fingerprint()
