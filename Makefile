@@ -89,7 +89,7 @@ ray: $(VENV)/.with-ray ## Algorithms on a Ray cluster on this machine
 long: $(READY) ## Run the longer ones of the tests (tests/long.txt)
 	$(PYTEST) -m long tests $(ARGS)
 
-soak: $(READY) ## Crash and kill runs at every point, for every algorithm (half an hour)
+soak: $(READY) ## Crash and kill runs at every point, for every algorithm; a million fuzzed examples (hours of a core)
 	$(PYTEST) -m soak tests $(ARGS)
 
 faults: $(READY) ## Run every fault in every algorithm on every engine, and print the matrix (half an hour of a core)
