@@ -47,7 +47,7 @@ check: $(VENV)/.with-flower lint ## All that a change must pass
 docs: $(VENV)/.with-docs ## Build the site in docs/_build/html, with warnings as errors
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
-blocks: $(READY) ## Run every shell block of README and docs, and the Python blocks that take longer
+blocks: $(READY) ## Run every block of README and docs as it stands, the longer ones too, and the examples (Flower, Ray: their targets)
 	$(PYTEST) -m docs_slow tests/test_docs_pages.py $(ARGS)
 
 gallery: $(READY) ## Draw the pictures of the gallery and the schematic figures of the docs
@@ -81,15 +81,15 @@ federation: $(VENV)/.with-flower ## IFCA and CFL on a Flower federation of three
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'flower and not flower_all' tests/federation $(ARGS)
 
 flower: $(VENV)/.with-flower ## The same for every algorithm, with TLS and its refusals, and with kills (half an hour)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'flower or flower_all' tests/federation $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'flower or flower_all' tests/federation tests/test_docs_pages.py $(ARGS)
 
 ray: $(VENV)/.with-ray ## Algorithms on a Ray cluster on this machine
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/engines $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m ray tests/engines tests/test_docs_pages.py $(ARGS)
 
 long: $(READY) ## Run the longer ones of the tests (tests/long.txt)
 	$(PYTEST) -m long tests $(ARGS)
 
-soak: $(READY) ## Crash and kill runs at every point, for every algorithm (half an hour)
+soak: $(READY) ## Crash and kill runs at every point, for every algorithm; a million fuzzed examples (hours of a core)
 	$(PYTEST) -m soak tests $(ARGS)
 
 faults: $(READY) ## Run every fault in every algorithm on every engine, and print the matrix (half an hour of a core)

@@ -36,6 +36,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 copybutton_prompt_text = r"\$ |>>> "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "Corymb"

@@ -1,7 +1,6 @@
 import ast
 import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,44 +8,10 @@ import pytest
 import corymb
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
-from corymb.testing.cases import Case
-from corymb.testing.engines import IN_PROCESS, wired
-from corymb.testing.laws.algorithms import check_same_run
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "corymb"
 PAGES = [*sorted(ROOT.glob("*.md")), *(p for p in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in p.parts)]
-WHOLE = "tutorials"
-"""Pages whose blocks build on each other: `tests/test_docs_pages.py` runs them from top to bottom."""
-
-
-def blocks(fence):
-    """The Python of all pages whose fence reads so, each named by its page."""
-    return [
-        pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
-        for page in PAGES
-        if page.parent.name != WHOLE
-        for number, block in enumerate(re.findall(rf"(?ms)^```{fence}\n(.*?)^```", page.read_text()))
-    ]
-
-
-@pytest.mark.parametrize("block", blocks("python"))
-def test_the_python_in_the_docs_runs(block, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(block, "docs", "exec"), {})  # noqa: S102
-
-
-@pytest.mark.parametrize("block", blocks("python no-run"))
-def test_only_what_needs_a_missing_package_is_not_run(block):
-    imported = {name.name for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Import) for name in node.names}
-    assert any(importlib.util.find_spec(name) is None for name in imported)
-
-
-def test_pages_in_folders_are_read_and_no_python_hides_behind_another_fence():
-    assert {page.parent.name for page in PAGES} >= {"docs", "how-to", "algorithms", "explanation", "decisions"}
-    for page in PAGES:
-        fences = set(re.findall(r"^```(py.*|Py.*)$", page.read_text(), re.MULTILINE))
-        assert fences <= {"python", "python no-run", "python slow"}, page
 
 
 def test_the_readme_lists_the_algorithms():
@@ -97,21 +62,6 @@ def test_the_gallery_shows_every_example():
 def test_every_exit_code_is_documented():
     documented = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "command-line.md").read_text(), re.MULTILINE)
     assert [int(code) for code in documented] == sorted(Exit)
-
-
-@pytest.mark.parametrize("engine", ["vectorised", "wired"])  # the loop is what they are compared with
-@pytest.mark.parametrize("learns", ["line", "classes"])
-def test_the_tutorials_algorithm_runs_on_every_engine_without_change(engine, learns, tmp_path, monkeypatch):
-    text = (ROOT / "docs" / "tutorials" / "own-algorithm.md").read_text()
-    (source,) = re.findall(r"(?ms)^```python\n(# fed_em.py\n.*?)^```", text)
-    (tmp_path / "fed_em.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    made = importlib.import_module("fed_em")
-    place = {**IN_PROCESS, "wired": wired("fed_em")}[engine]
-    try:
-        check_same_run(Case(made.FedEM(k=2, rounds=3), learns, False), place)
-    finally:
-        del sys.modules["fed_em"]
 
 
 def look_up(name):

@@ -1,8 +1,12 @@
 """The package: one version, a changelog by version, a citation that programs can read, and a wheel that installs."""
 
+import os
 import re
+import resource
+import shlex
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from pathlib import Path
@@ -11,6 +15,7 @@ import pytest
 import yaml
 
 import corymb
+from tests.test_docs_pages import SHELL, blocks, lines
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -89,46 +94,71 @@ def dist(tmp_path_factory):
     return place
 
 
-@pytest.fixture(scope="module")
-def corymb_at(dist, tmp_path_factory):
-    """A function that runs the command of the installed wheel, in a folder without a checkout."""
-    place = tmp_path_factory.mktemp("fresh")
-    subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True)
-    (wheel,) = dist.glob("*.whl")
-    python = place / "venv" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", f"{wheel}[report]"]
-    subprocess.run(install, check=True)
+class Fresh:
+    """An environment with the wheel alone, used in a folder without a checkout; times what it runs."""
 
-    def run(*words):
-        program = [python, *words[1:]] if words[0] == "python" else [place / "venv" / "bin" / "corymb", *words]
-        clean = {"PATH": "/usr/bin:/bin", "HOME": str(place), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(program, cwd=place, env=clean, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    def __init__(self, place, wheel):
+        self.place, self.bin, self.took = place, place / "venv" / "bin", []
+        subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True)
+        install = f"pip install -q -c {ROOT / 'constraints.txt'} '{wheel}[report]'"
+        self.shell(install, {**os.environ, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"})
+
+    def shell(self, line, environment=None):
+        clean = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(self.place), "OMP_NUM_THREADS": "1"}
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        command = ["bash", "-e", "-c", line]
+        done = subprocess.run(command, cwd=self.place, env=environment or clean, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
+        computed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        self.took.append((line, computed, wall))
         return done.stdout
 
-    return run
+    def corymb(self, *words):
+        return self.shell(shlex.join(["corymb", *words]))
 
 
-ONE_CELL = """
+@pytest.fixture(scope="module")
+def fresh(dist, tmp_path_factory):
+    (wheel,) = dist.glob("*.whl")
+    return Fresh(tmp_path_factory.mktemp("fresh"), wheel)
+
+
+CLAIMS = """
 from corymb.cli.reproduce import RECIPES, expected
-from corymb.recipes.uifca.recipe import work
 assert all(expected(paper) for paper in RECIPES)  # what papers claim is in the wheel
-print(work("gaussians-0/kfed/0"))
 """
 
 
 @pytest.mark.wheel
 @pytest.mark.timeout(1800)
-def test_the_wheel_runs_where_there_is_no_checkout(corymb_at):
-    assert corymb.__version__ in corymb_at("--version")
-    assert "ari" in corymb_at("run", "digits", "ifca", "--k", "4", "--out", "first", "-q")
-    corymb_at("doctor")
-    corymb_at("report", "first")
-    assert "purity" in corymb_at("python", "-c", ONE_CELL)
-    corymb_at("new", "algorithm", "my-average")
-    assert "passes" in corymb_at("python", "test_my_average.py")
-    corymb_at("run", "digits", "my_average:MyAverage", "--k", "4", "-q", "--out", "second")
-    assert "B: second" in corymb_at("compare", "first", "second")
+def test_the_wheel_runs_where_there_is_no_checkout(fresh):
+    assert corymb.__version__ in fresh.corymb("--version")
+    assert "ari" in fresh.corymb("run", "digits", "ifca", "--k", "4", "--out", "first", "-q")
+    fresh.corymb("doctor")
+    (fresh.place / "claims.py").write_text(CLAIMS)
+    fresh.shell("python claims.py")
+    quick = ["--quick", "--cells", "quick-digits/ifca/0", "--workers", "1"]
+    assert "claims hold" in fresh.corymb("reproduce", "ifca", *quick)
+
+
+@pytest.mark.wheel
+@pytest.mark.timeout(1800)
+def test_the_path_of_a_new_user(fresh, capsys):
+    """The tutorials on data, model and algorithm, block by block; docs/tutorials/index.md has what this prints."""
+    for page in ("own-data-and-model", "own-algorithm"):
+        for number, block in enumerate(blocks(ROOT / "docs" / "tutorials" / f"{page}.md")):
+            if block.kind in SHELL:
+                for line in lines(block):
+                    fresh.shell(line)
+                continue
+            name = re.match(r"# (\w+\.py)\n", block.text)
+            file = name[1] if name else f"block-{number}.py"
+            (fresh.place / file).write_text(block.text)
+            fresh.shell(f"python {file}")
+    with capsys.disabled():
+        print("\n| step | CPU seconds | wall |\n|---|--:|--:|")
+        print("\n".join(f"| `{line}` | {computed:.0f} | {wall:.0f} |" for line, computed, wall in fresh.took))
 
 
 @pytest.mark.wheel

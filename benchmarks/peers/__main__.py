@@ -232,8 +232,7 @@ def report(rows: list[dict[str, Any]]) -> str:
 {datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {said}.
 Seconds of a round, the least of some; above 1, Corymb is faster. The machine's load was {min(loads):.1f} to
 {max(loads):.1f} meanwhile. "MiB" is the peak of a process and its children, imports and examples included. "From
-Corymb's" is the largest difference of a parameter after all rounds. Made by `python -m benchmarks.peers`, which says
-how.
+Corymb's" is the largest difference of a parameter after all rounds. Made by `python -m benchmarks.peers`.
 
 """
     return head + "\n".join(line for case in CASES for line in table(case, rows))

@@ -1,6 +1,6 @@
 """Score a snapshot at the clients. The only reader of the truth: true clusters and true parameters end here.
 
-What each metric means is told in `docs/metrics.md`. Names say which model, which clients and which data: everything
+What each metric means is defined in `docs/metrics.md`. Names say which model, which clients and which data: everything
 that starts with `test_` is of the model that a client is served, on that client's own test examples.
 """
 
@@ -101,7 +101,7 @@ class Evaluation(NamedTuple):
     """Each client's test score of what it is served: n, NaN where it has no test examples or gave no answer."""
     not_scored: list[str]
     """The clients whose answer could not be used, a prediction that is not finite, say. One is enough to make every
-    mean over clients infinite, on the worse side: no client is left out of a mean unsaid."""
+    mean over clients infinite, on the worse side: no client is silently left out of a mean."""
     exploded: list[str]
     """Those of them whose loss or score was not finite."""
     answered_loss: float

@@ -29,8 +29,10 @@ def test_a_run_folder_starts_no_code(stopped, tmp_path, capsys):
     config = stopped / "config.toml"
     config.write_text(config.read_text().replace("mine:make", "evil:make"))
     capsys.readouterr()
-    assert main(["resume", str(stopped), "-q"]) == 2
-    assert "a run folder is data" in capsys.readouterr().err
+    again = ["--config", str(config), "-q", "--out", "again"]
+    for line in (["resume", str(stopped), "-q"], ["run", *again], ["run", *again, "--seeds", "0-1"]):
+        assert main(line) == 2
+        assert "a run folder is data" in capsys.readouterr().err
     assert not (tmp_path / "was-here").exists()
     for command in (["report"], ["predict"], ["assign"], ["export"]):
         extra = {"predict": ["data.csv", "--cluster", "0"], "assign": ["data.csv"], "export": ["--cluster", "0"]}
@@ -39,5 +41,7 @@ def test_a_run_folder_starts_no_code(stopped, tmp_path, capsys):
 
 
 def test_whoever_names_the_model_again_goes_on(stopped):
+    again = ["run", "--config", str(stopped / "config.toml"), "--rounds", "1", "-q", "--out", "again"]
+    assert main([*again, "--model", "mine:make"]) == 0
     assert main(["resume", str(stopped), "--model", "mine:make", "-q"]) == 0
     assert main(["resume", str(stopped), "--model", "other:make", "--rounds", "5", "-q"]) == 2

@@ -40,7 +40,7 @@ COMMANDS = {
     ),
     "advise": Command(
         "corymb.cli.advising.advise:advise_on",
-        "Should I cluster at all? One model, clusters and training alone, tried on held-out training examples: "
+        "Should I cluster at all? Compare one model, clusters and training alone on held-out training examples: "
         "`corymb advise DATA`.",
         (
             "corymb advise digits",
@@ -50,7 +50,7 @@ COMMANDS = {
     ),
     "resume": Command(
         "corymb.cli.resume:resume",
-        "Continue a run that was stopped or killed, or go on longer: `corymb resume RUN [--rounds N]`. "
+        "Continue a run that was stopped or killed, or train it longer: `corymb resume RUN [--rounds N]`. "
         "For a run that has ended, print its result again.",
         (
             "corymb resume runs/digits-ifca-1",

@@ -15,10 +15,11 @@ from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
 from corymb.runs.defaults import class_of, configure
 from corymb.runs.elsewhere.engine import federation
+from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.settings import InvalidInput, first_line, from_dict
+from corymb.settings import InvalidInput, first_line, from_dict, merged
 
 S = TypeVar("S")
 USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
@@ -92,6 +93,18 @@ def _task_of(algorithm: str, values: Mapping[str, Any]) -> dict[str, str]:
 
 def _part(kind: type[S], values: Mapping[str, Any]) -> S:
     return from_dict(kind, {name: values[name] for name in names(kind) if name in values})
+
+
+def with_file(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values given, over those of a settings file. A file that a run wrote is data, and names no code to run."""
+    values = read_toml(path) if path else {}
+    model = values.get("model")
+    if "record" in values and model is not None and model not in MODELS and "model" not in given:
+        raise InvalidInput(
+            f"{path} was written by a run with a model of your own: a run folder is data and starts no code, so name "
+            f"it again: --model {model}."
+        )
+    return merged(values, given)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

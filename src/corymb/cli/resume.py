@@ -26,12 +26,12 @@ from corymb.settings import InvalidInput, require
 def resume(
     run: Annotated[Path, Parameter(help="The folder of a run that was stopped, interrupted or killed.")],
     *,
-    rounds: Annotated[int | None, Parameter(help="Go on to this many rounds, also if the run has ended.")] = None,
+    rounds: Annotated[int | None, Parameter(help="Continue to this many rounds, even if the run has ended.")] = None,
     algorithm: Annotated[str | None, Parameter(help="The run's algorithm again, if it is your own.")] = None,
     model: Annotated[str | None, Parameter(help="The run's model again, if it is your own.")] = None,
     max_seconds: Annotated[float | None, Parameter(help="Stop again when this time is up.")] = None,
-    address: Annotated[str | None, Parameter(help="Where the federation is now, if it has moved.")] = None,
-    keep_going: Annotated[bool, Parameter(help="Go on with a run that diverges.")] = False,
+    address: Annotated[str | None, Parameter(help="The federation's address, if it has moved.")] = None,
+    keep_going: Annotated[bool, Parameter(help="Continue a run that diverges.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
 ) -> int:

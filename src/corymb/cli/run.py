@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.cli.options import given, options_of
-from corymb.cli.request import USAGE, FitOptions, Request, read_toml
+from corymb.cli.request import USAGE, FitOptions, Request, read_toml, with_file
 from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import planned_rounds
 from corymb.runs.defaults import class_of, from_data
@@ -21,7 +21,7 @@ from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.own.algorithm import is_place, short_name
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import InvalidInput, merged
+from corymb.settings import InvalidInput
 
 DataName = Annotated[
     str | None, Parameter(help="A name (`corymb list data`), a folder with a file for each client, or one file.")
@@ -141,7 +141,7 @@ def _is_value(tokens: Sequence[str], place: int) -> bool:
 
 
 def _run(given_values: Mapping[str, Any], output: Output) -> int:
-    values = merged(read_toml(output.config) if output.config else {}, given_values)
+    values = with_file(output.config, given_values)
     if output.seeds is not None:
         return _run_seeds(values, output)
     request = Request.read(values)

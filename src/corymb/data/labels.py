@@ -5,7 +5,7 @@ as 1.0; numbers with decimals are regression targets. The values that occur are 
 their names: {1, 2} are two classes, "1" and "2". More than `MOST_CLASSES` whole numbers could be either: `task` says.
 
 Most clients decide the type of the labels; one whose labels would change it is refused by name. Classes are the union
-of what occurs; a class that one client alone has is told, and a client is refused whose own classes are more than all
+of what occurs; a class that only one client has is named, and a client is refused whose own classes are more than all
 that others have.
 """
 

@@ -26,12 +26,12 @@ def from_flwr_datasets(
 
     Arguments:
         partitions: Anything with `load_partition(i)` that gives Hugging Face data sets, or a list or mapping of those.
-        clients: The first so many partitions; all, if not said.
+        clients: The first so many partitions; all, if not given.
         split: Which split of a `FederatedDataset` to take, if it has partitions of several.
-        label: The column of labels; `label`, if not said.
+        label: The column of labels; `label`, if not given.
         features: The columns that are features, if they are not all others: `"image"`, say.
         test: The share of each client's rows to hold out.
-        **options: As for every door: see `FederatedDataset.from_huggingface`.
+        options: As in `FederatedDataset.from_huggingface`.
 
     Clients are called by what partitions were made by, where a `NaturalIdPartitioner` says so, else 0, 1, ...
     """

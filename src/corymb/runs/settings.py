@@ -37,8 +37,8 @@ class RunSettings:
     seed: int = 0
     """Seed of everything random, including data that are generated or split."""
     engine: EngineName = "vectorised"
-    """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` asks nodes of a
-    federation, which hold their data; `ray` spreads clients over a Ray cluster."""
+    """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` uses nodes that
+    hold their own data; `ray` spreads clients over a Ray cluster."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is. Several share the clients: cuda:0,cuda:1."""
     precision: Precision = "float32"
@@ -58,7 +58,7 @@ class RunSettings:
     guard: bool = True
     """Refuse and name clients whose updates are far longer than the others'."""
     faults: str | None = None
-    """Faults on purpose, such as `nan:0.1,dropout:0.3`: kinds and shares of clients (`corymb list faults`)."""
+    """Faults to inject, such as `nan:0.1,dropout:0.3`: kinds and shares of clients (`corymb list faults`)."""
     dropout: Dropout = "on"
     """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     class_weight: str | None = None

@@ -1,4 +1,4 @@
-"""The contract suite: laws that every algorithm and every engine keeps, for ours and for anybody's.
+"""The contract suite: laws that every algorithm and every engine must keep, yours included.
 
 `check_algorithm` and `check_engine` run all that apply. The laws themselves are plain functions in
 `corymb.testing.laws` that need no test runner; call them one by one from tests of your own where a failure should name

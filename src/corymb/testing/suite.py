@@ -1,4 +1,4 @@
-"""The laws at one call: for an algorithm of anybody's, or for an engine."""
+"""The laws at one call: for any algorithm or engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CALLS: tuple[Callable[[AnyEngine], None], ...] = (
     rounds.check_min_replies,
     stages.check_handover,
 )
-"""What an engine of anybody's is held to besides."""
+"""What any engine is held to besides."""
 ALGORITHMS = ("IFCA, soft", "CFL", "keeper")
 """The algorithms that an engine is tried with."""
 

@@ -1,6 +1,8 @@
-"""`corymb new algorithm`, and what one does with the result: check it, run it, resume it, report on it, compare it."""
+"""`corymb new algorithm`, and what one does with the result: run it, resume it, report on it, compare it.
 
-import importlib
+That the files pass at once is in docs/tutorials/own-algorithm.md, which `tests/test_docs_pages.py` runs.
+"""
+
 import json
 import subprocess
 import sys
@@ -27,14 +29,6 @@ def here(folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     yield folder
     sys.modules.pop("corymb_own_mean", None)
-
-
-def test_the_files_pass_at_once(here, monkeypatch):
-    monkeypatch.syspath_prepend(here)
-    made = importlib.import_module("test_corymb_own_mean")
-    made.test_it_keeps_the_laws()
-    made.test_it_finds_planted_clusters()
-    sys.modules.pop("test_corymb_own_mean")
 
 
 def test_the_files_are_written_as_the_library_is(here):

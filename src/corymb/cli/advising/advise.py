@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from corymb.cli import Exit
 from corymb.cli.options import given, options_of
-from corymb.cli.request import Request, read_toml
+from corymb.cli.request import Request, with_file
 from corymb.cli.run import DATA, NOTHING_FOR_FIT, NOTHING_ON_DATA, OUTPUT, RUN, DataName, OfData, OfFit, seeds_in
 from corymb.local import Descent
 from corymb.report.advice import advice_rows, write_advice
@@ -21,7 +21,7 @@ from corymb.runs.advising.advise import NothingToJudge, advise
 from corymb.runs.advising.trials import ORDER
 from corymb.runs.folder.layout import check_free
 from corymb.runs.settings import RunSettings, names
-from corymb.settings import InvalidInput, did_you_mean, merged
+from corymb.settings import InvalidInput, did_you_mean
 
 USAGE = "Say which data: corymb advise DATA, such as corymb advise digits."
 Settings: Any = options_of(RunSettings, leave_out=("evaluate_every", "checkpoint_every"))
@@ -77,7 +77,7 @@ def advise_on(
     """Try one model, clusters and training alone on held-out training examples, and say which to choose."""
     options = {**given(settings), **given(of_fit), **given(of_data), **given(of_all)}
     values = {**options, **({} if data is None else {"data": data})}
-    request = _request(merged(read_toml(output.config) if output.config else {}, values))
+    request = _request(with_file(output.config, values))
     folder = None if output.out is None else check_free(output.out)
     try:
         advice = advise(

@@ -17,7 +17,7 @@ from corymb.settings import InvalidInput, first_line
 
 def doctor(
     *,
-    echo: Annotated[bool, Parameter(help="Send every node a payload and time its way there and back.")] = False,
+    echo: Annotated[bool, Parameter(help="Send every node a payload and time the round trip.")] = False,
     folder: Annotated[Path, Parameter(help="The federation's folder.")] = Path(),
 ) -> int:
     """Check Flower, the folder, certificates, secrets and the nodes; the exit code is 1 if anything is wrong."""

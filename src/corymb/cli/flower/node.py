@@ -16,7 +16,7 @@ from corymb.settings import require
 
 
 def node(
-    name: Annotated[str, Parameter(help="The node's name in the federation: it must be its alone, and stay the same.")],
+    name: Annotated[str, Parameter(help="The node's name: unique in the federation, and always the same.")],
     *,
     superlink: Annotated[str, Parameter(help="The federation's address, HOST:PORT.")],
     data: Annotated[str, Parameter(help="The function that gives this node its clients: package.module:function.")],
@@ -33,8 +33,8 @@ def node(
     engine: Annotated[str, Parameter(help="vectorised or loop.")] = "vectorised",
     device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     precision: Annotated[str, Parameter(help="float32, tf32, bfloat16 or float64; all nodes alike.")] = "float32",
-    client_seconds: Annotated[float | None, Parameter(help="End a client's work after so many seconds.")] = None,
-    poll: Annotated[float, Parameter(help="Seconds between two looks for messages.")] = 1.0,
+    client_seconds: Annotated[float | None, Parameter(help="Stop a client's work after this many seconds.")] = None,
+    poll: Annotated[float, Parameter(help="Seconds between two polls for messages.")] = 1.0,
     stock: Annotated[
         bool,
         Parameter(help="Let Flower start a ClientApp for every message: it runs code from the app, and is slower."),

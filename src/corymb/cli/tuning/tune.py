@@ -11,13 +11,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from corymb.cli import Exit
-from corymb.cli.request import Request, read_toml
+from corymb.cli.request import Request, with_file
 from corymb.cli.run import OUTPUT, AlgorithmName, DataName
 from corymb.cli.run import command_for as run_command_for
 from corymb.runs.history import plain, readable
 from corymb.runs.tuning.space import read_space
 from corymb.runs.tuning.study import Trial, Tuned, tune
-from corymb.settings import InvalidInput, merged, to_dict
+from corymb.settings import InvalidInput, to_dict
 
 USAGE = "Say which data and which algorithm: corymb tune DATA ALGORITHM, such as corymb tune digits ifca --trials 20."
 
@@ -68,7 +68,7 @@ def _tune(given_values: Mapping[str, Any], output: Tuning) -> int:
 
 
 def _search(given_values: Mapping[str, Any], output: Tuning) -> int:
-    request = Request.read(merged(read_toml(output.config) if output.config else {}, given_values))
+    request = Request.read(with_file(output.config, given_values))
     found = tune(
         request.algorithm,
         request.data_options.load(request.data, request.settings.seed),

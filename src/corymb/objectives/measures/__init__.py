@@ -1,7 +1,7 @@
 """The metrics that an objective's predictions are measured by, beside its own score.
 
 An objective may have `measures`, one of the classes here or one of your own; an objective without is scored by its own
-score alone. What each metric means is told in `docs/metrics.md`.
+score alone. What each metric means is defined in `docs/metrics.md`.
 """
 
 from __future__ import annotations

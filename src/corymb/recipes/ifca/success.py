@@ -71,13 +71,16 @@ def draw(point: Point, seed: int, device: str, d: int = D, restarts: int = RESTA
     by = torch.Generator(device).manual_seed(seed)
 
     def fair(*shape: int) -> Tensor:
-        return torch.randint(2, shape, generator=by, device=device).float()
+        return torch.empty(shape, dtype=torch.int64, device=device).random_(0, 2, generator=by).float()
+
+    def normal(*shape: int) -> Tensor:
+        return torch.empty(shape, device=device).normal_(generator=by)
 
     truth, starts = fair(point.k, d) * point.r, fair(restarts, point.k, d)
     rows = point.m * point.n
-    x = torch.randn(rows, d, generator=by, device=device)
+    x = normal(rows, d)
     cluster = torch.arange(point.m, device=device) * point.k // point.m
-    noise = point.sigma * torch.randn(rows, generator=by, device=device)
+    noise = point.sigma * normal(rows)
     y = torch.empty(rows, device=device)
     for j in range(point.k):
         mine = (cluster == j).repeat_interleave(point.n)
