@@ -92,6 +92,7 @@ def descend_from(
     client: Client, models: Params, label: Tensor, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
     """The model of a label after descent: `descend` from `take(models, label)`, with one copy of the model less."""
+    models = dict(sorted(models.items()))  # the order of what `take` gives
     key = torch.stack([client.key(purpose), label.to(torch.int64)])
     *values, _ = leave(client, Descending(how, chosen=True), models, on or client.train, key)
     return as_params(models, values)
