@@ -11,6 +11,7 @@ WORKERS ?= 2
 PIP_FLAGS ?=
 ARGS ?=
 TABLES ?= build/tables
+PEERS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -59,9 +60,13 @@ dist: $(VENV)/.with-dist ## Build wheel and sdist in dist/
 wheel: $(VENV)/.with-dist ## Build the wheel, install it into a fresh environment and use it there (minutes: it installs torch)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m wheel tests/test_package.py $(ARGS)
 
-bench: $(READY) ## Time a round on every engine, and what a checkpoint in every round costs
+bench: $(READY) ## Time rounds, how they grow, GPU steps and checkpoints (20 minutes); beside other libraries with PEERS=1 (installs them)
 	$(BIN)/python benchmarks/rounds.py $(ARGS)
+	$(BIN)/python benchmarks/rounds.py --fedavg $(ARGS)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.growth --write build/growth.md
+	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu
 	$(BIN)/python benchmarks/checkpoints.py
+	$(if $(PEERS),PYTHONPATH=. PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.peers --write build/peers.md)
 
 tables: $(READY) ## Default settings on real tables, beside scikit-learn (packages with data: benchmarks/table_sources.py)
 	test -d $(TABLES) || PYTHONPATH=$(TABLES)-packages $(BIN)/python benchmarks/table_sources.py $(TABLES)

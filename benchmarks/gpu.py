@@ -253,6 +253,7 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    asked.small |= asked.device == "cpu"
     logging.basicConfig(level=logging.INFO, format="  %(message)s")
     cases = SMALL if asked.small else CASES
     size, steps, repeats = (256, 6, 1) if asked.small else (8192, 20, 4)

@@ -91,6 +91,14 @@ def steady(losses, stage="", churn=0.0):
     return [{"stage": stage, "train_loss": loss, "churn": churn} for loss in losses]
 
 
+def test_noisy_losses_that_happen_to_be_equal_have_not_converged():
+    noisy = [0.5 + 0.05 * (-1) ** place for place in range(20)]
+    assert not converged(steady(noisy))  # a standard error of a fiftieth: more rounds are wanted
+    assert converged(steady(noisy * 32))
+    fallen = [1.0 - 0.003 * place for place in range(140)]
+    assert not converged(steady([*fallen, *noisy]))  # a hundred and sixty rounds show what twenty do not
+
+
 def test_a_run_has_converged_when_its_loss_and_its_clusters_stay():
     falling = [0.9**t for t in range(20)]
     assert not converged(steady(falling))

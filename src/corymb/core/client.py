@@ -143,8 +143,13 @@ class Kernel(Protocol):
         """The gradient of the mean training loss of each client's model: n rows."""
         ...
 
-    def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> tuple[Params, Tensor]:
-        """Each client's model after descent on its own examples, and the loss of its first step: n rows."""
+    def descend(
+        self, objective: Objective, params: Params, on: Examples, key: Key, how: Any, *, own: bool = False
+    ) -> tuple[Params, Tensor]:
+        """Each client's model after descent on its own examples, and the loss of its first step: n rows.
+
+        `own`: `params` may be written into.
+        """
         ...
 
 

@@ -19,7 +19,7 @@ from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, e
 from corymb.core.guard import Near
 from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
-from corymb.keys import Key, fold, hash_name, root, uniform
+from corymb.keys import Key, fold, hash_names, root, uniform
 from corymb.settings import require
 from corymb.trees import Params, Tree, leaves, map_tensors, nbytes, tree_map
 
@@ -216,7 +216,7 @@ class Federation:
         self.min_replies = min_replies
         self.objective = engine.objective
         self.names = engine.names
-        self.name_hashes = torch.tensor([hash_name(name) for name in engine.names], dtype=torch.int64)
+        self.name_hashes = hash_names(engine.names)
         self.ledger = Ledger()
         self.asking: Callable[[int], None] = lambda clients: None  # told how many clients are asked next
         self.clients = Cohort(self, torch.arange(len(engine.names)))

@@ -20,7 +20,7 @@ from corymb.core.engine import Part, Rejection, Verb
 from corymb.core.guard import Bounds, Lengths, Near, bounds, levels, part_lengths, row_lengths
 from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
-from corymb.trees import Signature, Tree, leaves, map_tensors, signature, tree_map
+from corymb.trees import Signature, Tree, leaves, map_tensors, signature, take, tree_map
 
 REASON = 200
 """Characters of a reason that a host gives."""
@@ -65,6 +65,16 @@ class _Pile:
             self.apart[level, several].add(bare)
         else:
             self.apart[level, several] = RunningSum(bare)
+
+    def merge(self, other: _Pile, device: torch.device) -> None:
+        """Add another pile of the same signature, after all that is here."""
+        assert other.replies is not None
+        for added in other.added[:1]:  # the value goes in once, with whoever stands first
+            self.add(_moved(other.replies.result(), device), added)
+        self.added += other.added[1:]
+        for (level, several), sums in other.apart.items():
+            self.keep_apart(level, several, _moved(sums.result(), device))
+        self.spread = other.spread
 
     @property
     def clients(self) -> Tensor:
@@ -184,8 +194,9 @@ class Intake:
         pile.spread = isinstance(rows, Shares)
         self._answered[self._places(ids)] = True
         if self.verb == "sum" and lengths is not None:
-            for level, several, which in _by_level(lengths):
-                own = value if len(which) == len(ids) else add_up(_only(rows, which))
+            by_level = list(_by_level(lengths))
+            sums = [value] if len(by_level) == 1 else _sums_of(rows, [which for _, _, which in by_level])
+            for (level, several, _), own in zip(by_level, sums, strict=True):
                 pile.keep_apart(level, several, own)
         return None
 
@@ -265,6 +276,14 @@ class Intake:
             self.reject(client, reason)
             self._answered[self._places(torch.tensor(client))] = False
 
+    def merge(self, other: Intake, device: torch.device) -> None:
+        """Take in what another intake of the same call has, of other clients of this host: values go to `device`."""
+        for form, pile in other._piles.items():
+            self._piles.setdefault(form, _Pile()).merge(pile, device)
+        self._answered |= other._answered
+        for client, reason in other._reasons.items():
+            self.reject(client, reason)
+
     def result(self) -> Taken:
         """The replies of the signature that most clients sent, as one part; the others are rejected."""
         piles = self._piles
@@ -303,6 +322,10 @@ class Intake:
         return [(client, self._reasons[client]) for client in silent if client in self._reasons]
 
 
+def _moved(tree: Tree, device: torch.device) -> Tree:
+    return map_tensors(lambda leaf: leaf.to(device), tree)
+
+
 def _device(rows: Tree, ids: Tensor) -> torch.device:
     return next((leaf.device for leaf in leaves(rows)), ids.device)
 
@@ -319,6 +342,16 @@ def _only(rows: Tree, which: Tensor) -> Tree:
     """Shares of which only some have a weight: cheaper than a copy of those."""
     chosen = torch.zeros(len(rows.weight), dtype=torch.bool).index_fill(0, which, True).to(rows.weight.device)
     return rows._replace(weight=torch.where(chosen[:, None], rows.weight, 0))
+
+
+def _sums_of(rows: Tree, parts: Sequence[Tensor]) -> list[Sums[Tree]]:
+    """The sums of several parts of the rows. Values that go into every sum alike are read once for all of them."""
+    weights = [_only(rows, which).weight for which in parts]
+    if isinstance(rows, Shares):
+        return [add_up(rows._replace(weight=weight)) for weight in weights]
+    k, together = rows.weight.shape[1], add_up(rows._replace(weight=torch.cat(weights, 1)))
+    cut = [slice(k * part, k * part + k) for part in range(len(parts))]
+    return [together._replace(total=take(together.total, at), weight=together.weight[at]) for at in cut]
 
 
 def _some(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:

@@ -34,7 +34,7 @@ def _by_client_and_key(client: Tensor, names: Sequence[str], offsets: Tensor, se
     order = client.argsort(stable=True)
     number = torch.empty_like(order)
     number[order] = _places(offsets.diff())
-    hashes = torch.tensor([keys.hash_name(name) for name in names], dtype=torch.int64)
+    hashes = keys.hash_names(names)
     key = keys.fold(keys.root(seed), "held out", hashes[client], number)
     order = key.argsort(stable=True)
     return order[client[order].argsort(stable=True)]

@@ -18,7 +18,7 @@ from corymb.engines.examples import ExampleTable
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
-from corymb.keys import fold, hash_name
+from corymb.keys import fold, hash_names
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
 
@@ -32,6 +32,13 @@ class Outcome(NamedTuple):
     writes: dict[str, Slot]
 
 
+class Replies(Protocol):
+    """Where replies go: an `Intake`, or what stands before one."""
+
+    def add_rows(self, ids: Tensor, rows: Any, writes: dict[str, Slot]) -> None: ...
+    def reject(self, client: int, reason: str) -> None: ...
+
+
 class ClientHost:
     """All clients of an in-process engine, in the order of their names."""
 
@@ -41,14 +48,15 @@ class ClientHost:
         self.objective, self.placement, self.journal = objective, placement, journal
         self.device = device = torch.device(placement.device)
         order = in_order(data.names)
-        self.names = [data.names[i] for i in order.tolist()]
+        sorted_already = bool((order.diff() > 0).all())
+        self.names = list(data.names) if sorted_already else [data.names[i] for i in order.tolist()]
         self.hosts = [""] * len(self.names)
         self.examples: dict[Split, ExampleTable] = {
             "train": ExampleTable(data.train, order, device, placement.dtype),
             "test": ExampleTable(data.test, order, device, placement.dtype),
         }
         self._data, self._refreshed = data, list[str]()
-        self._hashes = torch.tensor([hash_name(name) for name in self.names], dtype=torch.int64)
+        self._hashes = hash_names(self.names)
         self.begun: Callable[[Sequence[int]], None] = lambda clients: None  # told who is run next, together
         self._begin()
 
@@ -122,7 +130,7 @@ class ClientHost:
         """The part for the replies that were taken in; what their clients want to keep is kept."""
         taken = intake.result()
         for owners, slots in taken.writes:
-            self.memory.write(call.version, owners, slots)
+            self.memory.write(call.version, owners, map_tensors(lambda leaf: leaf.to(self.device), slots))
         return taken.part
 
     # ---- one client
@@ -153,7 +161,7 @@ class ClientHost:
         return Outcome(value, memory.writes)
 
     def ask_each(
-        self, call: Call, clients: Iterable[tuple[int, int]], intake: Intake
+        self, call: Call, clients: Iterable[tuple[int, int]], intake: Replies
     ) -> tuple[int, list[tuple[int, Exception]]]:
         """Run a call for clients one after another: how many answered, and the errors of those that raised."""
         answered, errors = 0, []
@@ -192,7 +200,7 @@ def _row(slot: Slot) -> Slot:
     return Slot(map_tensors(lambda leaf: leaf.unsqueeze(0), slot.value), slot.present.reshape(1), slot.along)
 
 
-def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Intake) -> None:
+def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Replies) -> None:
     """Errors of a whole call: everybody's is a bug and is raised; some clients' are theirs, and they are named."""
     if errors and not answered:
         raise errors[0][1]

@@ -14,7 +14,7 @@ from corymb.core.client import Client, ClientFn
 from corymb.core.engine import Call, Engine, Journal, Part, each
 from corymb.core.objective import Objective
 from corymb.faults.kinds import KINDS, Kind
-from corymb.keys import fold, hash_name, root, uniform
+from corymb.keys import fold, hash_names, root, uniform
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Tree, as_tensors, signature, tree_map
 
@@ -102,7 +102,7 @@ class Faulty:
     def bad(self, fault: Fault, call: Call | None, ids: Tensor) -> Tensor:
         """Which of these clients have a fault in a call: by their names, so that company changes nothing."""
         names = [self.engine.names[i] for i in ids.tolist()]
-        hashes = torch.tensor([hash_name(name) for name in names], dtype=torch.int64)
+        hashes = hash_names(names)
         key = fold(root(self.seed), "faults", fault.name)
         if not fault.always and call is not None:
             key = fold(key, call.version.clock, call.version.call)

@@ -19,6 +19,7 @@ from corymb.trees import Params, count, take
 __all__ = [
     "Descent",
     "descend",
+    "descend_from",
     "descend_with_loss",
     "gradient",
     "loss",
@@ -85,6 +86,16 @@ def descend_with_loss(
     """
     *values, before = leave(client, Descending(how), params, on or client.train, client.key(purpose))
     return as_params(params, values), before
+
+
+def descend_from(
+    client: Client, models: Params, label: Tensor, how: Descent, on: Examples | None = None, purpose: str = "batches"
+) -> Params:
+    """The model of a label after descent: `descend` from `take(models, label)`, with one copy of the model less."""
+    models = dict(sorted(models.items()))  # the order of what `take` gives
+    key = torch.stack([client.key(purpose), label.to(torch.int64)])
+    *values, _ = leave(client, Descending(how, chosen=True), models, on or client.train, key)
+    return as_params(models, values)
 
 
 def part(examples: Examples, number: int, parts: int) -> Examples:

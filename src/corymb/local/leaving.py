@@ -68,12 +68,19 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Descending:
-    """A model after descent; last, its training loss before: of the examples of the first step."""
+    """A model after descent; last, its training loss before: of the examples of the first step.
+
+    With `chosen`, one of k models: `key` is then two numbers, the key and the model's. The stack of everybody's models
+    is made here, once, and stepped in place: made under vmap it would be copied again.
+    """
 
     how: Descent
+    chosen: bool = False
 
     def one(self, objective: Objective, params: Params, on: Examples, key: Key | None) -> Sequence[Tensor]:
         assert key is not None
+        if self.chosen:
+            params, key = take(params, key[1]), key[0]
         there = self._there(objective)
         params, on = there.into(params), there.examples(on)
         found = descend_one(there.objective, params, on, key, self.how)
@@ -81,9 +88,14 @@ class Descending:
 
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
         assert key is not None
+        if self.chosen:
+            label, key = key[:, 1], key[:, 0]
+            rows = torch.arange(len(label), device=label.device)
+            params = {n: p.index_select(0, label) if shared else p[rows, label] for n, p in params.items()}
+            shared = False
         there = self._there(work.objective)
         params, on = there.into(_led(params, on) if shared else params), there.examples(on)
-        trained, loss = work.kernel.descend(there.objective, params, on, key, self.how)
+        trained, loss = work.kernel.descend(there.objective, params, on, key, self.how, own=self.chosen)
         return [*there.back(trained).values(), loss]
 
     def _there(self, objective: Objective) -> Coordinates:

@@ -40,9 +40,9 @@ def spread(values: Sequence[float]) -> float:
 
 
 def in_sigmas(ours: Sequence[float], theirs: Published) -> float | None:
-    """The difference of the means over the root of both variances of seeds; None without a deviation."""
+    """The difference of the means over the root of both variances of seeds; None of one seed, whose is not known."""
     sigma = math.hypot(spread(ours), theirs.std or 0.0)
-    return (mean(ours) - theirs.value) / sigma if sigma else None
+    return (mean(ours) - theirs.value) / sigma if sigma and len(ours) > 1 else None
 
 
 def with_spread(values: Sequence[float], digits: int = 2) -> str:

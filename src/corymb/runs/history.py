@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from corymb.core.federation import Ledger
@@ -172,18 +173,36 @@ LITTLE = 0.002
 """... that is by less than this part of it, and nobody (no client, no example) has changed its cluster meanwhile."""
 
 
+NOISE = 0.01
+"""Losses of batches, or of a few clients, are noisy: twice, four times, ... as many rounds are compared, until the
+standard error of their means is at most this part of the loss. Two means of ten would soon be equal by chance."""
+
+
 def converged(history: Sequence[Round]) -> bool:
     """Whether the last rounds, all of one stage, have changed nothing: neither the training loss nor who is where."""
-    rows = history[-2 * SETTLED :]
-    losses = [noted_loss(row) for row in rows]
-    first, last = rows[:1], rows[-1:]
-    moving = any(row["churn"] or row.get("notes", {}).get("moved") for row in rows[1:])
-    if len(rows) < 2 * SETTLED or first[0]["stage"] != last[0]["stage"] or moving:
-        return False
-    if any(loss is None or not math.isfinite(loss) for loss in losses):
-        return False
-    before, now = math.fsum(losses[:SETTLED]), math.fsum(losses[SETTLED:])  # type: ignore[arg-type]
-    return abs(before - now) <= LITTLE * abs(before)
+    window = SETTLED
+    while len(history) >= 2 * window:
+        rows = history[-2 * window :]
+        losses = [noted_loss(row) for row in rows]
+        moving = any(row["churn"] or row.get("notes", {}).get("moved") for row in rows[1:])
+        if rows[0]["stage"] != rows[-1]["stage"] or moving:
+            return False
+        known = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+        if len(known) < len(rows):
+            return False
+        before, now = math.fsum(known[:window]), math.fsum(known[window:])
+        if abs(before - now) > LITTLE * abs(before):
+            return False
+        if _noise(known) * math.sqrt(2 / window) <= NOISE * abs(before) / window:
+            return True
+        window *= 2
+    return False
+
+
+def _noise(losses: Sequence[float]) -> float:
+    """The standard deviation of losses around a straight line."""
+    places = np.arange(len(losses))
+    return float(np.std(np.asarray(losses) - np.polyval(np.polyfit(places, losses, 1), places)))
 
 
 def divergence(history: Sequence[Round], config: Mapping[str, Any], times: int = 1) -> str:

@@ -32,8 +32,9 @@ from corymb.trees import Params
 
 
 def placement_for(settings: RunSettings) -> Placement:
-    """The device and the precision of clients' arithmetic."""
-    device, precision = _device(settings.device), settings.precision
+    """The device and the precision of clients' arithmetic; of several devices the first, where results are."""
+    devices, precision = [_device(name) for name in settings.device.split(",")], settings.precision
+    device = devices[0]
     require(
         not (device == "mps" and precision == "float64"), "MPS has no float64: use another precision, or device='cpu'."
     )
@@ -47,6 +48,9 @@ def _device(name: str) -> str:
         return available[-1]
     kind = name.partition(":")[0]
     require(kind in available, f"Device {name!r} is not available here: this machine has {', '.join(available)}.")
+    number, gpus = int(name.partition(":")[2] or 0), torch.cuda.device_count() if kind == "cuda" else 1
+    here = kind != "cuda" or number < gpus
+    require(here, f"Device {name!r} is not available here: this machine has {gpus} of them, the first is cuda:0.")
     return name
 
 
@@ -76,6 +80,11 @@ def make_engine(data: FederatedDataset, settings: RunSettings, placement: Placem
         require(none, "The loop engine has no kernels: leave kernel out, or use engine='vectorised'.")
         return LoopEngine(nothing, data, placement)
     budget = None if settings.memory == "auto" else settings.memory
+    if "," in settings.device:
+        from corymb.engines.sharded import ShardedEngine  # most runs have one device, and need not load it
+
+        places = [replace(placement, device=name) for name in settings.device.split(",")]
+        return ShardedEngine(nothing, data, places, memory=budget, kernel=settings.kernel)
     return VectorisedEngine(nothing, data, placement, memory=budget, kernel=settings.kernel)
 
 

@@ -40,7 +40,7 @@ class RunSettings:
     """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` uses nodes that
     hold their own data; `ray` spreads clients over a Ray cluster."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is. Several share the clients: cuda:0,cuda:1."""
     precision: Precision = "float32"
     """Precision of the clients' arithmetic."""
     threads: int | None = None
@@ -90,8 +90,12 @@ class RunSettings:
         for name, choices in _choices(RunSettings).items():
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
-        known = re.fullmatch(r"(auto|cpu|cuda|mps)|(cuda|cpu|mps):[0-9]{1,3}", self.device) is not None
-        require(known, f"There is no device {self.device!r}: wanted 'auto', 'cpu', 'cuda' or 'mps'.")
+        one = r"(cpu|cuda|mps)(:[0-9]{1,3})?"
+        known = re.fullmatch(rf"auto|{one}(,{one})*", self.device) is not None
+        wanted = "'auto', 'cpu', 'cuda' or 'mps', or several such as 'cuda:0,cuda:1'"
+        require(known, f"There is no device {self.device!r}: wanted {wanted}.")
+        alone = "," not in self.device or self.engine == "vectorised"
+        require(alone, f"engine {self.engine!r} runs on one device, got {self.device!r}: leave engine out for several.")
         positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
         require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
         if self.faults is not None:

@@ -14,7 +14,7 @@ from corymb.core.federation import Cohort, Federation, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import losses, one_hot
 from corymb.settings import InvalidInput, require
-from corymb.trees import Params, count, take
+from corymb.trees import Params, count
 
 Answers = Replies[Sums[Tensor]]
 """A round's replies; the note of each client is the loss of every model it was sent, before it worked."""
@@ -43,7 +43,7 @@ def work_on_best(client: Client, models: Params, work: Work, *, choosing: Exampl
     """The model with the least loss on some examples (ties: the lowest index), after work on others."""
     fit = losses(client, models, on=choosing)
     label = fit.argmin()
-    value = work.on(client, take(models, label), working)
+    value = work.on_chosen(client, models, label, working)
     return Share(value, weight=one_hot(label, count(models)) * work.weight(client), label=label, note=fit)
 
 

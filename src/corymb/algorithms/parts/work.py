@@ -13,8 +13,8 @@ from corymb.algorithms.parts.linear import proximal_step
 from corymb.core.client import Client, Examples, Share, on_client
 from corymb.core.federation import Federation, Sums
 from corymb.core.snapshot import Snapshot
-from corymb.local import Descent, descend, descend_with_loss, gradient, loss, one_hot
-from corymb.trees import Params, map_tensors
+from corymb.local import Descent, descend, descend_from, descend_with_loss, gradient, loss, one_hot
+from corymb.trees import Params, map_tensors, take
 
 log = logging.getLogger(__name__)
 Averaging = Literal["models", "gradients"]
@@ -38,6 +38,12 @@ class Work:
         if self.averaging == "models":
             return descend(client, model, self.local, on=examples)
         return gradient(client, model, on=examples)
+
+    def on_chosen(self, client: Client, models: Params, label: Tensor, examples: Examples) -> Params:
+        """The same for one of several models."""
+        if self.averaging == "models" and not self.proximal:
+            return descend_from(client, models, label, self.local, on=examples)
+        return self.on(client, take(models, label), examples)
 
     def with_loss(self, client: Client, model: Params) -> tuple[Params, Tensor]:
         """What work on the client's examples gives, and the model's training loss beforehand.

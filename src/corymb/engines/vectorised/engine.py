@@ -19,7 +19,7 @@ from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExampl
 from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
-from corymb.engines.host import ClientHost, OfHost, Outcome, blame, check_kinds, one_line
+from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
 from corymb.engines.vectorised.kernels import KernelName, Kernels
@@ -106,19 +106,20 @@ class VectorisedEngine:
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients, chunk by chunk."""
         call = self.host.deliver(call)
-        intake, answered, errors = (
-            Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard),
-            0,
-            Errors(),
-        )
+        intake = Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard)
+        blame(*self.fill(call, ids, intake), intake)
+        yield self.host.settle(call, intake)
+
+    def fill(self, call: Call, ids: Tensor, intake: Replies) -> tuple[int, Errors]:
+        """Ask the clients and take their replies in: how many answered, and the errors of those that raised."""
+        answered, errors = 0, Errors()
         order = self.sizes[ids].argsort(stable=True)
         need = self._need(call, ids[order], order)
         while len(order):
             n = self._fitting(self.sizes[ids[order]], need)
             more, problems = self._ask(call, ids[order[:n]], order[:n], intake)
             answered, errors, order = answered + more, errors + problems, order[n:]
-        blame(answered, errors, intake)
-        yield self.host.settle(call, intake)
+        return answered, errors
 
     # ---- chunks
 
@@ -173,7 +174,7 @@ class VectorisedEngine:
 
     # ---- one chunk
 
-    def _ask(self, call: Call, ids: Tensor, places: Tensor, intake: Intake) -> tuple[int, Errors]:
+    def _ask(self, call: Call, ids: Tensor, places: Tensor, intake: Replies) -> tuple[int, Errors]:
         """Ask a chunk; how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
             return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
@@ -191,14 +192,14 @@ class VectorisedEngine:
         intake.add_rows(ids, value, writes)
         return len(ids), []
 
-    def _halves(self, call: Call, ids: Tensor, places: Tensor, intake: Intake) -> tuple[int, Errors]:
+    def _halves(self, call: Call, ids: Tensor, places: Tensor, intake: Replies) -> tuple[int, Errors]:
         half = len(ids) // 2
         first, problems = self._ask(call, ids[:half], places[:half], intake)
         second, more = self._ask(call, ids[half:], places[half:], intake)
         return first + second, problems + more
 
     def _find_fault(
-        self, call: Call, ids: Tensor, places: Tensor, intake: Intake, error: Exception
+        self, call: Call, ids: Tensor, places: Tensor, intake: Replies, error: Exception
     ) -> tuple[int, Errors]:
         """A chunk raised: vmap cannot take the function, or some clients are at fault, or it is everybody's bug."""
         if len(ids) > 1 and self._works(call, ids[:1], places[:1]):

@@ -135,7 +135,9 @@ class Kernels:
             return _stacked(rows)
         return _gradients(objective, params, on, Draws(key), cells=self.traits.lstm)[0]
 
-    def descend(self, objective: Objective, params: Params, on: Examples, key: Key, how: Any) -> tuple[Params, Tensor]:
+    def descend(
+        self, objective: Objective, params: Params, on: Examples, key: Key, how: Any, *, own: bool = False
+    ) -> tuple[Params, Tensor]:
         """Every client's descent from its own model, and its loss at the first step: n rows."""
         self.watch.see(on)
         name = self.pick(how)
@@ -145,7 +147,8 @@ class Kernels:
                 rows.append(descend_one(objective, take(params, i), _client(on, i, m), key[i], how))
                 self.watch.done()
             return _stacked([row.params for row in rows]), torch.stack([row.loss for row in rows])
-        params = {n: p.contiguous().clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
+        if not own or not all(p.is_contiguous() for p in params.values()):
+            params = {n: p.clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
         part = None
         if how.safe:
             places = Batches.sample(how, on.weight, key)

@@ -1,0 +1,264 @@
+"""Corymb beside other libraries on the same work, in one run.
+
+    python -m benchmarks.peers [--cases mlp-100x600 ...] [--ways corymb fedjax ...] [--threads 1 2] [--repeats 2]
+                               [--keep build/peers] [--write FILE]
+
+Every peer gets an environment of its own, made here from `pinned/NAME.txt` the first time. All ways start from the same
+models and take the same batches, which are handed to them as rows: what a peer's own shuffling and loading costs is not
+counted against it. Every measurement is a process; with one thread it is bound to one core. The first round warms up,
+the least of the others and of all repeats counts, those of earlier calls included (they are kept in
+build/peers/measured.jsonl; delete it to begin anew). CPU seconds are those of the process and all its children. FEMNIST
+wants CORYMB_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.peers.work import CASES, Case, family, load_models, save_models
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+OURS = ("corymb", "hand")
+PEERS = ("fedjax", "pfl", "fedlab", "flower")
+TITLES = {
+    "corymb": "Corymb",
+    "hand": "by hand",
+    "fedjax": "FedJAX",
+    "pfl": "pfl",
+    "fedlab": "FedLab",
+    "flower": "Flower",
+}
+CANNOT = {"cnn": ("hand",), "k": ("hand", "pfl", "fedlab", "flower")}
+"""Which ways have no form of a case: of IFCA only FedJAX has one."""
+TIMES = (("cpu", 1), ("wall", 2))
+"""What is reported, and of how many threads."""
+MEASURED = "measured.jsonl"
+
+
+def ways_for(case: Case, wanted: list[str]) -> list[str]:
+    """The ways that can do a case."""
+    cannot = CANNOT["k"] if case.k else CANNOT["cnn"] if case.network == "cnn" else ()
+    return [way for way in wanted if way not in cannot]
+
+
+def python_of(way: str, keep: Path) -> str:
+    """The interpreter of a way; a peer's environment is made where it is missing."""
+    if way in OURS:
+        return sys.executable
+    venv = keep / "venvs" / way
+    python, pinned = venv / "bin" / "python", HERE / "pinned" / f"{way}.txt"
+    if not (venv / ".ready").exists():
+        print(f"making the environment of {TITLES[way]} in {venv}", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
+        install = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "-r",
+            pinned,
+            *os.environ.get("PIP_FLAGS", "").split(),
+        ]
+        subprocess.run(install, check=True)
+        (venv / ".ready").touch()
+    return str(python)
+
+
+def measure(way: str, python: str, folder: Path, threads: int) -> dict[str, Any]:
+    """One process: seconds of its rounds, its memory, its models."""
+    settings = {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}" if way in OURS else str(ROOT),
+        **{name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")},
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "JAX_PLATFORMS": "cpu",
+    }
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    with tempfile.TemporaryDirectory() as out:
+        command = [python, "-m", "benchmarks.peers.one", way, folder.resolve(), out, str(threads)]
+        log = Path(out) / "log"
+        with log.open("w") as said:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **settings},
+                stdout=said,
+                stderr=said,
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            )
+            memory = Memory(process.pid)
+            code = process.wait()
+            peak = memory.stop()
+        if code:
+            raise SystemExit(f"{way} ended with {code}:\n" + "\n".join(log.read_text().splitlines()[-30:]))
+        found = json.loads((Path(out) / "laps.json").read_text())
+        later = found["laps"][1:]
+        best = {which: min(lap[which] for lap in later) for which in ("wall", "cpu")}
+        models = load_models(Path(out) / "models.npz")
+        return {**best, "MiB": peak, "versions": found["versions"], "models": models}
+
+
+class Memory:
+    """The most memory of a process and its children: what they share counts once (PSS)."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.most, self._going = pid, 0.0, True
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while self._going:
+            self.most = max(self.most, sum(map(_pss, family(self.pid))))
+            time.sleep(0.2)
+
+    def stop(self) -> float:
+        """MiB."""
+        self._going = False
+        self._thread.join()
+        return self.most
+
+
+def _pss(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+# ---- are the models the same, and how good are they?
+
+
+def difference(models: list[Any], others: list[Any]) -> float:
+    """The largest between parameters of two ways' models."""
+    pairs = zip(models, others, strict=True)
+    return max(float(np.abs(a - b).max()) for one, two in pairs for a, b in zip(one, two, strict=True))
+
+
+def accuracy(models: list[Any], case: Case, folder: Path) -> float:
+    """On held-out examples; of clusters, each by the model that fits it best."""
+    import torch
+    from benchmarks.peers.networks import network, put
+
+    x, y, group = (torch.from_numpy(np.load(folder / f"test-{name}.npy")) for name in ("x", "y", "group"))
+    with torch.no_grad():
+        right = torch.stack([put(network(case.network), model)(x).argmax(1) == y for model in models]).float()
+    return float(
+        torch.cat([right[:, group == g][right[:, group == g].mean(1).argmax()] for g in group.unique()]).mean()
+    )
+
+
+# ---- the run
+
+
+def compare(case: Case, wanted: list[str], threads: list[int], keep: Path) -> None:
+    """Measure every way once and write it down."""
+    folder = keep / "work" / case.name
+    if not (folder / "test-x.npy").exists():
+        from benchmarks.peers.prepare import prepare
+
+        prepare(case, folder)
+    for count in threads:
+        for way in ways_for(case, wanted):
+            row = measure(way, python_of(way, keep), folder, count)
+            models = row.pop("models")
+            if way == "corymb":
+                save_models(folder / "corymb.npz", models)
+            row |= {"accuracy": accuracy(models, case, folder)}
+            row |= {"difference": difference(models, load_models(folder / "corymb.npz"))}
+            row |= {"case": case.name, "way": way, "threads": count, "load": os.getloadavg()[0]}
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            with (keep / MEASURED).open("a") as kept:
+                kept.write(json.dumps(row) + "\n")
+
+
+def best_of(rows: list[dict[str, Any]], case: Case, way: str) -> dict[str, Any] | None:
+    """The least that a way took, over all times it was measured; the largest difference."""
+    mine = [row for row in rows if (row["case"], row["way"]) == (case.name, way)]
+    if not mine:
+        return None
+    best = {"accuracy": mine[-1]["accuracy"], "difference": max(row["difference"] for row in mine)}
+    best["MiB"] = min(row["MiB"] for row in mine)
+    for name, threads in TIMES:
+        best[name] = min((row[name] for row in mine if row["threads"] == threads), default=None)
+    return best
+
+
+def table(case: Case, rows: list[dict[str, Any]]) -> list[str]:
+    """The lines of a case."""
+    found = {way: best for way in TITLES if (best := best_of(rows, case, way))}
+    if "corymb" not in found:
+        return []
+    lines = [
+        f"## {case.says}",
+        "",
+        "| | CPU s, one thread | by Corymb's | wall s, two threads | by Corymb's | MiB | accuracy | from Corymb's |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for way, best in found.items():
+        cells = []
+        for name, _ in TIMES:
+            ours = found["corymb"][name]
+            cells += [f"{best[name]:.3f}", f"{best[name] / ours:.2f}"] if best[name] and ours else ["", ""]
+        cells += [f"{best['MiB']:.0f}", f"{best['accuracy']:.4f}", f"{best['difference']:.0e}"]
+        lines.append(f"| {TITLES[way]} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """All tables, with what they were measured on."""
+    versions: dict[str, str] = {}
+    for row in rows:
+        versions |= row["versions"]
+    said = ", ".join(f"{name} {number}" for name, number in sorted(versions.items()))
+    loads = [row["load"] for row in rows]
+    head = f"""# Beside other libraries, on the same work
+
+{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {said}.
+Seconds of a round, the least of some; above 1, Corymb is faster. The machine's load was {min(loads):.1f} to
+{max(loads):.1f} meanwhile. "MiB" is the peak of a process and its children, imports and examples included. "From
+Corymb's" is the largest difference of a parameter after all rounds. Made by `python -m benchmarks.peers`.
+
+"""
+    return head + "\n".join(line for case in CASES for line in table(case, rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=[case.name for case in CASES])
+    parser.add_argument("--ways", nargs="+", default=[*OURS, *PEERS])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--keep", type=Path, default=ROOT / "build" / "peers", help="for environments and work")
+    parser.add_argument("--write", type=Path)
+    asked = parser.parse_args()
+    asked.keep.mkdir(parents=True, exist_ok=True)
+    for _ in range(asked.repeats):  # ways take turns: whatever else the machine does meets them all
+        for case in (case for case in CASES if case.name in asked.cases):
+            if case.network == "cnn" and "CORYMB_DATA" not in os.environ:
+                print(f"{case.name} is left out: CORYMB_DATA is not set", file=sys.stderr)
+            else:
+                compare(case, asked.ways, asked.threads, asked.keep)
+    text = report([json.loads(line) for line in (asked.keep / MEASURED).read_text().splitlines()])
+    print(text)
+    if asked.write:
+        asked.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

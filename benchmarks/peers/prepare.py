@@ -1,0 +1,102 @@
+"""Makes the work of a case: examples, first models and the batches that Corymb draws, for everybody to train on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
+
+import numpy as np
+import torch
+from benchmarks.peers.ways.corymb import arrays_of, objective_of, rounds_of
+from benchmarks.peers.work import Case, Task
+from torch import Tensor
+
+from corymb.core.snapshot import Snapshot
+from corymb.engines.vectorised import kernels
+from corymb.local import reference
+from corymb.local.descent import Batches
+
+TESTED = 2000
+GROUPS = 4
+NOISE = 0.5
+
+
+def prepare(case: Case, folder: Path) -> None:
+    """Write the work of a case, and `test-x.npy`, `test-y.npy` (and whose cluster they are of) to score it by."""
+    x, y, offsets, test = femnist(case.clients, case.batch or 1) if case.network == "cnn" else drawn(case)
+    task = Task(case, x, y, offsets, start=[], order=None)
+    with mock.patch.object(kernels, "Batches", _Recorded), mock.patch.object(reference, "Batches", _Recorded):
+        _Recorded.seen.clear()
+        algorithm, fed = rounds_of(task, objective_of(case))
+        fed.set_clock(seed=0, clock=0)
+        start = arrays_of(Snapshot.fresh(fed, max(case.k, 1)).models)
+        order = None if case.batch is None else _order(task, algorithm)
+    Task(case, x, y, offsets, start, order).save(folder)
+    for name, array in test.items():
+        np.save(folder / f"test-{name}.npy", array, allow_pickle=False)
+
+
+class _Recorded(Batches):
+    """Batches that are written down as they are drawn."""
+
+    seen: ClassVar[list[Tensor]] = []
+
+    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        for rows, active in super().__iter__():
+            if rows is not None:
+                self.seen.append(rows if rows.dim() == 2 else rows.unsqueeze(0))
+            yield rows, active
+
+
+def _order(task: Task, algorithm: Iterator[Snapshot]) -> np.ndarray:
+    """The rows of every batch: rounds, clients, steps, batch. Clients of a chunk stand in the order of their sizes."""
+    case, sizes = task.case, torch.from_numpy(np.diff(task.offsets))
+    place = sizes.argsort(stable=True).argsort()
+    found = []
+    for _ in range(case.rounds):
+        _Recorded.seen.clear()
+        next(algorithm)
+        chunks = [_Recorded.seen[first : first + case.steps] for first in range(0, len(_Recorded.seen), case.steps)]
+        drawn = torch.cat([torch.stack(chunk, 1) for chunk in chunks])
+        found.append(drawn[-case.clients :][place])  # before them, perhaps one client was asked to see what it takes
+    order = torch.stack(found)
+    wanted = (case.rounds, case.clients, case.steps, case.batch)
+    assert order.shape == wanted, f"batches {tuple(order.shape)}, wanted {wanted}"
+    assert bool((order >= 0).all()), "some batches are not full"
+    return order.numpy()
+
+
+def drawn(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Ten noisy pictures as classes; with clusters, each has the classes' names shifted."""
+    draw = np.random.default_rng(0)
+    pictures = draw.random((10, 784), dtype=np.float32)
+    n, m = case.clients, case.examples
+    group = np.arange(n) % GROUPS if case.k else np.zeros(n, np.int64)
+
+    def examples(of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        kind = draw.integers(10, size=len(of))
+        noise = draw.standard_normal((len(of), 784), dtype=np.float32)
+        return pictures[kind] + NOISE * noise, (kind + 2 * of) % 10
+
+    x, y = examples(np.repeat(group, m))
+    tested = np.arange(TESTED) % GROUPS if case.k else np.zeros(TESTED, np.int64)
+    test_x, test_y = examples(tested)
+    return x, y, np.arange(n + 1) * m, {"x": test_x, "y": test_y, "group": tested}
+
+
+def femnist(writers: int, batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """The first writers with a hundred pictures or more, cut to whole batches; LEAF's held-out tenth tests."""
+    with np.load(Path(os.environ["CORYMB_DATA"]) / "femnist" / "femnist.npz") as kept:
+        images, labels, writer, held = (kept[name] for name in ("images", "labels", "writer", "test"))
+    x, y = images[:, None].astype(np.float32) / 255, labels.astype(np.int64)
+    draw, chosen, tested = np.random.default_rng(0), [], []
+    for who in np.flatnonzero(np.bincount(writer[~held]) >= 100)[:writers]:
+        rows = draw.permutation(np.flatnonzero((writer == who) & ~held))
+        chosen.append(rows[: len(rows) // batch * batch])
+        tested.append(np.flatnonzero((writer == who) & held))
+    offsets = np.cumsum([0, *map(len, chosen)])
+    train, test = np.concatenate(chosen), np.concatenate(tested)
+    return x[train], y[train], offsets, {"x": x[test], "y": y[test], "group": np.zeros(len(test), np.int64)}

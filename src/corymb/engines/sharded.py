@@ -1,0 +1,201 @@
+"""Clients shared out over several devices of one machine, in one process: a thread and a vectorised engine for each.
+
+Every device sums up its own clients; only partial sums (k models for each length of update, see `corymb.core.intake`)
+and what rows an algorithm asks for go to the first device. Replies of all devices are judged together, as those of one
+engine are: the same clients are refused, and results are those of one engine to rounding. Partial sums are added in the
+order of the devices, whichever is done first, so that a run gives the same bits again.
+
+There is one client memory, on the CPU, with one journal: what counts once counts once whatever the device.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from corymb.core.client import Slot, Split
+from corymb.core.engine import Call, ClientData, Journal, Part, in_order
+from corymb.core.intake import Intake
+from corymb.core.objective import Objective
+from corymb.engines.host import ClientHost, OfHost, blame
+from corymb.engines.memory import MemoryStore
+from corymb.engines.placement import Placement
+from corymb.engines.shard import shard_of
+from corymb.engines.vectorised.engine import VectorisedEngine
+from corymb.engines.vectorised.kernels import KernelName
+from corymb.settings import InvalidInput, require
+from corymb.trees import map_tensors
+
+
+class _Shard(NamedTuple):
+    """A device, its engine, and which of all clients its clients are."""
+
+    engine: VectorisedEngine
+    whose: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.engine.host.device
+
+    def fill(self, call: Call, ids: Tensor, mine: Tensor, intake: Intake) -> tuple[int, list[tuple[int, Exception]]]:
+        """Ask those of the clients `ids` that are here, at the places `mine` among them."""
+        args, options = map_tensors(lambda leaf: leaf.to(self.device), (call.args, call.options))
+        here = call._replace(args=args, options=options).of(mine)
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            answered, errors = self.engine.fill(here, _local(self.whose, ids[mine]), _Renamed(intake, self.whose))
+        return answered, [(int(self.whose[client]), error) for client, error in errors]
+
+
+class _Renamed:
+    """An intake for replies of clients that are numbered within a shard."""
+
+    def __init__(self, intake: Intake, whose: Tensor) -> None:
+        self.intake, self.whose = intake, whose
+
+    def add_rows(self, ids: Tensor, rows: Any, writes: dict[str, Slot]) -> None:
+        """Take in stacked replies."""
+        self.intake.add_rows(self.whose[ids], rows, writes)
+
+    def reject(self, client: int, reason: str) -> None:
+        """Name a client whose reply does not count."""
+        self.intake.reject(int(self.whose[client]), reason)
+
+
+class _View:
+    """The one client memory, as a shard reads it: by its own numbers, on its own device."""
+
+    def __init__(self, store: MemoryStore, whose: Tensor, device: torch.device) -> None:
+        self.store, self.whose, self.device = store, whose, device
+
+    def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
+        """The slots of some clients, stacked."""
+        return map_tensors(lambda leaf: leaf.to(self.device), self.store.read(self.whose[ids], padded))
+
+
+class ShardedEngine:
+    """Runs a call on several devices at once. `placements` differ in their devices only; the first gets the results.
+
+    Clients are dealt to devices by size, so that each has about as many examples. `memory` is the budget of a chunk on
+    each of them.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        data: ClientData,
+        placements: Sequence[Placement],
+        *,
+        memory: int | None = None,
+        kernel: KernelName | None = None,
+        journal: Journal | None = None,
+    ) -> None:
+        require(len(placements) >= 1, "A sharded engine wants at least one device.")
+        self.host = ClientHost(objective, data, replace(placements[0], device="cpu"), journal)
+        self.objective, order = objective, in_order(data.names)
+        self._shards = [
+            _Shard(
+                VectorisedEngine(
+                    _on(objective, where), shard_of(data, order[whose].tolist()), where, memory=memory, kernel=kernel
+                ),
+                whose,
+            )
+            for where, whose in zip(placements, _dealt(self.host.sizes, len(placements)), strict=False)
+        ]
+        self._wire_up()
+
+    names = OfHost(lambda host: host.names)
+    hosts = OfHost(lambda host: host.hosts)
+    sizes = OfHost(lambda host: host.sizes)
+    schema = OfHost(lambda host: host.schema)
+    fingerprint = OfHost(lambda host: host.fingerprint)
+
+    def _wire_up(self) -> None:
+        """One memory and one listener for all shards."""
+        self.commit, told = self.host.commit, threading.Lock()
+        for engine, whose in self._shards:
+
+            def begun(clients: Sequence[int], whose: Tensor = whose) -> None:
+                with told:
+                    self.host.begun(whose[torch.as_tensor(clients)].tolist())
+
+            engine.host.memory = _View(self.host.memory, whose, engine.host.device)  # type: ignore[assignment]
+            engine.host.begun = begun
+
+    def describe(self) -> dict[str, Any]:
+        """What changes bits, for the record of a run."""
+        return {**self._shards[0].engine.describe(), "device": ",".join(str(shard.device) for shard in self._shards)}
+
+    def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> ShardedEngine:
+        """The same clients with another objective and nothing in their memory; examples are shared."""
+        opened = copy.copy(self)
+        opened.host, opened.objective = self.host.opened(objective, journal), objective
+        opened._shards = [
+            shard._replace(engine=shard.engine.open(_on(objective, shard.engine.host.placement)))
+            for shard in self._shards
+        ]
+        opened._wire_up()
+        return opened
+
+    def refresh(self, data: ClientData) -> list[str]:
+        """New examples for the clients that `data` names; the memory slots that were cleared for it."""
+        cleared = self.host.refresh(data)
+        position = {name: i for i, name in enumerate(self.names)}
+        everybody = torch.tensor([position[name] for name in data.names])
+        for engine, whose in self._shards:
+            mine = torch.isin(everybody, whose).nonzero().flatten()
+            new = shard_of(data, mine.tolist())
+            for split, rows in (("train", new.train), ("test", new.test)):
+                table = engine.host.examples[split]  # type: ignore[index]
+                table.replace(_local(whose, everybody[mine]), rows, torch.arange(len(mine)))
+        return cleared
+
+    def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
+        """Ask the clients, on all devices at once."""
+        call = self.host.deliver(call)
+        asked = [(shard, torch.isin(ids, shard.whose).nonzero().flatten()) for shard in self._shards]
+        asked = [(shard, mine) for shard, mine in asked if len(mine)]
+        whole = self._intake(call, ids)
+        # The settings of torch that a placement changes are those of the process: a thread must not put them back.
+        with self._shards[0].engine.host.placement.computing(), ThreadPoolExecutor(max(1, len(asked))) as pool:
+            intakes = [self._intake(call, ids) for _ in asked]
+            futures = [
+                pool.submit(shard.fill, call, ids, mine, intake)
+                for (shard, mine), intake in zip(asked, intakes, strict=True)
+            ]
+            done = [future.result() for future in futures]
+        first = self._shards[0].device
+        for intake in intakes:
+            whole.merge(intake, first)
+        answered, errors = sum(count for count, _ in done), [error for _, problems in done for error in problems]
+        blame(answered, sorted(errors, key=lambda error: error[0]), whole)
+        yield self.host.settle(call, whole)
+
+    def _intake(self, call: Call, ids: Tensor) -> Intake:
+        return Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard)
+
+
+def _dealt(sizes: Tensor, parts: int) -> list[Tensor]:
+    """Clients for each of several devices, rising; there are no more parts than clients."""
+    order, parts = sizes.argsort(stable=True, descending=True), max(1, min(parts, len(sizes)))
+    return [order[part::parts].sort().values for part in range(parts)]
+
+
+def _local(whose: Tensor, ids: Tensor) -> Tensor:
+    """The numbers within a shard of some of its clients."""
+    return torch.searchsorted(whose, ids)
+
+
+def _on(objective: Objective, where: Placement) -> Objective:
+    to = getattr(objective, "to", None)
+    if to is None:
+        raise InvalidInput(f"{type(objective).__name__} has no to(device, dtype): it cannot run on several devices.")
+    moved: Objective = to(where.device, where.dtype)
+    return moved
