@@ -112,7 +112,7 @@ def test_a_kept_run_can_be_loaded_and_run_again(here, capsys):
     run = corymb.Run.load(here / "runs" / "one", model="corymb_own_nets:network")
     assert run.labels == first["labels"]
     assert set(run.predict(small.arrays()[0][:4], client="hospital-1")) <= {"ill", "well"}
-    again = run_json("run --config runs/one/config.toml", capsys)
+    again = run_json("run --config runs/one/config.toml --model corymb_own_nets:network", capsys)
     for part in ("labels", "metrics", "ledger", "config"):
         assert again[part] == first[part]
 

@@ -313,7 +313,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
         return Exit.BAD_INPUT, line
     if isinstance(error, OSError):
         return Exit.FILES, line
-    if type(error).__name__ == "TooFewReplies":  # by name: importing its module would import torch
+    if "TooFewReplies" in {kind.__name__ for kind in type(error).__mro__}:  # by name: its module would import torch
         return Exit.TOO_FEW_REPLIES, f"{line}{'' if line.endswith('.') else '.'}{_hint(line)}"
     return Exit.BUG, f"{type(error).__name__}: {line} (unexpected; --debug shows where)"
 
