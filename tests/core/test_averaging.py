@@ -92,8 +92,22 @@ def with_settings(case, **settings):
 plain_run = cache(last_of)
 
 
-@pytest.mark.parametrize("name", [*AVERAGING, *ROWS_OF_THEIR_OWN])
-@pytest.mark.parametrize("engine", ENGINES)
+def longer(*where, plain):
+    """A case for `make long`, unless it is a plain one."""
+    return pytest.param(*where, marks=[] if plain else [pytest.mark.long])
+
+
+CLIPPED = [*AVERAGING, *ROWS_OF_THEIR_OWN]
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        longer(name, engine, plain=engine == "vectorised" or name == CLIPPED[0])
+        for name in CLIPPED
+        for engine in ENGINES
+    ],
+)
 def test_a_clip_that_nobody_reaches_changes_no_run(name, engine):
     case = CASES[name]
     got, want = last_of(with_settings(case, clip=1e9), engine), plain_run(case)
@@ -101,8 +115,14 @@ def test_a_clip_that_nobody_reaches_changes_no_run(name, engine):
     assert torch.equal(got.labels, want.labels)
 
 
-@pytest.mark.parametrize("name", AVERAGING)
-@pytest.mark.parametrize("aggregate", AGGREGATES)
+@pytest.mark.parametrize(
+    ("name", "aggregate"),
+    [
+        longer(name, aggregate, plain=aggregate == "multi-krum" or name == CLIPPED[0])
+        for name in AVERAGING
+        for aggregate in AGGREGATES
+    ],
+)
 def test_every_reduction_goes_with_every_algorithm_that_averages(name, aggregate):
     case = CASES[name]
     at = [last_of(with_settings(case, aggregate=aggregate), engine) for engine in ("vectorised", "loop")]

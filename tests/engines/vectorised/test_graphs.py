@@ -35,21 +35,21 @@ HOWS = {
 }
 
 
-@pytest.mark.parametrize("layer", [nn.Tanh, nn.Dropout])
-@pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
-def test_captured_descents_are_those_of_the_plain_kernel(how, layer):
+@pytest.mark.parametrize("name", HOWS)
+def test_captured_descents_are_those_of_the_plain_kernel(name):
+    how, layer = HOWS[name], nn.Dropout if name in ("momentum", "epochs") else nn.Tanh
     objective = Classification(Network(lambda: small(layer())), 3)
     plain, kernels = on_gpu(objective), on_gpu(objective)
     object.__setattr__(plain, "device", "cpu")
-    for seed in range(3):  # the first is not captured yet; the others start from other models on other examples
+    for seed in range(2):  # the first is not captured yet; the others start from other models on other examples
         params, on, key = job(objective, seed)
         want, want_loss = plain.descend(objective, params, on, key, how)
         got, loss = kernels.descend(objective, params, on, key, how)
         again, _ = kernels.descend(objective, params, on, key, how)
         assert torch.allclose(loss, want_loss, rtol=1e-6)
-        for name in want:
-            assert torch.allclose(got[name], want[name], rtol=1e-4, atol=1e-6)
-            assert torch.equal(got[name], again[name]) or not seed  # what was given is not written into afterwards
+        for part in want:
+            assert torch.allclose(got[part], want[part], rtol=1e-4, atol=1e-6)
+            assert torch.equal(got[part], again[part]) or not seed  # what was given is not written into afterwards
     assert [seen.player is not None for seen in kernels.graphs.seen.values()] == [True]
 
 

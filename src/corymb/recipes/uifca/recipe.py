@@ -55,8 +55,8 @@ def jobs(seeds: int) -> list[str]:
 
 
 QUICK: Mapping[str, Sequence[str]] = {
-    "gaussians-0": ("kfed", "affine-kfed"),
-    "subspace-0": ("kfed", "affine-best-of-3"),
+    "gaussians-0": ("kfed",),
+    "subspace-0": ("kfed", "affine"),
 }
 
 
