@@ -109,6 +109,11 @@ def timed(work: str, name: str) -> dict[str, Any]:
     return {"cell": name, "seconds": round(time.monotonic() - began, 2), "result": result}
 
 
+def device_name() -> str:
+    """What a cell runs on, as results tell it."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+
 def place_of(folder: Path, name: str) -> Path:
     """The file of a cell."""
     parts = name.split("/")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from corymb.algorithms import IFCA, Alone, FedAvg, OneShot, Oracle
+from corymb.clustering.agreement import matched_accuracy
 from corymb.core.client import Client, on_client
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
@@ -36,6 +37,7 @@ from corymb.keys import fold, integers, root
 from corymb.local import Descent, losses, scores
 from corymb.models import Network, cnn, ifca_cifar, mlp
 from corymb.objectives import Augmented, Classification, Crop, Flip, Light
+from corymb.recipes.cells import device_name
 from corymb.recipes.ifca import success
 from corymb.trees import Params
 
@@ -51,11 +53,6 @@ def work(name: str) -> dict[str, Any]:
         kind, _, size = setting.partition("-")
         found = KINDS[kind](size, method, int(seed))
     return {**found, "device": device_name()}
-
-
-def device_name() -> str:
-    """The machine that a cell runs on."""
-    return torch.cuda.get_device_name() if GPU else "CPU"
 
 
 def federated(
@@ -91,13 +88,10 @@ def accuracy(fed: Federation, models: Params, by: Any) -> float:
 
 def identity(labels: Tensor, truth: Tensor) -> float:
     """The share of clients that are with their own kind, clusters matched to kinds as well as can be."""
-    from scipy.optimize import linear_sum_assignment
-
     known = labels >= 0
     pairs = torch.zeros(int(max(labels.max(), truth.max())) + 1, int(truth.max()) + 1)
     pairs.index_put_((labels[known], truth[known]), torch.ones(int(known.sum())), accumulate=True)
-    rows, columns = linear_sum_assignment(-pairs.numpy())
-    return float(pairs[rows, columns].sum() / known.sum())
+    return matched_accuracy(pairs)[0]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.dataset import FederatedDataset
 from corymb.local import Descent, serve_assigned
+from corymb.recipes.cells import device_name
 from corymb.recipes.sr_fca.settings import Setting, data_of, setting_named
 from corymb.robust import group_mean, group_trimmed_mean
 from corymb.runs.fit import fit
@@ -245,7 +246,7 @@ def numbers(run: Run, at: Place) -> dict[str, Any]:
         "examples": int(at.data.sizes.sum()),
         "data": at.data.name,
         "source": s.source,
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": device_name(),
     }
 
 

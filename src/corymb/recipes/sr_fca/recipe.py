@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Any
 
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
 from corymb.recipes.sr_fca.cells import METHODS
@@ -63,11 +63,6 @@ def _pairs(settings: Sequence[str], methods: Sequence[str]) -> list[tuple[str, s
 def quick_jobs() -> list[str]:
     """Tables 2, 3 and 5 on the digits of the package: the direction and the size of the effects."""
     return [f"{setting}/{method}/0" for setting, method in _pairs(QUICK, ("sr-fca", "local", "global"))]
-
-
-def suited(name: str) -> Literal["cpu", "cuda"]:
-    """What a cell is best run on: a GPU, but for the digits of the package."""
-    return "cpu" if name.startswith(QUICK) else "cuda"
 
 
 # ---- what the results say
