@@ -6,7 +6,7 @@
 Every peer gets an environment of its own, made here from `pinned/NAME.txt` the first time. All ways start from the same
 models and take the same batches, which are handed to them as rows: what a peer's own shuffling and loading costs is not
 counted against it. Every measurement is a process; with one thread it is bound to one core. The first round warms up,
-the least of the others and of all repeats counts. A way whose process takes longer than `--patience` seconds is measured
+the least of the others and of all repeats counts. A way that takes longer than `--patience` seconds is measured
 once. CPU seconds are those of the process and all its children. FEMNIST wants CORYMB_DATA.
 
 A call that was ended goes on where it was: what is measured is kept in build/peers/measured.jsonl (delete it to begin
