@@ -51,14 +51,8 @@ def gradient_and_loss(objective: Objective, params: Params, on: Examples, draws:
     return as_params(params, grads), mean.detach()
 
 
-OneStep = Callable[[Params, Examples, Draws, Tensor | None], Tensor]
-"""A step on one client's model, in place: its examples, what is random, the part of a step to take. Gives the loss."""
-
-
-def descend_one(
-    objective: Objective, params: Params, on: Examples, key: Key, how: Descent, by: OneStep | None = None
-) -> Descended:
-    """Descent on one client's examples; an engine may have a faster form of its steps."""
+def descend_one(objective: Objective, params: Params, on: Examples, key: Key, how: Descent) -> Descended:
+    """Descent on one client's examples."""
     params = {name: value.clone() for name, value in params.items()}
     part = None
     if how.safe:
@@ -68,13 +62,9 @@ def descend_one(
     stepper = Stepper(how, list(params.values()), part)
     before: Tensor | None = None
     for step, (rows, _) in enumerate(Batches(how, on.weight, key)):
-        some, draws = _rows(on, rows), Draws(key, step, rows)
-        if by is not None:
-            loss = by(params, some, draws, part)
-        else:
-            slopes, loss = gradient_and_loss(objective, params, some, draws)
-            stepper.step(list(slopes.values()))
+        slopes, loss = gradient_and_loss(objective, params, _rows(on, rows), Draws(key, step, rows))
         before = loss if before is None else before
+        stepper.step(list(slopes.values()))
     assert before is not None  # there is no descent of no steps
     return Descended(params, before)
 

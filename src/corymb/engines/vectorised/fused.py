@@ -53,50 +53,6 @@ def fused_step(
     return losses.detach()
 
 
-def heavy_step(
-    objective: Objective,
-    params: Params,
-    on: Examples,
-    draws: Draws,
-    part: Tensor | None,
-    *,
-    lr: float,
-    heavy: frozenset[str],
-) -> Tensor:
-    """One step of SGD on one client's model, in place; only gradients of parameters that are not heavy are stored."""
-    rest = [name for name in params if name not in heavy]
-    with torch.enable_grad():
-        token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that every such layer has a backward
-        leaves = {name: params[name].detach().requires_grad_() for name in rest}
-        given = {name: leaves.get(name, value) for name, value in params.items()}
-        with _Heavy({name: given[name] for name in heavy}, token, lr):
-            mean = weighted_mean(training_losses(objective, given, on, draws), on.weight)
-        ends = [token, *leaves.values()]
-        loss = mean if part is None else part * mean
-        _, *slopes = torch.autograd.grad(loss, ends, allow_unused=True, materialize_grads=True)
-    if rest:
-        torch._foreach_add_([params[name] for name in rest], slopes, alpha=-lr)
-    return mean.detach()
-
-
-class _Heavy(TorchFunctionMode):
-    """Sends every `linear` with one of these parameters to the layer that steps them, as a stack of one."""
-
-    def __init__(self, params: Params, token: Tensor, lr: float) -> None:
-        super().__init__()
-        self.ours = {id(p) for p in params.values()}
-        self.token, self.lr = token, lr
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.linear:
-            x, weight, bias = _linear_arguments(*args, **(kwargs or {}))
-            if id(weight) in self.ours:
-                alone = weight.unsqueeze(0), None if bias is None else bias.unsqueeze(0)
-                out = _Layer.apply(x.reshape(1, -1, x.shape[-1]), *alone, self.token, self.lr)  # type: ignore[no-untyped-call]
-                return out.reshape(*x.shape[:-1], len(weight))
-        return func(*args, **(kwargs or {}))
-
-
 class _Linears(TorchFunctionMode):
     """Sends every `linear` to the batched layer."""
 

@@ -5,7 +5,7 @@ Three kernels, one contract (`corymb.core.client.Kernel`), the same numbers:
 * fused: every layer a batched product whose backward takes the SGD step in place, so that no gradient is ever stored;
   where all steps see the same few examples, the layer that reads them is stepped by way of them (`span`);
 * foreach: gradients of all clients by one backward through vmap, and in-place steps on the stacked parameters;
-* serial: client by client, without padding; takes every model. Plain SGD steps large linear layers in place.
+* serial: client by client, without padding; takes every model.
 
 Which one does a piece of work is a pure function of model, optimiser and device: `choose`.
 """
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,7 +23,7 @@ from torch.func import vmap
 
 from corymb.core.client import Examples, Measure, Objective
 from corymb.core.objective import Draws
-from corymb.engines.vectorised.fused import fused_step, heavy_step
+from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, OnStreams, Player, StepFunction
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.span import Span
@@ -145,10 +144,9 @@ class Kernels:
         self.watch.see(on)
         name = self.pick(how)
         if name == "serial":
-            rows, heavy = [], self.traits.heavy if how.plain and not self.mixed else None
-            step = partial(heavy_step, objective, lr=how.lr, heavy=heavy) if heavy else None
+            rows = []
             for i, m in enumerate(_lengths(on)):
-                rows.append(descend_one(objective, take(params, i), _client(on, i, m), key[i], how, step))
+                rows.append(descend_one(objective, take(params, i), _client(on, i, m), key[i], how))
                 self.watch.done()
             return _stacked([row.params for row in rows]), torch.stack([row.loss for row in rows])
         part = None

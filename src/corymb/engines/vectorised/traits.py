@@ -15,8 +15,6 @@ from corymb.keys import root
 from corymb.local.reference import training_losses
 from corymb.trees import Params, leaves, nbytes
 
-HEAVY = 2**16  # weights; a gradient of fewer is quickly stored
-
 
 class Entry(NamedTuple):
     """The parameters of a linear layer that reads the examples themselves, by name."""
@@ -42,8 +40,6 @@ class Traits(NamedTuple):
     """An example's loss does not depend on the other examples in its batch."""
     writes: bool = False
     """The model writes into the examples it is given, by a first layer that works in place, say."""
-    heavy: frozenset[str] = frozenset()
-    """Names of large weights, and their biases, that are used exactly once, by a linear layer."""
     largest_bytes: int = 1
     """Of the largest parameter."""
     entry: Entry | None = None
@@ -72,7 +68,6 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         recurrent=bool(watcher.kinds),
         lstm=watcher.kinds == {"lstm"},
         writes=writes,
-        heavy=watcher.heavy,
         largest_bytes=max(map(nbytes, params.values()), default=1),
         entry=watcher.entry if watcher.entry == training.entry and not writes else None,
     )
@@ -101,7 +96,6 @@ class _Watcher(TorchFunctionMode):
         self.names, self.x = {id(p): name for name, p in params.items()}, one.x
         self.uses: dict[int, list[str]] = {id(p): [] for p in params.values()}
         self.entry: Entry | None = None
-        self.linear: list[tuple[Tensor, Tensor | None]] = []
         self.made = 0
         self.convolutional = False
         self.kinds: set[str] = set()  # of recurrent layers
@@ -109,8 +103,8 @@ class _Watcher(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if func is torch.nn.functional.linear:
-            self._see_linear(*args, **(kwargs or {}))
+        if func is torch.nn.functional.linear and self.entry is None:
+            self.entry = self._entry(*args, **(kwargs or {}))
         if name in ("__get__", "__set__") and not isinstance(out, Tensor):  # p.shape uses no parameter, p.T does
             return out
         self.convolutional |= name.startswith("conv")
@@ -121,17 +115,8 @@ class _Watcher(TorchFunctionMode):
         self.made += sum(leaf.numel() * leaf.element_size() for leaf in leaves(out) if isinstance(leaf, Tensor))
         return out
 
-    def _see_linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-        if id(weight) not in self.names or (bias is not None and id(bias) not in self.names):
-            return
-        self.linear.append((weight, bias))
+    def _entry(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Entry | None:
         same = input.data_ptr() == self.x.data_ptr() and input.numel() == self.x.numel() and input.is_contiguous()
-        if same and self.entry is None:
-            self.entry = Entry(self.names[id(weight)], None if bias is None else self.names[id(bias)])
-
-    @property
-    def heavy(self) -> frozenset[str]:
-        """Names of parameters of large linear layers that are used nowhere else."""
-        large = [[p for p in pair if p is not None] for pair in self.linear if pair[0].numel() >= HEAVY]
-        once = [pair for pair in large if all(self.uses[id(p)] == ["linear"] for p in pair)]
-        return frozenset(self.names[id(p)] for pair in once for p in pair)
+        if not same or id(weight) not in self.names or (bias is not None and id(bias) not in self.names):
+            return None
+        return Entry(self.names[id(weight)], None if bias is None else self.names[id(bias)])
