@@ -203,7 +203,7 @@ def test_one_target_of_one_client_harms_nobody():
 
 
 @pytest.mark.parametrize("kind", [corymb.FedAvg, partial(corymb.FedSoft, k=2)])
-def test_one_of_two_clients_has_targets_out_of_all_proportion(kind):
+def test_one_of_two_clients_has_targets_out_of_all_proportion(kind, caplog):
     """Its sums are refused, so that they are not among everybody's: it is named, and harms nobody, all the same."""
     x, y, client = small.prices()
     x, y, client = (part[np.isin(client, [0, 2])] for part in (x, y, client))
@@ -214,6 +214,8 @@ def test_one_of_two_clients_has_targets_out_of_all_proportion(kind):
     assert float(run.standard.target_limit) == BEYOND
     assert run.stopped == ""
     assert run.history[-1]["train_loss"] < 10
+    assert run.not_scored == ("0",)  # one of its wild rows is a test row
+    assert "client '0' is not scored: its errors are out of all proportion" in caplog.text
     other = client == 2
     errors = [np.square(one.predict(x[other], client="2") - y[other]).mean() for one in (fair, run)]
     assert errors[1] < errors[0] + 0.3 * y.var()
