@@ -97,6 +97,18 @@ def test_a_column_is_what_most_clients_have_and_all_bad_ones_are_named():
     assert "good" not in line
 
 
+def test_many_columns_with_missing_cells_are_one_line():
+    table = {name: [1, None, 3, 4] for name in "abcd"} | {"b": [None, None, 3, 4], "good": [1] * 4}
+    with pytest.raises(InvalidInput) as caught:
+        learn(table, of(2, 2))
+    assert str(caught.value) == (
+        "4 columns cannot be used: columns 'a' (1), 'b' (2), 'c' (1), 'd' (1): missing cells, the first in row 0: "
+        "say missing='median', 'mean' or 'drop' (--missing)."
+    )
+    said = learn(table, of(2, 2), "median")[1]
+    assert said == ["missing cells of 4 columns are taken as each column's median: 'a' 1, 'b' 2, 'c' 1, 'd' 1"]
+
+
 def test_a_type_that_no_cell_can_have_is_refused():
     with pytest.raises(InvalidInput, match="Column 'x' is of type list"):
         as_column(np.array([[1], None], dtype=object), "x")

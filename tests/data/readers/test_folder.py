@@ -158,6 +158,8 @@ def test_a_likely_column_of_clients_is_named(column, folder):
     rows = f"{column},x,label\n" + "".join(f"{'abc'[i % 3]},{i},{i % 2}\n" for i in range(9))
     with pytest.raises(InvalidInput, match=f"'{column}' looks like it"):
         from_folder(folder(all__csv=rows) / "all.csv")
+    with pytest.raises(InvalidInput, match="its columns are 'x', 'label'"):  # neither the label nor the rows' numbers
+        from_folder(folder(all__csv=f"{rows.replace(column, f',{column}', 1)}") / "all.csv", label=column)
 
 
 def test_features_are_those_that_are_named(folder):
@@ -195,7 +197,7 @@ BAD = {
     "column 'age': 1 missing cells, the first in a.csv, row 2: say missing='median'": {
         "a__csv": "age,b,label\n,1,cat\n2,1,cat\n"
     },
-    "2 columns cannot be used: column 'age': .*; column 'dose': b.csv, row 2, client 'b', is 'much'": {
+    "2 columns cannot be used: column 'dose': b.csv, row 2, client 'b', is 'much' .*; column 'age': 1 missing cells": {
         "a__csv": "age,dose,label\nNA,1,cat\n3,2,dog\n",
         "b__csv": "age,dose,label\n4,much,cat\n",
     },
