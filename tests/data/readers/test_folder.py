@@ -1,3 +1,4 @@
+import re
 import sys
 import tracemalloc
 
@@ -159,7 +160,7 @@ def test_a_likely_column_of_clients_is_named(column, folder):
     with pytest.raises(InvalidInput, match=f"'{column}' looks like it"):
         from_folder(folder(all__csv=rows) / "all.csv")
     with pytest.raises(InvalidInput, match="its columns are 'x', 'label'"):  # neither the label nor the rows' numbers
-        from_folder(folder(all__csv=f"{rows.replace(column, f',{column}', 1)}") / "all.csv", label=column)
+        from_folder(folder(all__csv=re.sub(r"(?m)^(?=.)", ",", rows)) / "all.csv", label=column)
 
 
 def test_features_are_those_that_are_named(folder):
