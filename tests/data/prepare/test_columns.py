@@ -48,7 +48,10 @@ def test_a_category_needs_the_votes_of_more_than_one_client_in_twenty():
     words = ["u", "v"] * 100
     words[:5] = ["mine"] * 5  # 2.5 % of the rows, all of one client
     assert learn({"t": words}, clients)[0][0].categories == ("u", "v", "other")
-    assert "mine" in learn({"t": words}, of(*[20] * 10))[0][0].categories
+    assert "mine" not in learn({"t": words}, of(*[20] * 10))[0][0].categories  # one of ten is still one alone
+    both = learn({"t": ["u", "v", "u", "mine"] * 2}, of(4, 4))[0][0].categories
+    assert both == ("mine", "u", "v")
+    assert learn({"t": ["u", "v"]}, of(2))[0][0].categories == ("u", "v")  # there is nobody else
 
 
 def test_an_unknown_category_is_other_or_nothing():

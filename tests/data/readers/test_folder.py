@@ -202,7 +202,10 @@ BAD = {
         "a__csv": "age,dose,label\nNA,1,cat\n3,2,dog\n",
         "b__csv": "age,dose,label\n4,much,cat\n",
     },
-    "b.csv has no column 'label': its columns are 'height', 'age'": {"a__csv": CSV["a"], "b__csv": "height,age\n1,2\n"},
+    r"b.csv has no column 'label': name the .* labels, label='...' \(--label\); its columns are 'height', 'age'": {
+        "a__csv": CSV["a"],
+        "b__csv": "height,age\n1,2\n",
+    },
     "two columns called 'age'": {"a__csv": "age,age,label\n1,2,cat\n"},
     "a.csv, row 3 has 2 cells where the header has 3": {"a__csv": "height,age,label\n1,2,cat\n1,2\n"},
     "a.csv has no columns of features": {"a__csv": "label\ncat\n"},

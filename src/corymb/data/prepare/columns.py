@@ -27,7 +27,7 @@ Table = Mapping[str, Column]
 OTHER = "other"
 """The category of all that are rare."""
 HELD_BY = 20
-"""A category is kept if more than one client in so many has it, ..."""
+"""A category is kept if more than one client has it, and more than one in so many, ..."""
 RARE = 0.01
 """... and at least this share of the training rows."""
 FEW = 3
@@ -200,7 +200,8 @@ def _categories(column: Column, clients: Clients) -> tuple[str, ...]:
     texts, place = np.unique([column.text(row) for row in rows.tolist()], return_inverse=True)
     counts = clients.take(rows).counts(place, max(1, len(texts)))
     votes, cells = (counts > 0).sum(0)[: len(texts)], counts.sum(0)[: len(texts)]
-    common = (votes > clients.n / HELD_BY) & (cells >= RARE * len(rows)) & (texts != OTHER)
+    enough = min(clients.n - 1, max(1, clients.n / HELD_BY))  # a category of one client alone says who it is
+    common = (votes > enough) & (cells >= RARE * len(rows)) & (texts != OTHER)
     kept = tuple(str(text) for text in texts[common])
     return (*kept, OTHER) if kept and not common.all() else kept
 

@@ -72,7 +72,9 @@ def sort_columns(
     require(rows > 0, f"{table.origin} has no rows: give every client data, or leave it out.")
     chosen = names_in(features)
     for name in (*([wanted] if labelled or label else []), *([client] if client else []), *chosen):
-        require(name in cells, f"{table.origin} has no column {name!r}: its columns are {', '.join(map(repr, cells))}.")
+        which = "" if name != wanted or label else "name the column that holds the labels, label='...' (--label); "
+        listed = ", ".join(map(repr, cells))
+        require(name in cells, f"{table.origin} has no column {name!r}: {which}its columns are {listed}.")
     index = tuple(name for name in cells if _INDEX.fullmatch(name) and name not in (wanted, client, *chosen))
     others = (wanted, client, TEST, *index)
     x = {name: cells[name] for name in chosen or cells if name not in others}
