@@ -1,6 +1,7 @@
 """Whatever bytes and trees arrive, they are read or refused by our own errors: wire, checker, settings, checkpoints.
 
-More than ten thousand examples in every run of the tests, a million by `make soak` (`CORYMB_FUZZ` is that of each).
+More than ten thousand examples in every run of the tests, a million by `make soak`, in blocks (`CORYMB_FUZZ` is
+the size of each).
 Hypothesis draws a number, and everything else follows from it: drawing trees of tensors piece by piece takes four times
 as long as all that is tested. `python -m tests.fuzz_decoder` has the wire read what atheris makes up.
 """
@@ -39,8 +40,9 @@ from corymb.settings import InvalidInput, from_dict
 from corymb.trees import leaves
 from corymb.wire import WireError
 
-MANY = int(os.environ.get("CORYMB_FUZZ", "250000"))
-"""Examples for each of four targets, when asked."""
+BLOCKS = 5
+MANY = int(os.environ.get("CORYMB_FUZZ", "50000"))
+"""Examples in each block of each of four targets, when asked; a block takes a minute or two."""
 FEWER = {"test_the_wire": 3500, "test_checkpoints": 3500, "test_settings": 2000, "test_the_checker": 1500}
 """And in every run of the tests: more of those that cost less."""
 PHASES = [Phase.generate]  # a failure is shown as it is: a smaller number makes no simpler example
@@ -50,17 +52,18 @@ CHECKS = [check for check in HealthCheck if check is not HealthCheck.differing_e
 def fuzz(test):
     """A test with few examples, and, when asked, with many."""
 
-    def run(examples):
+    def run(examples, block):
         @settings(max_examples=examples, deadline=None, suppress_health_check=CHECKS, database=None, phases=PHASES)
         @given(st.integers(0, 2**64 - 1))
         def one(seed):
-            test(random.Random(seed))
+            test(random.Random(f"{block} {seed}"))  # Hypothesis draws the same numbers for every block
 
         one()
 
     marks = [pytest.mark.soak, pytest.mark.timeout(3600)]
-    cases = [pytest.param(FEWER[test.__name__], id="few"), pytest.param(MANY, id="many", marks=marks)]
-    return pytest.mark.parametrize("examples", cases)(run)
+    cases = [pytest.param(FEWER[test.__name__], 0, id="few")]
+    cases += [pytest.param(MANY, block, id=f"many-{block}", marks=marks) for block in range(1, BLOCKS + 1)]
+    return pytest.mark.parametrize(("examples", "block"), cases)(run)
 
 
 def test_ten_thousand_examples_in_every_run():

@@ -20,6 +20,12 @@ def test_a_run_comes_to_its_end(name, share):
     assert benchmark.problem(name, [Fault("dropout", share=share, always=False)], seed=0) == ""
 
 
+@pytest.mark.parametrize("name", ["SR-FCA", "ONE_SHOT-IFCA"])
+def test_seven_clients_half_silent_are_enough_where_clusters_are_found_once(name, monkeypatch):
+    monkeypatch.setattr(benchmark, "TIMES", 1)
+    assert benchmark.problem(name, [Fault("dropout", share=0.5, always=False)], seed=1) == ""  # ended so, once
+
+
 def test_ifca_finds_the_clusters_with_a_third_lost():
     data = corymb.datasets.digits(seed=0, clients=40).in_order()
     engine = VectorisedEngine(Classification(Network(mlp(64, [32], 10)), 10), data)

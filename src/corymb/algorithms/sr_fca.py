@@ -50,13 +50,15 @@ from corymb.clustering.sampled import apart_by_sample, compare_sample, join_near
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.averaging import Aggregate, Reduction, check_averaging
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Cohort, Federation, Replies, each
+from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies, each
+from corymb.core.guard import LEAD, Near, row_lengths
+from corymb.core.patience import ask_again
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
 from corymb.local import Descent
 from corymb.privacy import Privacy
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
-from corymb.settings import require
+from corymb.settings import InvalidInput, require
 from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, take
 
 Step = Callable[[Federation, Snapshot], Snapshot]
@@ -197,16 +199,18 @@ class SRFCA:
     def _train_alone(self, fed: Federation, at: Snapshot) -> Snapshot:
         """ONE_SHOT at the clients: T steps from w_0."""
         start = take(at.models, slice(0, 1))
-        replies = fed.clients.map(train_alone, take(start, 0), alone=self.alone)
+
+        def ask(clients: Cohort) -> Replies[Tensor]:
+            return clients.map(train_alone, take(start, 0), alone=self.alone)
+
+        replies = ask_again(fed.clients, ask(fed.clients), ask)
         notes = {"train_loss": float(replies.value.mean())}
         return at.next(models=start, labels=torch.full_like(at.labels, -1), notes=notes)
 
     def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
         """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
         start, measure = take(at.models, 0), measure_named(self.distance)
-        own = fed.clients.near(_copies(start, 1)).map(
-            publish_own
-        )  # clients without one are rejected and get no cluster
+        own = _published(fed.clients, _copies(start, 1))  # clients without one are rejected and get no cluster
         if self.sample is not None and self.sample < len(own.clients):
             return self._one_shot_by_sample(fed, at, own)
         known = measure.known(own.clients, own.value)
@@ -221,8 +225,9 @@ class SRFCA:
             order, least = members.pick(fed.name_hashes), min(self.least, len(members))
             labels = self._groups(distances, threshold, fed, order, least)
             k = int(labels.max()) + 1
-            nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
-            require(k > 0, f"threshold={threshold:.3g} puts no clients together: the nearest are {nearest:.3g} apart.")
+            if k == 0:
+                nearest = float(distances.clone().fill_diagonal_(torch.inf).min())
+                raise _nobody_near(fed, members, threshold, f"the nearest are {nearest:.3g} apart")
         models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
         carry = {
             "members": members.ids,
@@ -252,7 +257,8 @@ class SRFCA:
             order = members.pick(fed.name_hashes)[seen.few]
             few = self._groups(between, threshold, fed, order, min(self.least, len(seen.few)))
             k = int(few.max()) + 1
-            require(k > 0, f"threshold={threshold:.3g} puts no clients of the sample together.")
+            if k == 0:
+                raise _nobody_near(fed, members, threshold, f"{len(seen.few)} were drawn as the sample")
             labels = join_nearest(seen.apart, seen.few, few)
         models = group_mean(take(own.value, own.clients.pick(members.mask)), labels, _copies(start, k))
         carry = {"members": members.ids, "known": seen.known, "few": seen.few, **prefixed("w0", start)}
@@ -347,6 +353,22 @@ def _completed(labels: Tensor, distances: Tensor) -> Tensor:
     clusters = labels[known].unique()
     apart = torch.stack([distances[:, labels == cluster].mean(1) for cluster in clusters], dim=1)
     return torch.where(known, labels, clusters[apart.argmin(1)])
+
+
+def _published(clients: Cohort, start: Params) -> Replies[Params]:
+    """Clients' own models; of the few who answer later, none may be much farther than the farthest of the others."""
+    first = clients.near(start).map(publish_own)
+    lengths = row_lengths(first.value, Near(start), len(first.clients))
+    farthest = LEAD * float(lengths.length.max()) if lengths is not None else 0.0
+    return ask_again(clients, first, lambda late: late.near(start, most=farthest or None).map(publish_own))
+
+
+def _nobody_near(fed: Federation, members: Cohort, threshold: float, why: str) -> Exception:
+    """What to say where a threshold makes no cluster: another round may hear more clients, where some are missing."""
+    said = f"threshold={threshold:.3g} puts no clients together: {why}"
+    if len(members) < len(fed.clients):
+        return TooFewReplies(f"{said}, and {len(members)} of {len(fed.clients)} answered.")
+    return InvalidInput(f"{said}.")
 
 
 def _copies(model: Params, k: int) -> Params:

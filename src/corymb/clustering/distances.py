@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Cohort, Replies
+from corymb.core.patience import ask_again
 from corymb.local import losses_of
 from corymb.settings import InvalidInput
 from corymb.trees import Params, count, leaves, take
@@ -156,10 +158,15 @@ def cross_losses(clients: Cohort, models: Params, at_once: int = AT_ONCE) -> Rep
     """Every client's loss of every model, for the clients that answered every chunk of models: n c."""
     parts: list[Replies[Tensor]] = []
     for first in range(0, count(models), at_once):
-        parts.append(clients.map(losses_of, take(models, slice(first, first + at_once))))
+        ask = partial(_losses, models=take(models, slice(first, first + at_once)))
+        parts.append(ask_again(clients, ask(clients), ask))
         clients = parts[-1].clients
     rows = [part.value[part.clients.pick(clients.mask).to(part.value.device)] for part in parts]
     return Replies(clients, torch.cat(rows, dim=1).double().cpu(), [who for part in parts for who in part.rejected])
+
+
+def _losses(clients: Cohort, models: Params) -> Replies[Tensor]:
+    return clients.map(losses_of, models)
 
 
 def pairwise_norms(models: Params, q: float) -> Tensor:
