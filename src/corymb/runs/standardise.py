@@ -153,9 +153,10 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
 
 def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> tuple[Standard, Excluded]:
     """The standard, and the clients that would have supplied most of a variance; the ledger gets the rounds it took."""
-    kept = unit = None
+    kept = before = None
     for repeat in range(1 + REPEATS):
-        centre, unit, squares, weight, counted = _moments(fed, kept, unit)
+        centre, unit, squares, weight, counted = _moments(fed, kept, before)
+        before = unit
         fed.ledger.rounds += 2  # means, then deviations
         if repeat == REPEATS:
             break
