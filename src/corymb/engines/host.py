@@ -158,7 +158,8 @@ class ClientHost:
         with walls(), self.placement.computing():
             value = as_tensors(call.fn.body(subject, *args, **options))
         check_kinds(value, memory.writes)
-        return Outcome(value, memory.writes)
+        # A function may make a tensor, such as a weight of 1, wherever tensors are made by default.
+        return Outcome(map_tensors(lambda leaf: leaf.to(self.device), value), memory.writes)
 
     def ask_each(
         self, call: Call, clients: Iterable[tuple[int, int]], intake: Replies
