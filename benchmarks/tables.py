@@ -31,7 +31,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from benchmarks.table_sources import FRESH, JUDGE, TABLES, TUNING
+from benchmarks.table_sources import FRESH, JUDGE, STRANGERS, TABLES, TUNING
 
 RESULTS = Path(__file__).parent / "results" / "tables.json"
 POOLED, PER_CLIENT = "scikit-learn pooled", "scikit-learn per client"
@@ -251,7 +251,7 @@ def main() -> None:
     """Read the command line and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", choices=["tuning", "judge", "fresh", "judged"], default="judge")
+    parser.add_argument("--set", choices=["tuning", "judge", "fresh", "judged", "strangers"], default="judge")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--only", default="", help="methods, with commas between them")
     parser.add_argument("--tables", default="", help="tables, with commas between them")
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file that cells are kept in")
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
-    sets = {"tuning": TUNING, "judge": JUDGE, "fresh": FRESH, "judged": JUDGE | FRESH}
+    sets = {"tuning": TUNING, "judge": JUDGE, "fresh": FRESH, "judged": JUDGE | FRESH, "strangers": STRANGERS}
     names = [name for name in given.tables.split(",") if name] or list(sets[given.set])
     if missing := [name for name in names if not (given.folder / f"{name}.csv").exists()]:
         print(f"left out, not in {given.folder}: {', '.join(missing)}")

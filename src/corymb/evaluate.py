@@ -104,6 +104,8 @@ class Evaluation(NamedTuple):
     mean over clients infinite, on the worse side: no client is silently left out of a mean."""
     exploded: list[str]
     """Those of them whose loss or score was not finite."""
+    too_large: list[str]
+    """Those of them whose errors were out of all proportion to the others'."""
     answered_loss: float
     """The mean training loss of those that answered."""
     by_client: dict[str, ByClient]
@@ -165,6 +167,7 @@ def score(
         scores=by_client[fed.objective.score_name].served,
         not_scored=not_scored,
         exploded=[name for name, reason in replies.rejected if "not finite" in reason],
+        too_large=[name for name, reason in replies.rejected if "as long as" in reason],
         answered_loss=answered_loss,
         by_client=by_client,
         points=None if points is None else points.sizes,

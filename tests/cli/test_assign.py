@@ -35,6 +35,15 @@ def test_numbers_are_assigned_from_a_table_too(tmp_path, monkeypatch, capsys):
     (tmp_path / "new.csv").write_text(f"distance,area,label\n{rows}")
     assert main(["assign", "run", "new.csv"]) == 0
     assert capsys.readouterr().out.startswith("new: cluster ")
+    several = "".join(f"{d},{a},{p},town-{i % 2}\n" for i, ((a, d), p) in enumerate(zip(x[:20], y[:20], strict=True)))
+    (tmp_path / "towns.csv").write_text(f"distance,area,label,client\n{several}")
+    assert main(["assign", "run", "towns.csv"]) == 0  # each by itself, not as one client
+    assert [line.split(", ")[0][:-1] for line in capsys.readouterr().out.splitlines()] == [
+        "town-0: cluster ",
+        "town-1: cluster ",
+    ]
+    assert main(["assign", "run", "towns.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["town-1"]["probability"] > 0.5
     (tmp_path / "bad.csv").write_text("distance,area,label\n1,2,many\n")
     assert main(["assign", "run", "bad.csv"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -83,6 +83,7 @@ BAD = {
     "nobody": ("age,dose\n1,2\n", "", "--client NAME or --cluster NUMBER"),
     "both": ("age,dose\n1,2\n", "--cluster 0 --client hospital-1", "not both"),
     "no such cluster": ("age,dose\n1,2\n", "--cluster 2", "no cluster 2"),
+    "a column": ("age,dose\n1,2\n", "--client client", "names a client of the run, and 'client' is its column"),
     "no such client": ("age,dose\n1,2\n", "--client hospital-9", "There is no client 'hospital-9'. Did you mean"),
 }
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 import corymb
+from corymb.core.pixels import as_numbers
 from corymb.data import FederatedDataset, as_dataset, from_folder
 from corymb.settings import InvalidInput
 from corymb.testing.assertions import same_bits
@@ -268,7 +269,43 @@ def test_hugging_face_pictures_and_class_names():
     assert made.features == (1, 4, 4)
     assert made.classes == ("cat", "dog")
     assert made.train.y.tolist() == [0, 1, 1, 1, 0, 0]
-    assert float(made.train.x.max()) <= 1
+    assert made.train.x.dtype == torch.uint8
+    assert float(as_numbers(made.train.x).max()) <= 1
+
+
+def pictures_of_clients():
+    rng = np.random.default_rng(3)
+    return rng.integers(0, 256, (24, 5, 4), dtype=np.uint8), np.arange(24) % 2, np.arange(24) // 2 % 4
+
+
+PICTURES = {
+    **{door: DOORS[door] for door in ("arrays", "tuple", "dict of clients", "list of pairs", "torch", "npz")},
+    "Hugging Face": lambda x, y, c, place: FederatedDataset.from_huggingface(
+        HuggingFace({"image": list(x), "label": y.tolist(), "client": c.tolist()}), features="image"
+    ),
+}
+
+
+@cache
+def divided_before():
+    x, y, client = pictures_of_clients()
+    data = FederatedDataset.from_arrays(x.astype(np.float32) / np.float32(255), y, client)
+    return data, corymb.fit(corymb.IFCA(k=2, rounds=2), data)
+
+
+@pytest.mark.parametrize("door", PICTURES)
+def test_bytes_of_ones_own_stay_bytes_and_give_what_numbers_give(door, tmp_path):
+    before, want = divided_before()
+    got = PICTURES[door](*pictures_of_clients(), tmp_path)
+    assert (before.train.x.dtype, got.train.x.dtype, got.test.x.dtype) == (torch.float32, torch.uint8, torch.uint8)
+    assert got.fingerprint() == before.fingerprint()
+    run = corymb.fit(corymb.IFCA(k=2, rounds=2), got)
+    assert same_bits(run.snapshot, want.snapshot)
+    assert run.metrics == want.metrics
+    new = pictures_of_clients()[0][:3]
+    assert np.array_equal(
+        run.predict_proba(new, client="1"), want.predict_proba(new.astype(np.float32) / np.float32(255), client="1")
+    )
 
 
 WRONG = {

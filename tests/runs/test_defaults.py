@@ -163,6 +163,7 @@ def test_clusters_on_tables_are_trained_on_unless_the_user_says_otherwise(ill):
     longer = replace(longer, local=replace(longer.local, decay=0.99))  # features go together otherwise in a cluster
     assert configure("local-kmeans", ill, k=2).finish == longer
     assert configure("sr-fca", ill).finish == longer
+    assert configure("sr-fca", ill, rounds=6).finish == replace(longer, rounds=6)
     assert configure("one-shot", ill, k=2).inner == longer
     assert configure("one-shot", ill, k=2, inner={"rounds": 7}).inner == replace(longer, rounds=7)
     assert configure("local-kmeans", ill, k=2, finish=None).finish is None

@@ -1,10 +1,11 @@
 import io
+import logging
 
 import pytest
 
 from corymb.core.engine import TimeIsUp
 from corymb.runs import progress
-from corymb.runs.progress import Beat, RoundLine, readable_bytes
+from corymb.runs.progress import Beat, RoundLine, readable_bytes, said_once
 
 ROW = {
     "clock": 1,
@@ -143,3 +144,19 @@ def test_evaluation_is_not_cut_short(monkeypatch):
     engine, beat = Engine(clock), Beat(1.0, None)
     beat.watch(fed, engine)
     assert list(engine.rounds(fed, 2)) == ["round", "round"]  # not inside `over`
+
+
+def test_several_runs_say_what_the_data_are_like_once(caplog):
+    log = logging.getLogger("corymb.runs.session")
+    with said_once():
+        for trial in range(3):
+            log.warning("client %r is odd", "a")
+            log.warning("trial %d", trial)
+    log.warning("client %r is odd", "a")
+    assert [record.getMessage() for record in caplog.records] == [
+        "client 'a' is odd",
+        "trial 0",
+        "trial 1",
+        "trial 2",
+        "client 'a' is odd",
+    ]

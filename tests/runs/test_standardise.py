@@ -1,3 +1,4 @@
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -199,6 +200,25 @@ def test_one_target_of_one_client_harms_nobody():
     score, run = attacked("regression", target=1e5)
     assert score < fair + 0.01 * 625  # the targets' variance
     assert "of the target: it does not count" in run.schema.notes[0]
+
+
+@pytest.mark.parametrize("kind", [corymb.FedAvg, partial(corymb.FedSoft, k=2)])
+def test_one_of_two_clients_has_targets_out_of_all_proportion(kind, caplog):
+    """Its sums are refused, so that they are not among everybody's: it is named, and harms nobody, all the same."""
+    x, y, client = small.prices()
+    x, y, client = (part[np.isin(client, [0, 2])] for part in (x, y, client))
+    wild = y.copy()
+    wild[np.flatnonzero(client == 0)[:3]] *= 1e6
+    fair, run = (fit(kind(rounds=10, local=Descent(lr=0.1, steps=5)), (x, t, client)) for t in (y, wild))
+    assert run.schema.notes[0].startswith("client '0' would supply most of the variance of the target")
+    assert float(run.standard.target_limit) == BEYOND
+    assert run.stopped == ""
+    assert run.history[-1]["train_loss"] < 10
+    assert run.not_scored == ("0",)  # one of its wild rows is a test row
+    assert "client '0' is not scored: its errors are out of all proportion" in caplog.text
+    other = client == 2
+    errors = [np.square(one.predict(x[other], client="2") - y[other]).mean() for one in (fair, run)]
+    assert errors[1] < errors[0] + 0.3 * y.var()
 
 
 def test_an_example_like_none_that_was_trained_on_gets_no_wild_prediction():

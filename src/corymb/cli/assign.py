@@ -1,10 +1,11 @@
-"""`corymb assign RUN FILE`: the cluster of a new client."""
+"""`corymb assign RUN FILE`: the cluster of a new client, or of each that a file names."""
 
 # No postponed annotations here: cyclopts reads them.
 import json as json_module
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from cyclopts import Parameter
 
 from corymb.cli.examples import read_examples
@@ -28,7 +29,10 @@ def assign_file(
     model: OwnModel = None,
     json: Annotated[bool, Parameter(help="Print the answer as one JSON object.")] = False,
 ) -> None:
-    """Find the cluster of a new client, with its probability, or that no cluster fits."""
+    """Find the cluster of a new client, with its probability, or that no cluster fits.
+
+    A file with the column of clients that the run's data had is of as many clients as it names, and each is assigned.
+    """
     loaded = Run.load(run, model)
     if loaded.served == "points":
         raise InvalidInput(f"{OF_EXAMPLES}: corymb predict {run} {file} gives the cluster of every row.")
@@ -36,5 +40,14 @@ def assign_file(
     if examples.y is None:
         told = label or loaded.config.get("label") or (LABELS if kind_of(file) == NPZ else LABEL)
         raise InvalidInput(f"{file.name} has no labels {told!r}: assigning needs some; --label names their column.")
-    answer = loaded.assign(examples.x, examples.y)
-    print(json_module.dumps(plain(answer._asdict()), allow_nan=False) if json else f"{file.stem}: {answer}")
+    if examples.client is None:
+        answer = loaded.assign(examples.x, examples.y)
+        print(json_module.dumps(plain(answer._asdict()), allow_nan=False) if json else f"{file.stem}: {answer}")
+        return
+    names, place = np.unique(examples.client, return_inverse=True)
+    rows = {str(name): place == number for number, name in enumerate(names)}
+    answers = {name: loaded.assign(examples.x[mine], examples.y[mine]) for name, mine in rows.items()}
+    if json:
+        print(json_module.dumps({name: plain(one._asdict()) for name, one in answers.items()}, allow_nan=False))
+    else:
+        print("\n".join(f"{name}: {answer}" for name, answer in answers.items()))

@@ -13,8 +13,10 @@ from cyclopts import Parameter
 from corymb.cli.assign import OwnModel, RunFolder
 from corymb.cli.examples import Examples, read_examples
 from corymb.data.features import Array
+from corymb.data.readers.contents import CLIENT
 from corymb.runs.history import plain
 from corymb.runs.run import Run
+from corymb.runs.settings import DataOptions
 from corymb.settings import InvalidInput, csv_cell, expanded, require
 
 
@@ -53,6 +55,10 @@ def predict_file(
 def _predict(run: Run, examples: Examples, client: str | None, cluster: int | None) -> tuple[Array, Array | None]:
     """Predictions, and for classes their probabilities."""
     require(client is None or cluster is None, "Give --client or --cluster, not both.")
+    column = client not in (None, *run.names) and client == (DataOptions.recorded(run.config).client or CLIENT)
+    require(
+        not column, f"--client names a client of the run, and {client!r} is its column: leave it out, rows go by it."
+    )
     if run.served == "points":
         wanted = "This run gave every example a cluster, which is what a row gets"
         require(client is None and cluster is None, f"{wanted}: leave --client and --cluster out.")

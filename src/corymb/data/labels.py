@@ -79,9 +79,12 @@ def no_labels(rows: int) -> Labels:
 
 
 def _check_present(cells: Column, where: RowName) -> None:
-    for row in np.flatnonzero(cells.kinds == Kind.MISSING)[:1]:
+    rows = np.flatnonzero(cells.kinds == Kind.MISSING)
+    if len(rows):
+        others = f" ({len(rows)} are)" if len(rows) > 1 else ""
         raise InvalidInput(
-            f"The label in {where(int(row))} is missing: fill it in, or drop such rows (missing='drop')."
+            f"The label in {where(int(rows[0]))} is missing{others}: fill it in, or drop such rows "
+            "(missing='drop', --missing drop)."
         )
 
 

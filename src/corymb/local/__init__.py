@@ -147,7 +147,10 @@ def served_loss(client: Client, served: Params | Served, on: Examples | None = N
         return loss(client, served, on)
     on, objective = on or client.train, client.objective
     if objective.squared is not None:
-        graded = objective.grade(_mixed(client, served, on), on) / getattr(objective, "score_unit", 1.0)
+        learned = getattr(objective, "learned_targets", lambda y: y)(on.y)  # those that losses of one model are of
+        graded = objective.grade(_mixed(client, served, on), on._replace(y=learned)) / getattr(
+            objective, "score_unit", 1.0
+        )
         return weighted_mean(objective.squared * graded, on.weight)
     each = torch.stack([objective.losses(take(served.models, j), on) for j in range(count(served.models))])  # c m
     return weighted_mean(-torch.logsumexp(served.weights.log()[:, None] - each, 0), on.weight)

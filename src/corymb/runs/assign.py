@@ -19,10 +19,11 @@ from torch import Tensor
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples, Objective
+from corymb.core.pixels import TOP
 from corymb.data.features import as_array, as_features
 from corymb.data.prepare.cells import as_column
 from corymb.data.prepare.columns import ColumnPlan
-from corymb.data.prepare.pictures import TOP, channels_first
+from corymb.data.prepare.pictures import channels_first
 from corymb.data.prepare.road import Preparation
 from corymb.data.readers.frames import frame_columns, is_frame
 from corymb.data.schema import DataSchema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -49,7 +50,8 @@ class Defaults(NamedTuple):
     compare: str | None = None
     """What k-means on local models compares."""
     finish: bool = False
-    """Whether FedAvg trains clusters on at the end, where an algorithm has a place for that."""
+    """Whether FedAvg trains clusters on at the end, where an algorithm has a place for that: for no more rounds than
+    the algorithm is given, if it is given any."""
 
 
 def defaults_for(schema: DataSchema, examples: int = 0, model: Model | None = None) -> Defaults:
@@ -141,7 +143,8 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
         elif field.name in ("keep", "weights", "accept", "compare") and getattr(defaults, field.name) is not None:
             settings.setdefault(field.name, getattr(defaults, field.name))
         elif field.name == "finish" and field.name not in given and defaults.finish:
-            settings["finish"] = {**to_dict(FedAvg()), **with_defaults(FedAvg, {}, stage)}
+            training: dict[str, Any] = {**to_dict(FedAvg()), **with_defaults(FedAvg, {}, stage)}
+            settings["finish"] = {**training, "rounds": min(training["rounds"], given.get("rounds", math.inf))}
         elif isinstance(value, Mapping) and isinstance(own, Descent):
             once = field.name == ONCE
             settings[field.name] = _descent(own, value, defaults._replace(steps=None) if once else defaults)

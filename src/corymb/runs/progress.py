@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
@@ -20,6 +22,25 @@ GRACE = 2.0
 
 WIDE = 110
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """While several runs on the same data go on: what each would say about the data is said by the first."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        new = text not in said
+        said.add(text)
+        return new
+
+    about = logging.getLogger("corymb.runs.session")
+    about.addFilter(is_new)
+    try:
+        yield
+    finally:
+        about.removeFilter(is_new)
 
 
 class RoundLine:

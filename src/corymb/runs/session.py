@@ -58,6 +58,8 @@ from corymb.settings import InvalidInput, to_dict
 log = logging.getLogger(__name__)
 Progress = Callable[[Round], None]
 
+OUT_OF_PROPORTION = "its errors are out of all proportion to the others'; are its labels in the units of theirs?"
+
 
 class Session:
     """One run in progress: does the rounds, evaluates, saves, and ends with a `Run`."""
@@ -90,6 +92,7 @@ class Session:
         self.at: Snapshot | None = None
         self.stopped = ""
         self._evaluation: Evaluation | None = None  # of the last snapshot
+        self._said: set[str] = set()
         self._stopper = Stopper()
         self._logged = AuditCursor(0, 0)
 
@@ -247,6 +250,9 @@ class Session:
                 trivial=self._trivial,
                 classes=self.schema.classes,
             )
+            for name in sorted({*found.too_large} - self._said):
+                log.warning("client %r is not scored: %s", name, OUT_OF_PROPORTION)
+            self._said |= {*found.too_large}
             own = plan.metrics
             self._evaluation = with_own(found, self.fed, plan.algorithm, at, own) if own else found
         return self._evaluation

@@ -73,9 +73,15 @@ Excluded = dict[str, list[int]]
 
 
 @on_client
-def send_means(client: Client, kept: Moments | None = None) -> Share[tuple[()]]:
-    """The means of the client's features and targets, and of their magnitudes, weighted by its number of examples."""
+def send_means(client: Client, kept: Moments | None = None, unit: Moments | None = None) -> Share[tuple[()]]:
+    """The means of the client's features and targets, and of their magnitudes, weighted by its number of examples.
+
+    When they are asked for again, in a `unit` for each: what one client no longer counts for must not make the others'
+    answers look too large beside its own.
+    """
     x, y = _wide(client)
+    if unit is not None:
+        x, y = x / unit.x, y / unit.y
     return _mean(client, {"x": x, "y": y, "size of x": x.abs(), "size of y": y.abs()}, kept)
 
 
@@ -87,26 +93,33 @@ def send_deviations(client: Client, centre: Moments, unit: Moments, kept: Moment
 
 @on_client
 def tell_excess(
-    client: Client, centre: Moments, unit: Moments, total: Moments, weight: Moments, kept: Moments | None
+    client: Client,
+    centre: Moments,
+    unit: Moments,
+    total: Moments,
+    weight: Moments,
+    kept: Moments | None,
+    counted: Tensor | None = None,
 ) -> Moments:
     """Whether most of the squares of a feature (and of the targets) are the client's own, out of proportion.
 
-    `total` are everybody's squares, added up, and `weight` is how many examples they are of; `kept` says for which
-    features the client counts. What is only 0 or 1 is never out of proportion.
+    `total` are the squares of all who are `counted`, added up, and `weight` is how many examples they are of: the
+    client's own are not among them where its sums were refused for their size. `kept` says for which features the
+    client counts. What is only 0 or 1 is never out of proportion.
     """
     examples, wide = client.train.weight, _wide(client)
-    own = examples.sum().to(total.x)
+    size, among = examples.sum().to(total.x), 1 if counted is None else counted
     found = []
     for values, squares, all_squares, all_weight in zip(
         wide, _squares(client, centre, unit), total, weight, strict=True
     ):
         mine = examples.to(squares) @ squares
-        rest = (all_squares - mine).clamp_min(0)
-        # mine / own > TIMES² rest / (all_weight - own), without dividing by what may be nothing
-        apart = mine * (all_weight - own) > TIMES**2 * rest * own
+        rest, others = (all_squares - among * mine).clamp_min(0), all_weight - among * size
+        # mine / size > TIMES² rest / others, without dividing by what may be nothing
+        apart = mine * others > TIMES**2 * rest * size
         real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
         graded = ((values != 0) & (values != 1) & real).any(0)
-        found.append((2 * mine > all_squares) & apart & graded & (all_weight > own))
+        found.append((mine > rest) & apart & graded & (others > 0))
     if kept is None:
         return Moments(*found)
     return Moments(*(over & counts for over, counts in zip(found, kept, strict=True)))
@@ -140,14 +153,15 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
 
 def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> tuple[Standard, Excluded]:
     """The standard, and the clients that would have supplied most of a variance; the ledger gets the rounds it took."""
-    kept = None
+    kept = before = None
     for repeat in range(1 + REPEATS):
-        centre, unit, squares, weight = _moments(fed, kept)
+        centre, unit, squares, weight, counted = _moments(fed, kept, before)
+        before = unit
         fed.ledger.rounds += 2  # means, then deviations
         if repeat == REPEATS:
             break
         total = Moments(squares.x * weight.x, squares.y * weight.y)
-        told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept))
+        told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept), counted)
         fed.ledger.rounds += 1
         over = Moments(told.value.x.cpu(), told.value.y.cpu() & targets)  # classes have no scale
         if not any(bool(part.any()) for part in over):
@@ -171,17 +185,23 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     return Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets)
 
 
-def _moments(fed: Federation, kept: Moments | None) -> tuple[Moments, Moments, Moments, Moments]:
-    """Means, magnitudes, mean squares in units of those, and how many examples they are of."""
+def _moments(
+    fed: Federation, kept: Moments | None, before: Moments | None
+) -> tuple[Moments, Moments, Moments, Moments, Tensor | None]:
+    """Means, magnitudes, mean squares in units of those, how many examples they are of; and who counted, if not all."""
     mine = _to_each(kept)
-    sums = fed.clients.sum(send_means, mine).value
-    means = _first(sums)
-    centre = Moments(means["x"], means["y"])
-    unit = Moments(*(torch.where(size > 0, size, 1) for size in (means["size of x"], means["size of y"])))
-    squares = _first(fed.clients.sum(send_deviations, centre, unit, mine).value)
+    first = fed.clients.sum(send_means, mine, before)
+    sums, means = first.value, _first(first.value)
+    x_unit, y_unit = before or (1, 1)
+    centre = Moments(means["x"] * x_unit, means["y"] * y_unit)
+    sizes = (means["size of x"] * x_unit, means["size of y"] * y_unit)
+    unit = Moments(*(torch.where(size > 0, size, 1) for size in sizes))
+    second = fed.clients.sum(send_deviations, centre, unit, mine)
+    squares = _first(second.value)
     weight = sums.weight.to(centre.x)[0]
     counts = Moments(*(weight * means.get(f"kept {name}", torch.ones_like(weight)) for name in Moments._fields))
-    return centre, unit, Moments(squares["x"], squares["y"]), counts
+    both = first.clients.mask & second.clients.mask
+    return centre, unit, Moments(squares["x"], squares["y"]), counts, None if both.all() else each(both)
 
 
 def _to_each(kept: Moments | None) -> Moments | None:
@@ -283,6 +303,12 @@ class Standardised:
         """The coordinates that the inner objective compares standardised examples in, if it says which."""
         own = getattr(self.inner, "space", None)
         return None if own is None else lambda params, x: own(params, self.seen(x))
+
+    def learned_targets(self, y: Tensor) -> Tensor:
+        """Targets as training takes them, in the units of the data."""
+        if not self._limits_targets:
+            return y
+        return self._learned_targets(y) * self.standard.target_scale + self.standard.target_mean
 
     def seen(self, x: Tensor) -> Tensor:
         """Examples as the inner objective sees them."""

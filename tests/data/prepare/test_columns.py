@@ -48,7 +48,10 @@ def test_a_category_needs_the_votes_of_more_than_one_client_in_twenty():
     words = ["u", "v"] * 100
     words[:5] = ["mine"] * 5  # 2.5 % of the rows, all of one client
     assert learn({"t": words}, clients)[0][0].categories == ("u", "v", "other")
-    assert "mine" in learn({"t": words}, of(*[20] * 10))[0][0].categories
+    assert "mine" not in learn({"t": words}, of(*[20] * 10))[0][0].categories  # one of ten is still one alone
+    both = learn({"t": ["u", "v", "u", "mine"] * 2}, of(4, 4))[0][0].categories
+    assert both == ("mine", "u", "v")
+    assert learn({"t": ["u", "v"]}, of(2))[0][0].categories == ("u", "v")  # there is nobody else
 
 
 def test_an_unknown_category_is_other_or_nothing():
@@ -95,6 +98,18 @@ def test_a_column_is_what_most_clients_have_and_all_bad_ones_are_named():
     assert "column 'y': 1 missing cells, the first in row 1" in line
     assert "column 'z': it has no values" in line
     assert "good" not in line
+
+
+def test_many_columns_with_missing_cells_are_one_line():
+    table = {name: [1, None, 3, 4] for name in "abcd"} | {"b": [None, None, 3, 4], "good": [1] * 4}
+    with pytest.raises(InvalidInput) as caught:
+        learn(table, of(2, 2))
+    assert str(caught.value) == (
+        "4 columns cannot be used: columns 'a' (1), 'b' (2), 'c' (1), 'd' (1): missing cells, the first in row 0: "
+        "say missing='median', 'mean' or 'drop' (--missing)."
+    )
+    said = learn(table, of(2, 2), "median")[1]
+    assert said == ["missing cells of 4 columns are taken as each column's median: 'a' 1, 'b' 2, 'c' 1, 'd' 1"]
 
 
 def test_a_type_that_no_cell_can_have_is_refused():

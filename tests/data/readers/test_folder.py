@@ -1,3 +1,4 @@
+import re
 import sys
 import tracemalloc
 
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from corymb.core.pixels import as_numbers
 from corymb.data import from_folder
 from corymb.data.readers.tables import read_table
 from corymb.settings import InvalidInput
@@ -123,15 +125,15 @@ def test_npz_with_a_client_array(folder):
 def test_npz_images(folder, x, shape, top):
     data = from_folder(folder(a__npz={"x": x, "y": np.array([0, 1])}), test=0)
     assert data.features == shape
-    assert float(data.train.x.max()) == pytest.approx(top)
-    assert data.train.x.dtype == torch.float32
+    assert float(as_numbers(data.train.x).max()) == pytest.approx(top)
+    assert data.train.x.dtype == (torch.uint8 if x.dtype == np.uint8 else torch.float32)
     assert not data.standardise
 
 
 def test_channels_last_move_to_the_front(folder):
     x = np.arange(24, dtype=np.uint8).reshape(1, 2, 4, 3)
     data = from_folder(folder(a__npz={"x": x, "y": np.array([0])}), test=0)
-    assert (data.train.x[0] * 255).round().tolist() == x[0].transpose(2, 0, 1).tolist()
+    assert data.train.x[0].tolist() == x[0].transpose(2, 0, 1).tolist()
 
 
 def test_a_whole_number_here_and_a_decimal_there(folder):
@@ -157,6 +159,8 @@ def test_a_likely_column_of_clients_is_named(column, folder):
     rows = f"{column},x,label\n" + "".join(f"{'abc'[i % 3]},{i},{i % 2}\n" for i in range(9))
     with pytest.raises(InvalidInput, match=f"'{column}' looks like it"):
         from_folder(folder(all__csv=rows) / "all.csv")
+    with pytest.raises(InvalidInput, match="its columns are 'x', 'label'"):  # neither the label nor the rows' numbers
+        from_folder(folder(all__csv=re.sub(r"(?m)^(?=.)", ",", rows)) / "all.csv", label=column)
 
 
 def test_features_are_those_that_are_named(folder):
@@ -194,11 +198,14 @@ BAD = {
     "column 'age': 1 missing cells, the first in a.csv, row 2: say missing='median'": {
         "a__csv": "age,b,label\n,1,cat\n2,1,cat\n"
     },
-    "2 columns cannot be used: column 'age': .*; column 'dose': b.csv, row 2, client 'b', is 'much'": {
+    "2 columns cannot be used: column 'dose': b.csv, row 2, client 'b', is 'much' .*; column 'age': 1 missing cells": {
         "a__csv": "age,dose,label\nNA,1,cat\n3,2,dog\n",
         "b__csv": "age,dose,label\n4,much,cat\n",
     },
-    "b.csv has no column 'label': its columns are 'height', 'age'": {"a__csv": CSV["a"], "b__csv": "height,age\n1,2\n"},
+    r"b.csv has no column 'label': name the .* labels, label='...' \(--label\); its columns are 'height', 'age'": {
+        "a__csv": CSV["a"],
+        "b__csv": "height,age\n1,2\n",
+    },
     "two columns called 'age'": {"a__csv": "age,age,label\n1,2,cat\n"},
     "a.csv, row 3 has 2 cells where the header has 3": {"a__csv": "height,age,label\n1,2,cat\n1,2\n"},
     "a.csv has no columns of features": {"a__csv": "label\ncat\n"},

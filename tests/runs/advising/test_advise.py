@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from corymb import InvalidInput, advise
-from corymb.data import FederatedDataset
+from corymb.data import FederatedDataset, as_dataset
 from corymb.data.ragged import Ragged
 from corymb.runs.advising import trials
 from corymb.runs.advising.advise import NothingToJudge
+from tests.runs import small
 from tests.runs.advising.advised import DATA, FEW, advice_on
 
 
@@ -74,6 +75,13 @@ def test_several_seeds_are_several_splits_of_the_same_data():
     assert (advice.seeds, len(advice.clusters_by_seed)) == ([5, 6], 2)
     assert advice.clients == 12
     assert advice.held_out == 12 * 10  # as many as one split has: splits overlap
+
+
+def test_on_a_table_clusters_are_trained_on_for_no_more_rounds_than_are_given():
+    data, few = as_dataset(small.prices(), seed=0), {"rounds": 2}
+    assert trials.configured(trials.SR_FCA, data, few).finish.rounds == 2
+    assert trials.planned(data, few)[trials.SR_FCA] == 2 + 2 + trials.AROUND
+    assert trials.planned(DATA["clusters"](), few)[trials.SR_FCA] == 2 + trials.AROUND  # no table: not trained on
 
 
 def test_what_cannot_be_split_is_refused():

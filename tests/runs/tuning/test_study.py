@@ -90,6 +90,15 @@ def test_an_algorithm_of_ones_own_keeps_its_settings():
     assert found.algorithm.local.lr == found.settings["local.lr"]
 
 
+def test_where_no_ranges_are_given_the_defaults_are_tried_first():
+    found = tune("fedavg", small.prices(), trials=2, given={"rounds": 2}, engine="loop")
+    assert found.trials[0].settings == {}
+    assert set(found.trials[1].settings) == {"local.lr", "local.steps"}
+    assert found.score <= found.trials[0].score  # a squared error
+    ifca = tune("ifca", small.prices(), trials=1, given={"rounds": 1}, engine="loop")
+    assert ifca.settings == {"k": 2}  # of which there is no default
+
+
 def test_trials_that_diverge_do_not_count_and_are_said(table):
     options = dict(given={"rounds": 2, "local": {"steps": 5}}, trials=4, engine="loop")
     found = tune("fedavg", small.prices(), params={"local.lr": [0.05, 1e17]}, **options)

@@ -109,7 +109,7 @@ class _Lines:
 
 
 def _words(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "the defaults"
 
 
 def _as_json(found: Tuned) -> dict[str, Any]:

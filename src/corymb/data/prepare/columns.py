@@ -27,9 +27,11 @@ Table = Mapping[str, Column]
 OTHER = "other"
 """The category of all that are rare."""
 HELD_BY = 20
-"""A category is kept if more than one client in so many has it, ..."""
+"""A category is kept if more than one client has it, and more than one in so many, ..."""
 RARE = 0.01
 """... and at least this share of the training rows."""
+FEW = 3
+"""Of so many columns with missing cells each is said what they are taken as; of more, one line names them all."""
 _WHATS: tuple[What, ...] = ("number", "date", "category")
 _ALSO = {"number": "numbers", "date": "dates"}
 
@@ -63,11 +65,16 @@ def learn_columns(
     `train` are the numbers of the training rows.
     """
     plans, notes, problems = [], [], []
+    lacking: dict[str, Array] = {}
+    filled: dict[str, tuple[int, float]] = {}
     for name, column in table.items():
         what = _what(column, clients)
-        problem = _odd_cells(column, what, clients, where) or _missing_cells(column, missing, where)
-        if problem:
+        empty = column.kinds == Kind.MISSING
+        if problem := _odd_cells(column, what, clients, where) or ("it has no values: drop it" if empty.all() else ""):
             problems.append(f"column {name!r}: {problem}")
+            continue
+        if missing == "refuse" and empty.any():
+            lacking[name] = empty
             continue
         mine, owners = column.take(train), clients.take(train)
         if missing in ("mean", "median") and bool((mine.kinds == Kind.MISSING).all()):
@@ -75,15 +82,17 @@ def learn_columns(
         elif what != "category":
             fill = _fill(mine, owners, missing)
             plans.append(ColumnPlan(name, what, fill))
-            if fill is not None and (empty := int((column.kinds == Kind.MISSING).sum())):
-                notes.append(f"column {name!r}: {empty} missing cells are taken as the {missing}, {fill:.6g}")
+            if fill is not None and empty.any():
+                filled[name] = (int(empty.sum()), fill)
         elif kept := _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
         else:
             notes.append(f"column {name!r} is not used: it is text, and no category of it is common among clients")
-    if problems:
-        many = f"{len(problems)} columns cannot be used: " if len(problems) > 1 else ""
+    if bad := len(problems) + len(lacking):
+        many = f"{bad} columns cannot be used: " if bad > 1 else ""
+        problems += [_say_missing(lacking, where)] if lacking else []
         raise InvalidInput(f"{many}{'; '.join(problems)}.")
+    notes += _say_filled(filled, missing)
     require(len(plans) > 0, "No column can be used as a feature: each is text without common categories.")
     return tuple(plans), notes
 
@@ -139,14 +148,24 @@ def _odd_cells(column: Column, what: What, clients: Clients, where: RowName) -> 
     )
 
 
-def _missing_cells(column: Column, missing: Missing, where: RowName) -> str:
-    empty = column.kinds == Kind.MISSING
-    if empty.all():
-        return "it has no values: drop it"
-    if missing != "refuse" or not empty.any():
-        return ""
-    first = where(int(empty.argmax()))
-    return f"{int(empty.sum())} missing cells, the first in {first}: say missing='median', 'mean' or 'drop' (--missing)"
+def _say_missing(lacking: Mapping[str, Array], where: RowName) -> str:
+    """Which columns lack cells, how many each, and what to do about it, which is the same for all."""
+    counts = {name: int(empty.sum()) for name, empty in lacking.items()}
+    first = where(min(int(empty.argmax()) for empty in lacking.values()))
+    said = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
+    which = f"columns {said}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {sum(counts.values())} "
+    return f"{which}missing cells, the first in {first}: say missing='median', 'mean' or 'drop' (--missing)"
+
+
+def _say_filled(filled: Mapping[str, tuple[int, float]], missing: Missing) -> list[str]:
+    """What missing cells are taken as; one line where there are many columns."""
+    if len(filled) <= FEW:
+        return [
+            f"column {name!r}: {empty} missing cells are taken as the {missing}, {fill:.6g}"
+            for name, (empty, fill) in filled.items()
+        ]
+    each = ", ".join(f"{name!r} {empty}" for name, (empty, _) in filled.items())
+    return [f"missing cells of {len(filled)} columns are taken as each column's {missing}: {each}"]
 
 
 # ---- statistics by sums and votes
@@ -181,7 +200,8 @@ def _categories(column: Column, clients: Clients) -> tuple[str, ...]:
     texts, place = np.unique([column.text(row) for row in rows.tolist()], return_inverse=True)
     counts = clients.take(rows).counts(place, max(1, len(texts)))
     votes, cells = (counts > 0).sum(0)[: len(texts)], counts.sum(0)[: len(texts)]
-    common = (votes > clients.n / HELD_BY) & (cells >= RARE * len(rows)) & (texts != OTHER)
+    enough = min(clients.n - 1, max(1, clients.n / HELD_BY))  # a category of one client alone says who it is
+    common = (votes > enough) & (cells >= RARE * len(rows)) & (texts != OTHER)
     kept = tuple(str(text) for text in texts[common])
     return (*kept, OTHER) if kept and not common.all() else kept
 

@@ -1,15 +1,19 @@
-"""Pictures in [0, 1] with their channels first; most clients decide what range pixels have."""
+"""Pictures in [0, 1] with their channels first; most clients decide what range pixels have.
+
+Pictures that come as bytes stay bytes until a client's are taken for training: see `corymb.core.pixels`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from corymb.core.pixels import TOP
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array, as_features
 from corymb.settings import InvalidInput, require
 
-TOP = 255
 _CHANNELS = (1, 3, 4)
 _BYTES, _UNIT, _OTHER = range(3)
 
@@ -29,7 +33,7 @@ def channels_first(x: Array) -> Array:
 
 
 def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int]:
-    """Pixels in [0, 1], and what they were divided by.
+    """Pixels in [0, 1], and what they were divided by; bytes that are to be divided by 255 are left as bytes.
 
     If most clients have pixels from 0 to 255, everybody's are divided by 255; if most stay within 0 to 1, nothing is.
     A client with other pixels than most is refused by name. Where most have another range, pixels are left alone.
@@ -49,6 +53,8 @@ def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int]:
             f"Client {clients.names[client]!r} has pixels from {got}, where most clients have them from 0 to {top}: "
             "correct its pictures, or leave it out."
         )
+    if top == TOP and x.dtype == np.uint8:
+        return torch.from_numpy(x if x.flags.writeable else x.copy()), TOP  # torch takes only writable arrays
     pixels = as_features(x)
     return (pixels / TOP, TOP) if top == TOP else (pixels, 1)
 

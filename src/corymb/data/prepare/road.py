@@ -169,7 +169,8 @@ def _complete(source: Source, missing: Missing) -> tuple[Source, list[str]]:
     )
     if missing != "drop":
         first = source.where(int(nobody.argmax()))
-        require(not nobody.any(), f"The client in {first} is missing: fill it in, or drop such rows (missing='drop').")
+        how = "fill it in, or drop such rows (missing='drop', --missing drop)"
+        require(not nobody.any(), f"The client in {first} is missing: {how}.")
         return source, []
     lacking = nobody if source.y is None else nobody | (source.y.kinds == Kind.MISSING)
     if isinstance(source.x, Mapping):

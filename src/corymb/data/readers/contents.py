@@ -72,7 +72,9 @@ def sort_columns(
     require(rows > 0, f"{table.origin} has no rows: give every client data, or leave it out.")
     chosen = names_in(features)
     for name in (*([wanted] if labelled or label else []), *([client] if client else []), *chosen):
-        require(name in cells, f"{table.origin} has no column {name!r}: its columns are {', '.join(map(repr, cells))}.")
+        which = "" if name != wanted or label else "name the column that holds the labels, label='...' (--label); "
+        listed = ", ".join(map(repr, cells))
+        require(name in cells, f"{table.origin} has no column {name!r}: {which}its columns are {listed}.")
     index = tuple(name for name in cells if _INDEX.fullmatch(name) and name not in (wanted, client, *chosen))
     others = (wanted, client, TEST, *index)
     x = {name: cells[name] for name in chosen or cells if name not in others}
@@ -93,12 +95,20 @@ def names_in(features: Names) -> tuple[str, ...]:
     return tuple(features.split(",")) if isinstance(features, str) else tuple(features or ())
 
 
-def client_column(table: Columns, client: str | None, *, how: str = "client='...'") -> str:
-    """The column of clients: the one named, else `client`; where there is none, the error names a likely one."""
+def client_column(
+    table: Columns, client: str | None, label: str | None, features: Names, *, how: str = "client='...'"
+) -> str:
+    """The column of clients: the one named, else `client`; where there is none, the error names a likely one.
+
+    Columns that are said to be something else are not likely.
+    """
     if client is not None or CLIENT in table.cells:
         return client or CLIENT
-    likely = _likely(table.cells)
-    hint = f"{likely!r} looks like it" if likely else f"its columns are {', '.join(map(repr, table.cells))}"
+    known = (label or LABEL, TEST, *names_in(features))
+    others = {name: column for name, column in table.cells.items() if name not in known and not _INDEX.fullmatch(name)}
+    likely = _likely(others)
+    columns = f"its columns are {', '.join(map(repr, others))}" if others else "it has no other column"
+    hint = f"{likely!r} looks like it" if likely else columns
     raise InvalidInput(f"{table.origin} is one table: name the column that holds the clients, {how}; {hint}.")
 
 
@@ -110,7 +120,7 @@ def _likely(cells: Table) -> str | None:
         values = set(column.texts.values()) if column.texts else set(column.values[present].tolist())
         return 1 < len(values) <= len(present) / 2
 
-    able = {name: column for name, column in cells.items() if name != LABEL and repeats(column)}
+    able = {name: column for name, column in cells.items() if repeats(column)}
     named = [name for name in able if _LIKELY.search(name)]
     texts = [name for name, column in able.items() if column.texts]
     return next(iter([*named, *texts]), None)

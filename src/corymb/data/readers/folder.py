@@ -79,7 +79,7 @@ def _read(
     if kind_of(path) == NPZ:
         return read_npz(path, client, label, features, labelled=labelled)
     table = read_table(path, [client or CLIENT])
-    owner = client_column(table, client, how="client='...' (--client)") if alone else client
+    owner = client_column(table, client, label, features, how="client='...' (--client)") if alone else client
     return sort_columns(table, client=owner, label=label, features=features, labelled=labelled)
 
 

@@ -68,7 +68,7 @@ def class_names(data: Any, label: str | None) -> tuple[str, ...]:
 
 
 def _sorted(table: Columns, client: str | None, label: str | None, features: Names, whole: bool) -> Contents:
-    owner = client_column(table, client) if whole else None
+    owner = client_column(table, client, label, features) if whole else None
     return sort_columns(table, client=owner, label=label, features=features)
 
 

@@ -35,7 +35,7 @@ from corymb.runs.advising.verdict import choose, verdict_of
 from corymb.runs.fit import Data, plan_for
 from corymb.runs.learners import Model
 from corymb.runs.plan import threads_set
-from corymb.runs.progress import RoundLine
+from corymb.runs.progress import RoundLine, said_once
 from corymb.runs.settings import DataOptions, RunSettings
 from corymb.settings import InvalidInput, require, to_dict
 
@@ -81,7 +81,7 @@ def advise(
     require(bool(asked), "seeds is empty: give at least one.")
     plainly = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
     study = _Study(dataset, model, settings, plainly, None if max_seconds is None else max_seconds / len(asked))
-    with threads_set(settings.threads):
+    with threads_set(settings.threads), said_once():
         if progress is True:
             with RoundLine(0) as line:  # the first trial says how many rounds there are
                 study.run(asked, TrialLine(line))

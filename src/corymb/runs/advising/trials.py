@@ -5,8 +5,8 @@
     alone       every client for itself
 
 A trial ends when the loss on held-out examples no longer falls, and is judged at its least. SR-FCA refines once, for as
-many rounds as IFCA took after the clusters were found; both find them by the same tests, so these are done once. A
-trial that diverges is left out and said.
+many rounds as IFCA took after the clusters were found, and trains the clusters on for no more than that; both find them
+by the same tests, so these are done once. A trial that diverges is left out and said.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def planned(data: FederatedDataset, given: Mapping[str, Any]) -> dict[str, int]:
     """How many rounds each way takes at most; SR-FCA begins where the clusters have been found."""
     ways = {name: configured(name, data, given) for name in ORDER}
     rounds = {name: planned_rounds(way) for name, way in ways.items()}
-    return {**rounds, SR_FCA: getattr(ways[IFCA], "rounds", 0) + AROUND}
+    again = 1 if getattr(ways[SR_FCA], "finish", None) is None else 2
+    return {**rounds, SR_FCA: again * getattr(ways[IFCA], "rounds", 0) + AROUND}
 
 
 def try_all(plan: Plan, data: FederatedDataset, given: Mapping[str, Any], course: Course, later: int = 0) -> Tried:

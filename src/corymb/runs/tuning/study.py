@@ -1,6 +1,7 @@
 """`tune`: trials of settings with Optuna, each a run on three quarters of the training examples, judged on the rest.
 
 The test examples take no part: what is held out is `corymb.local.held_out`'s part of each client's training examples.
+Where the ranges are ours, the defaults are the first trial: what is found is never worse than they are.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from corymb.data.schema import schema_of
 from corymb.runs.defaults import class_of, configure, name_of
 from corymb.runs.fit import Data, fit
 from corymb.runs.learners import Model, learner_for
+from corymb.runs.progress import said_once
 from corymb.runs.settings import RunSettings
 from corymb.runs.tuning.space import Space, default_space, nested, read_range
 from corymb.settings import InvalidInput, as_options, expanded, fingerprint, merged, require, to_dict
@@ -79,7 +81,8 @@ def tune(
         model: As for `fit`.
         trials: How many in all; in a folder that already has some, only the rest are run.
         params: Ranges by setting: `{"local.lr": "log:0.001:1", "k": "int:2:8", "averaging": ["models", "gradients"]}`.
-            If not given, `k`, the step size and the number of steps, each where the algorithm has it.
+            If not given, `k`, the step size and the number of steps, each where the algorithm has it, after a first
+            trial with the defaults.
         given: Settings of the algorithm that stay as they are.
         out: A folder where the study is kept, so that it can go on: the same call again does.
         progress: A function that takes the number of a trial, the trial and the best score so far.
@@ -93,7 +96,8 @@ def tune(
     fixed = dict(given or {})
     if not isinstance(algorithm, (str, type)):
         fixed, algorithm = merged(to_dict(algorithm), fixed), type(algorithm)
-    first = configure(algorithm, dataset, model=model, **({"k": 2} if _needs_k(algorithm, fixed) else {}), **fixed)
+    least = {"k": 2} if _needs_k(algorithm, fixed) else {}
+    first = configure(algorithm, dataset, model=model, **least, **fixed)
     space = {name: read_range(name, span) for name, span in (params or {}).items()}
     space = space or default_space(first, fixed if isinstance(algorithm, str) else given or {}, len(dataset))
     require(bool(space), f"{name_of(first)} has no settings to tune by default: give params=, --param NAME=RANGE.")
@@ -103,12 +107,13 @@ def tune(
         data=held_apart(dataset),
         model=model,
         space=space,
+        begin=None if params else least,
         fixed=fixed,
         settings=replace(settings, evaluate_every=0),
         metric=objective.score_name,
     )
     task.configured({name: span.first for name, span in space.items()})  # refuses what is no setting before any trial
-    with _study(task, out, larger=objective.higher_is_better) as study:
+    with _study(task, out, larger=objective.higher_is_better) as study, said_once():
         task.search(study, trials, progress)
         best = _best(study)
     if best is None:
@@ -139,6 +144,8 @@ class _Task:
     data: FederatedDataset
     model: Model | None
     space: Space
+    begin: Mapping[str, Any] | None
+    """What the first trial has beside `fixed`; None: it is a trial like the others."""
     fixed: Mapping[str, Any]
     settings: RunSettings
     metric: str
@@ -160,7 +167,10 @@ class _Task:
             # A new sampler for each trial, seeded by how many went before: a study may stop and go on without a trace.
             study.sampler = optuna.samplers.TPESampler(seed=1000 * self.settings.seed + done)
             trial = study.ask()
-            chosen = {name: span.suggest(trial, name) for name, span in self.space.items()}
+            if done or self.begin is None:
+                chosen = {name: span.suggest(trial, name) for name, span in self.space.items()}
+            else:
+                chosen = dict(self.begin)
             trial.set_user_attr("settings", chosen)
             score = self.score(chosen)
             if score is None:
