@@ -74,6 +74,21 @@ def test_clients_without_a_slot_get_the_default(fed):
     assert kept(fed, fed.clients[[4, 0, 1]]) == [40, -1, 10]
 
 
+@on_client
+def was_here(client: Client):
+    return torch.where(client.memory.get("here", torch.tensor(False)), 1, 0)  # a condition must be a truth
+
+
+@on_client
+def come(client: Client) -> None:
+    client.memory.set("here", torch.tensor(True))
+
+
+def test_a_truth_stays_one_for_those_who_have_none(fed):
+    fed.clients[[1, 4]].map(come)
+    assert fed.clients.map(was_here).value.tolist() == [0, 1, 0, 0, 1, 0]
+
+
 def each_number(values):
     from corymb.core.federation import each
 

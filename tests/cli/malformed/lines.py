@@ -39,6 +39,8 @@ def _lines():
         for value in numbers:
             if (name, value) not in (("participants", "1.5"), ("local.steps", "0")):
                 yield f"--{name} {value or 'of nothing'}", line("run", "DATA", "fedavg", f"--{name}={value}", "-q")
+    for name in ("steps", "batch", "epochs"):
+        yield f"--local.{name} of 21 digits", line("run", "DATA", "fedavg", f"--local.{name}={10**20}", *FAST)
     yield "more participants than one whole", line("run", "DATA", "fedavg", "--participants=1.5", *FAST)
     for value in ("x", "-1", "0", "nan", "inf", "-inf", "1e400", ""):
         yield f"--local.lr {value or 'of nothing'}", line("run", "DATA", "fedavg", f"--local.lr={value}", *FAST)
@@ -68,7 +70,7 @@ def _lines():
         "engine": ("fast", ""),
         "device": ("tpu", "cuda:99", "cpu:x"),
         "precision": ("float8", "double"),
-        "threads": ("0", "-3", "x"),
+        "threads": ("0", "-3", "x", "1000000000"),
         "memory": ("0", "-5", "lots"),
         "kernel": ("quick",),
         "evaluate_every": ("-1", "x"),
