@@ -88,7 +88,7 @@ def _lines():
         "client": ("nosuch",),
         "features": ("nosuch", "a,nosuch"),
         "read_limit": ("0", "-1", "x", "10"),
-        "seeds": ("x", "3-1", "", "1-", "1--2"),
+        "seeds": ("x", "3-1", "", "1-", "1--2", "1,1", "0-1000000000000"),
         "model": (
             "nosuch",
             "os",
@@ -190,6 +190,7 @@ def _configs():
     yield "a config with an infinite step", config(GOOD + "[local]\nlr = inf\n")
     yield "a config with a step of nan", config(GOOD + "[local]\nlr = nan\n")
     yield "a config with one name twice", config(GOOD + "rounds = 2\n")
+    yield "a config that is a device", line("run", "--config", "/dev/zero")
     yield "a config that nests too deep", config(GOOD + "local = " + "{a = " * 2000 + "1" + "}" * 2000 + "\n")
 
 
