@@ -3,12 +3,14 @@
     python benchmarks/table_sources.py FOLDER             # once: the tables as csv files
     python benchmarks/tables.py FOLDER --workers 2        # cells that are known already are not run again
     python benchmarks/tables.py FOLDER --set tuning --splits 2 --only fedavg,alone
+    python benchmarks/tables.py FOLDER --set judged --workers 16 --seconds 500 --out cells.json
     python benchmarks/tables.py FOLDER --show             # the table as Markdown
 
 A cell is a table, a split of every client's rows into training and test rows (a seed), and a method: every algorithm
 with its default settings (k = 2 where it needs k), and scikit-learn trained on the pooled rows or on each client's
 alone, with its regularisation chosen by cross-validation. The error is 1 - accuracy or the squared error, the mean over
-clients. Cells are kept in benchmarks/results/tables.json.
+clients. Cells are kept in benchmarks/results/tables.json, or in the file that `--out` names; what is missing there is
+read from the former, so that a file from another machine holds all that is known.
 """
 
 from __future__ import annotations
@@ -158,34 +160,47 @@ def _tuned(make: Callable[[float], Any], values: list[float], x: np.ndarray, y: 
 # ---- all cells
 
 
-def read() -> dict[str, dict[str, Any]]:
-    """The cells that are known, by `table/split/method`."""
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+def read(*places: Path) -> dict[str, dict[str, Any]]:
+    """The cells that are known, by `table/split/method`; of files that both know one, the last counts."""
+    known: dict[str, dict[str, Any]] = {}
+    for place in places:
+        known |= json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    return known
 
 
-def run(folder: Path, wanted: list[str], workers: int) -> None:
-    """Do the cells that are not known yet; each is written as soon as it is done."""
-    known = read()
+def run(folder: Path, wanted: list[str], workers: int, out: Path, seconds: float) -> None:
+    """Do the cells that are not known yet, as far as `seconds` reach; each is written as soon as it is done."""
+    known = read(RESULTS, out)
     todo = [one for one in wanted if one not in known]
-    RESULTS.parent.mkdir(exist_ok=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    end, done = time.monotonic() + seconds, 0
     with ProcessPoolExecutor(workers) as pool:
-        jobs = {}
-        for one in todo:
-            name, split, method = one.split("/")
-            jobs[pool.submit(cell, folder, name, int(split), method)] = one
-        for done, job in enumerate(as_completed(jobs), 1):
-            known[jobs[job]] = found = job.result()
-            RESULTS.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+        jobs = {pool.submit(_timely, folder, one, end): one for one in todo}
+        for job in as_completed(jobs):
+            if (found := job.result()) is None:
+                continue
+            known[jobs[job]], done = found, done + 1
+            beside = out.with_suffix(".part")
+            beside.write_text(json.dumps(known, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+            os.replace(beside, out)
             print(f"{done}/{len(todo)} {jobs[job]}: {found}", flush=True)
+    print(f"{done} cells are new in {out}, {len(todo) - done} are left")
 
 
-def shown(folder: Path, names: list[str], splits: int) -> Iterator[str]:
+def _timely(folder: Path, one: str, end: float) -> dict[str, Any] | None:
+    """A cell, if there is time to begin it."""
+    if time.monotonic() > end:
+        return None
+    name, split, method = one.split("/")
+    return cell(folder, name, int(split), method)
+
+
+def shown(folder: Path, names: list[str], splits: int, known: dict[str, dict[str, Any]]) -> Iterator[str]:
     """The lines of the table."""
     left, right = ["table", "task"], ["clients", "rows", "features"]
     right += ["scikit-learn, pooled", "FedAvg", "scikit-learn, per client", "alone"]
     yield "| " + " | ".join([*left, *right, "worst other", "runs of others", "verdict"]) + " |"
     yield "|" + "---|" * len(left) + "---:|" * len(right) + "---|---:|---|"
-    known = read()
     for name in names:
         errors = {method: _errors(known, name, method, splits) for method in methods()}
         if not any(np.isnan(errors[method]).any() for method in (POOLED, PER_CLIENT, "fedavg", "alone")):
@@ -236,24 +251,27 @@ def main() -> None:
     """Read the command line and do the work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", choices=["tuning", "judge", "fresh"], default="judge")
+    parser.add_argument("--set", choices=["tuning", "judge", "fresh", "judged"], default="judge")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--only", default="", help="methods, with commas between them")
     parser.add_argument("--tables", default="", help="tables, with commas between them")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no cell after so long")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the file that cells are kept in")
     parser.add_argument("--show", action="store_true")
-    given, sets = parser.parse_args(), {"tuning": TUNING, "judge": JUDGE, "fresh": FRESH}
+    given = parser.parse_args()
+    sets = {"tuning": TUNING, "judge": JUDGE, "fresh": FRESH, "judged": JUDGE | FRESH}
     names = [name for name in given.tables.split(",") if name] or list(sets[given.set])
     if missing := [name for name in names if not (given.folder / f"{name}.csv").exists()]:
         print(f"left out, not in {given.folder}: {', '.join(missing)}")
         names = [name for name in names if name not in missing]
     if given.show:
-        print("\n".join(shown(given.folder, names, given.splits)))
+        print("\n".join(shown(given.folder, names, given.splits, read(RESULTS, given.out))))
         return
     only = [name for name in given.only.split(",") if name] or methods()
     # The slowest first, so that no worker is left with them at the end.
     cells = [f"{name}/{split}/{method}" for method in reversed(only) for name in names for split in range(given.splits)]
-    run(given.folder, cells, given.workers)
+    run(given.folder, cells, given.workers, given.out, given.seconds)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ def line(m: int, noise: float = 0.1, level: float = 0.0) -> Examples:
 @pytest.mark.parametrize("free", [True, False])
 def test_squares_of_what_is_left_out_are_those_of_models_made_without_it(free):
     on = line(7, level=2.0)
-    _, found = penalised._path(*on, free=free)
+    _, found, _ = penalised._path(*on, free=free)
     by_hand = torch.zeros_like(found)
     for i in range(7):
-        thetas, _ = penalised._path(on.x, on.y, torch.where(torch.arange(7) == i, 0, on.weight), free=free)
+        thetas, _, _ = penalised._path(on.x, on.y, torch.where(torch.arange(7) == i, 0, on.weight), free=free)
         x = torch.cat([on.x[i], torch.ones(1).double()]) if free else on.x[i]
         by_hand += (on.y[i] - x @ thetas).square()
     assert torch.allclose(found, by_hand, rtol=1e-6)
@@ -37,6 +37,14 @@ def test_clear_examples_are_fitted_and_noise_is_not():
     noise = line(8)._replace(y=torch.tensor([1.0, -1, 1, 1, -1, -1, 1, -1]).double())
     least = torch.linalg.lstsq(noise.x, noise.y[:, None]).solution[:, 0]
     assert ridge(noise, intercept=True)[:3].norm() < 0.5 * least.norm()
+
+
+def test_penalties_that_give_one_model_count_as_one():
+    few = Examples(torch.randn(4, 30, generator=torch.Generator().manual_seed(2)).double(), *line(4)[1:])
+    thetas, _, votes = penalised._path(*few, free=True)
+    assert torch.allclose(thetas[:, -4], thetas[:, -1], atol=1e-2)  # all of these go through every example
+    assert float(votes[-4:].sum()) < 0.05 * float(votes.sum())
+    assert float(votes.sum()) == pytest.approx(4, rel=1e-3)  # as many degrees of freedom as examples
 
 
 def test_one_example_is_what_a_client_with_one_predicts():

@@ -4,7 +4,9 @@ A client's own few examples do not say how large coefficients should be. So a pa
 squared loss Σ (y − ŷ)² + α ‖θ‖², solved exactly, for cross-entropy Σ loss + (α/2) ‖θ‖². The intercept is free or, for
 the squared loss, either: penalised like the rest it stays near everybody's mean, which is 0. What is kept is not the
 best of these models but their mean, in which those that err more on examples left out count for less: few examples
-seldom say which one is best, and a mean of linear models is one.
+seldom say which one is best, and a mean of linear models is one. Of the squared loss, a penalty counts for as many
+degrees of freedom as lie between it and its neighbours: with fewer examples than features all weak penalties give one
+model, which goes through every example, and that would else be counted again and again.
 
 All of it is at the client and about its examples alone. Whoever always has one label, or has one example, predicts
 that.
@@ -42,19 +44,20 @@ def ridge(on: Examples, *, intercept: bool) -> Tensor:
     """
     x, y, weight = (value.to(_wide(on.x)) for value in on)
     if not intercept:
-        thetas, squares = _path(x, y, weight, free=False)
+        thetas, squares, votes = _path(x, y, weight, free=False)
     else:
-        free, squares = _path(x, y, weight, free=True)
-        held, held_squares = _path(torch.cat([x, torch.ones_like(x[:, :1])], 1), y, weight, free=False)
-        thetas, squares = torch.cat([free, held], 1), torch.cat([squares, held_squares])
+        free = _path(x, y, weight, free=True)
+        held = _path(torch.cat([x, torch.ones_like(x[:, :1])], 1), y, weight, free=False)
+        thetas, squares, votes = (torch.cat(pair, -1) for pair in zip(free, held, strict=True))
     scale = (weight @ y.square()).clamp_min(torch.finfo(y.dtype).tiny)
     # A Gaussian of unknown variance: log-likelihood −m/2 log Σ r²
-    portion = (-SURE * weight.sum() / 2 * (squares / scale + NOTHING).log()).softmax(0)
+    belief = -SURE * weight.sum() / 2 * (squares / scale + NOTHING).log()
+    portion = (belief + (votes + NOTHING).log()).softmax(0)
     return (thetas @ portion).to(on.x)
 
 
-def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, Tensor]:
-    """For every α: coefficients (d a; with a `free` intercept d + 1), and the sum of squares of what is left out."""
+def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """For every α: coefficients (d a; `free`: d + 1), the sum of squares of what is left out, and what α counts for."""
     total = weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
     centre, level = (weight @ x / total * free, weight @ y / total * free)
     x, y, root = x - centre, y - level, weight.sqrt()[:, None]
@@ -66,7 +69,9 @@ def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, 
     left_out = root * (y[:, None] - along @ thetas) / (1 - lever).clamp_min(NOTHING)
     thetas = vectors @ thetas
     thetas = torch.cat([thetas, (level - centre @ thetas)[None]]) if free else thetas
-    return thetas, left_out.square().sum(0)
+    freedom = free + (values.clamp_min(0)[:, None] * gain).sum(0)
+    between = torch.cat([torch.zeros_like(freedom[:1]), (freedom[1:] + freedom[:-1]) / 2, freedom[-1:]])
+    return thetas, left_out.square().sum(0), between.diff()
 
 
 def logistic(on: Examples, classes: int) -> Tensor:

@@ -20,11 +20,19 @@ def played(tapes: Tapes) -> list[bool]:
     return [kept.lean is not None for kept in tapes.kept.values()]
 
 
-def kernels_for(objective, name: str) -> Kernels:
+class Unplayed(Kernels):
+    """Every step as it is written."""
+
+    _plays = False
+
+
+def kernels_for(objective, name: str, kind: type[Kernels] = Kernels) -> Kernels:
     traits = watch(
         objective, objective.init(root(0)), Examples(torch.zeros(1, 4), torch.zeros(1).long(), torch.ones(1))
     )
-    return Kernels(traits, "cpu", 1, only=name)
+    kernels = kind(traits, "cpu", 1, only=name)
+    assert kernels.pick(Descent()) == name
+    return kernels
 
 
 def job(objective, seed: int):
@@ -44,8 +52,7 @@ def test_descents_by_tape_are_the_same_bits(name, batch):
     kernels = kernels_for(objective, name)
     for seed in range(3):  # other models, examples and keys on the tapes of the first
         params, on, key = job(objective, seed)
-        plain = kernels_for(objective, name)
-        object.__setattr__(plain, "mixed", True)  # which never plays
+        plain = kernels_for(objective, name, Unplayed)
         want, want_loss = plain.descend(objective, params, on, key, how)
         got, loss = kernels.descend(objective, params, on, key, how)
         assert torch.equal(loss, want_loss)

@@ -29,6 +29,7 @@ from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
 CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothing
+CPU_TENSOR = 2**25  # a larger one is new memory every time, page by page (glibc's malloc): a fifth of a round
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
@@ -87,7 +88,7 @@ class VectorisedEngine:
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""
-        chunk = max(1, self.budget // self._bytes_of(int(self.sizes.max()), Need()))
+        chunk = min(self._most, max(1, self.budget // self._bytes_of(int(self.sizes.max()), Need())))
         kernel = self.kernels.only or self.kernels.pick(None)
         return {
             "engine": "vectorised",
@@ -164,13 +165,18 @@ class VectorisedEngine:
         """How many of the clients (sorted by size) go into the next chunk."""
         first = int(sizes[0])
         light = max(8, LIGHT // max(1, self.host.examples["train"].x[:1].numel()))
-        n = int((sizes <= max(UNEVEN * first, first + light)).sum())
+        n = min(self._most, int((sizes <= max(UNEVEN * first, first + light)).sum()))
         low, high = 1, n  # the need grows with the number: bisect
         while low < high:
             middle = (low + high + 1) // 2
             fits = middle * self._bytes_of(int(sizes[middle - 1]), need) <= self.budget
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
+
+    @property
+    def _most(self) -> int:
+        """Clients whose stack of the largest parameter is not too large for a tensor."""
+        return max(8, CPU_TENSOR // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
 
     # ---- one chunk
 

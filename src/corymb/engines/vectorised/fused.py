@@ -3,7 +3,8 @@
 Inside `fused_step` every `linear(x, weight, bias)` of the objective, run under vmap over clients, becomes one batched
 product. Its backward first passes the gradient down to `x` and then adds −lr · gradᵀx to the weights with `baddbmm_`:
 the gradient of a weight is never stored, which is most of the memory traffic of small models on many clients. That is
-right only if every parameter is used exactly once and by such a layer (`Traits.fusable`), and for plain SGD.
+right only if every parameter is used exactly once and by such a layer (`Traits.fusable`), and for plain SGD. The layer
+that reads the examples may be stepped by way of them (`Span`).
 """
 
 from __future__ import annotations
@@ -17,25 +18,34 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
+from corymb.engines.vectorised.span import Reading, Span
 from corymb.local.reference import training_losses, weighted_mean
 from corymb.trees import Params
 
 
 def fused_step(
-    objective: Objective, params: Params, on: Examples, draws: Draws, lr: float, part: Tensor | None = None
+    objective: Objective,
+    params: Params,
+    on: Examples,
+    draws: Draws,
+    lr: float,
+    part: Tensor | None = None,
+    span: Span | None = None,
 ) -> Tensor:
     """One step of SGD on every client's own model, in place; all tensors have a leading axis of clients.
 
     Gives each client's mean loss before the step.
 
-    `part` is the part of the step that each client takes, where that is not all of it.
+    `part` is the part of the step that each client takes, where that is not all of it. The state of a `span` is among
+    the parameters.
     """
     with torch.enable_grad():
         token = torch.zeros((), device=on.weight.device, requires_grad=True)  # so that the first layer has a backward
 
         def mean_loss(one: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
-            with _Linears(one, token, lr):
-                values = training_losses(objective, one, examples, draws.of(drawn))
+            given, reading = (one, None) if span is None else span.stand_ins(one)
+            with _Linears(given, examples, token, lr, reading):
+                values = training_losses(objective, given, examples, draws.of(drawn))
             return weighted_mean(values, examples.weight)
 
         losses = vmap(mean_loss)(params, on, draws.tensors)
@@ -46,14 +56,16 @@ def fused_step(
 class _Linears(TorchFunctionMode):
     """Sends every `linear` to the batched layer."""
 
-    def __init__(self, params: Params, token: Tensor, lr: float) -> None:
+    def __init__(self, params: Params, on: Examples, token: Tensor, lr: float, reading: Reading | None) -> None:
         super().__init__()
         self.ours = {id(p) for p in params.values()}
-        self.token, self.lr = token, lr
+        self.on, self.token, self.lr, self.reading = on, token, lr, reading
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.linear:
             x, weight, bias = _linear_arguments(*args, **(kwargs or {}))
+            if self.reading is not None and id(weight) == self.reading.weight:
+                return self.reading(x, self.on, self.token, self.lr)
             if id(weight) in self.ours:
                 return _UnderVmap.apply(x, weight, bias, self.token, self.lr)  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))

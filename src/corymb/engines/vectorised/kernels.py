@@ -3,6 +3,7 @@
 Three kernels, one contract (`corymb.core.client.Kernel`), the same numbers:
 
 * fused: every layer a batched product whose backward takes the SGD step in place, so that no gradient is ever stored;
+  where all steps see the same few examples, the layer that reads them is stepped by way of them (`span`);
 * foreach: gradients of all clients by one backward through vmap, and in-place steps on the stacked parameters;
 * serial: client by client, without padding; takes every model.
 
@@ -25,6 +26,7 @@ from corymb.core.objective import Draws
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, OnStreams, Player, StepFunction
 from corymb.engines.vectorised.recurrent import Cells
+from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.tape import Step, Tapes
 from corymb.engines.vectorised.traits import Traits
 from corymb.keys import Key
@@ -147,8 +149,6 @@ class Kernels:
                 rows.append(descend_one(objective, take(params, i), _client(on, i, m), key[i], how))
                 self.watch.done()
             return _stacked([row.params for row in rows]), torch.stack([row.loss for row in rows])
-        if not own or not all(p.is_contiguous() for p in params.values()):
-            params = {n: p.clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
         part = None
         if how.safe:
             places = Batches.sample(how, on.weight, key)
@@ -158,34 +158,43 @@ class Kernels:
                 return _gradients(objective, at, some, same, cells=self.traits.lstm)[0]
 
             part = step_part(how, slopes_at, params, clients=len(on.weight))
+        span = Span.of(self.traits.entry, params, on, how) if name == "fused" else None
+        start, own = params, own and all(p.is_contiguous() for p in params.values())
+        params = {n: p for n, p in params.items() if span is None or n not in span.entry}
+        if not own:
+            params = {n: p.clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
+        if span is not None:
+            params |= span.begin(start, on)
         before, player, slopes = torch.empty(0), None, list[Tensor]()
         stepper = None if name == "fused" else Stepper(how, list(params.values()), part, stacked=True)
         for batch, active, draws in _batches(on, key, how):
             first = not draws.step
             if first and self._captures and (stepper is not None or part is None):
-                player = self._player(objective, params, batch, draws, how.lr if stepper is None else None)
+                player = self._player(objective, params, batch, draws, how.lr if stepper is None else None, span)
                 if player is not None and stepper is not None:
                     stepper = Stepper(how, list(player.params.values()), part, stacked=True)
             if player is not None:
                 loss, slopes = player.step(batch, draws)
                 loss = loss.clone() if first else loss
             elif stepper is None:
-                loss = self._fused(objective, params, batch, draws, how.lr, part, wanted=first)
+                loss = self._fused(objective, params, batch, draws, how.lr, part, span, wanted=first)
             else:
                 slopes, loss = self._slopes(objective, params, batch, draws)
             if stepper is not None:  # a client that is done has no weight: its fused steps are 0
                 stepper.step(slopes, active)
             before = loss if first else before
-        return (params if player is None else {n: p.clone() for n, p in player.params.items()}), before
+        if player is not None:
+            params = {n: p.clone() for n, p in player.params.items()}
+        return (params if span is None else span.end(params, start, on, how.lr, own=own)), before
 
     def _player(
-        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float | None
+        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float | None, span: Span | None
     ) -> Player | None:
         """The captured gradients (with `lr`: fused steps) for such tensors, at these models; None before it pays."""
 
         def at_once(own: Params, on: Examples, drawn: Draws) -> Sequence[Tensor]:
             if lr is not None:
-                return [fused_step(objective, own, on, drawn, lr)]
+                return [fused_step(objective, own, on, drawn, lr, span=span)]
             slopes, loss = _gradients(objective, own, on, drawn, cells=self.traits.lstm)
             return [loss, *slopes.values()]
 
@@ -209,6 +218,7 @@ class Kernels:
         draws: Draws,
         lr: float,
         part: Tensor | None,
+        span: Span | None,
         *,
         wanted: bool,
     ) -> Tensor:
@@ -216,12 +226,12 @@ class Kernels:
 
         def step(inputs: Sequence[Tensor]) -> tuple[Tensor]:
             own, on, drawn, portion = _grouped(inputs, params, draws, part)
-            return (fused_step(objective, own, on, drawn, lr, portion),)
+            return (fused_step(objective, own, on, drawn, lr, portion, span),)
 
         number = Step(draws.step)
         draws = draws._replace(step=number)
         if not self._plays:
-            loss = fused_step(objective, params, batch, draws, lr, part)
+            loss = fused_step(objective, params, batch, draws, lr, part, span)
             self.graphs.count((objective, lr), params, batch, draws)
             return loss
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]

@@ -90,7 +90,9 @@ def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits
     traits = watch(objective, params, Examples(*(t[:1] for t in client)))
     scale = torch.finfo(host.placement.dtype).bits / torch.finfo(next(iter(params.values())).dtype).bits
     return traits._replace(
-        parameter_bytes=int(traits.parameter_bytes * scale), activation_bytes=int(traits.activation_bytes * scale)
+        parameter_bytes=int(traits.parameter_bytes * scale),
+        activation_bytes=int(traits.activation_bytes * scale),
+        largest_bytes=int(traits.largest_bytes * scale),
     )
 
 

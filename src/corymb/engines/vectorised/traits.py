@@ -16,6 +16,13 @@ from corymb.local.reference import training_losses
 from corymb.trees import Params, leaves, nbytes
 
 
+class Entry(NamedTuple):
+    """The parameters of a linear layer that reads the examples themselves, by name."""
+
+    weight: str
+    bias: str | None
+
+
 class Traits(NamedTuple):
     """What the choice of a kernel and the size of a chunk depend on."""
 
@@ -33,17 +40,25 @@ class Traits(NamedTuple):
     """An example's loss does not depend on the other examples in its batch."""
     writes: bool = False
     """The model writes into the examples it is given, by a first layer that works in place, say."""
+    largest_bytes: int = 1
+    """Of the largest parameter."""
+    entry: Entry | None = None
+    """The layer that reads the examples as they are, in training too."""
 
 
 def watch(objective: Objective, params: Params, one: Examples) -> Traits:
     """The traits of an objective, from one forward pass."""
-    watcher, before = _Watcher(params), [t._version for t in one]
-    with torch.no_grad(), watcher:
-        objective.losses(params, one)
+    watcher, before = _Watcher(params, one), [t._version for t in one]
+    training = _Watcher(params, one)
     with torch.no_grad():
-        training_losses(objective, params, one, Draws(root(0).to(one.weight.device)))
+        objective.losses(params, one)  # a network looks at itself once: parameters would be seen twice
+        with watcher:
+            objective.losses(params, one)
+        with training:
+            training_losses(objective, params, one, Draws(root(0).to(one.weight.device)))
         with suppress(Exception):  # one that cannot be scored says so when scores are asked for
             objective.scores(params, one)
+    writes = before != [t._version for t in one]
     return Traits(
         parameters=sum(p.numel() for p in params.values()),
         parameter_bytes=nbytes(params),
@@ -52,7 +67,9 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         convolutional=watcher.convolutional,
         recurrent=bool(watcher.kinds),
         lstm=watcher.kinds == {"lstm"},
-        writes=before != [t._version for t in one],
+        writes=writes,
+        largest_bytes=max(map(nbytes, params.values()), default=1),
+        entry=watcher.entry if watcher.entry == training.entry and not writes else None,
     )
 
 
@@ -74,9 +91,11 @@ class Watched:
 
 
 class _Watcher(TorchFunctionMode):
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: Params, one: Examples) -> None:
         super().__init__()
+        self.names, self.x = {id(p): name for name, p in params.items()}, one.x
         self.uses: dict[int, list[str]] = {id(p): [] for p in params.values()}
+        self.entry: Entry | None = None
         self.made = 0
         self.convolutional = False
         self.kinds: set[str] = set()  # of recurrent layers
@@ -84,6 +103,8 @@ class _Watcher(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        if func is torch.nn.functional.linear and self.entry is None:
+            self.entry = self._entry(*args, **(kwargs or {}))
         if name in ("__get__", "__set__") and not isinstance(out, Tensor):  # p.shape uses no parameter, p.T does
             return out
         self.convolutional |= name.startswith("conv")
@@ -93,3 +114,9 @@ class _Watcher(TorchFunctionMode):
                 self.uses[id(leaf)].append(name)
         self.made += sum(leaf.numel() * leaf.element_size() for leaf in leaves(out) if isinstance(leaf, Tensor))
         return out
+
+    def _entry(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Entry | None:
+        same = input.data_ptr() == self.x.data_ptr() and input.numel() == self.x.numel() and input.is_contiguous()
+        if not same or id(weight) not in self.names or (bias is not None and id(bias) not in self.names):
+            return None
+        return Entry(self.names[id(weight)], None if bias is None else self.names[id(bias)])
