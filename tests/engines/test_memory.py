@@ -366,3 +366,16 @@ def test_a_memory_by_itself_reads_back_what_it_was_given():
     memory.clear("a")
     assert float(memory.get("a", torch.tensor(0.0))) == 0
     assert set(memory.writes) == {"a", "b"}
+
+
+@on_client
+def with_history(client: Client):
+    own = torch.ones(3, dtype=torch.float64, requires_grad=True) * 2
+    client.memory.set("slot", own)
+    return {"weight": own}
+
+
+def test_how_numbers_were_made_is_not_kept():
+    fed = federation("loop", LinearRegression(3, dtype=torch.float64), regression())
+    assert not fed.clients.map(with_history).value["weight"].requires_grad
+    assert not fed.clients.map(look, torch.zeros(3).double()).value.requires_grad
