@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.core.client import Share, Shares
-from corymb.core.guard import Lengths, Near, bounds, levels, row_lengths
+from corymb.core.guard import Lengths, Near, bounds, levels, part_lengths, row_lengths
 from corymb.core.intake import Intake
-from corymb.core.sums import add_up
+from corymb.core.sums import Sums, add_up
 from corymb.keys import permutation, root
 from corymb.trees import take
 from tests.tiny import farthest
@@ -158,3 +158,10 @@ def test_a_reply_of_another_form_is_not_compared_but_outvoted():
             one = one._replace(value={"weight": one.value["weight"][:, :1]})
         intake.add_rows(torch.tensor([client]), one, {})
     assert [client for client, _ in intake.result().part.rejected] == [2, 4]
+
+
+def test_sums_into_nothing_are_of_no_length():
+    """A host may send partial sums with no clusters at all."""
+    nothing = Sums({"weight": torch.zeros(0, 3)}, torch.zeros(0), None, None)
+    lengths = part_lengths(nothing, None, 4)
+    assert lengths.group.tolist() == [-1] * 4

@@ -4,14 +4,17 @@ import pytest
 import torch
 from torch import nn
 
+from corymb.algorithms import FedAvg
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
+from corymb.data.built_in.digits import digits
 from corymb.engines import Placement, VectorisedEngine
 from corymb.engines.vectorised.graphs import WORTH
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses
 from corymb.models import Network
 from corymb.objectives import Augmented, Classification, Cutout, Flip, Light, Translate
+from corymb.runs.fit import fit
 from corymb.trees import map_tensors, stack, take
 from tests.contracts.cases import CASES, run
 from tests.tiny import classification, farthest, tokens
@@ -114,3 +117,10 @@ def test_every_algorithm_gives_the_run_of_the_cpu(name):
     for one, other in zip(got, run(case, case.federation("vectorised"), seed=1), strict=True):
         assert torch.equal(one.labels.cpu(), other.labels)
         assert farthest(map_tensors(lambda leaf: leaf.cpu(), one.models), other.models) < 1e-9
+
+
+def test_a_tensor_that_a_client_function_makes_without_a_device_counts():
+    """Metrics are sums with a weight of 1, which is made wherever tensors are made by default."""
+    data = digits(0, clients=4)
+    for engine in ("loop", "vectorised"):
+        assert 0 <= fit(FedAvg(rounds=1), data, engine=engine, device="cuda").metrics["test_accuracy"] <= 1

@@ -37,7 +37,7 @@ def test_the_run_is_that_of_the_loop(name):
 @pytest.mark.parametrize("name", cases("keeper"))
 def test_the_same_seed_gives_the_same_bits_and_so_does_going_on(name):
     algorithms.check_looking_changes_nothing(CASES[name], three)
-    algorithms.check_resume(CASES[name], three, [1])
+    algorithms.check_resume(CASES[name], three, [0])  # some have one round only
 
 
 def test_new_examples_reach_every_device():

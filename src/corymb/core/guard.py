@@ -121,7 +121,8 @@ def _held(rows: Tree) -> Tree:
 
 def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
-    if near is not None and not _fits(sums.total, near.models, 1, len(sums.weight)):
+    fits = near is None or _fits(sums.total, near.models, 1, len(sums.weight))
+    if not fits or not sums.weight.numel():
         return Lengths.none(clients)
     used = sums.weight > 0
     weight = torch.where(used, sums.weight, 1).double()
@@ -181,6 +182,8 @@ def _wide(leaf: Tensor) -> Tensor:
 def _only_sum(weight: Tensor) -> Tensor:
     """The sum that each row's weights go into; -1 where there are several, or none."""
     used = weight.cpu() != 0
+    if not used.shape[1]:
+        return torch.full((len(used),), -1)
     return torch.where(used.sum(1) == 1, used.long().argmax(1), -1)
 
 

@@ -159,7 +159,8 @@ class ClientHost:
             value = as_tensors(call.fn.body(subject, *args, **options))
         check_kinds(value, memory.writes)
         kept = {name: slot._replace(value=_without_history(slot.value)) for name, slot in memory.writes.items()}
-        return Outcome(_without_history(value), kept)
+        # A function may make a tensor, such as a weight of 1, wherever tensors are made by default.
+        return Outcome(map_tensors(lambda leaf: leaf.detach().to(self.device), value), kept)
 
     def ask_each(
         self, call: Call, clients: Iterable[tuple[int, int]], intake: Replies
