@@ -116,7 +116,8 @@ class Ways:
         self.key = fold(root(1), torch.arange(case.clients)).to(device)
         few = Examples(*(t[0, :1] for t in self.on))
         self.objective.losses(one, few)  # a network looks at itself in its first pass
-        self.traits = watch(self.objective, one, few)
+        traits = watch(self.objective, one, few)
+        self.traits = traits._replace(entry=None)  # steps on the weights themselves: as many operations as are counted
         kind = torch.device(device).type
         self.kernels = Kernels(self.traits, kind, torch.get_num_threads(), self.placement.mixed)
         if kind == "cpu":  # show what a GPU would do

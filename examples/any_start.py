@@ -28,5 +28,5 @@ for place, values in enumerate(errors.values()):
     spread = [place + 0.02 * (number - 1) for number in range(3)]
     axes.plot(spread, values, "o", color=["#e07b29", "#2f6db5"][place], alpha=0.8)
 axes.set_xticks([0, 1], errors)
-axes.set(ylabel="worst error of the coefficients", yscale="log", xlim=(-0.5, 1.5))
+axes.set(ylabel="worst error of the coefficients", yscale="log", xlim=(-0.5, 1.5), ylim=(0.01, 1))
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "any_start.png", dpi=100)

@@ -18,6 +18,6 @@ for aggregate, colour in (("mean", "#e07b29"), ("multi-krum", "#2f6db5")):
         run = corymb.fit(algorithm, data, faults=who or None, evaluate_every=0)
         scores.append(100 * run.metrics["test_accuracy"])
     axes.plot([100 * number / 40 for number in bad], scores, "o-", color=colour, label=aggregate)
-axes.set(xlabel="bad clients, %", ylabel="test accuracy, %")
+axes.set(xlabel="bad clients, %", ylabel="test accuracy, %", xticks=[0, 10, 20])
 axes.legend()
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "bad_clients.png", dpi=100)

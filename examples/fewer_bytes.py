@@ -16,6 +16,6 @@ for (name, saving), colour in zip(ways.items(), ("#e07b29", "#2f6db5"), strict=T
     sent = np.array([row["bytes_down"] for row in run.history])
     label = f"{name}: {100 * run.metrics['test_accuracy']:.1f} %"
     axes.plot(range(1, len(sent) + 1), sent / 1e6, color=colour, label=label)
-axes.set(xlabel="round", ylabel="sent to clients in the round, MB", ylim=(0, 3.4))
-axes.legend(title="test accuracy", loc="center right")
+axes.set(xlabel="round", ylabel="sent to clients in the round, MB", ylim=(0, 4.6))
+axes.legend(title="test accuracy", loc="upper right")
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "fewer_bytes.png", dpi=100)

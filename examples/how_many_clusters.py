@@ -14,7 +14,8 @@ print(f"{run.clusters} clusters, {found['gain']:.2f} of held-out loss saved")
 clusters = [row["clusters"] for row in run.history]
 figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3), layout="constrained")
 left.step(range(1, len(clusters) + 1), clusters, where="mid", color="#2f6db5")
-left.axhline(3, color="#b9bec6", linestyle="--", zorder=0)
+left.axhline(3, color="#b9bec6", linestyle="--", zorder=0, label="true number")
+left.legend()
 left.set(xlabel="round", ylabel="clusters", yticks=range(0, max(clusters) + 1, 2))
 gain, error = found["gain_by_cluster"], found["gain_error_by_cluster"]
 right.bar(range(len(gain)), gain, yerr=error, color="#3a9b62", capsize=4)

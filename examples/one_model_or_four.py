@@ -19,6 +19,6 @@ for place, (mean, worst) in enumerate(scores.values()):
     axes.bar(place - 0.2, 100 * mean, 0.38, color="#2f6db5", label="mean of clients" if place == 0 else None)
     axes.bar(place + 0.2, 100 * worst, 0.38, color="#e07b29", label="worst tenth" if place == 0 else None)
 axes.set_xticks(range(len(names)), names.values())
-axes.set(ylabel="test accuracy, %", ylim=(50, 100))
-axes.legend(loc="upper left")
+axes.set(ylabel="test accuracy, %", ylim=(0, 125), yticks=range(0, 101, 20))
+axes.legend(loc="upper left", ncols=2)
 figure.savefig(sys.argv[1] if len(sys.argv) > 1 else "one_model_or_four.png", dpi=100)

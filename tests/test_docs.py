@@ -8,6 +8,7 @@ import pytest
 import corymb
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
+from corymb.cli.app import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "corymb"
@@ -57,6 +58,11 @@ def test_the_gallery_shows_every_example():
         assert f"pictures/{script.stem}.png" in shown
         assert f"examples/{script.name}" in shown
         assert ast.get_docstring(ast.parse(script.read_text()))
+
+
+def test_every_command_is_documented():
+    text = (ROOT / "docs" / "command-line.md").read_text()
+    assert set(re.findall(r"^\| `corymb (\w+)", text, re.MULTILINE)) == {*COMMANDS, *GROUPS}
 
 
 def test_every_exit_code_is_documented():

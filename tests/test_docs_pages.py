@@ -1,10 +1,10 @@
 """README and docs as a reader runs them: every page from top to bottom, Python and shell, in a folder of its own.
 
-In CI pages run in a small world: `digits` has 12 clients with 20 pictures each, and where a block does not say how many
-rounds there are, there are 3. `make blocks` runs them as they stand. A block that CI cannot run says why in the line
-above, `<!-- not in CI: network -->`; the reasons, the targets that run such blocks, and their number are below. What a
-page supposes to be there (`table.csv`, `runs/mine`) is made beforehand. A Python block that begins with `# name.py` is
-also written to that file.
+In CI pages run in a small world: `digits` has 12 clients with 15 pictures each, runs have 2 rounds where a page does
+not say how many, commands never more than 4, and `check_algorithm` holds an algorithm to fewer laws, on all engines.
+`make blocks` runs pages as they stand. A block that CI cannot run says why in the line above, `<!-- not in CI: network
+-->`; the reasons, the targets that run such blocks, and their number are below. What a page supposes to be there
+(`table.csv`, `runs/mine`) is made beforehand. A Python block that begins with `# name.py` is also written to that file.
 """
 
 import os
@@ -29,6 +29,8 @@ from corymb.cli.flower.folder import free_port
 from corymb.data.built_in.digits import digits
 from corymb.runs import defaults
 from corymb.runs.defaults import with_defaults
+from corymb.testing import suite
+from corymb.testing.laws import algorithms
 from tests.test_docs import PAGES, ROOT
 
 REASONS = {"network": "blocks", "longer than 20 s": "blocks", "Flower": "flower", "Ray": "ray"}
@@ -37,8 +39,10 @@ NOT_IN_CI = {"Flower": 10, "Ray": 1, "longer than 20 s": 4, "network": 6}
 """How many blocks that is; whoever adds one says so here."""
 FENCE = re.compile(r"(?ms)^(?P<above>[^\n]*\n)?(?P<indent> *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^ *```$")
 SHELL = ("sh", "bash", "console")
-SMALL, FEW = {"clients": 12, "train": 20, "test": 10}, 3
-"""The digits of the small world, and its rounds."""
+SMALL, FEW, MOST = {"clients": 12, "train": 15, "test": 8}, 2, 4
+"""The digits of the small world, its rounds, and how many a command may ask for."""
+LAWS = (algorithms.check_snapshots, algorithms.check_same_run, algorithms.check_same_bytes, algorithms.check_resume)
+"""The laws of the small world; `tests/testing` and `tests/contracts` have them all."""
 
 
 class Block(NamedTuple):
@@ -139,13 +143,14 @@ def supposed(tmp_path_factory):
 
 
 def make_small(patch):
-    """Let `digits` be small and runs short, where nothing else is said."""
+    """Let `digits` be small and runs short, where nothing else is said, and laws few."""
 
     def few_rounds(algorithm, given, suited):
         settings = with_defaults(algorithm, given, suited)
         rounds = {field.name for field in fields(algorithm)} & {"rounds"} - given.keys()
         return settings | dict.fromkeys(rounds, FEW)
 
+    patch.setattr(suite, "EACH_ENGINE", LAWS)
     patch.setattr(digits, "__kwdefaults__", SMALL)
     patch.setattr(defaults, "with_defaults", few_rounds)
 
@@ -223,14 +228,19 @@ def bash(text, folder):
     assert done.returncode == 0, f"{text}: {done.stdout[-800:]} {done.stderr[-2000:]}"
 
 
-def run_page(page, folder, *reasons):
+def few_rounds_asked(line):
+    """The line with as many rounds as the small world has time for."""
+    return re.sub(r"--rounds (\d+)", lambda asked: f"--rounds {min(int(asked[1]), MOST)}", line)
+
+
+def run_page(page, folder, *reasons, spelled=str):
     """Run those blocks of a page that are not in CI for one of these reasons; None stands for those that are."""
     for block in blocks(page):
         if block.why not in reasons:
             continue
         if block.kind in SHELL:
             for line in lines(block):
-                run_line(line, folder)
+                run_line(spelled(line), folder)
             continue
         if name := re.match(r"# (\w+\.py)\n", block.text):
             (folder / name[1]).write_text(block.text)
@@ -250,7 +260,7 @@ def run_page(page, folder, *reasons):
 def test_a_page_runs_from_top_to_bottom_in_a_small_world(page, supposed_small, here, monkeypatch):
     make_small(monkeypatch)
     shutil.copytree(supposed_small, here, dirs_exist_ok=True)
-    run_page(page, here, None)
+    run_page(page, here, None, spelled=few_rounds_asked)
 
 
 @pytest.mark.docs_slow

@@ -1,14 +1,16 @@
 """Corymb beside other libraries on the same work, in one run.
 
     python -m benchmarks.peers [--cases mlp-100x600 ...] [--ways corymb fedjax ...] [--threads 1 2] [--repeats 2]
-                               [--keep build/peers] [--write FILE]
+                               [--patience 40] [--keep build/peers] [--write FILE]
 
 Every peer gets an environment of its own, made here from `pinned/NAME.txt` the first time. All ways start from the same
 models and take the same batches, which are handed to them as rows: what a peer's own shuffling and loading costs is not
 counted against it. Every measurement is a process; with one thread it is bound to one core. The first round warms up,
-the least of the others and of all repeats counts, those of earlier calls included (they are kept in
-build/peers/measured.jsonl; delete it to begin anew). CPU seconds are those of the process and all its children. FEMNIST
-wants CORYMB_DATA.
+the least of the others and of all repeats counts. A way that takes longer than `--patience` seconds is measured
+once. CPU seconds are those of the process and all its children. FEMNIST wants CORYMB_DATA.
+
+A call that was ended goes on where it was: what is measured is kept in build/peers/measured.jsonl (delete it to begin
+anew), and counts towards `--repeats`; Corymb's own only as long as its source is the same.
 """
 
 from __future__ import annotations
@@ -166,17 +168,44 @@ def accuracy(models: list[Any], case: Case, folder: Path) -> float:
 # ---- the run
 
 
-def compare(case: Case, wanted: list[str], threads: list[int], keep: Path) -> None:
-    """Measure every way once and write it down."""
+def source() -> str:
+    """Which Corymb is measured: the state of its source, or the moment where that has changes of its own."""
+    git = ["git", "-C", str(ROOT)]
+    state = subprocess.run([*git, "rev-parse", "HEAD:src"], capture_output=True, text=True, check=False)
+    changes = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True, check=False)
+    clean = not state.returncode and not changes.stdout.strip()
+    return state.stdout.strip() if clean else f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def kept_rows(keep: Path, of: str) -> list[dict[str, Any]]:
+    """What was measured so far, of this Corymb."""
+    file = keep / MEASURED
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [row for row in rows if row["way"] != "corymb" or row.get("source") == of]
+
+
+def done(rows: list[dict[str, Any]], case: Case, way: str, threads: int, repeats: int, patience: float) -> bool:
+    """Whether a way has been measured often enough."""
+    mine = [row for row in rows if (row["case"], row["way"], row["threads"]) == (case.name, way, threads)]
+    return len(mine) >= repeats or any(row.get("took", 0.0) > patience for row in mine)
+
+
+def compare(case: Case, asked: argparse.Namespace, repeats: int, of: str) -> None:
+    """Measure every way that has not been measured so many times, and write it down."""
+    keep = asked.keep
     folder = keep / "work" / case.name
     if not (folder / "test-x.npy").exists():
         from benchmarks.peers.prepare import prepare
 
         prepare(case, folder)
-    for count in threads:
-        for way in ways_for(case, wanted):
+    for count in asked.threads:
+        for way in ways_for(case, asked.ways):
+            if done(kept_rows(keep, of), case, way, count, repeats, asked.patience):
+                continue
+            began = time.monotonic()
             row = measure(way, python_of(way, keep), folder, count)
             models = row.pop("models")
+            row |= {"took": time.monotonic() - began, "source": of if way == "corymb" else ""}
             if way == "corymb":
                 save_models(folder / "corymb.npz", models)
             row |= {"accuracy": accuracy(models, case, folder)}
@@ -232,7 +261,8 @@ def report(rows: list[dict[str, Any]]) -> str:
 {datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {said}.
 Seconds of a round, the least of some; above 1, Corymb is faster. The machine's load was {min(loads):.1f} to
 {max(loads):.1f} meanwhile. "MiB" is the peak of a process and its children, imports and examples included. "From
-Corymb's" is the largest difference of a parameter after all rounds. Made by `python -m benchmarks.peers`.
+Corymb's" is the largest difference of a parameter after all rounds. Whoever takes long is measured once. Made by
+`python -m benchmarks.peers`.
 
 """
     return head + "\n".join(line for case in CASES for line in table(case, rows))
@@ -244,20 +274,22 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=[*OURS, *PEERS])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--patience", type=float, default=40.0, help="seconds of a process that is not repeated")
     parser.add_argument("--keep", type=Path, default=ROOT / "build" / "peers", help="for environments and work")
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
     asked.keep.mkdir(parents=True, exist_ok=True)
-    for _ in range(asked.repeats):  # ways take turns: whatever else the machine does meets them all
+    of = source()
+    for repeat in range(asked.repeats):  # ways take turns: whatever else the machine does meets them all
         for case in (case for case in CASES if case.name in asked.cases):
             if case.network == "cnn" and "CORYMB_DATA" not in os.environ:
                 print(f"{case.name} is left out: CORYMB_DATA is not set", file=sys.stderr)
-            else:
-                compare(case, asked.ways, asked.threads, asked.keep)
-    text = report([json.loads(line) for line in (asked.keep / MEASURED).read_text().splitlines()])
-    print(text)
-    if asked.write:
-        asked.write.write_text(text)
+                continue
+            compare(case, asked, repeat + 1, of)
+            if asked.write:
+                asked.write.write_text(report(kept_rows(asked.keep, of)))
+    if rows := kept_rows(asked.keep, of):
+        print(report(rows))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def label_by_own_centres(client: Client, models: Params, on: Examples, *, prior:
 
 @dataclass(frozen=True, kw_only=True)
 class KFed:
-    """A cluster for every example, by k-means at home and once more at the server."""
+    """A cluster for every example, by k-means at the clients and once more at the server."""
 
     k: int
     """Clusters."""

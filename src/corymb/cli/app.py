@@ -129,7 +129,7 @@ COMMANDS = {
     ),
     "new": Command(
         "corymb.cli.new.algorithm:new_algorithm",
-        "Write an algorithm of your own and its test, to be changed: `corymb new algorithm NAME`. Both run at once.",
+        "Write an algorithm to start from, with its test: `corymb new algorithm NAME`. Both run as they are.",
         (
             "corymb new algorithm my-average",
             "corymb new algorithm my-average --folder src",

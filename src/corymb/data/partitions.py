@@ -26,7 +26,7 @@ def from_flwr_datasets(
 
     Arguments:
         partitions: Anything with `load_partition(i)` that gives Hugging Face data sets, or a list or mapping of those.
-        clients: The first so many partitions; all, if not given.
+        clients: How many partitions to take, from the first on; if not given, all.
         split: Which split of a `FederatedDataset` to take, if it has partitions of several.
         label: The column of labels; `label`, if not given.
         features: The columns that are features, if they are not all others: `"image"`, say.

@@ -59,7 +59,7 @@ def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
 
 
 def point_losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
-    """The loss of each of k models on every one of the client's training examples: k m. Stays at home, as they do."""
+    """The loss of each of k models on every one of the client's training examples: k m. To stay at the client."""
     on = on or client.train
     return torch.stack([client.objective.losses(take(models, j), on) for j in range(count(models))])
 

@@ -29,13 +29,13 @@ class Descent:
     lr: float = 0.1
     """Step size γ."""
     decay: float = 1.0
-    """Factor on the step size for every round."""
+    """Factor by which the step size is multiplied every round."""
     steps: int | None = None
-    """Steps τ; without `steps` and `epochs`, one step."""
+    """Steps τ; one, if neither `steps` nor `epochs` is given."""
     epochs: int | None = None
     """Passes over the client's examples, instead of steps."""
     batch: int | None = None
-    """Examples a step; without it, all of them."""
+    """Examples per step; if not given, all of them."""
     optimiser: Literal["sgd", "adam"] = "sgd"
     momentum: float = 0.0
     """Heavy-ball momentum of `sgd`."""
@@ -45,10 +45,10 @@ class Descent:
     safe: bool = False
     """Take shorter steps where the client's own loss is too steep for `lr`: at most 1/L, L its largest curvature."""
     whiten: bool = False
-    """All of this in coordinates in which everybody's features have second moment I: of a linear model on a table, with
-    features that are standardised; of others nothing changes."""
+    """Descend in coordinates in which the features of all clients together have second moment I. For linear models on
+    tables with standardised features; others are not affected."""
     clip_gradient: float | None = None
-    """The greatest norm of a step's gradient, over all parameters; a longer one is shortened to it."""
+    """Largest norm of a step's gradient over all parameters; a longer gradient is scaled down to it."""
 
     def __post_init__(self) -> None:
         require(0 < self.lr <= LARGEST, f"lr must be positive and at most {LARGEST:g}, got {self.lr}.")

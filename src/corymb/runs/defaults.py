@@ -229,7 +229,7 @@ def configure(
 
     It is given by name, by `package.module:Class` or as a class. An engine whose clients have their data, such as a
     federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a table of numbers
-    wants other steps than the linear model that is the default there.
+    needs other steps than the linear model that is the default there.
 
     >>> from corymb.data import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)

@@ -42,7 +42,7 @@ class RunSettings:
     """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` uses nodes that
     hold their own data; `ray` spreads clients over a Ray cluster."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is. Several share the clients: cuda:0,cuda:1."""
+    """auto, cpu, cuda, cuda:N or mps; auto picks the fastest available. Several share the clients: cuda:0,cuda:1."""
     precision: Precision = "float32"
     """Precision of the clients' arithmetic."""
     threads: int | None = None
@@ -64,12 +64,12 @@ class RunSettings:
     dropout: Dropout = "on"
     """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     class_weight: str | None = None
-    """Weights of classes in the training loss: `balanced`, or such as `no=1,yes=5`. Scores are not weighed."""
+    """Weights of classes in the training loss: `balanced`, or one by one, `no=1,yes=5`. Scores are not weighted."""
     metric: str | None = None
     """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     until: Until = "rounds"
-    """When a run ends: after all its `rounds`, or before that where nothing changes any more (`converged`)."""
+    """When a run ends: after all its `rounds`, or earlier, when nothing changes any more (`converged`)."""
     address: str | None = None
     """Where the federation is (`flower`: HOST:PORT of its SuperLink) or the cluster (`ray`; if not given, one here)."""
     nodes: int | None = None
@@ -77,15 +77,15 @@ class RunSettings:
     patience: float | None = 300.0
     """Seconds to wait for nodes that are silent once `min_replies` clients have answered; 0 waits for nobody."""
     ca: str | None = None
-    """File with the certificate that the federation's own is signed with; without one, nothing is encrypted."""
+    """File with the federation's CA certificate; without one, nothing is encrypted."""
     secret: str | None = None
     """File with the secret that the federation's SuperLink was started with."""
     cluster_folder: str | None = None
-    """Folder that all machines of a `ray` cluster see, where actors keep what clients remember."""
+    """Folder that all machines of a `ray` cluster share, where actors keep what clients remember."""
     client_seconds: float | None = None
-    """A client's work may take so long on a `ray` actor; nodes have their own limit, one process here has none."""
+    """Seconds that a client's work may take on a `ray` actor; nodes have a limit of their own, one process has none."""
     keep_going: bool = False
-    """Go on with a run that diverges; else it ends when its loss has been ten times its first for three evaluations."""
+    """Continue a run that diverges; otherwise it ends after three evaluations with ten times the loss of its first."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "class_weight", as_text(self.class_weight))  # fit takes a mapping too
@@ -152,7 +152,7 @@ class DataOptions:
     scale: Scale | None = None
     """Features: standardise them, take them for pixels, or neither; if not given, by shape: tables or pictures."""
     read_limit: int | None = None
-    """Bytes that one file may take in memory when it is read; if not given, half of the machine's."""
+    """Bytes that one file may take in memory when it is read; if not given, half of the machine's memory."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:

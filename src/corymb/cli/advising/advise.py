@@ -32,7 +32,7 @@ class Shared:
     """Settings of all algorithms that are tried; each takes those that it has."""
 
     rounds: int | None = None
-    """At most so many rounds, after the clusters were found; if not given, as many as suit the data."""
+    """Most rounds after the clusters are found; if not given, as many as suit the data."""
     participants: int | float | None = None
     """Clients a round: a number, a fraction, or all of them."""
     local: Descent | None = None
@@ -66,7 +66,7 @@ NO_SETTINGS, NOTHING_FOR_ALL, TO_STDOUT = Settings(), OfAll(), Output()
 def advise_on(
     data: DataName = None,
     *,
-    of_all: Annotated[OfAll, Parameter(name="*", group=Group("Settings of all that is tried", sort_key=1))] = (
+    of_all: Annotated[OfAll, Parameter(name="*", group=Group("Settings for everything that is tried", sort_key=1))] = (
         NOTHING_FOR_ALL
     ),
     of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,

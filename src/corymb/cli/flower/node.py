@@ -32,7 +32,7 @@ def node(
     key: Annotated[Path | None, Parameter(help="This node's private key, registered at the SuperLink.")] = None,
     engine: Annotated[str, Parameter(help="vectorised or loop.")] = "vectorised",
     device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    precision: Annotated[str, Parameter(help="float32, tf32, bfloat16 or float64; all nodes alike.")] = "float32",
+    precision: Annotated[str, Parameter(help="float32, tf32, bfloat16 or float64; the same on all nodes.")] = "float32",
     client_seconds: Annotated[float | None, Parameter(help="Stop a client's work after this many seconds.")] = None,
     poll: Annotated[float, Parameter(help="Seconds between two polls for messages.")] = 1.0,
     stock: Annotated[

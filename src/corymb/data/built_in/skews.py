@@ -38,9 +38,9 @@ def dirichlet(
 ) -> FederatedDataset:
     """Every class is dealt by shares drawn from a Dirichlet distribution: small `alpha`, few classes at a client.
 
-    As in Yurochkin et al. 2019, but without drawing again until nobody has too few: a client with fewer than `least`
-    training examples gets some of whoever has most. Each example has one owner; test examples are dealt by the same
-    shares. There are no true clusters.
+    As in Yurochkin et al. 2019, but nothing is drawn again where a client has too few: one with fewer than `least`
+    training examples is given some by the client with the most. Each example has one owner; test examples are dealt by
+    the same shares. There are no true clusters.
     """
     require(alpha >= _LEAST_ALPHA, f"alpha={alpha}: wanted {_LEAST_ALPHA} or more.")
     _check(x, y, x_test, y_test, clients, least)
@@ -101,8 +101,8 @@ def concept_shift(
 ) -> FederatedDataset:
     """Clusters see the same images and call them by other names: labels are permuted, otherwise as `rotated`.
 
-    The first cluster keeps them; any two clusters differ in every class, since each turns the classes, in one order
-    drawn by `seed`, further around.
+    The first cluster keeps them; any two clusters differ in every class, since each moves the classes further along
+    one cyclic order, drawn by `seed`.
     """
     kinds = max(int(y.max()), int(y_test.max()) if len(y_test) else 0, len(classes) - 1) + 1
     require(1 <= clusters <= kinds, f"clusters={clusters}: there are {kinds} classes, for as many clusters at most.")

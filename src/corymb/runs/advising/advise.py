@@ -60,7 +60,7 @@ def advise(
     """Try one model, clusters and training alone on held-out training examples, and say which to choose.
 
     Arguments:
-        data: As for `fit`, but for engines: advice needs to split the training examples.
+        data: As for `fit`, except engines: advice needs to split the training examples.
         model: As for `fit`.
         seeds: Seeds of the trials, each with another split; the run's seed alone if not given.
         given: Settings of all algorithms that are tried, such as `{"rounds": 20, "local": {"lr": 0.1}}`.

@@ -74,10 +74,10 @@ def tune(
     """Search settings of an algorithm by trial. Test examples are not looked at.
 
     Arguments:
-        algorithm: A name (`corymb list algorithms`), a class, or an algorithm whose settings are kept but for `params`.
-        data: As for `fit`, but for engines.
+        algorithm: A name (`corymb list algorithms`), a class, or an algorithm, whose other settings are kept.
+        data: As for `fit`, except engines.
         model: As for `fit`.
-        trials: How many there are in all: in a folder that has some already, the rest follows.
+        trials: How many in all; in a folder that already has some, only the rest are run.
         params: Ranges by setting: `{"local.lr": "log:0.001:1", "k": "int:2:8", "averaging": ["models", "gradients"]}`.
             If not given, `k`, the step size and the number of steps, each where the algorithm has it.
         given: Settings of the algorithm that stay as they are.
