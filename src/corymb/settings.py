@@ -33,7 +33,7 @@ def said(error: BaseException) -> str:
     """What an error says; nothing where its own `__str__` fails."""
     try:
         return str(error)
-    except Exception:  # an error of somebody else's class: what it raises here is not the news
+    except BaseException:  # an error of somebody else's class: what it raises here, an exit even, is not the news
         return ""
 
 

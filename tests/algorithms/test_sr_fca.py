@@ -22,6 +22,7 @@ from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.data.built_in.images import rotated
 from corymb.engines import VectorisedEngine
 from corymb.evaluate import cluster_metrics, evaluate
+from corymb.faults import Fault, inject
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
@@ -324,6 +325,9 @@ def test_clusters_may_have_spread_within_on_a_window_of_thresholds():
     assert misclustering(gap["refine-2"], data.truth) == 0
 
 
+NOBODY = torch.empty(0, dtype=torch.int64)
+
+
 def test_a_merged_model_is_the_mean_of_its_parts_and_small_clusters_are_dissolved():
     models = {"w": torch.tensor([[0.0], [2.0], [10.0], [50.0]], dtype=torch.float64)}
     labels = torch.tensor([0, 0, 1, 1, 2, 2, 2, 3])
@@ -333,15 +337,20 @@ def test_a_merged_model_is_the_mean_of_its_parts_and_small_clusters_are_dissolve
     def group(distances):
         return threshold_groups(distances, 3.0, order=torch.arange(len(distances)))
 
-    merged = merge(Norms(2.0), models, fit, labels, fit, group, least=2)
+    merged = merge(Norms(2.0), models, fit, labels, fit, group, 2, NOBODY)
     assert merged.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]  # the last one goes to the nearest that stays
     assert merged.models["w"].flatten().tolist() == [1.0, 10.0]
     assert merged.became.tolist() == [0, 0, 1, -1]
     assert merged.dissolved == 1
-    one = merge(Norms(2.0), models, fit[:2], torch.tensor([0, 3]), fit[:2], group, least=2)
+    one = merge(Norms(2.0), models, fit[:2], torch.tensor([0, 3]), fit[:2], group, 2, NOBODY)
     assert one.labels.tolist() == [0, 0]  # the first of the largest always stays
-    unused = merge(Norms(2.0), models, fit, labels.clamp_max(2), fit, group, least=1)
+    unused = merge(Norms(2.0), models, fit, labels.clamp_max(2), fit, group, 1, NOBODY)
     assert unused.became.tolist() == [0, 0, 1, -1]
+    heard = torch.tensor([0, 1, 2, 7])  # and the others are silent: nobody's cluster goes, but that of the one
+    few = merge(Norms(2.0), models, fit[heard], labels[heard], fit[heard], group, 2, torch.tensor([0, 1, 2, 2, 2]))
+    assert few.became.tolist() == [0, 0, 1, -1]
+    assert few.models["w"].flatten().tolist() == [1.0, 10.0]
+    assert few.labels.tolist() == [0, 0, 0, 1]
 
 
 @every_engine
@@ -482,3 +491,14 @@ def test_the_clusters_of_rotated_images_are_found(source, seed):
     got = stages_of(algorithm, fed, seed=seed)
     assert got["refine-1"].k == 4
     assert misclustering(got["refine-1"], data.truth) == 0
+
+
+@every_engine
+def test_who_is_silent_in_a_refinement_keeps_its_cluster_and_is_served(engine):
+    """Half of all replies are lost: every client has a cluster and a model all the same."""
+    fed = Federation(inject(lines(engine)._engine, [Fault("dropout", share=0.5, always=False)], seed=2))
+    *_, at = drive(QUICK, fed, seed=3)
+    served = fed.evaluation().clients.map(SRFCA.serve, at.models, each(at.labels), None)
+    assert len(served.clients) == len(fed.clients)
+    assert not served.rejected
+    assert {name for name in (row["reason"] for row in fed.ledger.rejected) if "finite" in name} == set()

@@ -49,6 +49,7 @@ def test_what_occurs_decides(values, options, wanted):
     [
         ([0.0, 0.5], {"task": "classification"}, "The label in row 1 is 0.5: classes are whole numbers or text"),
         ([0.0, np.nan], {}, "The label in row 1 is missing"),
+        ([0.0, -np.inf], {}, "The label in row 1 is -inf: wanted a finite number or text"),
         (["1", "dog"], {"task": "regression"}, "The label in row 1 is the text 'dog': regression wants numbers"),
         (["cow"], {"classes": ("dog", "cat")}, "The label in row 0 is 'cow', which is not one of"),
         ([2], {"classes": ("dog", "cat")}, "The label in row 0 is '2', which is not one of"),

@@ -74,6 +74,21 @@ def test_clients_without_a_slot_get_the_default(fed):
     assert kept(fed, fed.clients[[4, 0, 1]]) == [40, -1, 10]
 
 
+@on_client
+def was_here(client: Client):
+    return torch.where(client.memory.get("here", torch.tensor(False)), 1, 0)  # a condition must be a truth
+
+
+@on_client
+def come(client: Client) -> None:
+    client.memory.set("here", torch.tensor(True))
+
+
+def test_a_truth_stays_one_for_those_who_have_none(fed):
+    fed.clients[[1, 4]].map(come)
+    assert fed.clients.map(was_here).value.tolist() == [0, 1, 0, 0, 1, 0]
+
+
 def each_number(values):
     from corymb.core.federation import each
 
@@ -351,3 +366,16 @@ def test_a_memory_by_itself_reads_back_what_it_was_given():
     memory.clear("a")
     assert float(memory.get("a", torch.tensor(0.0))) == 0
     assert set(memory.writes) == {"a", "b"}
+
+
+@on_client
+def with_history(client: Client):
+    own = torch.ones(3, dtype=torch.float64, requires_grad=True) * 2
+    client.memory.set("slot", own)
+    return {"weight": own}
+
+
+def test_how_numbers_were_made_is_not_kept():
+    fed = federation("loop", LinearRegression(3, dtype=torch.float64), regression())
+    assert not fed.clients.map(with_history).value["weight"].requires_grad
+    assert not fed.clients.map(look, torch.zeros(3).double()).value.requires_grad

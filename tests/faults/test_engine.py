@@ -4,6 +4,7 @@ import torch
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.faults import KINDS, Fault, inject, read_faults
+from corymb.faults.engine import write_faults
 from corymb.settings import InvalidInput
 from corymb.testing.cases import CASES
 from corymb.testing.engines import ENGINES
@@ -32,6 +33,8 @@ def test_a_seed_gives_the_same_faults_on_every_engine(fault):
 def test_faults_are_read_as_they_are_written():
     assert read_faults("nan:0.1, dropout:0.3") == [Fault("nan", share=0.1), Fault("dropout", share=0.3, always=False)]
     assert read_faults("huge@client-3") == [Fault("huge", clients=("client-3",))]
+    for text in ("nan:0.1,dropout:0.3", "huge@client-3,nan:0.123456789012", "nan:0.0"):
+        assert write_faults(read_faults(text)) == text  # a run folder keeps them so, and a run goes on with them
 
 
 @pytest.mark.parametrize("text", ["nosuch:0.1", "nan:x", "nan:2", "", "nan:-1"])

@@ -58,6 +58,14 @@ def test_digits_get_their_defaults_and_what_is_given_wins(data):
     assert whole.local == Descent(lr=0.5)
 
 
+def test_privacy_counts_clients_alike_and_has_no_stage_after_it():
+    table = as_dataset(small.arrays(clients=4, rows=10), seed=0)
+    private = {"noise": 1.0, "clip": 1.0}
+    assert configure("fedavg", table).weights == "examples"
+    assert configure("fedavg", table, privacy=private).weights == "clients"
+    assert configure("sr-fca", table, privacy=private).finish is None
+
+
 def test_epochs_replace_the_default_steps(data):
     assert configure("fedavg", data, local={"epochs": 2, "batch": 5}).local == Descent(lr=0.3, epochs=2, batch=5)
 

@@ -205,12 +205,15 @@ class SRFCA:
 
         replies = ask_again(fed.clients, ask(fed.clients), ask)
         notes = {"train_loss": float(replies.value.mean())}
-        return at.next(models=start, labels=torch.full_like(at.labels, -1), notes=notes)
+        some = {} if len(replies.clients) == len(fed.clients) else {"trained": replies.clients.ids}
+        carry = {**at.carry, **some}
+        return at.next(models=start, labels=torch.full_like(at.labels, -1), carry=carry, notes=notes)
 
     def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
         """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
         start, measure = take(at.models, 0), measure_named(self.distance)
-        own = _published(fed.clients, _copies(start, 1))  # clients without one are rejected and get no cluster
+        trained = Cohort(fed, at.carry["trained"]) if "trained" in at.carry else fed.clients
+        own = _published(trained, _copies(start, 1))  # the others get no cluster
         if self.sample is not None and self.sample < len(own.clients):
             return self._one_shot_by_sample(fed, at, own)
         known = measure.known(own.clients, own.value)
@@ -236,7 +239,12 @@ class SRFCA:
             **prefixed("omega", part_of(at.carry, "omega")),
         }
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
-        return at.next(models=models, labels=(members, labels), carry=carry | prefixed("w0", start), notes=notes)
+        carry |= prefixed("w0", start)
+        return at.next(models=models, labels=self._labelled(at, members, labels), carry=carry, notes=notes)
+
+    def _labelled(self, at: Snapshot, members: Cohort, labels: Tensor) -> Tensor:
+        """Everybody's cluster: who was not compared keeps what evidence found, or has none."""
+        return members.put(at.carry["found"] if self.threshold == "auto" else at.labels, labels)
 
     def _one_shot_by_sample(self, fed: Federation, at: Snapshot, own: Replies[Params]) -> Snapshot:
         """The same by way of a sample: its members make the clusters, and everybody else joins the nearest."""
@@ -265,7 +273,7 @@ class SRFCA:
         carry |= prefixed("omega", part_of(at.carry, "omega"))
         carry |= {} if self.threshold == "auto" else {"threshold": torch.tensor(threshold, dtype=torch.float64)}
         notes |= {"clusters": k, "without_cluster": int((labels < 0).sum())}
-        return at.next(models=models, labels=(members, labels), carry=carry, notes=notes)
+        return at.next(models=models, labels=self._labelled(at, members, labels), carry=carry, notes=notes)
 
     def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
         """A round of Algorithm 3, TrimmedMeanGD, in all clusters at once; the models in training are carried."""
@@ -303,17 +311,17 @@ class SRFCA:
         """RECLUSTER and MERGE, after one question to all clients."""
         measure, models = measure_named(self.distance), part_of(at.carry, "omega")
         members, threshold = Cohort(fed, at.carry["members"]), float(at.carry.get("threshold", 0.0))
-        fit = measure.fit(members, models)
+        fit = ask_again(members, measure.fit(members, models), lambda late: measure.fit(late, models))
         here = members.pick(fit.clients.mask)
+        silent = at.labels[~fit.clients.mask]
         before = fit.clients.pick(at.labels)
         if "few" in at.carry:
             apart = apart_by_sample(at.carry["known"].cpu(), at.carry["few"], here, fit.value, before)
             labels = apart.argmin(1)
         else:
             labels, apart = recluster(measure, at.carry["known"].cpu()[here][:, here], fit.value, before)
-        merged = merge(
-            measure, models, fit.value, labels, apart, partial(self._groups, threshold=threshold, fed=fed), self.least
-        )
+        group = partial(self._groups, threshold=threshold, fed=fed)
+        merged = merge(measure, models, fit.value, labels, apart, group, self.least, silent[silent >= 0])
         everybody = torch.where(
             at.labels < 0, -1, merged.became[at.labels]
         )  # clients that did not answer keep their cluster

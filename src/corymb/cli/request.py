@@ -19,9 +19,11 @@ from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.settings import InvalidInput, first_line, from_dict, merged
+from corymb.settings import InvalidInput, first_line, from_dict, merged, require
 
 S = TypeVar("S")
+LONGEST_FILE = 10**7
+"""Bytes of a file of settings, with all that a run records in it."""
 USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
 
 
@@ -110,8 +112,12 @@ def with_file(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The contents of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None
+        with path.open("rb") as file:
+            contents = file.read(LONGEST_FILE + 1)  # no more of a device, or of a file that is something else
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
+    require(len(contents) <= LONGEST_FILE, f"{path} is longer than {LONGEST_FILE:,} bytes: no file of settings is.")
+    try:
+        return tomllib.loads(contents.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None

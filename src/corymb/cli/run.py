@@ -4,6 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.own.algorithm import is_place, short_name
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, require
 
 DataName = Annotated[
     str | None, Parameter(help="A name (`corymb list data`), a folder with a file for each client, or one file.")
@@ -57,6 +58,8 @@ class Output:
     """Do not show progress."""
 
 
+MOST_SEEDS = 10_000
+"""Of one command."""
 TO_STDOUT = Output()
 
 
@@ -190,9 +193,11 @@ def seeds_in(text: str) -> list[int]:
     """
     try:
         ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
-        seeds = [seed for part in ends for seed in range(part[0], part[-1] + 1)]
+        seeds = list(islice((seed for part in ends for seed in range(part[0], part[-1] + 1)), MOST_SEEDS + 1))
     except ValueError:
         seeds = []
     if not seeds:
         raise InvalidInput(f"--seeds {text} cannot be read: write a range such as 0-9, or numbers such as 0,3,7.")
+    require(len(seeds) <= MOST_SEEDS, f"--seeds {text} are more than {MOST_SEEDS:,} runs: give fewer.")
+    require(len(set(seeds)) == len(seeds), f"--seeds {text} names a seed twice: give each once.")
     return seeds

@@ -86,6 +86,11 @@ def _check_present(cells: Column, where: RowName) -> None:
             f"The label in {where(int(rows[0]))} is missing{others}: fill it in, or drop such rows "
             "(missing='drop', --missing drop)."
         )
+    if not np.isin(cells.kinds, [Kind.TEXT, Kind.DATE]).any():  # among words, inf is one more
+        for row in np.flatnonzero(np.isinf(cells.values))[:1]:
+            raise InvalidInput(
+                f"The label in {where(int(row))} is {cells.values[row]}: wanted a finite number or text."
+            )
 
 
 # ---- the type, by the majority

@@ -158,8 +158,9 @@ class ClientHost:
         with walls(), self.placement.computing():
             value = as_tensors(call.fn.body(subject, *args, **options))
         check_kinds(value, memory.writes)
+        kept = {name: slot._replace(value=_without_history(slot.value)) for name, slot in memory.writes.items()}
         # A function may make a tensor, such as a weight of 1, wherever tensors are made by default.
-        return Outcome(map_tensors(lambda leaf: leaf.to(self.device), value), memory.writes)
+        return Outcome(map_tensors(lambda leaf: leaf.detach().to(self.device), value), kept)
 
     def ask_each(
         self, call: Call, clients: Iterable[tuple[int, int]], intake: Replies
@@ -214,6 +215,11 @@ def check_kinds(value: Any, writes: Mapping[str, Slot]) -> None:
     for what, tree in (("reply", value), *((f"memory slot {name!r}", slot.value) for name, slot in writes.items())):
         if problem := kind_problem(tree):
             raise TypeError(f"{what} {problem}")
+
+
+def _without_history(tree: T) -> T:
+    """The same numbers: how a client came by them (for autograd) would be kept, and grow, round after round."""
+    return map_tensors(Tensor.detach, tree)
 
 
 def one_line(error: Exception) -> str:

@@ -45,7 +45,8 @@ class _Table:
             values = values if m is None else values[:, :m]
             if bool(present.all()):
                 return values
-            return torch.where(present.to(leaf.device).reshape(-1, *[1] * (values.dim() - 1)), values, 0)
+            there = present.to(leaf.device).reshape(-1, *[1] * (values.dim() - 1))
+            return torch.where(there, values, values.new_zeros(()))  # a 0 of Python's would make truths numbers
 
         values = map_tensors(at, self.values)
         return Slot(values, present.to(leaves(values)[0].device), self.along)

@@ -61,6 +61,19 @@ def read_faults(text: str) -> list[Fault]:
     return found
 
 
+def write_faults(faults: Sequence[Fault]) -> str:
+    """Faults as `read_faults` reads them: a run that is resumed has the same.
+
+    >>> write_faults(read_faults("nan:0.1, huge@client-3"))
+    'nan:0.1,huge@client-3'
+    """
+    parts = []
+    for fault in faults:
+        parts += [f"{fault.name}:{fault.share}"] if fault.share or not fault.clients else []
+        parts += [f"{fault.name}@{client}" for client in fault.clients]
+    return ",".join(parts)
+
+
 def inject(engine: Engine, faults: Sequence[Fault], seed: int = 0) -> Engine:
     """The same clients, of whom some are bad. Where clients are hosts of their own, they are bad on their side."""
     known = set(engine.names)
@@ -96,8 +109,7 @@ class Faulty:
 
     def describe(self) -> dict[str, Any]:
         """What changes bits, for the record of a run."""
-        named = [f"{one.name}:{one.share:g}{''.join('@' + name for name in one.clients)}" for one in self.faults]
-        return {**self.engine.describe(), "faults": ",".join(named)}
+        return {**self.engine.describe(), "faults": write_faults(self.faults)}
 
     def bad(self, fault: Fault, call: Call | None, ids: Tensor) -> Tensor:
         """Which of these clients have a fault in a call: by their names, so that company changes nothing."""

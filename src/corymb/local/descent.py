@@ -18,6 +18,8 @@ MEASURED = 8
 
 LARGEST = 1e18
 """No step and no pull is larger: their products with parameters would be infinite."""
+MOST = 2**31 - 1
+"""No number of steps or examples is larger: their products are counted in 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +54,10 @@ class Descent:
         require(0 < self.lr <= LARGEST, f"lr must be positive and at most {LARGEST:g}, got {self.lr}.")
         require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}.")
         require(self.steps is None or self.epochs is None, "Give steps or epochs, not both.")
-        require(self.steps is None or self.steps >= 1, f"steps must be at least 1, got {self.steps}.")
-        require(self.epochs is None or self.epochs >= 1, f"epochs must be at least 1, got {self.epochs}.")
-        require(self.batch is None or self.batch >= 1, f"batch must be at least 1, got {self.batch}.")
+        for name in ("steps", "epochs", "batch"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
+            require(value is None or value <= MOST, f"{name} must be at most {MOST}, got {value}.")
         require(0 <= self.momentum < 1, f"momentum must be in [0, 1), got {self.momentum}.")
         require(self.optimiser == "sgd" or self.momentum == 0, "momentum goes with optimiser 'sgd', not with 'adam'.")
         require(self.optimiser == "sgd" or not self.safe, "safe goes with optimiser 'sgd', not with 'adam'.")

@@ -131,6 +131,8 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
         defaults = defaults._replace(rounds=ALONE_ROUNDS, steps=steps, decay=1.0, whiten=False)
     if given.get("averaging") == "gradients" and defaults.gradient_lr is not None:
         defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0, whiten=False)
+    if given.get("privacy"):  # it counts clients alike, and covers no stage after it
+        defaults = defaults._replace(weights=None, finish=False)
     if given.keys() & IN_ITS_OWN_COORDINATES:
         defaults = defaults._replace(whiten=False)
     stage = defaults._replace(rounds=CLUSTER_ROUNDS, decay=CLUSTER_DECAY) if defaults.whiten else defaults

@@ -28,6 +28,8 @@ EngineName = Literal["vectorised", "loop", "flower", "ray"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Until = Literal["rounds", "converged"]
 Memory = int | Literal["auto"]
+MOST_THREADS = 1024
+"""Each takes memory of its own, before it does anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,8 @@ class RunSettings:
         require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
         if self.faults is not None:
             read_faults(self.faults)
-        require(self.threads is None or self.threads >= 1, f"threads must be at least 1, got {self.threads}.")
+        some = self.threads is None or 1 <= self.threads <= MOST_THREADS
+        require(some, f"threads must be at least 1 and at most {MOST_THREADS:,}, got {self.threads}.")
         require(self.evaluate_every >= 0, f"evaluate_every must not be negative, got {self.evaluate_every}.")
         for name in ("patience", "client_seconds"):
             value = getattr(self, name)

@@ -159,7 +159,7 @@ class Unspeakable(Exception):
     """An error that fails when it is asked what it says."""
 
     def __str__(self) -> str:
-        raise RuntimeError("not to be said")
+        raise SystemExit("not to be said")
 
 
 class Marked(Tensor):

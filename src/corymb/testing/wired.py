@@ -131,8 +131,9 @@ class Wired:
         call = call_from_bytes(message, self._allow)
         try:
             (part,) = self.nodes[client].run(call, torch.tensor([0]))
-        except Exception as error:  # the only client raised: the server decides whether everybody did
+            rejected = [(client, reason) for _, reason in part.rejected]
+            return part_to_bytes(part._replace(ids=part.ids + client, rejected=rejected))
+        except Exception as error:  # the only client raised, or sent what cannot travel: the server decides who did
             line = one_line(error)
-            part = Part(torch.empty(0, dtype=torch.int64), None, [(0, f"raised {line}")], error=line)
-        rejected = [(client, reason) for _, reason in part.rejected]
-        return part_to_bytes(part._replace(ids=part.ids + client, rejected=rejected))
+            nobody = torch.empty(0, dtype=torch.int64)
+            return part_to_bytes(Part(nobody, None, [(client, f"raised {line}")], error=line))

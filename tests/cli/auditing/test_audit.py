@@ -34,6 +34,14 @@ def test_a_log_as_it_was_written_is_sound(good, capsys):
     assert json.loads(capsys.readouterr().out) == {"lines": 3, "sound": True, "rejected": 3}
 
 
+def test_a_run_with_faults_by_client_goes_on_and_so_does_its_log(good, tmp_path, capsys):
+    run = rewritten(good, tmp_path, list)
+    assert main(["resume", str(run), "--rounds", "5", "-q"]) == 0
+    capsys.readouterr()
+    assert main(["audit", str(run)]) == 0
+    assert "5 lines, all as they were written (5 rejected)" in capsys.readouterr().out
+
+
 CHANGES = {
     "a line is changed": (lambda rows: [rows[0], rows[1].replace(b"c1", b"c2"), rows[2]], "line 2"),
     "a line is left out": (lambda rows: [rows[0], rows[2]], "line 2"),

@@ -175,6 +175,7 @@ def _tables():
     )
     yield "jsonl with a cell that is a list", ".jsonl", (good + '{"client": "c1", "a": [1], "label": 0}\n').encode()
     yield "jsonl with another key", ".jsonl", (good + '{"client": "c1", "q": 1, "label": 0}\n').encode()
+    yield "jsonl with an infinite label", ".jsonl", (good + '{"client": "c1", "a": 1, "label": Infinity}\n').encode()
     yield "jsonl with NaN", ".jsonl", (good + '{"client": "c1", "a": NaN, "label": 0}\n').encode()
     yield (
         "jsonl with a number of 5,000 digits",

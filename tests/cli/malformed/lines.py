@@ -39,6 +39,8 @@ def _lines():
         for value in numbers:
             if (name, value) not in (("participants", "1.5"), ("local.steps", "0")):
                 yield f"--{name} {value or 'of nothing'}", line("run", "DATA", "fedavg", f"--{name}={value}", "-q")
+    for name in ("steps", "batch", "epochs"):
+        yield f"--local.{name} of 21 digits", line("run", "DATA", "fedavg", f"--local.{name}={10**20}", *FAST)
     yield "more participants than one whole", line("run", "DATA", "fedavg", "--participants=1.5", *FAST)
     for value in ("x", "-1", "0", "nan", "inf", "-inf", "1e400", ""):
         yield f"--local.lr {value or 'of nothing'}", line("run", "DATA", "fedavg", f"--local.lr={value}", *FAST)
@@ -68,7 +70,7 @@ def _lines():
         "engine": ("fast", ""),
         "device": ("tpu", "cuda:99", "cpu:x"),
         "precision": ("float8", "double"),
-        "threads": ("0", "-3", "x"),
+        "threads": ("0", "-3", "x", "1000000000"),
         "memory": ("0", "-5", "lots"),
         "kernel": ("quick",),
         "evaluate_every": ("-1", "x"),
@@ -86,7 +88,7 @@ def _lines():
         "client": ("nosuch",),
         "features": ("nosuch", "a,nosuch"),
         "read_limit": ("0", "-1", "x", "10"),
-        "seeds": ("x", "3-1", "", "1-", "1--2"),
+        "seeds": ("x", "3-1", "", "1-", "1--2", "1,1", "0-1000000000000"),
         "model": (
             "nosuch",
             "os",
@@ -188,6 +190,7 @@ def _configs():
     yield "a config with an infinite step", config(GOOD + "[local]\nlr = inf\n")
     yield "a config with a step of nan", config(GOOD + "[local]\nlr = nan\n")
     yield "a config with one name twice", config(GOOD + "rounds = 2\n")
+    yield "a config that is a device", line("run", "--config", "/dev/zero")
     yield "a config that nests too deep", config(GOOD + "local = " + "{a = " * 2000 + "1" + "}" * 2000 + "\n")
 
 

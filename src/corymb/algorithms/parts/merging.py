@@ -10,7 +10,7 @@ from torch import Tensor
 
 from corymb.clustering.distances import Measure
 from corymb.robust import group_mean
-from corymb.trees import Params, count, take
+from corymb.trees import Params, concat, count, take
 
 
 class Merged(NamedTuple):
@@ -36,17 +36,22 @@ def merge(
     apart: Tensor,
     group: Callable[[Tensor], Tensor],
     least: int,
+    silent: Tensor,
 ) -> Merged:
     """Algorithm 4 on the clusters that have clients; `group` makes groups of a matrix of distances.
 
-    The clients of a merged cluster with fewer than `least` of them go to the nearest cluster that stays.
+    The clients of a merged cluster with fewer than `least` of them go to the nearest cluster that stays. `silent` are
+    the clusters of clients that did not answer: they are members still, and a cluster of nobody else stays as it is.
     """
     used = labels.unique()
+    unheard = silent[~torch.isin(silent, used)].unique()
     joined = group(measure.between_clusters(fit, labels, models)[used][:, used])
-    number = int(joined.max()) + 1
-    mean = group_mean(take(models, used), joined, take(models, used[:number]))
+    groups = int(joined.max()) + 1
+    mean = concat([group_mean(take(models, used), joined, take(models, used[:groups])), take(models, unheard)])
+    number = groups + len(unheard)
     became = torch.full((count(models),), -1).index_copy(0, used, joined)
-    sizes = became[labels].bincount(minlength=number)
+    became = became.index_copy(0, unheard, torch.arange(groups, number))
+    sizes = became[torch.cat([labels, silent])].bincount(minlength=number)
     stays = (sizes >= least) | (torch.arange(number) == sizes.argmax())  # one cluster must remain
     became = torch.where((became >= 0) & stays[became], (stays.cumsum(0) - 1)[became], -1)
     nearest = torch.where(became >= 0, apart, torch.inf).argmin(1)

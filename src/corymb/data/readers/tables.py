@@ -7,6 +7,7 @@ import gzip
 import importlib
 import io
 import json
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,7 +87,7 @@ def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Colu
                 for builder, cell in zip(builders, row, strict=True):
                     builder.add(cell)
                 for _, place, texts in kept:
-                    texts.append(row[place])
+                    texts.append(sys.intern(row[place]))  # a client's rows share one text
     except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
         raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
     cells = {name: builder.column() for name, builder in zip(names, builders, strict=True)}
