@@ -103,22 +103,35 @@ def as_tensors(tree: T) -> T:
 
 
 def take(models: T, index: Tensor | int | slice) -> T:
-    """One row, or several, of every leaf: `take(models, label)` is the model of that label."""
+    """One row, or several, of every leaf: `take(models, label)` is the model of that label.
+
+    >>> models = {"weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
+    >>> take(models, 1)
+    {'weight': tensor([3., 4.])}
+    """
     return map_tensors(lambda leaf: leaf[index], models)
 
 
 def count(models: Tree) -> int:
-    """How many rows the leaves have: the number of models."""
+    """How many rows the leaves have: the number of models.
+
+    >>> count({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)})
+    3
+    """
     return int(leaves(models)[0].shape[0])
 
 
 def stack(trees: Sequence[T]) -> T:
-    """Trees of one structure as one tree with a leading axis."""
+    """Trees of one structure as one tree with a leading axis.
+
+    >>> stack([{"bias": torch.tensor(1.0)}, {"bias": torch.tensor(2.0)}])
+    {'bias': tensor([1., 2.])}
+    """
     return tree_map(lambda *rows: torch.stack([torch.as_tensor(row) for row in rows]), trees[0], *trees[1:])
 
 
 def concat(trees: Sequence[T]) -> T:
-    """Trees of rows, one after another."""
+    """Trees of rows, one after another: n and m models as n + m."""
     return trees[0] if len(trees) == 1 else tree_map(lambda *rows: torch.cat(rows), trees[0], *trees[1:])
 
 
@@ -138,7 +151,11 @@ def part_of(params: Mapping[str, Tensor], prefix: str) -> Params:
 
 
 def add(tree: T, other: T, alpha: float | Tensor = 1.0) -> T:
-    """tree + alpha · other."""
+    """tree + alpha · other, leaf by leaf.
+
+    >>> add({"bias": torch.tensor(1.0)}, {"bias": torch.tensor(4.0)}, alpha=-0.5)
+    {'bias': tensor(-1.)}
+    """
     return tree_map(lambda a, b: a + alpha * b, tree, other)
 
 

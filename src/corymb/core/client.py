@@ -213,7 +213,17 @@ class ClientFn(Generic[P, T_co]):
 
 
 def on_client(body: Callable[Concatenate[Client, P], T]) -> ClientFn[P, T]:
-    """Mark a module-level function as one that runs in the client's room."""
+    """Mark a module-level function as one that runs in the client's room.
+
+    It is written for one client: it takes a `Client` first, then what the server sends, and returns tensors (or a tree
+    of them). Under an engine it runs for many clients at once, so it must not branch on a tensor's value.
+
+    >>> @on_client
+    ... def count_examples(client: Client) -> Tensor:
+    ...     return client.train.weight.sum()
+
+    The server asks through a cohort: `fed.clients.map(count_examples)` gives everybody's replies.
+    """
     if "<locals>" in body.__qualname__:
         raise TypeError(f"{body.__qualname__}: a client function must stand at module level, so that nodes can find it")
     return ClientFn(body)

@@ -90,7 +90,10 @@ class Each(NamedTuple):
 def each(rows: T, of: Tensor | None = None) -> T:
     """Send each client asked its own row; any other argument goes to all alike.
 
-    `each(models, of=labels)` sends each client the model of its label, without a copy for every client at the server.
+    Arguments:
+        rows: A tensor, or a tree of tensors, with a row for each client asked, in the order asked.
+        of: The row of each client, where several have the same: `each(models, of=labels)` sends each client the model
+            of its label, without a copy for every client at the server.
     """
     return Each(rows, of)  # type: ignore[return-value]
 

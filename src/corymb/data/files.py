@@ -31,12 +31,19 @@ def from_folder(
 ) -> FederatedDataset:
     """Data of your own: a folder of npz, csv, tsv, jsonl or parquet files, one a client, or a file with all clients.
 
-    Clients are named by the stems of their files. With `client`, the name of a column (in npz files: of an array), the
-    rows of all files are grouped by it instead; a single file with a column `client` is grouped by that. Labels are in
-    the column `label` (in npz files: the array `y`), features in all other columns (the array `x`), or in those that
-    `features` names. A `test` column or array marks the rows to test on; without one, the share `test` of each
-    client's rows is held out. With `task="density"` there need be no labels. A file that would take more than
-    `read_limit` bytes in memory, or half of the machine's, is refused before it is read. See docs/data.md.
+    Arguments:
+        path: The folder, whose files' stems name the clients, or the file.
+        client: A column (in npz files: an array) by which the rows of all files are grouped instead; a single file with
+            a column `client` is grouped by that.
+        label: The column of labels (in npz files: the array `y`).
+        features: The columns of features (the array `x`); if not given, all others.
+        test: The share of each client's rows to test on, unless a column or array `test` marks them.
+        task: `classification`, `regression` or `density`, which needs no labels; `auto` tells the first two apart.
+        missing: What to do about missing values: `mean`, `median`, `drop` or `refuse`.
+        scale: How features are standardised; `auto` does what suits them.
+        read_limit: Bytes that a file may take in memory; if not given, half of the machine's. Larger ones are refused
+            before they are read.
+        seed: Which rows are held out.
     """
     place = expanded(path)
     labelled = task != "density"

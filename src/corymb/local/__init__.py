@@ -2,6 +2,9 @@
 
 Written for one client. Under an engine's vmap these leave it (`corymb.local.leaving`), and an engine's kernel does the
 work of many clients at once. None of these has a backward of its own: differentiate `client.objective.losses` instead.
+
+One model is a dict of tensors, `params`; k models, `models`, are the same dict with a leading axis k on every tensor. `on`
+are the examples to work on, where those are not the client's own.
 """
 
 from __future__ import annotations
@@ -39,22 +42,31 @@ __all__ = [
 
 
 def losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
-    """The mean loss of each of k models on the client's training examples: k."""
+    """The mean loss of each of k models on the client's training examples.
+
+    Arguments:
+        client: Whose examples.
+        models: k models, stacked: each tensor k × its shape.
+        on: Other examples, such as `client.test` or a part of the training examples.
+
+    Returns:
+        k losses; a client picks its cluster by their `argmin()`.
+    """
     return leave(client, Measuring("losses"), models, on or client.train)[0]
 
 
 def scores(client: Client, models: Params, on: Examples | None = None) -> Tensor:
-    """The mean score of each of k models on the client's test examples: k."""
+    """The mean score (accuracy, squared error) of each of k stacked models on the client's test examples: k numbers."""
     return leave(client, Measuring("scores"), models, on or client.test)[0]
 
 
 def loss(client: Client, params: Params, on: Examples | None = None) -> Tensor:
-    """The mean loss of one model."""
+    """The mean loss of one model on the client's training examples, or those `on`: a number."""
     return losses(client, _one_row(params), on)[0]
 
 
 def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
-    """The mean score of one model."""
+    """The mean score of one model on the client's test examples, or those `on`: a number."""
     return scores(client, _one_row(params), on)[0]
 
 
@@ -65,14 +77,35 @@ def point_losses(client: Client, models: Params, on: Examples | None = None) -> 
 
 
 def gradient(client: Client, params: Params, on: Examples | None = None, purpose: str = "gradient") -> Params:
-    """The gradient of the mean training loss; `purpose` picks the key of what is random in it, such as dropout."""
+    """The gradient of the mean training loss at one model.
+
+    Arguments:
+        client: Whose examples.
+        params: The model.
+        on: Other examples than the client's training examples.
+        purpose: Picks the key of what is random in it, such as dropout: two gradients in one call need two.
+
+    Returns:
+        A tensor for each of the model's, of the same shape.
+    """
     return as_params(params, leave(client, Gradient(), params, on or client.train, client.key(purpose)))
 
 
 def descend(
     client: Client, params: Params, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
-    """The model after descent from `params`; `purpose` picks the key of batches and dropout."""
+    """Train one model on the client's examples.
+
+    Arguments:
+        client: Whose examples.
+        params: The model to start from; it is not written into.
+        how: Steps, step size, batches, optimiser.
+        on: Other examples than the client's training examples, or the same with other weights.
+        purpose: Picks the key of batches and dropout: give each of two descents in one call its own.
+
+    Returns:
+        The trained model.
+    """
     return descend_with_loss(client, params, how, on, purpose)[0]
 
 
@@ -99,13 +132,22 @@ def descend_from(
 
 
 def part(examples: Examples, number: int, parts: int) -> Examples:
-    """The examples of one of several disjoint parts (row i is in part i mod `parts`); the others weigh nothing."""
+    """The examples of one of several disjoint parts (row i is in part i mod `parts`); the others weigh nothing.
+
+    >>> examples = Examples(torch.zeros(4, 2), torch.zeros(4), torch.ones(4))
+    >>> part(examples, 0, parts=2).weight
+    tensor([1., 0., 1., 0.])
+    """
     rows = torch.arange(examples.weight.shape[-1], device=examples.weight.device)
     return examples._replace(weight=torch.where(rows % parts == number, examples.weight, 0))
 
 
 def one_hot(label: Tensor, k: int) -> Tensor:
-    """Weight 1 for one of k sums."""
+    """Weight 1 for one of k sums, 0 for the others.
+
+    >>> one_hot(torch.tensor(2), 4)
+    tensor([0., 0., 1., 0.])
+    """
     return (torch.arange(k, device=label.device) == label).to(torch.get_default_dtype())
 
 

@@ -28,6 +28,10 @@ def digits(seed: int = 0, *, clients: int = 80, train: int = 60, test: int = 40)
     beginning again at its front when it is used up. So nobody holds an image twice; as it stands each cluster uses 122
     of its training images and 81 of its test images twice, and the others once; and every image occurs in all
     rotations. Pixels are divided by 16; the 64 of them are one vector. Clients of a cluster stand together.
+
+    >>> data = digits(clients=8, train=20, test=10)
+    >>> data.clients, tuple(data.train.x.shape), data.truth.tolist()
+    (8, (160, 64), [0, 0, 1, 1, 2, 2, 3, 3])
     """
     return _deal("digits", rotations(4), seed, clients, train, test)
 

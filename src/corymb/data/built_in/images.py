@@ -38,8 +38,17 @@ def rotated(
 ) -> FederatedDataset:
     """Clusters see the images turned: 4 rotations are 0, 90, 180 and 270 degrees, 2 are 0 and 180.
 
-    Images are uint8 [N, H, W] or [N, C, H, W]; they become [C, H, W], or vectors if `flat`. They stay bytes until a
-    client's are taken for training, as numbers from 0 to 1: see `corymb.core.pixels`.
+    Arguments:
+        x: Training images, uint8 [N, H, W] or [N, C, H, W]. They stay bytes until a client's are taken for training, as
+            numbers from 0 to 1 of the shape [C, H, W].
+        y: Their labels [N], from 0. `x_test` and `y_test` are those to test on.
+        clients: How many, in equal clusters; `per_client` training images each.
+        rotations: How many clusters.
+        seed: Every cluster orders the images by a permutation of its own.
+        flat: Make vectors of images.
+        disjoint: No image is seen in two clusters.
+        classes: Names of the labels.
+        name: What the data set is called in reports.
     """
     require(x.shape[-1] == x.shape[-2], f"Images are {x.shape[-2]} x {x.shape[-1]}: only square ones can be turned.")
     return viewed(
@@ -69,7 +78,7 @@ def inverted(
     classes: Sequence[str] = (),
     name: str = "inverted",
 ) -> FederatedDataset:
-    """Two clusters, one of which sees 255 minus every pixel; otherwise as `rotated`."""
+    """Two clusters, one of which sees 255 minus every pixel; arguments are those of `rotated`."""
     return viewed(
         (x, y, x_test, y_test),
         views.inversions(TOP),
@@ -118,9 +127,14 @@ def label_sets(
 ) -> FederatedDataset:
     """Clusters see only some classes: the first 7 and the last 7 of ten, as in Vardhan, Ghosh, Mazumdar 2024 (SR-FCA).
 
-    Every cluster orders the images of its classes by a permutation of its own and cuts them into clients of
-    `per_client`, or into equal ones; labels keep their meaning. Test images of the classes, in the order of their
-    file, are cut into equal shares.
+    Every cluster orders the images of its classes by a permutation of its own and cuts them into clients; labels keep
+    their meaning. Test images of the classes, in the order of their file, are cut into equal shares.
+
+    Arguments:
+        x: Images and labels, `x`, `y`, `x_test` and `y_test`, as for `rotated`.
+        sets: The classes of each cluster.
+        clients: How many, in equal clusters.
+        per_client: Their training images; if not given, as many as there are, in equal parts.
     """
     k = len(sets)
     require(k >= 1 and all(len(chosen) for chosen in sets), f"sets={sets!r}: wanted some classes for every cluster.")

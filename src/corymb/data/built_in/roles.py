@@ -42,11 +42,16 @@ def by_role(
     vocabulary: str = VOCABULARY,
     name: str = "roles",
 ) -> FederatedDataset:
-    """A client for each role with `least` characters or more, or for `clients` of those, drawn by `seed`.
+    """A client for each role of plays. An example is 80 characters, x [80], and the one after them.
 
-    An example is 80 characters and the one after them, as positions in `vocabulary`; examples begin `stride` characters
-    apart. The split is in time: the last share `test` (a fifth, if not said) of a role's text tests, and no example
-    reaches over the cut. Where `roles` comes with a split and `test` is not said, that is taken.
+    Arguments:
+        roles: What each role says, such as Shakespeare's.
+        clients: How many roles, drawn by `seed`; None takes all that say enough.
+        least: Characters that a role must have.
+        test: The share of a role's text, at its end, to test on; no example reaches over the cut. If not given, the
+            split that comes with `roles`, or a fifth.
+        stride: How many characters lie between the beginnings of two examples.
+        vocabulary: The characters, which examples have as positions in it.
     """
     require(stride >= 1, f"stride={stride}: wanted 1 or more.")
     require(test is None or 0 <= test < 1, f"test={test}: wanted a share of at least 0 and less than 1.")

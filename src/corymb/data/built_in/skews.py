@@ -41,6 +41,13 @@ def dirichlet(
     As in Yurochkin et al. 2019, but nothing is drawn again where a client has too few: one with fewer than `least`
     training examples is given some by the client with the most. Each example has one owner; test examples are dealt by
     the same shares. There are no true clusters.
+
+    Arguments:
+        x: Training examples, with a row for each; bytes are taken for pixels.
+        y: Their classes, whole numbers from 0. `x_test` and `y_test` are those to test on.
+        clients: How many.
+        alpha: The concentration of the Dirichlet distribution.
+        least: Training examples that every client has.
     """
     require(alpha >= _LEAST_ALPHA, f"alpha={alpha}: wanted {_LEAST_ALPHA} or more.")
     _check(x, y, x_test, y_test, clients, least)
@@ -72,7 +79,8 @@ def quantity_skew(
 ) -> FederatedDataset:
     """Clients with examples of one kind and very different numbers: `least` each, the rest by Dirichlet shares.
 
-    Each example has one owner; test examples are dealt by the same shares. There are no true clusters.
+    Each example has one owner; test examples are dealt by the same shares. There are no true clusters. Arguments are
+    those of `dirichlet`.
     """
     require(alpha >= _LEAST_ALPHA, f"alpha={alpha}: wanted {_LEAST_ALPHA} or more.")
     _check(x, y, x_test, y_test, clients, least)
@@ -102,7 +110,8 @@ def concept_shift(
     """Clusters see the same images and call them by other names: labels are permuted, otherwise as `rotated`.
 
     The first cluster keeps them; any two clusters differ in every class, since each moves the classes further along
-    one cyclic order, drawn by `seed`.
+    one cyclic order, drawn by `seed`. `clusters` is how many there are, at most as many as classes; the other arguments
+    are those of `rotated`.
     """
     kinds = max(int(y.max()), int(y_test.max()) if len(y_test) else 0, len(classes) - 1) + 1
     require(1 <= clusters <= kinds, f"clusters={clusters}: there are {kinds} classes, for as many clusters at most.")

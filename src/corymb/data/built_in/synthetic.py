@@ -35,9 +35,15 @@ def mixed_regression_ifca(
 ) -> FederatedDataset:
     """IFCA's synthetic data: 0/1 parameters times `scale`, standard normal features, clusters of neighbouring clients.
 
-    The n clients with m examples each are cut into k blocks, equal where k divides n. The paper's d is 1000. Its text
-    scales each parameter vector to a norm; its code, and this, multiply the 0s and 1s (R: `scale`, sigma: `sigma`).
-    `separation` then stretches all of them so that the two nearest are that far apart.
+    Arguments:
+        n: Clients, cut into k blocks, equal where k divides n.
+        m: Training examples of each.
+        d: Features; the paper's d is 1000.
+        k: Clusters.
+        sigma: The standard deviation of the noise.
+        scale: The paper's R. Its text scales each parameter vector to a norm; its code, and this, multiply the 0s and 1s.
+        separation: If given, all parameters are stretched so that the two nearest are that far apart.
+        test: Test examples of each client.
     """
     _check_counts(n=n, m=m, d=d, k=k, clients_a_cluster=n // max(k, 1))
     parameters, _, train, held = _streams(seed)
@@ -77,10 +83,24 @@ def mixed_regression(
 ) -> FederatedDataset:
     """Moment descent's synthetic data: parameters N(0, I/d), each client's cluster drawn by `shares` (default: even).
 
-    `m` is everybody's number of examples (of n clients, 200 if not given), or (clients, examples) pairs. Features are
-    N(0, S_j) with S_j = `covariances[j]`, or N(0, I). `within` is SR-FCA's epsilon_1: each client's own parameter lies
-    half of it from its cluster's, in a random direction, so that no two of a cluster are further apart than it.
     As it stands this is the setting of Figure 1: 200 clients with 50 examples.
+
+    Arguments:
+        n: Clients; 200 if not given.
+        m: Everybody's number of training examples, or (clients, examples) pairs, which say n too.
+        d: Features.
+        k: Clusters.
+        shares: The probability of each cluster.
+        sigma: The standard deviation of the noise.
+        covariances: S_j of each cluster's features, d × d; the identity if not given.
+        within: SR-FCA's epsilon_1: each client's own parameter lies half of it from its cluster's, in a random
+            direction, so that no two of a cluster are further apart than it.
+        test: Test examples of each client.
+        name: What the data set is called in reports.
+
+    >>> data = mixed_regression(n=20, m=10, d=5)
+    >>> data.clients, tuple(data.train.x.shape), tuple(data.true_parameters["weight"].shape)
+    (20, (200, 5), (3, 1, 5))
     """
     sizes = _sizes(n, m)
     _check_counts(n=len(sizes), m=int(sizes.min(initial=1)), d=d, k=k)

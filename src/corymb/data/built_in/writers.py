@@ -41,10 +41,14 @@ def by_writer(
     classes: Sequence[str] = (),
     name: str = "writers",
 ) -> FederatedDataset:
-    """A client for each writer who has `least` images or more, or for `clients` of those, drawn by `seed`.
+    """A client for each writer. Who writes like whom is not known: there are no true clusters.
 
-    Images are held out to test on as `writers` says, or, if it does not say or `test` is given, that share of each
-    writer's. Who writes like whom is not known: there are no true clusters.
+    Arguments:
+        writers: Images, labels and who wrote each, such as FEMNIST's.
+        clients: How many writers, drawn by `seed`; if not given, all who have enough images.
+        least: Images that a writer must have.
+        test: The share of each writer's images to test on; if not given, those that `writers` says, or a tenth.
+        flat: Make vectors of images.
     """
     x, y, writer = writers.images, writers.labels, np.asarray(writers.writer).astype(np.int64)
     _check(writers)

@@ -53,7 +53,16 @@ def refresh(
     callbacks: object = (),
     metrics: Mapping[str, Metric] | None = None,
 ) -> Run:
-    """Go on with a run on data as they are now; see `Run.refresh`."""
+    """Go on with a run on data as they are now: new examples of its clients, and new clients.
+
+    Arguments:
+        run: The run; it stays as it is.
+        data: All examples that each client has from here on, in any form that `fit` takes.
+        rounds: How many more rounds; if not given, as many as the algorithm has.
+        algorithm: Needed where it is your own and the run was loaded; `model` likewise.
+        out: A new folder for the run that continues this one.
+        progress: As for `fit`, and so are `callbacks` and `metrics`.
+    """
     watch = Watch(progress, callbacks, metrics)
     dataset = _like(run, as_dataset(data, run.seed).in_order())
     algorithm = algorithm or _algorithm(run, dataset)
