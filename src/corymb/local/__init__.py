@@ -3,8 +3,8 @@
 Written for one client. Under an engine's vmap these leave it (`corymb.local.leaving`), and an engine's kernel does the
 work of many clients at once. None of these has a backward of its own: differentiate `client.objective.losses` instead.
 
-One model is a dict of tensors, `params`; k models, `models`, are the same dict with a leading axis k on every tensor. `on`
-are the examples to work on, where those are not the client's own.
+One model is a dict of tensors, `params`; k models, `models`, are the same dict with a leading axis k on every tensor.
+`on` are the examples to work on, where those are not the client's own.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class RunSettings:
     """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     until: Until = "rounds"
-    """When a run ends: after all its `rounds`, or earlier, when nothing changes any more (`converged`, which is what the
-    command line does where you give no `rounds`)."""
+    """When a run ends: after all its `rounds`, or earlier, when nothing changes any more (`converged`; on the command
+    line this is the default where you give no `rounds`)."""
     address: str | None = None
     """Where the federation is (`flower`: HOST:PORT of its SuperLink) or the cluster (`ray`; if not given, one here)."""
     nodes: int | None = None

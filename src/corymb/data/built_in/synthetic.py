@@ -41,7 +41,8 @@ def mixed_regression_ifca(
         d: Features; the paper's d is 1000.
         k: Clusters.
         sigma: The standard deviation of the noise.
-        scale: The paper's R. Its text scales each parameter vector to a norm; its code, and this, multiply the 0s and 1s.
+        scale: The paper's R. Its text scales each parameter vector to a norm; its code, and this, multiply the 0s and
+            1s.
         separation: If given, all parameters are stretched so that the two nearest are that far apart.
         test: Test examples of each client.
     """
@@ -100,7 +101,7 @@ def mixed_regression(
 
     >>> data = mixed_regression(n=20, m=10, d=5)
     >>> data.clients, tuple(data.train.x.shape), tuple(data.true_parameters["weight"].shape)
-    (20, (200, 5), (3, 1, 5))
+    (20, (200, 5), (3, 5))
     """
     sizes = _sizes(n, m)
     _check_counts(n=len(sizes), m=int(sizes.min(initial=1)), d=d, k=k)
