@@ -1,10 +1,11 @@
 """One IFCA round three ways, in one run: the naive per-client loop, hand-written batched products, and Corymb.
 
-    python benchmarks/rounds.py [--threads 1 2] [--repeats 5] [--device cpu|cuda] [--json FILE] [--fedavg]
+    python benchmarks/rounds.py [--threads 1 2] [--repeats 5] [--device cpu|cuda] [--json FILE] [--fedavg] [--small]
 
 MLP 784-200-10, k = 4, 10 full-batch steps on 400×50 and 100×200 clients, and batches of 50 on 100×600. `--fedavg` is a
 round of FedAvg by hand and by Corymb, 10 steps on 100×600 in batches of 50 and on 1000×50 at once, and what a round of
-IFCA costs beside FedAvg's and k forward passes. Machines are noisy: the ways take turns, the least of the repeats
+IFCA costs beside FedAvg's and k forward passes. "No span" is Corymb with every step on the weights themselves
+(`engines/vectorised/span.py`). `--small` shows that everything runs. Machines are noisy: the ways take turns, the least of the repeats
 counts, and only ratios are reported as results.
 """
 
@@ -14,6 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +34,7 @@ K, STEPS, LR = 4, 10, 0.1
 CASES = [(400, 50, None), (100, 200, None), (100, 600, 50)]
 FEDAVG_CASES = [(100, 600, 50), (1000, 50, None)]
 GPU_CASES = [(4800, 50, None), (1200, 200, None)]
+SMALL_CASES = [(20, 50, None), (20, 20, 10)]
 
 
 def clients(n: int, m: int, device: str) -> tuple[Tensor, Tensor]:
@@ -135,13 +138,22 @@ def forward_passes(x: Tensor, y: Tensor, models: list[nn.Module]) -> None:
 
 
 def corymb_round(
-    x: Tensor, y: Tensor, batch: int | None, *, kernel: str | None = None, k: int = K, steps: bool = False
+    x: Tensor,
+    y: Tensor,
+    batch: int | None,
+    *,
+    kernel: str | None = None,
+    k: int = K,
+    steps: bool = False,
+    span: bool = True,
 ) -> Callable[[], object]:
     n, m, _ = x.shape
     flat = SimpleNamespace(x=x.flatten(0, 1), y=y.flatten(), offsets=torch.arange(n + 1) * m)
     data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=flat, test=flat)
     objective = Classification(Network(mlp(784, [200], 10), device=x.device), 10)
     engine = VectorisedEngine(objective, data, Placement(device=str(x.device)), kernel=kernel)  # type: ignore[arg-type]
+    if not span:
+        engine.kernels = replace(engine.kernels, traits=engine.kernels.traits._replace(entry=None))
     local = Descent(lr=LR, steps=STEPS, batch=batch)
     if batch is not None and not steps:
         local = Descent(lr=LR, epochs=1, batch=batch)
@@ -179,6 +191,8 @@ def compare(n: int, m: int, batch: int | None, threads: int, repeats: int, devic
         "corymb": corymb_round(x, y, batch),
         "foreach": corymb_round(x, y, batch, kernel="foreach"),
     }
+    if batch is None:
+        ways["no span"] = corymb_round(x, y, batch, span=False)
     best = measure(ways, repeats, device)
     best["naive"] = best["naive"][0] * n / few, best["naive"][1] * n / few
     ours = best["corymb"]
@@ -224,11 +238,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--fedavg", action="store_true")
+    parser.add_argument("--small", action="store_true")
     asked = parser.parse_args()
     rows = []
+    cases = FEDAVG_CASES if asked.fedavg else CASES if asked.device == "cpu" else GPU_CASES
     print("speed of Corymb's round: above 1 is faster than the other way")
     for threads in asked.threads:
-        for n, m, batch in FEDAVG_CASES if asked.fedavg else CASES if asked.device == "cpu" else GPU_CASES:
+        for n, m, batch in SMALL_CASES if asked.small else cases:
             if asked.fedavg:
                 row = compare_fedavg(n, m, batch, threads, asked.repeats)
             else:
