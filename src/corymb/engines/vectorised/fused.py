@@ -49,7 +49,8 @@ def fused_step(
             return weighted_mean(values, examples.weight)
 
         losses = vmap(mean_loss)(params, on, draws.tensors)
-        (losses.sum() if part is None else part @ losses).backward()  # a part of the loss has that part of the gradient
+        # A part of the loss has that part of the gradient. Ones that are made of the losses would keep these on a tape.
+        losses.backward(torch.ones(len(losses), dtype=losses.dtype, device=losses.device) if part is None else part)
     return losses.detach()
 
 
