@@ -41,7 +41,7 @@ def descend_in_place(
             with _Linears([params[name] for name in layers], how.lr):
                 values = training_losses(objective, given, batch, Draws(key, step, rows))
             loss = weighted_mean(values, batch.weight)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         used = {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
         torch._foreach_add_([others[name] for name in used], list(used.values()), alpha=-how.lr)
         before = before if step else loss.detach()
