@@ -5,8 +5,8 @@
 MLP 784-200-10, k = 4, 10 full-batch steps on 400×50 and 100×200 clients, and batches of 50 on 100×600. `--fedavg` is a
 round of FedAvg by hand and by Corymb, 10 steps on 100×600 in batches of 50 and on 1000×50 at once, and what a round of
 IFCA costs beside FedAvg's and k forward passes. "No span" is Corymb with every step on the weights themselves
-(`engines/vectorised/span.py`). `--small` shows that everything runs. Machines are noisy: the ways take turns, the least of the repeats
-counts, and only ratios are reported as results.
+(`engines/vectorised/span.py`). `--small` shows that everything runs. Machines are noisy: the ways take turns, the least
+of the repeats counts, and only ratios are reported as results.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """CPU seconds of short commands, each a process of its own, beside what importing torch takes on the same machine.
 
-    python -m benchmarks.startup [--repeats 9]
+    python -m benchmarks.startup [--repeats 9] [--write FILE]
 
 The commands take turns; the median of the repeats counts, and the ratio to `import torch` is the result: it hardly
 depends on the machine or on what else runs there. Modules are compiled before the first repeat, as after the first
-run of an installed package. Writes benchmarks/results/startup.md.
+run of an installed package.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-RESULT = Path(__file__).parent / "results" / "startup.md"
 TORCH = "import torch"
-COMMANDS = {
-    TORCH: ("-c", TORCH),
-    "corymb run digits fedavg --rounds 1": ("-m", "corymb", *"run digits fedavg --rounds 1".split()),
-    "corymb run digits fedavg --roundz 1": ("-m", "corymb", *"run digits fedavg --roundz 1".split()),
-    "corymb list algorithms": ("-m", "corymb", "list", "algorithms"),
-    "corymb --help": ("-m", "corymb", "--help"),
-}
+LINES = [
+    "corymb run digits fedavg --rounds 1",
+    "corymb run digits fedavg --roundz 1",
+    "corymb list algorithms",
+    "corymb --help",
+]
+COMMANDS = {TORCH: ["-c", TORCH], **{line: ["-m", *line.split()] for line in LINES}}
 
 
-def cpu_seconds(arguments: tuple[str, ...], folder: str) -> float:
+def cpu_seconds(arguments: list[str], folder: str) -> float:
     """User and system seconds of a Python process."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": f"{folder}/compiled"}
@@ -67,7 +66,8 @@ def table(taken: dict[str, list[float]]) -> str:
         [
             "# Start-up",
             "",
-            f"`python -m benchmarks.startup`, {about}: user and system seconds of a process, {repeats} repeats in turns.",
+            f"`python -m benchmarks.startup`, {about}.",
+            f"User and system seconds of a process, {repeats} repeats in turns.",
             "",
             "| command | least | median | median by that of `import torch` |",
             "|---|---|---|---|",
@@ -80,8 +80,11 @@ def table(taken: dict[str, list[float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
-    text = table(measure(parser.parse_args().repeats))
-    RESULT.write_text(text)
+    parser.add_argument("--write", type=Path)
+    asked = parser.parse_args()
+    text = table(measure(asked.repeats))
+    if asked.write:
+        asked.write.write_text(text)
     print(text)
 
 
