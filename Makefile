@@ -64,6 +64,7 @@ bench: $(READY) ## Time start-up, rounds, how they grow, GPU steps and checkpoin
 	PYTHONPATH=. $(BIN)/python -m benchmarks.startup --write build/startup.md
 	$(BIN)/python benchmarks/rounds.py $(ARGS)
 	$(BIN)/python benchmarks/rounds.py --fedavg $(ARGS)
+	$(BIN)/python benchmarks/rounds.py --cnn $(ARGS)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.growth --write build/growth.md
 	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu
 	$(BIN)/python benchmarks/checkpoints.py
