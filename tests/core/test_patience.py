@@ -102,9 +102,7 @@ class AwayAtFirst:
 def away(fault=None, clients=(3,), fn="examples"):
     """A federation whose clients are away when first asked; the fault is that of `client-3`."""
     faults = [Fault(fault, clients=("client-3",))] if fault else []
-    return Federation(
-        AwayAtFirst(inject(LoopEngine(LinearRegression(3), regression(), DOUBLE), faults), clients, fn)
-    )
+    return Federation(AwayAtFirst(inject(LoopEngine(LinearRegression(3), regression(), DOUBLE), faults), clients, fn))
 
 
 @pytest.mark.parametrize("clients", [(3,), (2, 3), (3, 4)])

@@ -86,9 +86,7 @@ class Ledger:
 class Cohort:
     """Some of the clients, by position; asking them is the only way to learn anything of their data."""
 
-    def __init__(
-        self, fed: Federation, ids: Tensor, near: Near | None = None, like: Signature | None = None
-    ) -> None:
+    def __init__(self, fed: Federation, ids: Tensor, near: Near | None = None, like: Signature | None = None) -> None:
         self._fed = fed
         self.ids = ids
         self._near = near

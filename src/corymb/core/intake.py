@@ -226,7 +226,12 @@ class Intake:
     def add_part(self, part: Part) -> None:
         """Take in what a host hands over for some of its clients: all of it, or nothing."""
         if len(part.ids):
-            if problem := self._unasked(part) or part_problem(part, self.verb) or self._misfit(part.value) or self._fault(part):
+            if (
+                problem := self._unasked(part)
+                or part_problem(part, self.verb)
+                or self._misfit(part.value)
+                or self._fault(part)
+            ):
                 self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
             else:
                 self._take(part)
