@@ -6,6 +6,7 @@ number 3 are the same, and so are the text `True` and a boolean, the text `2024-
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -25,6 +26,8 @@ EPOCH = datetime(2000, 1, 1)
 """Dates are days since then: near the dates that data have, float32 keeps the minute."""
 _DAY = timedelta(days=1)
 _LARGEST_WHOLE = 2.0**53
+_EMPTY, _ENTRY = 500, 100
+"""Bytes of a builder without cells, and of an entry of a dict."""
 
 
 class Kind(IntEnum):
@@ -85,6 +88,7 @@ class ColumnBuilder:
 
     def __init__(self, *, comma: bool = False) -> None:
         self._values, self._kinds, self._texts = array("d"), bytearray(), dict[int, str]()
+        self._of_texts = 0  # bytes
         self._comma = comma  # whether 1,5 is one and a half
 
     def add(self, cell: str) -> None:
@@ -125,11 +129,17 @@ class ColumnBuilder:
             self._append(Kind.DATE, day)
         else:
             self._texts[len(self._kinds)] = word
+            self._of_texts += _ENTRY + sys.getsizeof(word)
             self._append(Kind.TEXT, np.nan)
 
     def _append(self, kind: Kind, value: float) -> None:
         self._values.append(value)
         self._kinds.append(kind)
+
+    @property
+    def nbytes(self) -> int:
+        """What the column takes in memory so far, about."""
+        return _EMPTY + 9 * len(self._kinds) + self._of_texts
 
     def column(self) -> Column:
         """The column as far as it was read."""
