@@ -6,9 +6,11 @@ number 3 are the same, and so are the text `True` and a boolean, the text `2024-
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
@@ -111,7 +113,7 @@ class ColumnBuilder:
         elif isinstance(value, bool):
             self._append(Kind.TRUTH, float(value))
         elif isinstance(value, (int, float, Decimal)):
-            self._append(Kind.NUMBER, float(value))
+            self._append(Kind.NUMBER, _as_float(value))
         elif isinstance(value, date):
             self._append(Kind.DATE, days(value))
         else:
@@ -153,6 +155,14 @@ def _is_missing(value: object) -> bool:
     )
 
 
+def _as_float(value: float | Decimal) -> float:
+    """A number as a float; one beyond all floats is without bound, as it is in text."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def _as_day(word: str) -> float | None:
     if not (len(word) >= 10 and word[4] == word[7] == "-" and word[:4].isdigit()):
         return None
@@ -171,7 +181,9 @@ def days(moment: date) -> float:
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day)
     if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
+        with suppress(OverflowError):  # on the first or the last day of all
+            moment = moment.astimezone(UTC)
+        moment = moment.replace(tzinfo=None)
     return (moment - EPOCH) / _DAY
 
 
