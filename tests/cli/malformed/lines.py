@@ -347,6 +347,19 @@ def replaced(name, put, *command):
     return make
 
 
+def _private():
+    private = ("fedavg", "--rounds=1", "-q", "--scale=none", "--privacy.least=1")
+    for noise in ("1e-300", "1e300", "nan", "-1", "inf"):
+        yield (
+            f"privacy with noise {noise}",
+            line("run", "DATA", *private, "--privacy.clip=1", f"--privacy.noise={noise}"),
+        )
+    for clip in ("1e38", "0", "nan", "-1"):
+        yield f"privacy with clip {clip}", line("run", "DATA", *private, f"--privacy.clip={clip}", "--privacy.noise=1")
+    yield "a folder with a null character", line("run", "DATA", "fedavg", *FAST, "--out", "a\0b")
+    yield "data with a null character", line("run", "a\0b.csv", "fedavg", *FAST)
+
+
 def _tampered():
     resume = ("resume", "RUN", "--rounds", "4", "-q")
     metrics = {"text": "<script>", "beyond all floats": 10**400, "in a dict": {"a": 1}, "true": True}
@@ -396,5 +409,6 @@ LINES: dict[str, Arguments] = {
     **dict(_configs()),
     **MODELS,
     **dict(_damaged()),
+    **dict(_private()),
     **dict(_tampered()),
 }
