@@ -33,9 +33,9 @@ def audit(
     events = read_lines(path)
     if len(events) < len(lines):
         raise InvalidInput(f"{path}, line {len(events) + 1} is no JSON: the log was torn or changed there.")
-    for number, (line, event) in enumerate(zip(lines, events, strict=True), 1):
+    for row, (line, event) in enumerate(zip(lines, events, strict=True), 1):
         if line != json_line(event):  # the same values, but not the same bytes: one of two equal keys, say
-            raise InvalidInput(f"{path}, line {number} is not as it was written: the log was changed there.")
+            raise InvalidInput(f"{path}, line {row} is not as it was written: the log was changed there.")
     if (number := broken(events)) is not None:
         raise InvalidInput(f"{path}, line {number} is not linked to the one before: the log was changed there.")
     if len(events) < (wanted := _recorded(place)):
