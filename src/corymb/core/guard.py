@@ -128,14 +128,14 @@ def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     return Lengths(apart.amax().expand(clients), group.expand(clients))
 
 
-def misfit(rows: Tree, near: Near) -> str | None:
+def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
     """Why stacked replies or sums cannot be near the models: they must hold what those hold, into as many sums.
 
     Most clients' form is no measure where few are asked: all members of a small cluster may be bad.
     """
-    value, models = (rows.total if isinstance(rows, Sums) else _held(rows)), near.models
+    value, models = (rows.total if summed else _held(rows)), near.models
     lead, k = (2 if isinstance(rows, Shares) else 1), len(next(iter(models.values()), ()))
-    if isinstance(rows, (Share, Shares, Sums)) and rows.weight.shape[-1] != k:
+    if (summed or isinstance(rows, (Share, Shares))) and rows.weight.shape[-1] != k:
         return f"reply goes into {rows.weight.shape[-1]} sums, there are {k} models"
     for name, start in models.items():
         found = value.get(name) if isinstance(value, dict) else None
@@ -145,7 +145,7 @@ def misfit(rows: Tree, near: Near) -> str | None:
         if one != other:
             said = (f"{str(dtype).removeprefix('torch.')}{shape}" for dtype, shape in (one, other))
             return "{!r} of the reply is {}, of the model {}".format(name, *said)
-    named = not isinstance(rows, Sums) and not isinstance(rows, dict) and not hasattr(rows, "value")
+    named = not summed and not isinstance(rows, dict) and not hasattr(rows, "value")
     more = next((name for name in value if name not in models), None)
     if more is None or near.apart or named:  # a named tuple's other fields are what else it says
         return None

@@ -217,8 +217,8 @@ class Intake:
         usual = self._sizes.double().median().clamp_min(1) if len(self._sizes) else torch.ones(())
         return self._sizes[self._places(ids)].double() / usual
 
-    def _misfit(self, value: Tree) -> str | None:
-        return None if self._near is None else misfit(value, self._near)
+    def _misfit(self, value: Tree, *, summed: bool = False) -> str | None:
+        return None if self._near is None else misfit(value, self._near, summed=summed)
 
     def _near_to(self, ids: Tensor) -> Near | None:
         return None if self._near is None else self._near.at(self._places(ids))
@@ -229,7 +229,7 @@ class Intake:
             if (
                 problem := self._unasked(part)
                 or part_problem(part, self.verb)
-                or self._misfit(part.value)
+                or self._misfit(part.value, summed=self.verb == "sum")
                 or self._fault(part)
             ):
                 self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
