@@ -42,10 +42,13 @@ class IFCA:
     k: int | Literal["auto"] | None
     """Clusters; `auto` finds their number by held-out examples, None takes the start's."""
     rounds: int = 60
+    """Rounds: in each, clients choose among the models and train the one they chose. Those that `k = "auto"`, `init`
+    and `restarts` take come on top."""
     local: Descent = Descent(lr=0.1, steps=10)
     """What a client does with the model it chose; option I takes only the step size from it."""
     averaging: Averaging = "models"
-    """Option II or option I."""
+    """`models`: clients train with `local`, and models are averaged (option II; needs fewer rounds). `gradients`:
+    clients send one gradient, and the server takes the step (option I, that of the theory; needs many rounds)."""
     weights: Weights = "clients"
     """Whether clients count alike or by their examples."""
     participants: int | float | None = None

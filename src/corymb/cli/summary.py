@@ -87,7 +87,7 @@ def show_run(run: Run, folder: Path | None) -> None:
     console.print(clusters, *_scores(run), metrics, sep="\n")
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
-    console.print(f"{ledger.rounds} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
+    console.print(f"{len(run.history)} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
     if evidence := notes_of(run).get("evidence"):
         console.print(str(evidence), highlight=False)
     if grew := divergence(run.history, run.config):

@@ -13,11 +13,11 @@ scale of that feature, which are asked for again; and values of that feature gro
 standard deviations, so that what is out of all proportion cannot rule the training either. Values of any other feature
 do so beyond `FAR`: an example like none that was trained on gets no prediction out of all proportion.
 
-Nor may a few clients together, whose targets are in other units perhaps: none of them supplies most of the variance.
-With its third answer every client says, therefore, whether its targets are unusually far out. Where up to one in seven of
-them say so, moments are asked for again without them, and those whose targets are more than `FAR` standard deviations of
-the others' out, in root mean square, are named and do not count. A few clients of a heavy-tailed size are not as far
-apart from all others as that.
+Nor may a few clients together, whose targets are in other units perhaps, while none of them supplies most of the
+variance. With its third answer every client says, therefore, whether its targets are unusually far out. Where at most
+`FEW` of them say so, moments are asked for again without them, and those whose targets are then, in root mean square,
+more than `FAR` of the others' standard deviations out are named and do not count. Sizes that are merely heavy-tailed
+are not as far apart from all others as that.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Moments(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a client says of its squares: of each feature's and of the targets' whether most are its own; and the last."""
+    """For each feature, and for the targets, whether most of their squares are the client's own."""
 
     x: Tensor
     y: Tensor
@@ -142,8 +142,8 @@ def tell_excess(
     usual = total.y / weight.y.clamp_min(1)
     far = _mean_square(client, centre, unit) > UNUSUAL * usual
     if kept is None:
-        return Told(*found, far)
-    return Told(*(over & counts for over, counts in zip(found, kept, strict=True)), far & kept.y)
+        return Told(found[0], found[1], far)
+    return Told(found[0] & kept.x, found[1] & kept.y, far & kept.y)
 
 
 @on_client
@@ -301,8 +301,8 @@ def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str
         return repr(feature_names[place]) if feature_names else f"feature {place}"
 
     alike: dict[tuple[int, ...], list[str]] = {}
-    for client, places in excluded.items():
-        alike.setdefault(tuple(places), []).append(client)
+    for client, its in excluded.items():
+        alike.setdefault(tuple(its), []).append(client)
     lines = []
     for places, clients in alike.items():
         who, they = ("client", "it does") if len(clients) == 1 else ("clients", "they do")
