@@ -257,6 +257,24 @@ def test_who_has_targets_out_of_all_proportion(engine, wild, how, named):
     assert robust_standard(fed, (3,), targets=False)[1] == {}  # classes have no scale
 
 
+def test_a_client_that_is_only_large_keeps_its_values():
+    """As General Motors among ten firms: it supplies most of the variances, and what it says is true all the same."""
+    rng = np.random.default_rng(0)
+    size = np.where(np.arange(11) == 4, 8.0, 1.0)[:, None] * rng.uniform(0.5, 1.5, (11, 20))
+    client = np.repeat(np.arange(11), 20)
+    x = (size.reshape(-1, 1) * rng.uniform(0.8, 1.2, (220, 2))).astype(np.float32)
+    y = (x @ [30.0, 10.0] + size.reshape(-1) * rng.normal(size=220)).astype(np.float32)
+    data = as_dataset((x, y, client), seed=0)
+    for name in ("fedavg", "alone"):
+        run = fit(corymb.configure(name, data), data, evaluate_every=0)
+        assert run.schema.notes == (
+            "client '4' would supply most of the variance of feature 0, feature 1 and the target: "
+            "it does not count for their scale",
+        )
+        assert set(run.standard.limit.tolist()) == {float(run.standard.target_limit)} == {FAR}
+        assert float(run.scores[4]) < 0.1 * y[client == 4].var()
+
+
 def test_an_example_like_none_that_was_trained_on_gets_no_wild_prediction():
     x, y, client = small.prices()
     run = fit(corymb.FedAvg(rounds=10, local=Descent(lr=0.15, steps=10)), (x, y, client))

@@ -7,21 +7,23 @@ targets too). Replies are weighted by the number of examples, and only their sum
 scales are applied inside the objective, at the clients; the examples themselves stay as they are.
 
 No client may supply most of a variance. So every client is asked, third, whether it does: whether more than half of a
-feature's squares are its own, and its deviations are more than `TIMES` those of all others. It answers yes or no for
-each feature. Where nobody does, that is all. A client that does is named and no longer counts for the mean and the
-scale of that feature, which are asked for again; and values of that feature grow only as a logarithm beyond `BEYOND`
-standard deviations, so that what is out of all proportion cannot rule the training either. Values of any other feature
-do so beyond `FAR`: an example like none that was trained on gets no prediction out of all proportion.
+feature's squares are its own, and its deviations are more than `TIMES` those of all others. It answers no, yes, or by
+far (`FAR` times) for each feature. Where nobody does, that is all. A client that does is named and no longer counts for
+the mean and the scale of that feature, which are asked for again.
 
-Nor may a few clients together, whose targets are in other units perhaps, while none of them supplies most of the
-variance. With its third answer every client says, therefore, whether its targets are unusually far out. Where at most
-`FEW` of them say so, moments are asked for again without them, and those whose targets are then, in root mean square,
-more than `FAR` of the others' standard deviations out are named and do not count. Sizes that are merely heavy-tailed
-are not as far apart from all others as that.
+Values of a feature grow only as a logarithm beyond `FAR` standard deviations: an example like none that was trained on
+gets no prediction out of all proportion. Where a client said "by far" they do so beyond `BEYOND`, so that what is out
+of all proportion cannot rule the training either. A client that is only large, one firm of eleven, keeps its values.
+
+Nor may a few clients together supply most of the targets' variance, whose targets are in other units perhaps, while
+none of them does so by itself. With its third answer every client says, therefore, whether its targets are unusually
+far out. Where at most `FEW` of them say so, moments are asked for again without them, and those whose targets are then,
+in root mean square, more than `FAR` of the others' standard deviations out are named and do not count.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,10 +44,10 @@ from corymb.trees import Params, map_tensors
 
 TIMES = 3.0
 """A client's deviations are out of proportion if their root mean square is so many times that of all others'."""
-BEYOND = 3.0
-"""Standard deviations from which values of a feature with such a client grow as a logarithm."""
 FAR = 20.0
-"""Standard deviations from which values of any other feature do."""
+"""Standard deviations from which values grow as a logarithm; and how many times are out of all proportion."""
+BEYOND = 3.0
+"""Standard deviations from which values of a feature do that is out of all proportion at a client."""
 FEW = 0.15
 """At most this part of the clients can be out of all proportion together: more of them are not the exception."""
 UNUSUAL = 5.0
@@ -79,7 +81,7 @@ class Moments(NamedTuple):
 
 
 class Told(NamedTuple):
-    """For each feature, and for the targets, whether most of their squares are the client's own."""
+    """For each feature, and for the targets, whether most squares are the client's own: no, yes or by far (0, 1, 2)."""
 
     x: Tensor
     y: Tensor
@@ -135,15 +137,16 @@ def tell_excess(
         mine = examples.to(squares) @ squares
         rest, others = (all_squares - among * mine).clamp_min(0), all_weight - among * size
         # mine / size > TIMES² rest / others, without dividing by what may be nothing
-        apart = mine * others > TIMES**2 * rest * size
+        apart, far_apart = (mine * others > times**2 * rest * size for times in (TIMES, FAR))
         real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
         graded = ((values != 0) & (values != 1) & real).any(0)
-        found.append((mine > rest) & apart & graded & (others > 0))
+        over = (mine > rest) & apart & graded & (others > 0)
+        found.append(over.to(torch.uint8) + (over & far_apart))
     usual = total.y / weight.y.clamp_min(1)
     far = _mean_square(client, centre, unit) > UNUSUAL * usual
     if kept is None:
         return Told(found[0], found[1], far)
-    return Told(found[0] & kept.x, found[1] & kept.y, far & kept.y)
+    return Told(found[0] * kept.x, found[1] * kept.y, far & kept.y)
 
 
 @on_client
@@ -186,6 +189,7 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
 def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> tuple[Standard, Excluded]:
     """The standard, and the clients that would have supplied most of a variance; the ledger gets the rounds it took."""
     kept = before = None
+    wild = Moments(torch.zeros(math.prod(features), dtype=torch.bool), torch.tensor(False))
     for repeat in range(1 + REPEATS):
         centre, unit, squares, weight, counted = _moments(fed, kept, before)
         before = unit
@@ -195,20 +199,24 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         total = Moments(squares.x * weight.x, squares.y * weight.y)
         told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept), counted)
         fed.ledger.rounds += 1
-        over = Moments(told.value.x.cpu(), told.value.y.cpu() & targets)  # classes have no scale
+        said = Moments(told.value.x.cpu(), told.value.y.cpu() * targets)  # classes have no scale
+        over = Moments(said.x > 0, said.y > 0)
         if not any(bool(part.any()) for part in over):
             far = told.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), told.value.far.cpu())
             if targets and (apart := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
                 kept, centre, unit, squares = apart
+                wild = Moments(wild.x, torch.tensor(True))
             break
+        wild = Moments(wild.x | (said.x > 1).any(0), wild.y | (said.y > 1).any())
         kept = kept or _everybody(fed, over)
         kept = told.clients.put(kept, Moments(*(a & ~b for a, b in zip(told.clients.pick(kept), over, strict=True))))
     scale, target_scale = (_deviation(*pair).cpu() for pair in zip(squares, unit, strict=True))
     target_mean = centre.y.cpu()
     if not targets:
         target_mean, target_scale = torch.zeros(()), torch.ones(())
-    limit = torch.full_like(scale, FAR) if kept is None else torch.where(kept.x.all(0), FAR, BEYOND)
-    target_limit = UNLIMITED if kept is None or not targets else torch.where(kept.y.all(0), UNLIMITED, BEYOND)
+    limit = torch.where(wild.x, BEYOND, FAR).to(scale)
+    usual = UNLIMITED if kept is None or not targets else torch.where(kept.y.all(0), UNLIMITED, FAR)
+    target_limit = torch.where(wild.y, BEYOND, usual)
     rows = Standard(
         centre.x.cpu().reshape(features),
         scale.reshape(features),
