@@ -13,7 +13,8 @@ the mean and the scale of that feature, which are asked for again.
 
 Values of a feature grow only as a logarithm beyond `FAR` standard deviations: an example like none that was trained on
 gets no prediction out of all proportion. Where a client said "by far" they do so beyond `BEYOND`, so that what is out
-of all proportion cannot rule the training either. A client that is only large, one firm of eleven, keeps its values.
+of all proportion cannot rule the training either. A client that is only large, one firm of eleven, keeps its values,
+and its targets count like all others': only a client that says "by far" of its targets does not count for them.
 
 Nor may a few clients together supply most of the targets' variance, whose targets are in other units perhaps, while
 none of them does so by itself. With its third answer every client says, therefore, whether its targets are unusually
@@ -200,7 +201,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept), counted)
         fed.ledger.rounds += 1
         said = Moments(told.value.x.cpu(), told.value.y.cpu() * targets)  # classes have no scale
-        over = Moments(said.x > 0, said.y > 0)
+        over = Moments(said.x > 0, said.y > 1)
         if not any(bool(part.any()) for part in over):
             far = told.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), told.value.far.cpu())
             if targets and (apart := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
@@ -215,8 +216,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
     if not targets:
         target_mean, target_scale = torch.zeros(()), torch.ones(())
     limit = torch.where(wild.x, BEYOND, FAR).to(scale)
-    usual = UNLIMITED if kept is None or not targets else torch.where(kept.y.all(0), UNLIMITED, FAR)
-    target_limit = torch.where(wild.y, BEYOND, usual)
+    target_limit = torch.where(wild.y, BEYOND, UNLIMITED)
     rows = Standard(
         centre.x.cpu().reshape(features),
         scale.reshape(features),
