@@ -17,7 +17,7 @@ from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
 from corymb.report.words import OF_EXAMPLES, left_out, not_scored
 from corymb.runs.folder.layout import CHECKPOINTS
-from corymb.runs.history import BUDGET, CONVERGED, divergence, readable
+from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable
 from corymb.runs.own.algorithm import is_place
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
@@ -87,7 +87,9 @@ def show_run(run: Run, folder: Path | None) -> None:
     console.print(clusters, *_scores(run), metrics, sep="\n")
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
-    console.print(f"{len(run.history)} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
+    console.print(
+        f"{counted(len(run.history), 'round')} in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected."
+    )
     for line in left_out(run):
         console.print(escape(line), style="bold", highlight=False)
     if evidence := notes_of(run).get("evidence"):

@@ -246,7 +246,7 @@ def readable(value: float, digits: int = 4) -> str:
     ('33,760', '0.1235', '1e-07', '34,000')
     """
     text = f"{value:.{digits}g}"
-    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e15 else text
+    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e9 else text
 
 
 def counted(number: int, what: str) -> str:
