@@ -33,7 +33,8 @@ def blurred(values: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         rounding = np.fmax.reduce(np.abs(wide - wide.astype(np.float32)), axis=0, initial=0)
         spread = np.fmax.reduce(wide, axis=0) - np.fmin.reduce(wide, axis=0)
-        return np.isfinite(rounding) & (spread > 0) & (rounding > LOST * spread)
+        lost: Array = np.isfinite(rounding) & (spread > 0) & (rounding > LOST * spread)
+    return lost
 
 
 def as_features(x: ArrayLike | Tensor) -> Tensor:
