@@ -232,8 +232,8 @@ def configure(
     """An algorithm with the defaults that suit the data; settings that are given win.
 
     It is given by name, by `package.module:Class` or as a class; the data as for `fit`. An engine whose clients have
-    their data, such as a federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a table of numbers
-    needs other steps than the linear model that is the default there.
+    their data, such as a federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a
+    table of numbers needs other steps than the linear model that is the default there.
 
     >>> from corymb.data import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)
