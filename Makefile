@@ -60,9 +60,11 @@ dist: $(VENV)/.with-dist ## Build wheel and sdist in dist/
 wheel: $(VENV)/.with-dist ## Build the wheel, install it into a fresh environment and use it there (minutes: it installs torch)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m wheel tests/test_package.py $(ARGS)
 
-bench: $(READY) ## Time rounds, how they grow, GPU steps and checkpoints (20 minutes); beside other libraries with PEERS=1 (installs them)
+bench: $(READY) ## Time start-up, rounds, how they grow, GPU steps and checkpoints (20 minutes); beside other libraries with PEERS=1 (installs them)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.startup --write build/startup.md
 	$(BIN)/python benchmarks/rounds.py $(ARGS)
 	$(BIN)/python benchmarks/rounds.py --fedavg $(ARGS)
+	$(BIN)/python benchmarks/rounds.py --cnn $(ARGS)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.growth --write build/growth.md
 	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu
 	$(BIN)/python benchmarks/checkpoints.py

@@ -71,6 +71,7 @@ CASES = {
 SMALL = {
     "mlp-50": CASES["mlp-50"]._replace(clients=6, batch=5),
     "femnist-cnn": CASES["femnist-cnn"]._replace(model=cnn(1, 28, 62, width=16), clients=2, batch=2),
+    "cifar-cnn": CASES["cifar-cnn"]._replace(model=cnn(3, 32, 10, width=16), clients=2, batch=2),
     "resnet9": CASES["resnet9"]._replace(model=resnet9(width=8), clients=2, batch=2),
     "char-lstm": CASES["char-lstm"]._replace(model=char_lstm(width=6), shape=(5,), clients=2, batch=3),
 }

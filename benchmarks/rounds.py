@@ -1,11 +1,14 @@
 """One IFCA round three ways, in one run: the naive per-client loop, hand-written batched products, and Corymb.
 
-    python benchmarks/rounds.py [--threads 1 2] [--repeats 5] [--device cpu|cuda] [--json FILE] [--fedavg]
+    python benchmarks/rounds.py [--threads 1 2] [--repeats 5] [--device cpu|cuda] [--json FILE] [--small]
+                                [--fedavg | --cnn]
 
 MLP 784-200-10, k = 4, 10 full-batch steps on 400×50 and 100×200 clients, and batches of 50 on 100×600. `--fedavg` is a
 round of FedAvg by hand and by Corymb, 10 steps on 100×600 in batches of 50 and on 1000×50 at once, and what a round of
-IFCA costs beside FedAvg's and k forward passes. Machines are noisy: the ways take turns, the least of the repeats
-counts, and only ratios are reported as results.
+IFCA costs beside FedAvg's and k forward passes. `--cnn` is a round of FedAvg with the CNN of FEMNIST, 10 steps of batch
+10, by the naive loop and by Corymb: as it chooses, and client by client as descent is defined. "No span" is Corymb with
+every step on the weights themselves (`engines/vectorised/span.py`). `--small` shows that everything runs. Machines are
+noisy: the ways take turns, the least of the repeats counts, and only ratios are reported as results.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,13 +29,15 @@ from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.engines import Placement, VectorisedEngine
 from corymb.local import Descent
-from corymb.models import Network, mlp
+from corymb.models import Network, cnn, mlp
 from corymb.objectives import Classification
 
 K, STEPS, LR = 4, 10, 0.1
 CASES = [(400, 50, None), (100, 200, None), (100, 600, 50)]
 FEDAVG_CASES = [(100, 600, 50), (1000, 50, None)]
 GPU_CASES = [(4800, 50, None), (1200, 200, None)]
+CNN_CASES = [(8, 100, 10)]
+SMALL_CASES = [(20, 50, None), (20, 20, 10)]
 
 
 def clients(n: int, m: int, device: str) -> tuple[Tensor, Tensor]:
@@ -135,19 +141,69 @@ def forward_passes(x: Tensor, y: Tensor, models: list[nn.Module]) -> None:
 
 
 def corymb_round(
-    x: Tensor, y: Tensor, batch: int | None, *, kernel: str | None = None, k: int = K, steps: bool = False
+    x: Tensor,
+    y: Tensor,
+    batch: int | None,
+    *,
+    kernel: str | None = None,
+    k: int = K,
+    steps: bool = False,
+    span: bool = True,
+    network: Callable[[], nn.Module] | None = None,
 ) -> Callable[[], object]:
-    n, m, _ = x.shape
+    n, m = y.shape
     flat = SimpleNamespace(x=x.flatten(0, 1), y=y.flatten(), offsets=torch.arange(n + 1) * m)
     data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=flat, test=flat)
-    objective = Classification(Network(mlp(784, [200], 10), device=x.device), 10)
+    classes = 10 if network is None else 62
+    objective = Classification(Network(network or mlp(784, [200], 10), device=x.device), classes)
     engine = VectorisedEngine(objective, data, Placement(device=str(x.device)), kernel=kernel)  # type: ignore[arg-type]
+    if not span:
+        engine.kernels = replace(engine.kernels, traits=engine.kernels.traits._replace(entry=None))
     local = Descent(lr=LR, steps=STEPS, batch=batch)
     if batch is not None and not steps:
         local = Descent(lr=LR, epochs=1, batch=batch)
     algorithm = IFCA(k=k, rounds=10**6, local=local) if k else FedAvg(rounds=10**6, local=local)
     rounds = drive(algorithm, Federation(engine))
     return lambda: next(rounds)
+
+
+# ---- a convolutional network
+
+
+def naive_cnn(x: Tensor, y: Tensor, model: nn.Module, batch: int) -> None:
+    """A round of FedAvg as one writes it first."""
+    loss_of, worker, start = nn.CrossEntropyLoss(), cnn(1, 28, 62)(), model.state_dict()
+    total = {name: torch.zeros_like(p) for name, p in start.items()}
+    for xi, yi in zip(x, y, strict=True):
+        worker.load_state_dict(start)
+        optimiser = torch.optim.SGD(worker.parameters(), lr=LR)
+        for rows in batches(len(yi), batch):
+            optimiser.zero_grad()
+            loss_of(worker(xi[rows]), yi[rows]).backward()
+            optimiser.step()
+        for name, p in worker.state_dict().items():
+            total[name] += p / len(x)
+    model.load_state_dict(total)
+
+
+def compare_cnn(n: int, m: int, batch: int, threads: int, repeats: int) -> dict[str, object]:
+    torch.set_num_threads(threads)
+    draw, model = torch.Generator().manual_seed(0), cnn(1, 28, 62)()
+    x, y = torch.rand(n, m, 1, 28, 28, generator=draw), torch.randint(62, (n, m), generator=draw)
+    ways: dict[str, Callable[[], object]] = {
+        "naive": lambda: naive_cnn(x, y, model, batch),
+        "corymb": corymb_round(x, y, batch, k=0, network=cnn(1, 28, 62)),
+        "serial": corymb_round(x, y, batch, k=0, network=cnn(1, 28, 62), kernel="serial"),
+    }
+    best = measure(ways, repeats, "cpu")
+    return {
+        "CNN, clients": f"{n}×{m}",
+        "batch": batch,
+        "threads": threads,
+        "CPU ms a step": {name: round(1e3 * cpu / (n * m / batch), 1) for name, (_, cpu) in best.items()},
+        "vs naive, CPU": round(best["naive"][1] / best["corymb"][1], 2),
+        "vs naive, wall": round(best["naive"][0] / best["corymb"][0], 2),
+    }
 
 
 # ---- timing
@@ -179,6 +235,8 @@ def compare(n: int, m: int, batch: int | None, threads: int, repeats: int, devic
         "corymb": corymb_round(x, y, batch),
         "foreach": corymb_round(x, y, batch, kernel="foreach"),
     }
+    if batch is None:
+        ways["no span"] = corymb_round(x, y, batch, span=False)
     best = measure(ways, repeats, device)
     best["naive"] = best["naive"][0] * n / few, best["naive"][1] * n / few
     ours = best["corymb"]
@@ -224,12 +282,18 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--fedavg", action="store_true")
+    parser.add_argument("--cnn", action="store_true")
+    parser.add_argument("--small", action="store_true")
     asked = parser.parse_args()
     rows = []
+    cases = CASES if asked.device == "cpu" else GPU_CASES
+    cases = FEDAVG_CASES if asked.fedavg else CNN_CASES if asked.cnn else cases
     print("speed of Corymb's round: above 1 is faster than the other way")
     for threads in asked.threads:
-        for n, m, batch in FEDAVG_CASES if asked.fedavg else CASES if asked.device == "cpu" else GPU_CASES:
-            if asked.fedavg:
+        for n, m, batch in SMALL_CASES if asked.small else cases:
+            if asked.cnn:
+                row = compare_cnn(n, m, batch or m, threads, asked.repeats)
+            elif asked.fedavg:
                 row = compare_fedavg(n, m, batch, threads, asked.repeats)
             else:
                 row = compare(n, m, batch, threads, asked.repeats, asked.device)

@@ -81,8 +81,6 @@ def test_an_algorithm_is_one_file_and_one_line(tmp_path):
     copy = Copy(tmp_path)
     (copy.package / "algorithms" / "slow_average.py").write_text(recipe("Add an algorithm"))
     catalogue = "algorithms/catalogue.py"
-    imported = "from corymb.algorithms.slow_average import SlowAverage\n"
-    copy.insert(catalogue, "from corymb.algorithms.sr_fca", imported)
     copy.insert(catalogue, '        "oracle": Entry(', recipe("Add an algorithm", fence="text"), "        ")
     printed = copy.corymb(
         "list algorithms",

@@ -103,17 +103,13 @@ def test_importing_the_library_imports_nothing_heavy():
     assert not result["suite"]  # the contract suite is for tests
 
 
-def test_a_run_from_the_command_line_imports_no_compiler_and_no_tables(tmp_path):
+def test_a_run_from_the_command_line_imports_what_it_needs(tmp_path):
+    """No compiler, no tables, no transport, and of the algorithms its own."""
     named = [
-        "sklearn",
-        "scipy",
-        "pandas",
-        "matplotlib",
-        "plotly",
-        "pyarrow",
-        "torch._dynamo",
-        "torch._inductor",
-        "sympy",
+        *("sklearn", "scipy", "pandas", "matplotlib", "plotly", "pyarrow"),
+        *("torch._dynamo", "torch._inductor", "sympy"),
+        *("corymb.algorithms.ifca", "corymb.algorithms.sr_fca", "corymb.algorithms.moment_descent"),
+        *("corymb.testing", "corymb.recipes", "corymb.engines.flower", "corymb.engines.ray"),
     ]
     (result,) = run(
         "import json, os, sys\n"

@@ -326,10 +326,10 @@ def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(c
     assert groups.index("--saving.…") > groups.index("The run")
 
 
-def test_help_and_version_come_without_torch():
+def test_help_version_and_the_list_of_algorithms_come_without_torch():
     code = (
         "import sys; from corymb.cli.app import main; "
-        "main(['--help']); main(['--version']); sys.exit('torch' in sys.modules)"
+        "main(['--help']); main(['--version']); main(['list', 'algorithms']); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True).returncode == 0
 

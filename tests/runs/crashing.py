@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -43,7 +44,7 @@ def algorithm(name: str, rounds: int = 2) -> Algorithm:
     short = {"rounds": rounds}
     known = {
         **short,
-        "local": {**LOCAL, "optimiser": "adam", "lr": 1e-3} if name == "clustergan" else LOCAL,
+        "local": replace(LOCAL, optimiser="adam", lr=1e-3) if name == "clustergan" else LOCAL,
         "alone": LOCAL,
         "k": 2,
         "min_panel": 2,

@@ -9,25 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from corymb.algorithms.alone import Alone
-from corymb.algorithms.cfl import CFL
-from corymb.algorithms.clustergan import ClusterGAN
-from corymb.algorithms.fedavg import FedAvg
-from corymb.algorithms.fedprox import FedProx
-from corymb.algorithms.fedsoft import FedSoft
-from corymb.algorithms.fedx import FedX
-from corymb.algorithms.ifca import IFCA
-from corymb.algorithms.kfed import KFed
-from corymb.algorithms.local_kmeans import LocalKMeans
-from corymb.algorithms.moment_descent import MomentDescent
-from corymb.algorithms.one_shot import OneShot
-from corymb.algorithms.one_shot_ifca import OneShotIFCA
-from corymb.algorithms.oracle import Oracle
-from corymb.algorithms.sr_fca import SRFCA
-from corymb.algorithms.uifca import UIFCA
-from corymb.core.snapshot import Algorithm
+from corymb.lazy import at
+
+if TYPE_CHECKING:
+    from corymb.algorithms.fedx import FedX
+    from corymb.algorithms.ifca import IFCA
+    from corymb.algorithms.moment_descent import MomentDescent
+    from corymb.core.snapshot import Algorithm
 
 Role = Literal["method", "global", "local", "oracle"]
 """What an algorithm is for beside others: a method of clustering, or the global, local or oracle baseline."""
@@ -96,7 +86,8 @@ CLUSTERS = {"clusters": Note("number", "clusters there are")}
 class Entry:
     """An algorithm that has a name. Its settings are the fields of its class, and nothing else."""
 
-    algorithm: type[Algorithm]
+    place: str
+    """Where its class is, as module:Class; it is imported when it is asked for, since a run needs one of many."""
     title: str
     """As it is written in a sentence."""
     description: str
@@ -110,6 +101,11 @@ class Entry:
     """The part of it that can start from given models: all, one stage, or nothing (None).
 
     A run from the true parameters needs it."""
+
+    @property
+    def algorithm(self) -> type[Algorithm]:
+        """Its class."""
+        return cast("type[Algorithm]", at(self.place))
 
 
 def _one_run(algorithm: IFCA) -> IFCA:
@@ -143,7 +139,7 @@ def _nothing(algorithm: Algorithm) -> None:
 CATALOGUE: Mapping[str, Entry] = MappingProxyType(
     {
         "ifca": Entry(
-            algorithm=IFCA,
+            place="corymb.algorithms.ifca:IFCA",
             title="IFCA",
             description="clients choose the model that fits them, and train it, by turns",
             notes={**TRAIN_LOSS, **RESTARTS, **REPAIR, **FOUND_K, **CLUSTERS, **PRIVACY},
@@ -151,7 +147,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             started=_one_run,
         ),
         "sr-fca": Entry(
-            algorithm=SRFCA,
+            place="corymb.algorithms.sr_fca:SRFCA",
             title="SR-FCA",
             description="clusters from the distances of local models, refined; finds their number",
             notes={
@@ -167,7 +163,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             started=_nothing,
         ),
         "moment-descent": Entry(
-            algorithm=MomentDescent,
+            place="corymb.algorithms.moment_descent:MomentDescent",
             title="Moment descent",
             description="mixed regression from any start: moments of residuals, then fedx",
             notes={
@@ -184,21 +180,21 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             started=_second_phase,
         ),
         "fedx": Entry(
-            algorithm=FedX,
+            place="corymb.algorithms.fedx:FedX",
             title="FedX",
             description="moment descent's second phase alone: choose, then FedAvg or FedProx",
             notes={**TRAIN_LOSS, **KAPPA},
             chooses=True,
         ),
         "one-shot-ifca": Entry(
-            algorithm=OneShotIFCA,
+            place="corymb.algorithms.one_shot_ifca:OneShotIFCA",
             title="One-shot IFCA",
             description="ifca started from sr-fca's first clusters",
             notes={**TRAIN_LOSS, **THRESHOLD, **CLUSTERS, **REPAIR},
             started=_nothing,
         ),
         "cfl": Entry(
-            algorithm=CFL,
+            place="corymb.algorithms.cfl:CFL",
             title="CFL",
             description="one model, split in two where clients pull apart",
             notes={
@@ -213,21 +209,21 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             started=_nothing,
         ),
         "fedsoft": Entry(
-            algorithm=FedSoft,
+            place="corymb.algorithms.fedsoft:FedSoft",
             title="FedSoft",
             description="every client a mixture of clusters, by the share of its examples",
             notes=TRAIN_LOSS,
             started=_nothing,
         ),
         "local-kmeans": Entry(
-            algorithm=LocalKMeans,
+            place="corymb.algorithms.local_kmeans:LocalKMeans",
             title="Local k-means",
             description="k-means on local models, whose means are served",
             notes={**TRAIN_LOSS, **FOUND_K, **CLUSTERS},
             started=_nothing,
         ),
         "uifca": Entry(
-            algorithm=UIFCA,
+            place="corymb.algorithms.uifca:UIFCA",
             title="UIFCA",
             description="a cluster for every example, by densities; needs no labels",
             notes={
@@ -239,14 +235,14 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             started=_nothing,
         ),
         "kfed": Entry(
-            algorithm=KFed,
+            place="corymb.algorithms.kfed:KFed",
             title="k-FED",
             description="a cluster for every example, by k-means at home and of the centres",
             notes={},
             started=_nothing,
         ),
         "clustergan": Entry(
-            algorithm=ClusterGAN,
+            place="corymb.algorithms.clustergan:ClusterGAN",
             title="ClusterGAN",
             description="a cluster for every example, by an adversarial network trained with FedAvg",
             notes={
@@ -256,21 +252,21 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             started=_nothing,
         ),
         "fedavg": Entry(
-            algorithm=FedAvg,
+            place="corymb.algorithms.fedavg:FedAvg",
             title="FedAvg",
             description="one model for everybody, the global baseline",
             role="global",
             notes={**TRAIN_LOSS, **PRIVACY},
         ),
         "fedprox": Entry(
-            algorithm=FedProx,
+            place="corymb.algorithms.fedprox:FedProx",
             title="FedProx",
             description="as fedavg, with clients held near the model they were sent",
             role="global",
             notes={**TRAIN_LOSS, **PRIVACY},
         ),
         "alone": Entry(
-            algorithm=Alone,
+            place="corymb.algorithms.alone:Alone",
             title="Training alone",
             description="every client by itself, the local baseline",
             role="local",
@@ -278,14 +274,14 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
             started=_nothing,
         ),
         "one-shot": Entry(
-            algorithm=OneShot,
+            place="corymb.algorithms.one_shot:OneShot",
             title="One-shot clustering",
             description="clusters from local models once, then training inside them",
             notes={**TRAIN_LOSS, **FOUND_K, **CLUSTERS},
             started=_nothing,
         ),
         "oracle": Entry(
-            algorithm=Oracle,
+            place="corymb.algorithms.oracle:Oracle",
             title="The oracle",
             description="training inside the true clusters, where they are known",
             role="oracle",

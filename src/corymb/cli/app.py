@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from corymb import __version__
@@ -232,14 +232,19 @@ GROUPS = {
 """Commands that are followed by one of several."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. An error is one line on stderr; `--debug` gives the traceback."""
+def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = lambda: None) -> int:
+    """Run a command and return its exit code. An error is one line on stderr; `--debug` gives the traceback.
+
+    `loaded` is called when the command's modules have been imported, before it is carried out.
+    """
     # Waiting threads that spin make a busy machine ten times slower. OpenMP reads this when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tokens = [_spelled_as_in_python(token) for token in (sys.argv[1:] if argv is None else argv)]
     debug = "--debug" in tokens
     try:
-        code = make_app(tokens)(
+        app = make_app(tokens)
+        loaded()
+        code = app(
             [token for token in tokens if token != "--debug"],
             exit_on_error=False,
             print_error=False,
@@ -338,7 +343,3 @@ def _hint(line: str) -> str:
     if "too large" in line:
         return " Diverging models cause this, or data as large: try a smaller --local.lr, or larger units."
     return ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,12 +20,15 @@ def show_list(what: Literal["data", "algorithms", "models", "faults"]) -> None:
 
 def names_of(what: str) -> dict[str, str]:
     """Names with their descriptions."""
-    from corymb.algorithms.catalogue import CATALOGUE
-    from corymb.data import NAMES
-    from corymb.faults import KINDS
-    from corymb.runs.learners import MODELS
+    table: Mapping[str, Any]
+    if what == "algorithms":
+        from corymb.algorithms.catalogue import CATALOGUE as table
+    elif what == "data":
+        from corymb.data.catalogue import NAMES as table
+    elif what == "models":
+        from corymb.runs.learners import MODELS as table
+    else:
+        from corymb.faults import KINDS
 
-    if what == "faults":
         return {name: kind.about for name, kind in KINDS.items()}
-    tables: dict[str, Mapping[str, Any]] = {"data": NAMES, "algorithms": CATALOGUE, "models": MODELS}
-    return {name: row.description for name, row in tables[what].items()}
+    return {name: row.description for name, row in table.items()}

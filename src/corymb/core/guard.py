@@ -163,16 +163,23 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
     if near is None:
         squares += [_wide(leaf).reshape(len(by), -1).square().sum(1).double().cpu() for leaf in _filled(value)]
         return torch.stack(squares).sum(0).sqrt()
-    share = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double()
+    share, only = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double(), _only_sum(by)
     for name, start in near.models.items():
         leaf, starts = _wide(value[name]).reshape(len(by), -1), _wide(start).reshape(len(start), -1)
         few = max(1, IN_CACHE // max(1, leaf.shape[1])) if leaf.device.type == "cpu" else len(leaf)
         apart = [
-            torch.linalg.vector_norm(rows - part.to(rows) @ starts.to(rows), dim=1)
-            for rows, part in zip(leaf.split(few), share.split(few), strict=True)
+            torch.linalg.vector_norm(rows - _mixed(starts.to(rows), part, own), dim=1)
+            for rows, part, own in zip(leaf.split(few), share.split(few), only.split(few), strict=True)
         ]
         squares.append(torch.cat(apart).double().cpu().square())
     return torch.stack(squares).sum(0).sqrt()
+
+
+def _mixed(starts: Tensor, share: Tensor, only: Tensor) -> Tensor:
+    """Mixtures of the starts, row by row; of those with one part that part, without a product."""
+    if int(only.min()) < 0:
+        return share.to(starts) @ starts
+    return starts[int(only)][None] if len(only) == 1 else starts.index_select(0, only.to(starts.device))
 
 
 def _wide(leaf: Tensor) -> Tensor:

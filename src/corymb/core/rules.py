@@ -30,10 +30,12 @@ def row_faults(rows: Tree, sizes: Tensor) -> dict[int, str]:
 def _share_faults(rows: Share[Tree] | Shares[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:
     most = sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING
     yield from _not_finite(rows[1:])
-    yield from _not_finite(rows.value)
-    for leaf in leaves(rows.value):
-        if leaf.is_floating_point() and leaf.numel():
-            yield ~(_largest(leaf) <= _bound(leaf)) & (rows.weight.amax(1) > 0), "value is too large to be added up"
+    numbers = [leaf for leaf in leaves(rows.value) if leaf.is_floating_point() and leaf.numel()]
+    largest = [_largest(leaf) for leaf in numbers]
+    for most_of_row in largest:
+        yield ~torch.isfinite(most_of_row), "value is not finite"
+    for leaf, most_of_row in zip(numbers, largest, strict=True):
+        yield ~(most_of_row <= _bound(leaf)) & (rows.weight.amax(1) > 0), "value is too large to be added up"
     yield (rows.weight < 0).any(1), "weight is negative"
     yield (rows.weight > most).any(1), "weight is more than the client's size allows"
     if rows.label is not None:

@@ -98,13 +98,12 @@ class Batches:
         sizes = (self.weight > 0).sum(-1)  # n, or a number
         passes = ((sizes + how.batch - 1) // how.batch).clamp_min(1)  # steps a pass
         steps = torch.full_like(passes, how.steps or 1) if how.epochs is None else how.epochs * passes
-        last_epoch: list[int] | None = None
+        lengths = set(passes.flatten().tolist())  # asked once: a GPU would be waited for in every step
         order = torch.empty(0)
         last, first = int(steps.max()), int(steps.min())
         for step in range(last):
-            epoch = step // passes
-            if (now := epoch.flatten().tolist()) != last_epoch:
-                order, last_epoch = self._order(epoch), now
+            if any(step % length == 0 for length in lengths):
+                order = self._order(step // passes)
             places = (step % passes * how.batch).unsqueeze(-1) + torch.arange(how.batch, device=order.device)
             rows = order.gather(-1, places.clamp_max(order.shape[-1] - 1))
             if self.weight.dim() == 1:

@@ -143,12 +143,20 @@ class Augmented:
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """The inner objective's training losses, on changed pictures."""
+        return self.losses_of_changed(params, self.changed(examples, draws), draws)
+
+    def losses_of_changed(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+        """Training losses on pictures that are changed already."""
+        return training_losses(self.inner, params, examples, draws)
+
+    def changed(self, examples: Examples, draws: Draws) -> Examples:
+        """The pictures as they are trained on this time. An engine may change those of many clients at once."""
         x = examples.x
         require(x.dim() == 4, f"Augmentation wants pictures [channels, height, width], got {list(x.shape[1:])}.")
         keys = fold(draws.keys(len(x)), "augmentation")
         for number, change in enumerate(self.changes):
             x = change(x, fold(keys, number))
-        return training_losses(self.inner, params, examples._replace(x=x), draws)
+        return examples._replace(x=x)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Self:
         """The same objective elsewhere, or in another precision."""

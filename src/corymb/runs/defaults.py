@@ -7,11 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from corymb.algorithms.alone import Alone
 from corymb.algorithms.catalogue import CATALOGUE, Entry
 from corymb.algorithms.fedavg import FedAvg
-from corymb.algorithms.fedsoft import FedSoft
-from corymb.algorithms.fedx import FedX
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
@@ -124,8 +121,8 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
 
     Nested settings are completed field by field, so that giving `local.lr` leaves `local.steps` as it was.
     """
-    settings = dict(given)
-    if algorithm is Alone and defaults.keep is not None:
+    settings, name = dict(given), _name_in_catalogue(algorithm)
+    if name == "alone" and defaults.keep is not None:
         if {"rounds", "local"} & given.keys():  # training is what is asked for
             defaults = defaults._replace(keep="best")
         steps = None if defaults.steps is None else max(defaults.steps, ALONE_STEPS)
@@ -137,7 +134,7 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
     if given.keys() & IN_ITS_OWN_COORDINATES:
         defaults = defaults._replace(whiten=False)
     stage = defaults._replace(rounds=CLUSTER_ROUNDS, decay=CLUSTER_DECAY) if defaults.whiten else defaults
-    if algorithm in (FedX, FedSoft):
+    if name in ("fedx", "fedsoft"):
         defaults = stage
     for field in dataclasses.fields(algorithm):
         own, value = field.default, given.get(field.name, {})
@@ -190,26 +187,26 @@ def class_of(name: str) -> type[Algorithm]:
     return class_at(name) if is_place(name) else entry_of(name).algorithm
 
 
-def _entry_for(kind: type[Algorithm]) -> tuple[str, Entry] | None:
-    return next(((name, entry) for name, entry in CATALOGUE.items() if entry.algorithm is kind), None)
+def _name_in_catalogue(kind: type) -> str | None:
+    place = place_of(kind)  # not its class: that would import all of them
+    return next((name for name, entry in CATALOGUE.items() if entry.place == place), None)
 
 
 def name_of(algorithm: Algorithm) -> str:
     """The name of an algorithm in the catalogue, or where its class is."""
-    found = _entry_for(type(algorithm))
-    return found[0] if found else place_of(type(algorithm))
+    return _name_in_catalogue(type(algorithm)) or place_of(type(algorithm))
 
 
 def started(algorithm: Algorithm) -> Algorithm | None:
     """The part of an algorithm that continues from given models; None if there is none."""
-    found = _entry_for(type(algorithm))
-    return found[1].started(algorithm) if found else algorithm
+    name = _name_in_catalogue(type(algorithm))
+    return CATALOGUE[name].started(algorithm) if name else algorithm
 
 
 def from_data(kind: type[Algorithm]) -> FromData:
     """The settings of an algorithm that come from the data: an oracle is told the true clusters."""
-    found = _entry_for(kind)
-    return {"groups": _true_clusters} if found and found[1].role == "oracle" else {}
+    name = _name_in_catalogue(kind)
+    return {"groups": _true_clusters} if name and CATALOGUE[name].role == "oracle" else {}
 
 
 def _true_clusters(data: FederatedDataset | Engine) -> list[int]:

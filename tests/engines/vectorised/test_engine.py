@@ -42,6 +42,11 @@ def train_one(client: Client, models):
     return descend(client, {"weight": models["weight"][0]}, Descent(lr=0.01, steps=1))
 
 
+@on_client
+def train(client: Client, model, *, how):
+    return descend(client, model, how)
+
+
 def largest_chunk(fn, models, memory: int) -> int:
     """How many clients were at work at the same time."""
     engine = VectorisedEngine(OBJECTIVE, regression([5] * MANY), DOUBLE, memory=memory)
@@ -74,6 +79,16 @@ def test_a_function_that_trains_k_models_takes_k_times_the_memory():
     budget = 12 * engine._bytes_of(5, Need())
     assert largest_chunk(train_one, MODELS, budget) > 8
     assert largest_chunk(train_every_model, MODELS, budget) == 1
+
+
+@pytest.mark.parametrize(("batch", "chunks"), [(10, [4]), (None, [1, 1, 1, 1])])
+def test_clients_of_unlike_sizes_work_together_where_they_take_batches(batch, chunks):
+    data, calls = regression([500, 1_500, 4_500, 13_500]), []
+    engine = VectorisedEngine(OBJECTIVE, data, DOUBLE, memory=2**24)
+    work = engine._under_vmap
+    engine._under_vmap = lambda call, ids, *rest: (calls.append(len(ids)), work(call, ids, *rest))[1]
+    Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=1, batch=batch))
+    assert calls[1:] == chunks  # the first is one client, by which the need is seen
 
 
 def test_a_small_job_is_not_measured_first():

@@ -5,14 +5,16 @@ import pytest
 import torch
 from torch import nn
 
+from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.graphs import WORTH
-from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.kernels import Kernels, _gradients, by_streams
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
+from corymb.keys import fold, root
 from corymb.local import Descent
-from corymb.models import Network
-from corymb.objectives import Classification
-from corymb.trees import take
+from corymb.models import Network, cnn
+from corymb.objectives import Augmented, Classification, Flip, Translate
+from corymb.trees import stack, take
 from tests.engines.vectorised.test_tape import job
 
 
@@ -88,3 +90,27 @@ def test_the_cells_of_an_lstm_give_its_numbers_and_can_be_stacked():
     assert serial.pick(None) == "serial"
     assert torch.allclose(loss, want_loss, rtol=1e-5)
     assert all(torch.allclose(got[name], want[name], rtol=1e-4, atol=1e-6) for name in want)
+
+
+class Twice(Augmented):
+    """One that has training losses of its own."""
+
+    def training_losses(self, params, examples, draws):
+        return 2 * super().training_losses(params, examples, draws)
+
+
+@pytest.mark.parametrize("kind", [Augmented, Twice])
+def test_pictures_of_all_clients_are_changed_at_once_before_streams_part(kind, monkeypatch):
+    objective = kind(Classification(Network(cnn(1, 8, 3, width=4)), 3), (Flip(), Translate(1)))
+    draw = torch.Generator().manual_seed(0)
+    on = Examples(torch.rand((3, 5, 1, 8, 8), generator=draw), torch.arange(15).reshape(3, 5) % 3, torch.ones(3, 5))
+    params = stack([objective.init(root(j)) for j in range(3)])
+    rows = torch.arange(5).expand(3, 5)
+    draws = Draws(fold(root(7), torch.arange(3)), 4, rows)
+    want, loss = _gradients(objective, params, on, draws)
+    calls, change = [], Augmented.changed
+    monkeypatch.setattr(Augmented, "changed", lambda *given: (calls.append(1), change(*given))[1])
+    got_loss, *got = by_streams(objective, torch.device("cpu"))(params, on, draws)
+    assert torch.allclose(got_loss, loss)
+    assert all(torch.allclose(one, want[name], atol=1e-6) for name, one in zip(params, got, strict=True))
+    assert len(calls) == (1 if kind is Augmented else 3)

@@ -145,9 +145,11 @@ class VectorisedEngine:
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
-        need = Need(self.kernels.watch.rows, watched.examples or None, nbytes(outcome.value) + writes)
+        size = int(self.sizes[ids])
+        some = watched.examples if 0 < watched.examples < size else None  # a client of few shows no batch
+        need = Need(self.kernels.watch.rows, some, nbytes(outcome.value) + writes)
         taken = peak.bytes()
-        return need if taken is None else need._replace(part=taken / self._bytes_of(int(self.sizes[ids]), need))
+        return need if taken is None else need._replace(part=taken / self._bytes_of(size, need))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
@@ -163,9 +165,10 @@ class VectorisedEngine:
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
-        first = int(sizes[0])
+        passing = sizes if need.examples is None else sizes.clamp(max=need.examples)  # padding beyond costs memory only
+        first = int(passing[0])
         light = max(8, LIGHT // max(1, self.host.examples["train"].x[:1].numel()))
-        n = min(self._most, int((sizes <= max(UNEVEN * first, first + light)).sum()))
+        n = min(self._most, int((passing <= max(UNEVEN * first, first + light)).sum()))
         low, high = 1, n  # the need grows with the number: bisect
         while low < high:
             middle = (low + high + 1) // 2

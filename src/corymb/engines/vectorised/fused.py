@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.span import Reading, Span
+from corymb.engines.vectorised.traits import linear_arguments
 from corymb.local.reference import training_losses, weighted_mean
 from corymb.trees import Params
 
@@ -49,7 +50,8 @@ def fused_step(
             return weighted_mean(values, examples.weight)
 
         losses = vmap(mean_loss)(params, on, draws.tensors)
-        (losses.sum() if part is None else part @ losses).backward()  # a part of the loss has that part of the gradient
+        # A part of the loss has that part of the gradient. Ones that are made of the losses would keep these on a tape.
+        losses.backward(torch.ones(len(losses), dtype=losses.dtype, device=losses.device) if part is None else part)
     return losses.detach()
 
 
@@ -63,18 +65,12 @@ class _Linears(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.linear:
-            x, weight, bias = _linear_arguments(*args, **(kwargs or {}))
+            x, weight, bias = linear_arguments(*args, **(kwargs or {}))
             if self.reading is not None and id(weight) == self.reading.weight:
                 return self.reading(x, self.on, self.token, self.lr)
             if id(weight) in self.ours:
                 return _UnderVmap.apply(x, weight, bias, self.token, self.lr)  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
-
-
-def _linear_arguments(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    return input, weight, bias
 
 
 class _UnderVmap(torch.autograd.Function):

@@ -5,7 +5,8 @@ Three kernels, one contract (`corymb.core.client.Kernel`), the same numbers:
 * fused: every layer a batched product whose backward takes the SGD step in place, so that no gradient is ever stored;
   where all steps see the same few examples, the layer that reads them is stepped by way of them (`span`);
 * foreach: gradients of all clients by one backward through vmap, and in-place steps on the stacked parameters;
-* serial: client by client, without padding; takes every model.
+* serial: client by client, without padding; takes every model. Chosen, not asked for, it steps linear layers in place
+  (`single`).
 
 Which one does a piece of work is a pure function of model, optimiser and device: `choose`.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -26,6 +28,7 @@ from corymb.core.objective import Draws
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, OnStreams, Player, StepFunction
 from corymb.engines.vectorised.recurrent import Cells
+from corymb.engines.vectorised.single import descend_in_place
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.tape import Step, Tapes
 from corymb.engines.vectorised.traits import Traits
@@ -144,11 +147,7 @@ class Kernels:
         self.watch.see(on)
         name = self.pick(how)
         if name == "serial":
-            rows = []
-            for i, m in enumerate(_lengths(on)):
-                rows.append(descend_one(objective, take(params, i), _client(on, i, m), key[i], how))
-                self.watch.done()
-            return _stacked([row.params for row in rows]), torch.stack([row.loss for row in rows])
+            return self._one_by_one(objective, params, on, key, how, own=own)
         part = None
         if how.safe:
             places = Batches.sample(how, on.weight, key)
@@ -162,7 +161,7 @@ class Kernels:
         start, own = params, own and all(p.is_contiguous() for p in params.values())
         params = {n: p for n, p in params.items() if span is None or n not in span.entry}
         if not own:
-            params = {n: p.clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
+            params = _copied(params)
         if span is not None:
             params |= span.begin(start, on)
         before, player, slopes = torch.empty(0), None, list[Tensor]()
@@ -186,6 +185,25 @@ class Kernels:
         if player is not None:
             params = {n: p.clone() for n, p in player.params.items()}
         return (params if span is None else span.end(params, start, on, how.lr, own=own)), before
+
+    def _one_by_one(
+        self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
+    ) -> tuple[Params, Tensor]:
+        """Client by client, linear layers stepped in place where that is known to be right; else as it is defined."""
+        layers = self.traits.layers if self.only is None and how.plain and not how.safe and not self.mixed else ()
+        ends, losses = [], []
+        if layers and not (own and all(p.is_contiguous() for p in params.values())):
+            params = _copied(params)
+        for i, m in enumerate(_lengths(on)):
+            mine, client = take(params, i), _client(on, i, m)
+            if layers:
+                losses.append(descend_in_place(objective, mine, client, key[i], how, layers))
+            else:
+                end = descend_one(objective, mine, client, key[i], how)
+                ends.append(end.params)
+                losses.append(end.loss)
+            self.watch.done()
+        return (params if layers else _stacked(ends)), torch.stack(losses)
 
     def _player(
         self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float | None, span: Span | None
@@ -290,22 +308,32 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
 
 
 def by_streams(objective: Objective, device: torch.device) -> StepFunction:
-    """The gradients of one client after another, on streams."""
+    """The gradients of one client after another, on streams; pictures are changed at random before, all at once."""
     streams = OnStreams(device)
+    ahead = _changes_examples(objective)
+    trained: Any = SimpleNamespace(training_losses=objective.losses_of_changed) if ahead else objective  # type: ignore[attr-defined]
 
     def step(params: Params, on: Examples, draws: Draws) -> Sequence[Tensor]:
         losses = torch.empty_like(on.weight[:, 0])
         slopes = {name: torch.empty_like(p) for name, p in params.items()}
+        if ahead:  # client by client these are hundreds of tiny operations
+            on = vmap(lambda own, drawn: objective.changed(own, draws.of(drawn)))(on, draws.tensors)  # type: ignore[attr-defined]
 
         def one(i: int) -> None:
             own, drawn = take(params, i), draws.of(tuple(t[i] for t in draws.tensors))
-            found, loss = gradient_and_loss(objective, own, take(on, i), drawn)
+            found, loss = gradient_and_loss(trained, own, take(on, i), drawn)
             torch._foreach_copy_([losses[i], *(slopes[n][i] for n in found)], [loss, *found.values()])
 
         streams.each(len(on.weight), one)
         return [losses, *slopes.values()]
 
     return step
+
+
+def _changes_examples(objective: Objective) -> bool:
+    """Whether it trains by `losses_of_changed` on what `changed` gives; one that has or wraps other losses does not."""
+    defining = next((kind for kind in type(objective).__mro__ if "training_losses" in vars(kind)), object)
+    return "changed" in vars(defining)
 
 
 def _gradients(
@@ -352,6 +380,11 @@ def _lengths(on: Examples) -> list[int]:
 
 def _client(on: Examples, i: int, m: int) -> Examples:
     return Examples(on.x[i, :m], on.y[i, :m], on.weight[i, :m])
+
+
+def _copied(params: Params) -> Params:
+    """A stack that may be written into."""
+    return {n: p.clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
 
 
 def _stacked(rows: list[Params]) -> Params:

@@ -44,6 +44,8 @@ class Traits(NamedTuple):
     """Of the largest parameter."""
     entry: Entry | None = None
     """The layer that reads the examples as they are, in training too."""
+    layers: frozenset[str] = frozenset()
+    """Parameters that one linear layer uses once, in training too, and nothing else."""
 
 
 def watch(objective: Objective, params: Params, one: Examples) -> Traits:
@@ -51,11 +53,13 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
     watcher, before = _Watcher(params, one), [t._version for t in one]
     training = _Watcher(params, one)
     with torch.no_grad():
+        draws = Draws(root(0).to(one.weight.device))
         objective.losses(params, one)  # a network looks at itself once: parameters would be seen twice
+        training_losses(objective, params, one, draws)
         with watcher:
             objective.losses(params, one)
         with training:
-            training_losses(objective, params, one, Draws(root(0).to(one.weight.device)))
+            training_losses(objective, params, one, draws)
         with suppress(Exception):  # one that cannot be scored says so when scores are asked for
             objective.scores(params, one)
     writes = before != [t._version for t in one]
@@ -70,6 +74,7 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         writes=writes,
         largest_bytes=max(map(nbytes, params.values()), default=1),
         entry=watcher.entry if watcher.entry == training.entry and not writes else None,
+        layers=watcher.layers & training.layers,
     )
 
 
@@ -96,6 +101,7 @@ class _Watcher(TorchFunctionMode):
         self.names, self.x = {id(p): name for name, p in params.items()}, one.x
         self.uses: dict[int, list[str]] = {id(p): [] for p in params.values()}
         self.entry: Entry | None = None
+        self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.made = 0
         self.convolutional = False
         self.kinds: set[str] = set()  # of recurrent layers
@@ -103,8 +109,10 @@ class _Watcher(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if func is torch.nn.functional.linear and self.entry is None:
-            self.entry = self._entry(*args, **(kwargs or {}))
+        if func is torch.nn.functional.linear:
+            given = linear_arguments(*args, **(kwargs or {}))
+            self.entry = self.entry or self._entry(*given)
+            self.linears.append(given[1:])
         if name in ("__get__", "__set__") and not isinstance(out, Tensor):  # p.shape uses no parameter, p.T does
             return out
         self.convolutional |= name.startswith("conv")
@@ -115,8 +123,20 @@ class _Watcher(TorchFunctionMode):
         self.made += sum(leaf.numel() * leaf.element_size() for leaf in leaves(out) if isinstance(leaf, Tensor))
         return out
 
-    def _entry(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Entry | None:
+    @property
+    def layers(self) -> frozenset[str]:
+        """The parameters of linear layers that are used there and nowhere else."""
+        once = {number for number, uses in self.uses.items() if uses == ["linear"]}
+        own = [[id(p) for p in layer if p is not None] for layer in self.linears]
+        return frozenset(self.names[number] for numbers in own if once.issuperset(numbers) for number in numbers)
+
+    def _entry(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Entry | None:
         same = input.data_ptr() == self.x.data_ptr() and input.numel() == self.x.numel() and input.is_contiguous()
         if not same or id(weight) not in self.names or (bias is not None and id(bias) not in self.names):
             return None
         return Entry(self.names[id(weight)], None if bias is None else self.names[id(bias)])
+
+
+def linear_arguments(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What `linear` is given, by place or by name."""
+    return input, weight, bias

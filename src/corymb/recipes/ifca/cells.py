@@ -214,10 +214,10 @@ PENALISED, PENALTY = ("10.weight", "12.weight"), 0.004
 class Penalised(Augmented):
     """IFCA's training loss on CIFAR-10: on pictures changed at random, plus a penalty on two layers."""
 
-    def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
+    def losses_of_changed(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """Cross-entropy and penalty."""
         weights = torch.stack([params[name].square().sum() for name in PENALISED]).sum()
-        return super().training_losses(params, examples, draws) + PENALTY / 2 * weights
+        return super().losses_of_changed(params, examples, draws) + PENALTY / 2 * weights
 
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""

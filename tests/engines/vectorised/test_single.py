@@ -1,0 +1,101 @@
+"""Linear layers of a client by itself, stepped in their backward: the loop's numbers, and only where that is right."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from corymb.core.objective import Examples
+from corymb.engines.vectorised import kernels as module
+from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.traits import watch
+from corymb.keys import fold, root
+from corymb.local import Descent
+from corymb.local.reference import descend_one
+from corymb.models import Network
+from corymb.objectives import Classification
+from corymb.trees import stack, take
+
+N, M, CLASSES = 3, 6, 4
+PLAIN, BATCHES = Descent(lr=0.1, steps=4), Descent(lr=0.1, epochs=2, batch=4)
+
+
+class Tied(nn.Module):
+    """One weight in two layers, and a bias that is used outside as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.twice, self.out = nn.Conv2d(1, 1, 3, padding=1), nn.Linear(16, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.twice(self.twice(self.conv(x).flatten(1)).relu())) + self.out.bias
+
+
+def layers(*parts: nn.Module):
+    return lambda: nn.Sequential(*parts)
+
+
+CONV = nn.Conv2d(1, 2, 3, padding=1)
+NETWORKS = {
+    "convolution first": (layers(CONV, nn.Tanh(), nn.Flatten(), nn.Linear(32, 5), nn.ReLU(), nn.Linear(5, CLASSES)), 4),
+    "linear first": (layers(nn.Linear(4, 4), CONV, nn.Flatten(), nn.Linear(32, CLASSES, bias=False)), 3),
+    "in place": (layers(CONV, nn.Flatten(), nn.Linear(32, 5), nn.ReLU(inplace=True), nn.Linear(5, CLASSES)), 4),
+    "dropout": (layers(CONV, nn.Flatten(), nn.Dropout(0.5), nn.Linear(32, CLASSES)), 2),
+    "tied": (Tied, 0),
+}
+
+
+def job(network):
+    """An objective in double precision, models, and clients of unequal size, one of them with nothing."""
+    objective = Classification(Network(network, dtype=torch.float64), CLASSES)
+    draw = torch.Generator().manual_seed(3)
+    weight = torch.rand(N, M, generator=draw, dtype=torch.float64) + 0.5
+    weight[1, 4:], weight[2] = 0, 0
+    x = torch.randn(N, M, 1, 4, 4, generator=draw, dtype=torch.float64)
+    on = Examples(x, torch.randint(CLASSES, (N, M), generator=draw), weight)
+    params = stack([objective.init(root(seed)) for seed in range(N)])
+    traits = watch(objective, objective.init(root(0)), Examples(*(t[0, :1] for t in on)))
+    return objective, params, on, fold(root(5), torch.arange(N)), Kernels(traits, "cpu", 1)
+
+
+@pytest.fixture
+def stepped(monkeypatch):
+    """The layers that were stepped in place, call by call."""
+    seen, descend = [], module.descend_in_place
+    monkeypatch.setattr(module, "descend_in_place", lambda *given: seen.append(given[-1]) or descend(*given))
+    return seen
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("how", [PLAIN, BATCHES], ids=["all", "batches"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_loops_numbers(name, how, own, stepped):
+    network, known = NETWORKS[name]
+    objective, params, on, key, kernels = job(network)
+    before = {n: p.clone() for n, p in params.items()}
+    got, loss = kernels.descend(objective, params, on, key, how, own=own)
+    assert [len(names) for names in stepped] == ([known] * N if known else [])
+    for i, m in enumerate((M, 4, 0)):
+        client = Examples(*(t[i, :m] for t in on))
+        want = descend_one(objective, take(before, i), client, key[i], how)
+        torch.testing.assert_close(loss[i], want.loss, rtol=0, atol=1e-12)
+        for n in params:
+            torch.testing.assert_close(got[n][i], want.params[n], rtol=0, atol=1e-12)
+    if not own:
+        assert all(torch.equal(params[n], before[n]) for n in params)
+
+
+@pytest.mark.parametrize(
+    "how", [replace(PLAIN, momentum=0.5), replace(PLAIN, safe=True), replace(PLAIN, weight_decay=0.1)]
+)
+def test_other_steps_are_taken_as_they_are_defined(how, stepped):
+    objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
+    kernels.descend(objective, params, on, key, how)
+    assert stepped == []
+
+
+def test_whoever_asks_for_the_serial_kernel_gets_the_definition(stepped):
+    objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
+    replace(kernels, only="serial").descend(objective, params, on, key, PLAIN)
+    assert stepped == []
