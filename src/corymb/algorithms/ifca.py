@@ -1,7 +1,7 @@
 """IFCA, the iterative federated clustering algorithm.
 
 Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning. NeurIPS 2020 and IEEE
-Transactions on Information Theory 2022 (Algorithm 2). γ: `local.lr`, τ: `local.steps`, T: `rounds`, M_t: who takes part.
+Transactions on Information Theory 2022 (Algorithm 2). γ: `local.lr`, τ: `local.steps`, T: `rounds`, M_t: its sample.
 
 Each round the server sends all k models; every participant picks the one with the least loss on its training data
 (ties: the lowest index) and works on that one alone. Models are averaged within clusters (option II) or take one step
