@@ -50,8 +50,8 @@ def test_who_is_refused_in_most_rounds_is_named_with_what_to_do():
     warned = warnings_of(replace(run, ledger=Ledger(rejected=rejected)))
     n = len(run.history)
     assert warned[1:] == [
-        f"Client {who!r} was refused in {n} of {n} rounds ({reason}): the models hold little of its data; if its data "
-        "are right, --no_guard lets it count."
+        f"Client {who!r} was refused in {n} of {n} rounds ({reason}): those went by without its data; if they are "
+        "right, --no_guard lets it count."
     ]
 
 

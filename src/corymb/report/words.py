@@ -215,15 +215,19 @@ def not_scored(run: Run, shown: int = 10) -> str:
     return f"{len(names)} of {clients} not scored: {', '.join([*names[:shown], *more])}"
 
 
+OFTEN = 4
+"""A client that is refused in more than one round in so many is named."""
+
+
 def left_out(run: Run) -> Iterator[str]:
-    """Who was refused in most rounds, so that models hold next to nothing of its data; and what to do about it."""
+    """Who was refused in many rounds, so that the models lack its data; and what to do about it."""
     rounds = Counter(client for _, client in {(entry["clock"], entry["client"]) for entry in run.rejected})
     reasons = {entry["client"]: entry["reason"] for entry in run.rejected}
     for client, times in rounds.most_common(5):
-        if 2 * times > len(run.history):
+        if OFTEN * times > len(run.history):
             told = f"Client {client!r} was refused in {times} of {len(run.history)} rounds ({reasons[client]})"
-            still = "; if its data are right, --no_guard lets it count" * ("as long as is usual" in reasons[client])
-            yield f"{told}: the models hold little of its data{still}."
+            still = "; if they are right, --no_guard lets it count" * ("as long as is usual" in reasons[client])
+            yield f"{told}: those went by without its data{still}."
 
 
 def joined(parts: Sequence[str]) -> str:
