@@ -123,3 +123,24 @@ def test_the_number_of_a_step_tells_when_it_is_used():
     assert not step.used
     Draws(root(0), step).keys(2)
     assert step.used
+
+
+def test_a_tape_without_outputs_does_without_the_loss():
+    """A backward begins with ones that are as many as the loss's numbers, and need none of them."""
+
+    def step(inputs):
+        weight, x = inputs
+        with torch.enable_grad():
+            leaf = weight.detach().requires_grad_()
+            loss = (leaf * x).sum()
+            loss.backward()
+        weight.sub_(leaf.grad)
+        return (loss.detach(),)
+
+    _, tape = record(step, [torch.ones(3), torch.arange(3.0)])
+    lean = tape.without_outputs()
+    assert torch.ops.aten.sum.default in {line.function for line in tape.lines}
+    assert torch.ops.aten.sum.default not in {line.function for line in lean.lines}
+    weight = torch.ones(3)
+    lean.play([weight, torch.arange(3.0)])
+    assert torch.equal(weight, torch.tensor([1.0, 0.0, -1.0]))

@@ -50,8 +50,7 @@ def fused_step(
             return weighted_mean(values, examples.weight)
 
         losses = vmap(mean_loss)(params, on, draws.tensors)
-        # A part of the loss has that part of the gradient. Ones that are made of the losses would keep these on a tape.
-        losses.backward(torch.ones(len(losses), dtype=losses.dtype, device=losses.device) if part is None else part)
+        (losses.sum() if part is None else part @ losses).backward()  # a part of the loss has that part of the gradient
     return losses.detach()
 
 
