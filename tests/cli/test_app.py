@@ -356,3 +356,14 @@ def test_the_command_in_a_process_of_its_own():
     assert process.returncode == 130
     assert json.loads(printed)["stopped"] == "interrupted"
     assert "stopped (interrupted)" in complaints.splitlines()[-1]
+
+
+def test_nothing_is_said_when_the_reader_has_seen_enough(tmp_path, monkeypatch, capsys):
+    """As in `corymb predict RUN FILE | head -1`."""
+    corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save(tmp_path / "run")
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main(["export", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().err == ""

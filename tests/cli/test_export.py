@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import nn
 
 import corymb
@@ -70,9 +71,14 @@ def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save("run")
     corymb.fit(corymb.Alone(rounds=1), small.arrays()).save("alone")
+    corymb.fit(corymb.IFCA(k=2, rounds=1), small.arrays()).save("two")
     for line, what in (
         ("export run --cluster 1", "no cluster 1"),
-        ("export alone --cluster 0", "models of their own"),
+        ("export alone --cluster 0", "stayed with its clients and were not saved"),
+        ("export alone --client 1", "stayed with its clients and were not saved"),
+        ("export run --client nobody", "no client 'nobody'"),
+        ("export run --client 1 --cluster 0", "not both"),
+        ("export two", "--cluster NUMBER, 0 to 1, or --client NAME"),
         ("export run --cluster 0 --format pickle", "safetensors"),
         ("export run --cluster 0 --out run", "is a folder"),
     ):
@@ -80,3 +86,17 @@ def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys):
         printed = capsys.readouterr().err
         assert what in printed
         assert printed.count("\n") == 1
+
+
+def test_a_client_has_the_model_of_its_cluster_and_one_cluster_needs_no_number(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = corymb.fit(corymb.IFCA(k=2, rounds=1), small.arrays())
+    run.save("two")
+    name, number = next(iter(run.labels.items()))
+    assert main(["export", "two", "--client", name, "--out", "mine"]) == 0
+    assert main(["export", "two", "--cluster", str(number)]) == 0
+    mine, its = load_file("mine"), load_file(f"two/cluster-{number}.safetensors")
+    assert all(torch.equal(mine[name], its[name]) for name in mine | its)
+    corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save("one")
+    assert main(["export", "one"]) == 0
+    assert capsys.readouterr().out.endswith("one/cluster-0.safetensors\n")

@@ -145,3 +145,25 @@ def test_rows_get_their_own_cluster_where_examples_have_clusters(tmp_path, monke
     assert "examples" in printed
     assert "clients" not in printed.split("test score")[0]
     assert "corymb run sites uifca --k 2" in printed
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_rows_that_lack_a_value_are_left_empty_after_a_run_that_dropped_them(kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    of = {"numbers": "{}.5", "classes": "c{}"}[kind]
+    rows = [f"{'ab'[i % 2]},{i % 7},{'' if i == 3 else i % 3},{of.format(i % 2)}" for i in range(24)]
+    (tmp_path / "t.csv").write_text("client,u,v,label\n" + "\n".join(rows) + "\n")
+    assert main(shlex.split(f"run t.csv fedavg --rounds 2 --missing drop --out {kind} -q")) == 0
+    capsys.readouterr()
+    (tmp_path / "new.csv").write_text("client,u,v\na,1,2\na,,2\nb,3,1\n")
+    assert main(["predict", kind, "new.csv", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "corymb: 1 of 3 rows lack a value and are left out: new.csv, row 3\n"
+    found = json.loads(out)
+    assert [value is None for value in found["predictions"]] == [False, True, False]
+    assert [one is None for one in found.get("probabilities", [0, None, 0])] == [False, True, False]
+    table = list(csv.reader(io.StringIO(told(f"predict {kind} new.csv", capsys))))
+    assert (len(table), set(table[2])) == (4, {""})
+    (tmp_path / "none.csv").write_text("client,u,v\na,,2\n")
+    assert main(["predict", kind, "none.csv"]) == 2
+    assert "Every row of none.csv lacks a value" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import corymb
 from corymb.data.clients import Clients
 from corymb.data.labels import read_labels
 from corymb.data.prepare.cells import as_column
@@ -108,3 +109,9 @@ def test_one_class_a_client_is_no_reason_to_refuse():
     assert len(found.classes) == 10
     assert found.notes == ("10 classes occur at one client only each; class '0' occurs at client 'a' only",)
     assert len(labels(["u", "v"], 2).classes) == 2
+
+
+@pytest.mark.parametrize(("label", "said"), [(5.5, "5.5"), ("yes", "yes"), (3, "3")])
+def test_labels_that_are_all_alike_are_said_to_be(label, said):
+    data = corymb.FederatedDataset.from_arrays(np.eye(8), [label] * 8, [0, 1] * 4)
+    assert data.notes == (f"every label is {said}: there is nothing to learn",)

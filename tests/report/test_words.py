@@ -41,6 +41,20 @@ def test_warnings_name_what_went_wrong():
     assert "regrouped in round 3 (2 moved)" in warned
 
 
+def test_who_is_refused_in_most_rounds_is_named_with_what_to_do():
+    run = runs()[0]
+    who, other = HARMFUL[0], next(name for name in run.names if name != HARMFUL[0])
+    reason = "update is 12 times as long as is usual"
+    rejected = [{"clock": clock, "client": who, "reason": reason} for clock in range(len(run.history))]
+    rejected.append({"clock": 1, "client": other, "reason": "not finite"})
+    warned = warnings_of(replace(run, ledger=Ledger(rejected=rejected)))
+    n = len(run.history)
+    assert warned[1:] == [
+        f"Client {who!r} was refused in {n} of {n} rounds ({reason}): those went by without its data; if they are "
+        "right, --no_guard lets it count."
+    ]
+
+
 @pytest.mark.parametrize("format", ["html", "md", "png"])
 def test_clients_that_were_not_scored_are_named(format, tmp_path):
     run = fit(FedAvg(rounds=3), small.out_of_range(), evaluate_every=1)

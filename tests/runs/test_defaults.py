@@ -1,5 +1,6 @@
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 import corymb
@@ -218,3 +219,12 @@ def test_the_default_step_of_a_table_never_diverges(features):
     run = fit(configure("fedavg", data, rounds=5), data)
     losses = [row["train_loss"] for row in run.history]
     assert losses == sorted(losses, reverse=True)
+
+
+def test_data_are_given_as_for_fit():
+    x, y, client = small.arrays()
+    data = as_dataset((x, y, client), seed=0)
+    clients = [(x[client == who], y[client == who]) for who in np.unique(client)]
+    assert configure("fedavg", (x, y, client)) == configure("fedavg", clients) == configure("fedavg", data)
+    with pytest.raises(InvalidInput, match="The data are a int: wanted a FederatedDataset"):
+        configure("fedavg", 7)

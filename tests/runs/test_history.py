@@ -114,3 +114,11 @@ def test_negative_losses_converge_and_examples_that_move_do_not():
     history = [{**row, "notes": {"moved": 0.0}} for row in steady([-3.0] * 20)]
     assert converged(history)
     assert not converged([*history[:-1], {**history[-1], "notes": {"moved": 0.1}}])
+
+
+def test_a_note_without_those_who_were_refused_is_no_yardstick_for_everybodys_loss():
+    """A large client is refused in every round: its loss is among the evaluated ones from the first on."""
+    history = [{**row, "evaluated_loss": 16.0, "rejected": 1} for row in rows(0.9, 0.8, 0.8, 0.8)]
+    assert growth(history, evaluated_loss) is None
+    assert growth([*history, *({**row, "evaluated_loss": 900.0} for row in history[:3])], evaluated_loss) == (16, 900)
+    assert growth([{**row, "rejected": 0} for row in history], evaluated_loss) == (0.9, 16)

@@ -149,8 +149,8 @@ def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     standardised = fit(algorithm, data, "linear")
     assert standardised.ledger.rounds == raw.ledger.rounds + 3
     d = 2 + 1  # two features and the labels
-    # means and sizes, then squares, with a weight each, in float64; then a yes or no
-    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + d)
+    # means and sizes, then squares, with a weight each, in float64; then a yes or no, and one more of the targets
+    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + d + 1)
     # centre and unit, then those and totals, with two numbers of examples
     assert standardised.ledger.bytes_down - raw.ledger.bytes_down == len(data) * 8 * (d * (2 + 3) + 2)
 
@@ -219,6 +219,57 @@ def test_one_of_two_clients_has_targets_out_of_all_proportion(kind, caplog):
     other = client == 2
     errors = [np.square(one.predict(x[other], client="2") - y[other]).mean() for one in (fair, run)]
     assert errors[1] < errors[0] + 0.3 * y.var()
+
+
+def with_wild_targets(wild, how, clients=20):
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(20 * clients, 3)), np.repeat(np.arange(clients), 20)
+    y = x @ [1.0, 2.0, -1.0] + 0.3 * rng.normal(size=len(x))
+    y[client < wild] = how(y[client < wild])
+    return as_dataset((x, y, client), seed=0)
+
+
+def test_a_few_clients_with_equally_wild_targets_are_named_and_do_not_rule():
+    data = with_wild_targets(3, lambda y: 1000 * y)
+    run = fit(corymb.configure("fedavg", data, rounds=10), data, evaluate_every=0)
+    assert run.schema.notes == (
+        "clients '0', '1' and '2' would supply most of the variance of the target: they do not count for its scale",
+    )
+    assert float(run.standard.target_scale) == pytest.approx(2.4, rel=0.1)
+    assert float(run.scores[3:].mean()) < 0.5 * 6  # of the others' variance; 1e5 where the wild ones count
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("wild", "how", "named"),
+    [
+        (3, lambda y: y + 1000, 3),
+        (6, lambda y: 1000 * y, 0),  # too many to be the exception
+        (3, lambda y: 10 * y, 0),  # far out, but not out of all proportion
+        (1, lambda y: 1000 * y, 1),
+    ],
+)
+def test_who_has_targets_out_of_all_proportion(engine, wild, how, named):
+    fed = Federation(engine(NullObjective(), with_wild_targets(wild, how)))
+    standard, excluded = robust_standard(fed, (3,), targets=True)
+    assert excluded == {str(client): [3] for client in range(named)}
+    assert standard.target_limit.isfinite() == (named > 0)
+    assert robust_standard(fed, (3,), targets=False)[1] == {}  # classes have no scale
+
+
+def test_a_client_that_is_only_large_keeps_its_values():
+    """As General Motors among ten firms: it supplies most of the variances, and what it says is true all the same."""
+    rng = np.random.default_rng(0)
+    size = np.where(np.arange(11) == 4, 5.0, 1.0)[:, None] * rng.uniform(0.5, 1.5, (11, 20))
+    client = np.repeat(np.arange(11), 20)
+    x = (size.reshape(-1, 1) * rng.uniform(0.8, 1.2, (220, 2))).astype(np.float32)
+    y = (x @ [30.0, 10.0] + size.reshape(-1) * rng.normal(size=220)).astype(np.float32)
+    data = as_dataset((x, y, client), seed=0)
+    run = fit(corymb.configure("alone", data), data, evaluate_every=0)
+    line = "client '4' would supply most of the variance of feature 0 and feature 1: it does not count for their scale"
+    assert run.schema.notes == (line,)
+    assert (set(run.standard.limit.tolist()), float(run.standard.target_limit)) == ({FAR}, np.inf)
+    assert float(run.scores[4]) < 0.1 * y[client == 4].var()
 
 
 def test_an_example_like_none_that_was_trained_on_gets_no_wild_prediction():

@@ -98,6 +98,7 @@ class Alone:
     """The local baseline."""
 
     rounds: int = 10
+    """Rounds of local work, of which nothing is averaged; a linear model with `keep = "penalised"` takes one."""
     local: Descent = Descent(lr=0.1, steps=10)
     keep: Keep = "last"
     """The model after the last round; that after the round which held-out training examples say was best; or, of a

@@ -85,6 +85,7 @@ class CFL:
     apart: float = 1.6
     """... and some member's is longer than that."""
     rounds: int = 60
+    """Rounds in all, before and after splits."""
     local: Descent = Descent(lr=0.1, steps=10)
     least: int = 3
     """The smallest cluster that may be split."""

@@ -76,6 +76,7 @@ class ClusterGAN:
     k: int
     """Clusters."""
     rounds: int = 30
+    """Rounds of training and averaging the networks."""
     local: Descent = Descent(lr=1e-3, steps=60, batch=64, optimiser="adam")
     """What a client does in a round; one step in six is the generator's and the encoder's, the others the critic's."""
 

@@ -41,6 +41,7 @@ class FedAvg:
     """The global baseline: the mean of the clients' models after local training."""
 
     rounds: int = 60
+    """Rounds: in each, clients train the model on their examples, and the results are averaged."""
     local: Descent = Descent(lr=0.1, steps=10)
     weights: Weights = "clients"
     """Whether clients count alike or by their examples."""

@@ -63,6 +63,7 @@ class FedSoft:
     k: int
     """Clusters."""
     rounds: int = 60
+    """Rounds: in each, the clients drawn for a cluster train, and its model becomes the mean of theirs."""
     every: int = 2
     """Rounds from one estimate of importance to the next."""
     draws: int | None = None

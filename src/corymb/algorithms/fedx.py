@@ -53,6 +53,7 @@ class FedX:
     k: int | None = None
     """Clusters; without it, as many as the models it starts from."""
     rounds: int = 400
+    """Rounds: in each, clients choose among the models and train the one they chose."""
     local: Descent = Descent(lr=0.045, steps=5)
     """FedAvg's local work; FedProx takes only the step size η from it, "whitened" takes nothing."""
     refinement: Refinement = "fedavg"
@@ -61,7 +62,8 @@ class FedX:
     temperature: float = 1.0
     """Of soft assignment; towards 0 it becomes hard."""
     averaging: Literal["all", "members"] = "all"
-    """Over all clients, those outside a cluster returning its model unchanged (the paper), or over its members."""
+    """What a model is the mean of: `all` counts clients outside the cluster as if they returned it unchanged (the
+    paper; small clusters then learn slowly), `members` only those that chose it."""
     weights: Weights = "examples"
     """How clients count: by their examples (the paper), or alike."""
     participants: int | float | None = None

@@ -1,8 +1,7 @@
 """IFCA, the iterative federated clustering algorithm.
 
 Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning. NeurIPS 2020 and IEEE
-Transactions on Information Theory 2022 (Algorithm 2). γ: `local.lr`, τ: `local.steps`, k: `k`, T: `rounds`, M_t: the
-clients that `participants` samples.
+Transactions on Information Theory 2022 (Algorithm 2). γ: `local.lr`, τ: `local.steps`, T: `rounds`, M_t: its sample.
 
 Each round the server sends all k models; every participant picks the one with the least loss on its training data
 (ties: the lowest index) and works on that one alone. Models are averaged within clusters (option II) or take one step
@@ -42,10 +41,11 @@ class IFCA:
     k: int | Literal["auto"] | None
     """Clusters; `auto` finds their number by held-out examples, None takes the start's."""
     rounds: int = 60
+    """Rounds of choosing a model and training it; those that `k = "auto"`, `init` and `restarts` take come on top."""
     local: Descent = Descent(lr=0.1, steps=10)
     """What a client does with the model it chose; option I takes only the step size from it."""
     averaging: Averaging = "models"
-    """Option II or option I."""
+    """Of clients' `models` after training (option II: fewer rounds), or of `gradients`, for one step (option I)."""
     weights: Weights = "clients"
     """Whether clients count alike or by their examples."""
     participants: int | float | None = None

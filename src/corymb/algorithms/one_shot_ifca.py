@@ -37,7 +37,7 @@ class OneShotIFCA:
     """Cross-losses (`losses`), or ℓq of the parameters: `l2`, `l1`, `linf`, ..."""
     components: Literal["graph", "pivot"] = "graph"
     rounds: int = 60
-    """Rounds of IFCA."""
+    """Rounds of IFCA, after the clusters of its start were found: those come on top."""
     local: Descent = Descent(lr=0.1, steps=10)
     weights: Weights = "clients"
     """Whether clients count alike or by their examples in IFCA's averages."""

@@ -92,11 +92,13 @@ class SRFCA:
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves."""
     rounds: int = 30
-    """Rounds of TrimmedMeanGD in each REFINE."""
+    """Rounds of training inside clusters (TrimmedMeanGD) in each of the `refinements`; those in which clusters are
+    found, and those of `finish`, come on top."""
     local: Descent = Descent(lr=0.1, steps=10)
     """What members do in a round; the gradient form takes only the step size from it."""
     averaging: Averaging = "models"
-    """Trimmed means of members' models after local steps (FedAvg's form), or of their gradients (Algorithm 3)."""
+    """What a cluster takes the trimmed mean of: its members' `models` after local training (FedAvg's form; needs fewer
+    rounds), or their `gradients`, for one step a round at the server (the paper's Algorithm 3)."""
     distance: str = "losses"
     """Cross-losses (`losses`), or ℓq of the parameters: `l2`, `l1`, `linf`, ..."""
     components: Literal["graph", "pivot"] = "graph"

@@ -123,7 +123,7 @@ COMMANDS = {
         "Write a cluster's model to a file that needs no Corymb: `corymb export RUN --cluster J`.",
         (
             "corymb export runs/digits-ifca-1 --cluster 0",
-            "corymb export runs/mine --cluster 1 --format safetensors --out model.safetensors",
+            "corymb export runs/mine --client hospital-3 --format onnx --out model.onnx",
             "corymb export runs/mine --cluster 0 --model mymodule:network",
         ),
     ),
@@ -251,13 +251,26 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = la
             verbose=False,
             result_action="return_value",
         )
+        sys.stdout.flush()  # here, where it can be explained if it cannot be written
         return int(code or Exit.OK)
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return Exit.OK
         code, line = explain(error)
         print(f"corymb: {printable(line)[:LONGEST]}", file=sys.stderr)
         return code
+
+
+def _nobody_reads() -> bool:
+    """Whether whoever read our output has left, as `head` does: then nothing is wrong, and there is nothing to say."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        return True
+    return False
 
 
 def make_app(tokens: Sequence[str] = ()) -> Any:

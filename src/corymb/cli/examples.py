@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from corymb.data.features import Array
-from corymb.data.prepare.columns import ColumnPlan
+from corymb.data.prepare.cells import Kind
+from corymb.data.prepare.columns import ColumnPlan, Table
 from corymb.data.prepare.road import Preparation
 from corymb.data.readers.archives import FEATURES, LABELS, arrays_in, names_of
 from corymb.data.readers.contents import CLIENT, LABEL, TEST, ids_of
@@ -29,6 +33,8 @@ class Examples(NamedTuple):
     """Whose each row is, where the file says so."""
     unused: tuple[str, ...] = ()
     """Columns that the run does not know."""
+    left_out: tuple[int, ...] = ()
+    """Rows of the file that are not among these: they lack a cell, and the run's data was without such rows."""
 
 
 def read_examples(file: Path, run: Run, label: str | None = None) -> Examples:
@@ -50,9 +56,29 @@ def read_examples(file: Path, run: Run, label: str | None = None) -> Examples:
     _check_columns(file, wanted, given, unused, plans, run)
     cells = {plan.name: table.cells[name] for plan, name in zip(plans, wanted, strict=True)}
     y = table.cells.get(target)
-    require(len(next(iter(cells.values())).kinds) > 0, f"{file} has no rows.")
-    x = how._replace(columns=plans).apply(cells, table.place).numpy()
-    return Examples(x, None if y is None else y.as_objects(), table.ids.get(owner), unused)
+    n = len(next(iter(cells.values())).kinds)
+    require(n > 0, f"{file} has no rows.")
+    rows = _complete(cells, plans, n) if options.missing == "drop" else np.arange(n)
+    require(len(rows) > 0, f"Every row of {file} lacks a value that the run has nothing to take for.")
+    cells = {name: column.take(rows) for name, column in cells.items()} if len(rows) < n else cells
+    x = how._replace(columns=plans).apply(cells, lambda row: table.place(int(rows[row]))).numpy()
+    owners, left = table.ids.get(owner), np.setdiff1d(np.arange(n), rows)
+    if len(left):
+        some = ", ".join(table.place(int(row)) for row in left[:5]) + (", ..." if len(left) > 5 else "")
+        print(f"corymb: {len(left)} of {n} rows lack a value and are left out: {some}", file=sys.stderr)
+    return Examples(
+        x,
+        None if y is None else y.take(rows).as_objects(),
+        None if owners is None else owners[rows],
+        unused,
+        tuple(left.tolist()),
+    )
+
+
+def _complete(cells: Table, plans: Sequence[ColumnPlan], n: int) -> Array:
+    """Which of n rows have all that cannot be done without; a text that is missing is a category like others."""
+    wanted = [plan.name for plan in plans if plan.fill is None and plan.what != "category"]
+    return np.flatnonzero(~sum((cells[name].kinds == Kind.MISSING for name in wanted), np.zeros(n, dtype=bool)))
 
 
 def _from_npz(file: Path, options: DataOptions, label: str | None) -> Examples:

@@ -1,4 +1,4 @@
-"""`corymb export RUN --cluster J`: a cluster's model in a file that needs no Corymb."""
+"""`corymb export RUN --cluster J`: a cluster's or a client's model in a file that needs no Corymb."""
 
 # No postponed annotations here: cyclopts reads them.
 import json
@@ -22,7 +22,8 @@ from corymb.settings import InvalidInput, expanded, first_line, require
 def export(
     run: RunFolder,
     *,
-    cluster: Annotated[int, Parameter(help="The cluster whose model is written.")],
+    cluster: Annotated[int | None, Parameter(help="The cluster whose model is written, if there are several.")] = None,
+    client: Annotated[str | None, Parameter(help="The client whose model is written: that of its cluster.")] = None,
     format: Annotated[
         Literal["safetensors", "onnx"],
         Parameter(help="How the model is written: its parameters, or (onnx) a file that other programs can run."),
@@ -32,12 +33,23 @@ def export(
 ) -> None:
     """Write `run.module(cluster)`, parameters and standardising, with what they mean as metadata."""
     loaded = Run.load(run, model)
-    module = loaded.module(cluster)
-    place = run / f"cluster-{cluster}.{format}" if out is None else expanded(out)
+    which = _which(loaded, cluster, client)
+    module = loaded.module(which)
+    number = loaded.labels[which] if isinstance(which, str) else which
+    place = run / f"cluster-{number}.{format}" if out is None else expanded(out)
     require(not place.is_dir(), f"{place} is a folder: give the model a file name.")
-    meaning = json.dumps(about(loaded, cluster))
+    meaning = json.dumps(about(loaded, number))
     place.write_bytes(_safetensors(module, meaning) if format == "safetensors" else _onnx(module, meaning, loaded))
     print(place)
+
+
+def _which(run: Run, cluster: int | None, client: str | None) -> int | str:
+    """Whose model it is."""
+    require(cluster is None or client is None, "Give --cluster or --client, not both.")
+    require(run.served != "own", "The models of this run stayed with its clients and were not saved: none is here.")
+    one = cluster is None and client is None and run.snapshot.k > 1
+    require(not one, f"Say whose model: --cluster NUMBER, 0 to {run.snapshot.k - 1}, or --client NAME.")
+    return client if client is not None else cluster or 0
 
 
 def _safetensors(module: nn.Module, meaning: str) -> bytes:

@@ -34,16 +34,17 @@ def predict_file(
 
     With neither --client nor --cluster, rows go by the file's column of clients, where the run's data had one; a run of
     one model needs neither. Where the run gave every example a cluster (uifca, kfed, clustergan), a row gets its own.
+    After a run with --missing drop, rows that lack a value get none: an empty cell, or null in JSON.
     """
     loaded = Run.load(run, model)
     examples = read_examples(file, loaded)
     if examples.unused:
         print(f"corymb: columns not used: {', '.join(examples.unused)}", file=sys.stderr)
-    predicted, chances = _predict(loaded, examples, client, cluster)
+    predicted, chances = _with_gaps(examples, *_predict(loaded, examples, client, cluster))
     if json:
-        found: dict[str, Any] = {_plural(loaded): predicted.tolist()}
+        found: dict[str, Any] = {_plural(loaded): _nested(predicted)}
         if chances is not None:
-            found |= {"classes": list(loaded.schema.classes), "probabilities": chances.tolist()}
+            found |= {"classes": list(loaded.schema.classes), "probabilities": _nested(chances)}
         print(json_module.dumps(plain(found), allow_nan=False))
     if out is not None:
         with expanded(out).open("w", newline="", encoding="utf-8") as place:
@@ -74,6 +75,31 @@ def _predict(run: Run, examples: Examples, client: str | None, cluster: int | No
     return run.predict(examples.x, client, cluster=cluster), chances
 
 
+def _with_gaps(examples: Examples, predicted: Array, chances: Array | None) -> tuple[Array, Array | None]:
+    """A row for each of the file's, with None for those that are left out."""
+    if not examples.left_out:
+        return predicted, chances
+    n = len(predicted) + len(examples.left_out)
+    there = np.setdiff1d(np.arange(n), examples.left_out)
+    whole = np.full(n, None, dtype=object)
+    whole[there] = list(predicted)
+    if chances is None:
+        return whole, None
+    wide = np.full((n, chances.shape[1]), None, dtype=object)
+    wide[there] = [list(row) for row in chances]
+    return whole, wide
+
+
+def _nested(values: Array) -> list[Any]:
+    """As lists of plain values; a row that is left out is None."""
+    if values.dtype != object:
+        plain_values: list[Any] = values.tolist()
+        return plain_values
+    if values.ndim == 1:
+        return [None if value is None else value.item() for value in values]
+    return [None if row[0] is None else _nested(row) for row in values]
+
+
 def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
     """Each row's prediction with the model of the row's client."""
     names, place = np.unique(owners, return_inverse=True)
@@ -95,4 +121,5 @@ def _write(place: TextIO, run: Run, predicted: Array, chances: Array | None) -> 
     head = _plural(run).removesuffix("s")
     rows.writerow([head, *(csv_cell(f"p_{name}") for name in (classes if chances is not None else ()))])
     for number, value in enumerate(predicted):
-        rows.writerow([csv_cell(str(value)), *(str(chance) for chance in (() if chances is None else chances[number]))])
+        cells = [value, *(() if chances is None else chances[number])]
+        rows.writerow(["" if cell is None else csv_cell(str(cell)) for cell in cells])

@@ -1,6 +1,7 @@
 """`corymb run`: a run from the command line, a TOML file, or both."""
 
 # No postponed annotations here: cyclopts reads those of functions made inside others.
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from corymb.runs.defaults import class_of, from_data
 from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.own.algorithm import is_place, short_name
+from corymb.runs.plan import other_stages
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import DataOptions, RunSettings
 from corymb.settings import InvalidInput, require
@@ -152,6 +154,8 @@ def _run(given_values: Mapping[str, Any], output: Output) -> int:
         check_free(output.out)
     data, algorithm = request.load()
     folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{short_name(request.algorithm)}")
+    if (told := other_stages(algorithm, values.get("rounds"))) and not output.quiet:
+        print(f"corymb: {told}", file=sys.stderr)
     line = RoundLine(planned_rounds(algorithm))
     try:
         with line, saying_how_to_go_on(folder):

@@ -15,9 +15,9 @@ from corymb.cli import Exit
 from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
-from corymb.report.words import OF_EXAMPLES, not_scored
+from corymb.report.words import OF_EXAMPLES, left_out, not_scored
 from corymb.runs.folder.layout import CHECKPOINTS
-from corymb.runs.history import BUDGET, CONVERGED, divergence, readable
+from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable
 from corymb.runs.own.algorithm import is_place
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
@@ -87,7 +87,11 @@ def show_run(run: Run, folder: Path | None) -> None:
     console.print(clusters, *_scores(run), metrics, sep="\n")
     ledger = run.ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down, {readable_bytes(ledger.bytes_up)} up"
-    console.print(f"{ledger.rounds} rounds in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected.")
+    console.print(
+        f"{counted(len(run.history), 'round')} in {run.seconds:.1f} s; {sent}; {len(run.rejected)} replies rejected."
+    )
+    for line in left_out(run):
+        console.print(escape(line), style="bold", highlight=False)
     if evidence := notes_of(run).get("evidence"):
         console.print(str(evidence), highlight=False)
     if grew := divergence(run.history, run.config):

@@ -19,6 +19,24 @@ def as_array(values: ArrayLike | Tensor) -> Array:
     return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
+LOST = 0.02
+"""Rounding, beside the range of numbers, from which on what they differ by is lost: a tenth of a standard deviation."""
+
+
+def blurred(values: Array) -> Array:
+    """Of which columns float32 does not keep what their numbers differ by: they are large, and differ by little.
+
+    >>> blurred(np.array([[1e9, 1e9, 7.1], [1e9 + 1, 2e9, 7.1]]))
+    array([ True, False, False])
+    """
+    wide = values.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounding = np.fmax.reduce(np.abs(wide - wide.astype(np.float32)), axis=0, initial=0)
+        spread = np.fmax.reduce(wide, axis=0) - np.fmin.reduce(wide, axis=0)
+        lost: Array = np.isfinite(rounding) & (spread > 0) & (rounding > LOST * spread)
+    return lost
+
+
 def as_features(x: ArrayLike | Tensor) -> Tensor:
     """Numbers of any type as float32, by way of float64: the same number has the same bits, whatever its type was."""
     array = as_array(x)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from corymb.data.clients import Clients, majority
-from corymb.data.features import Array
+from corymb.data.features import Array, blurred
 from corymb.data.prepare.cells import Column, Kind, numeral
 from corymb.settings import InvalidInput, require
 
@@ -62,7 +62,8 @@ def read_labels(
     else:
         task, told = task if task != "auto" else "classification", True
     if task == "regression":
-        return Labels(_targets(cells, where), "regression", ())
+        constant = bool((cells.values == cells.values[0]).all())
+        return Labels(_targets(cells, where), "regression", (), _all_alike(cells) if constant else ())
     named, codes = _named(cells, where)
     if classes:
         return Labels(_among(named, codes, tuple(classes), where), "classification", tuple(classes))
@@ -70,7 +71,8 @@ def read_labels(
         _check_classes(named, codes, cells, clients)
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
-    return Labels(torch.from_numpy(codes), "classification", named, _held_by_one(named, codes, clients))
+    notes = _held_by_one(named, codes, clients) if len(named) > 1 else _all_alike(cells)
+    return Labels(torch.from_numpy(codes), "classification", named, notes)
 
 
 def no_labels(rows: int) -> Labels:
@@ -144,6 +146,12 @@ def _targets(cells: Column, where: RowName) -> Tensor:
             f"The label in {where(int(row))} is the text {cells.text(int(row))!r}: regression wants numbers; for "
             "classes use task='classification'."
         )
+    if bool(blurred(cells.values)):
+        low, high = float(cells.values.min()), float(cells.values.max())
+        raise InvalidInput(
+            f"The labels, {numeral(low)} to {numeral(high)}, differ only beyond the 7 digits that are kept (float32): "
+            f"subtract {numeral(float(f'{low:.3g}'))} from them first."
+        )
     with np.errstate(over="ignore"):
         return torch.from_numpy(cells.values.astype(np.float32))
 
@@ -190,6 +198,10 @@ def _check_classes(named: tuple[str, ...], codes: Array, cells: Column, clients:
         f"The labels are {len(named)} different whole numbers, {named[0]} to {named[-1]}: say whether they are classes "
         "or numbers, task='classification' or task='regression' (--task).",
     )
+
+
+def _all_alike(cells: Column) -> tuple[str, ...]:
+    return (f"every label is {cells.text(0)}: there is nothing to learn",)
 
 
 def _held_by_one(named: tuple[str, ...], codes: Array, clients: Clients) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -198,6 +199,7 @@ def warnings_of(run: Run) -> list[str]:
         replies, who = len(run.rejected), len({entry["client"] for entry in run.rejected})
         what = "1 reply was" if replies == 1 else f"{replies} replies from {who} client{'s' * (who > 1)} were"
         found.append(f"{what} rejected.")
+        found.extend(left_out(run))
     if run.not_scored:
         found.append(not_scored(run))
     found.extend(cautions(run))
@@ -211,6 +213,21 @@ def not_scored(run: Run, shown: int = 10) -> str:
     names, clients = list(run.not_scored), f"{len(run.names)} client{'s' * (len(run.names) != 1)}"
     more = [f"{len(names) - shown} more"] if len(names) > shown else []
     return f"{len(names)} of {clients} not scored: {', '.join([*names[:shown], *more])}"
+
+
+OFTEN = 4
+"""A client that is refused in more than one round in so many is named."""
+
+
+def left_out(run: Run) -> Iterator[str]:
+    """Who was refused in many rounds, so that the models lack its data; and what to do about it."""
+    rounds = Counter(client for _, client in {(entry["clock"], entry["client"]) for entry in run.rejected})
+    reasons = {entry["client"]: entry["reason"] for entry in run.rejected}
+    for client, times in rounds.most_common(5):
+        if OFTEN * times > len(run.history):
+            told = f"Client {client!r} was refused in {times} of {len(run.history)} rounds ({reasons[client]})"
+            still = "; if they are right, --no_guard lets it count" * ("as long as is usual" in reasons[client])
+            yield f"{told}: those went by without its data{still}."
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from corymb.algorithms.fedavg import FedAvg
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
+from corymb.data.doors import as_dataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.local import Descent
 from corymb.runs.learners import Model, default_model
@@ -220,16 +221,16 @@ def _true_clusters(data: FederatedDataset | Engine) -> list[int]:
 
 def configure(
     algorithm: str | type[Algorithm],
-    data: FederatedDataset | Engine,
+    data: Any,
     *,
     model: Model | None = None,
     **settings: Any,
 ) -> Algorithm:
     """An algorithm with the defaults that suit the data; settings that are given win.
 
-    It is given by name, by `package.module:Class` or as a class. An engine whose clients have their data, such as a
-    federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a table of numbers
-    needs other steps than the linear model that is the default there.
+    It is given by name, by `package.module:Class` or as a class; the data as for `fit`. An engine whose clients have
+    their data, such as a federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a
+    table of numbers needs other steps than the linear model that is the default there.
 
     >>> from corymb.data import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)
@@ -237,6 +238,7 @@ def configure(
     (40, 0.3)
     """
     kind = class_of(algorithm) if isinstance(algorithm, str) else algorithm
+    data = data if hasattr(data, "open") and hasattr(data, "fingerprint") else as_dataset(data)  # an engine is itself
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
     suited = defaults_for(schema_of(data), int(data.sizes.sum()), model)
     complete = with_defaults(kind, {**filled, **settings}, suited)

@@ -18,6 +18,7 @@ from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
+from corymb.runs.history import counted
 from corymb.runs.learners import Model
 from corymb.runs.own.callbacks import Callbacks
 from corymb.runs.own.metrics import Metric, check_metrics
@@ -244,7 +245,7 @@ def _check_algorithm(algorithm: object) -> None:
 
 def _check_clusters(k: object, clients: int, name: str) -> None:
     too_many = isinstance(k, int) and k > clients
-    require(not too_many, f"k={k} clusters are more than the {clients} clients of {name!r}.")
+    require(not too_many, f"k={k} clusters are more than the {counted(clients, 'client')} of {name!r}.")
 
 
 def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:

@@ -152,7 +152,7 @@ def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], t
             break
         if (loss := loss_of(row)) is not None:
             last.append((row, loss))
-    firsts = [_first_loss(history, row["stage"]) for row, _ in last]
+    firsts = [_first_loss(history, row["stage"], loss_of) for row, _ in last]
     grown = [
         not loss <= first + (GROWN - 1) * max(abs(first), row.get("loss_unit", LEAST))
         for first, (row, loss) in zip(firsts, last, strict=True)
@@ -160,13 +160,19 @@ def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], t
     return Growth(firsts[0], last[0][1]) if len(last) == times and all(grown) else None
 
 
-def _first_loss(history: Sequence[Round], stage: str) -> float:
+def _first_loss(history: Sequence[Round], stage: str, loss_of: Callable[[Round], float | None]) -> float:
     """The larger of the run's first loss and the stage's: models trained alone are no yardstick for shared ones.
 
-    A round's note is of the models before its work, and so the better yardstick than its evaluation.
+    A round's note is of the models before its work, and so the better yardstick than its evaluation; but not for an
+    evaluation at all clients where it lacks those whose replies were refused.
     """
+
+    def known(row: Round) -> tuple[float | None, float | None]:
+        partial = loss_of is evaluated_loss and row.get("rejected", 0) > 0
+        return None if partial else noted_loss(row), evaluated_loss(row)
+
     found = (
-        next((loss for row in rows for loss in (noted_loss(row), evaluated_loss(row)) if loss is not None), None)
+        next((loss for row in rows for loss in known(row) if loss is not None), None)
         for rows in (history, (row for row in history if row["stage"] == stage))
     )
     return max((loss for loss in found if loss is not None), default=0.0)
@@ -248,7 +254,7 @@ def readable(value: float, digits: int = 4) -> str:
     ('33,760', '0.1235', '1e-07', '34,000')
     """
     text = f"{value:.{digits}g}"
-    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e15 else text
+    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e9 else text
 
 
 def counted(number: int, what: str) -> str:

@@ -210,6 +210,21 @@ def check_longer(algorithm: Algorithm, before: int, now: int, end: Snapshot | No
     )
 
 
+def other_stages(algorithm: Algorithm, rounds: object) -> str:
+    """What to say where the `rounds` that were asked for are not all that a run may take; else empty.
+
+    >>> from corymb.algorithms import IFCA
+    >>> other_stages(IFCA(k=2, rounds=5), 5)
+    ''
+    >>> other_stages(IFCA(k=2, rounds=5, restarts=3), 5)
+    'rounds = 5 are those of one stage of the algorithm: with all stages there may be up to 18'
+    """
+    most = planned_rounds(algorithm)
+    if not isinstance(rounds, int) or most <= rounds:
+        return ""
+    return f"rounds = {rounds} are those of one stage of the algorithm: with all stages there may be up to {most}"
+
+
 def _rounds_come_last(algorithm: Any) -> bool:
     """Whether no other stage follows the rounds that `rounds_in` finds: an algorithm that has one says so."""
     name = next((name for name in LAST_STAGES if hasattr(algorithm, name)), "")

@@ -170,13 +170,13 @@ class Run:
             intercept = target_mean + target_scale * intercept - slopes @ mean
         return torch.cat([slopes, intercept[:, None]], 1)
 
-    def module(self, cluster: int) -> nn.Module:
-        """A cluster's model as a plain `torch.nn.Module`, which needs nothing of Corymb's to run.
+    def module(self, which: int | str) -> nn.Module:
+        """The model of a cluster (a number) or of a client (a name) as a plain `torch.nn.Module`, without Corymb.
 
         It takes a batch of raw features (pictures: channels first, in [0, 1] or as bytes), standardises them inside,
         and gives a logit for each of `schema.classes`, or targets in the units of the data.
         """
-        params = self.model(cluster)
+        params = self.model(which)
         self._objective()  # says what is missing
         assert self.objective is not None
         units = None if self.standard is None else Units(*self.standard[:5])
@@ -387,7 +387,7 @@ class Run:
             return ask_served(*self.serving, self.snapshot, position)
         require(
             self.served != "own",
-            "The models of this run stayed with its clients and were not saved: only the run itself can predict.",
+            "The models of this run stayed with its clients and were not saved: only what fit returned can predict.",
         )
         return served_in(self.snapshot, self.served, position, self.names[position])
 

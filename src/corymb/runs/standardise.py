@@ -7,15 +7,24 @@ targets too). Replies are weighted by the number of examples, and only their sum
 scales are applied inside the objective, at the clients; the examples themselves stay as they are.
 
 No client may supply most of a variance. So every client is asked, third, whether it does: whether more than half of a
-feature's squares are its own, and its deviations are more than `TIMES` those of all others. It answers yes or no for
-each feature. Where nobody does, that is all. A client that does is named and no longer counts for the mean and the
-scale of that feature, which are asked for again; and values of that feature grow only as a logarithm beyond `BEYOND`
-standard deviations, so that what is out of all proportion cannot rule the training either. Values of any other feature
-do so beyond `FAR`: an example like none that was trained on gets no prediction out of all proportion.
+feature's squares are its own, and its deviations are more than `TIMES` those of all others. It answers no, yes, or by
+far (`FAR` times) for each feature. Where nobody does, that is all. A client that does is named and no longer counts for
+the mean and the scale of that feature, which are asked for again.
+
+Values of a feature grow only as a logarithm beyond `FAR` standard deviations: an example like none that was trained on
+gets no prediction out of all proportion. Where a client said "by far" they do so beyond `BEYOND`, so that what is out
+of all proportion cannot rule the training either. A client that is only large, one firm of eleven, keeps its values,
+and its targets count like all others': only a client that says "by far" of its targets does not count for them.
+
+Nor may a few clients together supply most of the targets' variance, whose targets are in other units perhaps, while
+none of them does so by itself. With its third answer every client says, therefore, whether its targets are unusually
+far out. Where at most `FEW` of them say so, moments are asked for again without them, and those whose targets are then,
+in root mean square, more than `FAR` of the others' standard deviations out are named and do not count.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,10 +45,14 @@ from corymb.trees import Params, map_tensors
 
 TIMES = 3.0
 """A client's deviations are out of proportion if their root mean square is so many times that of all others'."""
-BEYOND = 3.0
-"""Standard deviations from which values of a feature with such a client grow as a logarithm."""
 FAR = 20.0
-"""Standard deviations from which values of any other feature do."""
+"""Standard deviations from which values grow as a logarithm; and how many times are out of all proportion."""
+BEYOND = 3.0
+"""Standard deviations from which values of a feature do that is out of all proportion at a client."""
+FEW = 0.15
+"""At most this part of the clients can be out of all proportion together: more of them are not the exception."""
+UNUSUAL = 5.0
+"""Squares of targets, beside everybody's, of a client that may be one of those: so few cannot supply most with less."""
 REPEATS = 4
 """How often moments are asked for again without those that supplied most of a variance."""
 UNLIMITED = torch.tensor(torch.inf)
@@ -66,6 +79,15 @@ class Moments(NamedTuple):
 
     x: Tensor
     y: Tensor
+
+
+class Told(NamedTuple):
+    """For each feature, and for the targets, whether most squares are the client's own: no, yes or by far (0, 1, 2)."""
+
+    x: Tensor
+    y: Tensor
+    far: Tensor
+    """Whether its targets are unusually far out."""
 
 
 Excluded = dict[str, list[int]]
@@ -100,7 +122,7 @@ def tell_excess(
     weight: Moments,
     kept: Moments | None,
     counted: Tensor | None = None,
-) -> Moments:
+) -> Told:
     """Whether most of the squares of a feature (and of the targets) are the client's own, out of proportion.
 
     `total` are the squares of all who are `counted`, added up, and `weight` is how many examples they are of: the
@@ -116,13 +138,27 @@ def tell_excess(
         mine = examples.to(squares) @ squares
         rest, others = (all_squares - among * mine).clamp_min(0), all_weight - among * size
         # mine / size > TIMES² rest / others, without dividing by what may be nothing
-        apart = mine * others > TIMES**2 * rest * size
+        apart, far_apart = (mine * others > times**2 * rest * size for times in (TIMES, FAR))
         real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
         graded = ((values != 0) & (values != 1) & real).any(0)
-        found.append((mine > rest) & apart & graded & (others > 0))
+        over = (mine > rest) & apart & graded & (others > 0)
+        found.append(over.to(torch.uint8) + (over & far_apart))
+    usual = total.y / weight.y.clamp_min(1)
+    far = _mean_square(client, centre, unit) > UNUSUAL * usual
     if kept is None:
-        return Moments(*found)
-    return Moments(*(over & counts for over, counts in zip(found, kept, strict=True)))
+        return Told(found[0], found[1], far)
+    return Told(found[0] * kept.x, found[1] * kept.y, far & kept.y)
+
+
+@on_client
+def tell_far(client: Client, centre: Moments, unit: Moments, usual: Tensor) -> Tensor:
+    """Whether the client's targets are out of all proportion to those whose mean square is `usual`."""
+    return (_mean_square(client, centre, unit) > FAR**2 * usual) & (usual > 0)
+
+
+def _mean_square(client: Client, centre: Moments, unit: Moments) -> Tensor:
+    squares, examples = _squares(client, centre, unit).y, client.train.weight
+    return examples.to(squares) @ squares / examples.sum().clamp_min(1)
 
 
 def _wide(client: Client) -> Moments:
@@ -154,6 +190,7 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
 def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> tuple[Standard, Excluded]:
     """The standard, and the clients that would have supplied most of a variance; the ledger gets the rounds it took."""
     kept = before = None
+    wild = Moments(torch.zeros(math.prod(features), dtype=torch.bool), torch.tensor(False))
     for repeat in range(1 + REPEATS):
         centre, unit, squares, weight, counted = _moments(fed, kept, before)
         before = unit
@@ -163,17 +200,23 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         total = Moments(squares.x * weight.x, squares.y * weight.y)
         told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept), counted)
         fed.ledger.rounds += 1
-        over = Moments(told.value.x.cpu(), told.value.y.cpu() & targets)  # classes have no scale
+        said = Moments(told.value.x.cpu(), told.value.y.cpu() * targets)  # classes have no scale
+        over = Moments(said.x > 0, said.y > 1)
         if not any(bool(part.any()) for part in over):
+            far = told.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), told.value.far.cpu())
+            if targets and (apart := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
+                kept, centre, unit, squares = apart
+                wild = Moments(wild.x, torch.tensor(True))
             break
-        kept = kept or Moments(*(torch.ones(len(fed.names), *part.shape[1:], dtype=torch.bool) for part in over))
+        wild = Moments(wild.x | (said.x > 1).any(0), wild.y | (said.y > 1).any())
+        kept = kept or _everybody(fed, over)
         kept = told.clients.put(kept, Moments(*(a & ~b for a, b in zip(told.clients.pick(kept), over, strict=True))))
     scale, target_scale = (_deviation(*pair).cpu() for pair in zip(squares, unit, strict=True))
     target_mean = centre.y.cpu()
     if not targets:
         target_mean, target_scale = torch.zeros(()), torch.ones(())
-    limit = torch.full_like(scale, FAR) if kept is None else torch.where(kept.x.all(0), FAR, BEYOND)
-    target_limit = UNLIMITED if kept is None or not targets else torch.where(kept.y.all(0), UNLIMITED, BEYOND)
+    limit = torch.where(wild.x, BEYOND, FAR).to(scale)
+    target_limit = torch.where(wild.y, BEYOND, UNLIMITED)
     rows = Standard(
         centre.x.cpu().reshape(features),
         scale.reshape(features),
@@ -183,6 +226,32 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         target_limit,
     )
     return Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets)
+
+
+def _everybody(fed: Federation, like: Moments) -> Moments:
+    return Moments(*(torch.ones(len(fed.names), *part.shape[1:], dtype=torch.bool) for part in like))
+
+
+def _without_few(
+    fed: Federation, far: Tensor, kept: Moments, before: Moments
+) -> tuple[Moments, Moments, Moments, Moments] | None:
+    """Who counts, means, magnitudes and mean squares without a few clients whose targets are out of all proportion.
+
+    None if there are no such clients. Whoever is suspected but not as far out counts again, and makes what is usual
+    wider: it is asked again, until the same clients are found twice.
+    """
+    for _ in range(REPEATS):
+        if not far.any() or far.sum() > FEW * len(far):
+            return None
+        rest = Moments(kept.x, kept.y & ~far)
+        centre, unit, squares, *_ = _moments(fed, rest, before)
+        told = fed.clients.map(tell_far, centre, unit, squares.y)
+        fed.ledger.rounds += 3  # means, deviations, who is far out
+        found = told.clients.put(torch.zeros_like(far), told.value.cpu()) & kept.y
+        if (found == far).all():
+            return rest, centre, unit, squares
+        far = found
+    return None
 
 
 def _moments(
@@ -228,7 +297,7 @@ def _excluded(fed: Federation, kept: Moments | None, *, targets: bool) -> Exclud
 
 
 def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
-    """A line for each client that would have supplied most of a variance; examples have `size` features.
+    """A line for the clients that would have supplied most of the same variances; examples have `size` features.
 
     >>> describe_excluded({"b": [1, 2]}, 2, ("age", "dose"))
     ["client 'b' would supply most of the variance of 'dose' and the target: it does not count for their scale"]
@@ -239,15 +308,24 @@ def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str
             return "the target"
         return repr(feature_names[place]) if feature_names else f"feature {place}"
 
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for client, its in excluded.items():
+        alike.setdefault(tuple(its), []).append(client)
     lines = []
-    for client, places in excluded.items():
-        some = [called(place) for place in places[:3]] + ([f"{len(places) - 3} others"] if len(places) > 3 else [])
-        listed = some[0] if len(some) == 1 else f"{', '.join(some[:-1])} and {some[-1]}"
-        which = "its" if len(places) == 1 else "their"
+    for places, clients in alike.items():
+        who, they = ("client", "it does") if len(clients) == 1 else ("clients", "they do")
         lines.append(
-            f"client {client!r} would supply most of the variance of {listed}: it does not count for {which} scale"
+            f"{who} {_some([repr(client) for client in clients], 10)} would supply most of the variance of "
+            f"{_some([called(place) for place in places], 3)}: {they} not count for "
+            f"{'its' if len(places) == 1 else 'their'} scale"
         )
     return lines
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    most = len(names) if len(names) == most + 1 else most  # one more takes no more room than "1 other"
+    listed = [*names[:most], *([f"{len(names) - most} others"] if len(names) > most else [])]
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def _deviation(square: Tensor, unit: Tensor) -> Tensor:

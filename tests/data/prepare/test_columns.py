@@ -109,9 +109,18 @@ def test_many_columns_with_missing_cells_are_one_line():
         "say missing='median', 'mean' or 'drop' (--missing)."
     )
     said = learn(table, of(2, 2), "median")[1]
-    assert said == ["missing cells of 4 columns are taken as each column's median: 'a' 1, 'b' 2, 'c' 1, 'd' 1"]
+    assert said == ["missing cells of 4 columns are taken as each column's median: 'a' (1), 'b' (2), 'c' (1), 'd' (1)"]
 
 
 def test_a_type_that_no_cell_can_have_is_refused():
     with pytest.raises(InvalidInput, match="Column 'x' is of type list"):
         as_column(np.array([[1], None], dtype=object), "x")
+
+
+@pytest.mark.parametrize("cells", [["50.3%", "1%"], ["$1,000.00", "$12"], ["12 €", "-3.5 €"]])
+def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
+    notes = learn({"rate": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
+    assert notes == [
+        f"column 'rate' is taken as text, but its cells look like numbers ({sorted(cells)[0]!r}): write plain numbers"
+    ]
+    assert learn({"rate": ["north", "5 mg"] * 8}, of(8, 8))[1] == []

@@ -12,6 +12,8 @@ PAYS, PAYS_SKEWED = 0.1, 0.25
 have the same labels beat one model without there being clusters."""
 SEEN = 3.2
 """A difference of so many standard errors is found four times in five: 2.33 for p < .01, and .84 more."""
+BLIND = 10.0
+"""A difference of so many times the loss that only more would be seen: there are too few clients to tell."""
 
 
 class Evidence(NamedTuple):
@@ -74,6 +76,7 @@ class Evidence(NamedTuple):
         if self.pays:
             return f"{k} clusters: {gain} ({sure})."
         seen = "" if self.visible != self.visible else f" A difference of {self.visible:.0%} would have been seen."
+        seen = " So few clients or examples would not have shown one." if self.visible > BLIND else seen
         if self.guarded:
             return f"One model: {k} clusters were tried, but do not pay: {gain} ({sure}).{seen}"
         return f"One model: no two groups of clients were found that need different ones.{seen}"

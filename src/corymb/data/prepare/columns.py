@@ -8,6 +8,7 @@ cells lie below a number. Only training rows are asked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -86,8 +87,10 @@ def learn_columns(
                 filled[name] = (int(empty.sum()), fill)
         elif kept := _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
+            notes += _say_numbers_in_signs(name, kept)
         else:
             notes.append(f"column {name!r} is not used: it is text, and no category of it is common among clients")
+            notes += _say_numbers_in_signs(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
         problems += [_say_missing(lacking, where)] if lacking else []
@@ -164,8 +167,20 @@ def _say_filled(filled: Mapping[str, tuple[int, float]], missing: Missing) -> li
             f"column {name!r}: {empty} missing cells are taken as the {missing}, {fill:.6g}"
             for name, (empty, fill) in filled.items()
         ]
-    each = ", ".join(f"{name!r} {empty}" for name, (empty, _) in filled.items())
+    each = ", ".join(f"{name!r} ({empty})" for name, (empty, _) in filled.items())
     return [f"missing cells of {len(filled)} columns are taken as each column's {missing}: {each}"]
+
+
+SIGNED = re.compile(r"\s*[$€£¥]?\s*[-+]?\s*[$€£¥]?\s*\d[\d.,' ]*\s*[%‰$€£¥]?\s*")
+"""A number as people write it, with a currency, a percent sign or marks between thousands."""
+
+
+def _say_numbers_in_signs(name: str, texts: Sequence[str]) -> list[str]:
+    """That what was read as text is numbers to its reader."""
+    signed = [text for text in texts if SIGNED.fullmatch(text)]
+    if not signed or 2 * len(signed) <= len(texts):
+        return []
+    return [f"column {name!r} is taken as text, but its cells look like numbers ({signed[0]!r}): write plain numbers"]
 
 
 # ---- statistics by sums and votes

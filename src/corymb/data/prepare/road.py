@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.data.clients import Clients, name_clients
-from corymb.data.features import Array, as_features
+from corymb.data.features import Array, as_features, blurred
 from corymb.data.labels import Labels, Task, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
 from corymb.data.prepare.columns import ColumnPlan, Missing, RowName, Table, encode, learn_columns
@@ -207,14 +207,23 @@ def _mask(test: float | Array, clients: Clients, seed: int) -> Array:
     return held_out(torch.from_numpy(clients.codes), clients.names, test, seed).numpy()
 
 
+FEW_TOLD = 10
+"""So many columns are named that lose what their numbers differ by."""
+
+
 def _features(
     source: Source, clients: Clients, train: Array, how: How
 ) -> tuple[Tensor, tuple[str, ...], Preparation, list[str]]:
     """Features as training takes them, their names, what was done to them, and what is to be said about it."""
-    x, plans, notes = source.x, tuple[ColumnPlan, ...](), list[str]()
+    x, plans, notes, lost = source.x, tuple[ColumnPlan, ...](), list[str](), list[str]()
     if isinstance(x, Mapping):
         plans, notes = learn_columns(x, clients, np.flatnonzero(train), how.missing, source.where)
+        numbers = {f"column {plan.name!r}": x[plan.name].values for plan in plans if plan.what == "number"}
+        lost = [what for what, values in numbers.items() if bool(blurred(values))]
         x = encode(x, plans, source.where)
+    elif x.ndim == 2 and x.dtype.itemsize > 4:
+        lost = [f"feature {place}" for place in np.flatnonzero(blurred(x))]
+    notes += [f"{what}: large numbers that differ only beyond the 7 digits that are kept" for what in lost[:FEW_TOLD]]
     names = tuple(name for plan in plans for name in plan.features) if source.named else ()
     scale: Scale = ("pixels" if is_picture(x) else "standard") if how.scale == "auto" else how.scale
     if scale != "pixels":

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.algorithms.evidence.headline import SEEN
+from corymb.algorithms.evidence.headline import BLIND, SEEN
 from corymb.clustering.paired import Difference
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
@@ -110,9 +110,10 @@ def _unseen(advice: Advice) -> list[str]:
     lines = []
     visible, guarded = seen_apart(advice.clustering), advice.clustering.get("guarded")
     if advice.verdict == "one-model" and not guarded and visible is not None:
+        small = f"differ by less than about {visible:.0%} of the loss would mostly not"
         lines.append(
-            "This does not say that there are no clusters: groups whose models differ by less than about "
-            f"{visible:.0%} of the loss would mostly not have been seen with these clients."
+            "This does not say that there are no clusters: groups whose models "
+            f"{small if visible <= BLIND else 'differ a lot would not'} have been seen with these clients."
         )
     alone = advice.candidates.get(ALONE)
     if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - SURE:
