@@ -29,7 +29,7 @@ def call_to_tree(call: Call) -> dict[str, Any]:
         "version": tuple(call.version),
         "since": {host: tuple(version) for host, version in call.since.items()},
     }
-    del fields["near"], fields["guard"]
+    del fields["near"], fields["guard"], fields["like"]
     return fields
 
 

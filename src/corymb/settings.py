@@ -87,6 +87,8 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     """A path with `~` written out; one that cannot be a path is refused."""
     try:
         place = Path(path).expanduser()
+        if "\0" in os.fspath(place):  # which some of the questions below answer with no
+            raise ValueError("it holds a null character")
         os.path.lexists(place)
         place.exists()  # raises for names that no system takes
     except (RuntimeError, ValueError, OSError) as error:

@@ -88,6 +88,35 @@ def test_parts_that_are_split_again_keep_their_clients(engine):
     assert cluster_metrics(after.labels, torch.tensor(GROUPS) // 2)["misclustering"] == 0
 
 
+class Mute:
+    """An engine some of whose clients do not answer whenever nobody else is asked."""
+
+    def __init__(self, engine, clients):
+        self._engine, self._clients = engine, set(clients)
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def run(self, call, ids):
+        if not self._clients.issuperset(ids.tolist()):
+            yield from self._engine.run(call, ids)
+
+
+@pytest.mark.parametrize("accept", ["gamma", "evidence"])
+def test_a_cluster_that_falls_silent_when_it_is_to_be_split_ends_no_run(accept, caplog):
+    """All members of a cluster may be bad: once they are by themselves, nobody else's answer is there to go on with."""
+    centres = np.where(CENTRES[GROUPS][:, :1] > 0, CENTRES[GROUPS], [[-3.0, 0.0]])  # on the left there is one group
+    silent = [i for i, group in enumerate(GROUPS) if group < 2]
+    fed = Federation(Mute(bowls(centres)._engine, silent))
+    algorithm = CFL(settled=0.05, apart=0.4, rounds=20, local=Descent(lr=0.5), accept=accept)
+    *_, last = drive(algorithm, fed, at_zero(12, 2))
+    assert last.round == 20
+    assert not fed.ledger.rejected
+    if accept == "gamma":
+        assert "are not split: 0 of 6 clients gave a usable reply" in caplog.text
+        assert last.k == 2
+
+
 def test_the_well_known_mistake_would_not_pass():
     """Public code takes places in a part's matrix for clients' ids; here that puts clients into wrong clusters."""
 

@@ -166,3 +166,30 @@ def test_soft_clusters_are_averaged_by_the_mean():
     with pytest.raises(InvalidInput, match="soft"):
         FedX(k=2, assignment="soft", aggregate="median")
     assert FedSoft(k=2, aggregate="median").aggregate == "median"
+
+
+def colluding(honest, f):
+    """What f clients may send together: the same lie, or several."""
+    mean, spread = honest.mean(0), honest.std(0)
+    lies = {
+        "far": mean + 1e12,
+        "beyond": torch.full_like(mean, 1e300),
+        "reversed": -10 * mean,
+        "zeros": 0 * mean,
+        "a little": mean - 1.5 * spread,
+    }
+    yield from (lie.expand(f, -1) for lie in lies.values())
+    yield torch.stack([mean + (-1) ** i * 10 ** (6 + 3 * i) for i in range(f)])
+
+
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+@pytest.mark.parametrize(("n", "f"), [(8, 2), (12, 2), (12, 3)])
+def test_a_few_that_agree_move_no_reduction_out_of_the_honest_ones_midst(aggregate, n, f):
+    for d in (1, 50):
+        honest = 1 + 0.3 * torch.randn(n - f, d, generator=torch.Generator().manual_seed(d), dtype=torch.float64)
+        widest = (honest - honest.mean(0)).norm(dim=1).max()
+        start = {"w": torch.zeros(1, d, dtype=torch.float64)}
+        for lies in colluding(honest, f):
+            rows = Share({"w": torch.cat([lies, honest])}, torch.ones(n, 1, dtype=torch.float64))
+            found = Reduction(aggregate).sums(rows, Near(start)).mean(empty=start)["w"][0]
+            assert float((found - honest.mean(0)).norm()) < 2.1 * float(widest)

@@ -1,18 +1,23 @@
 """Questions that a run asks once are put again to whoever was silent."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 
 from corymb.core.client import Client, on_client
+from corymb.core.driver import drive
 from corymb.core.federation import Federation
-from corymb.core.patience import AGAIN, ask_again
+from corymb.core.patience import AGAIN, ask_again, ask_again_near
 from corymb.engines import LoopEngine
+from corymb.evaluate import evaluate
 from corymb.faults import Fault, inject
 from corymb.objectives import LinearRegression
+from corymb.testing.cases import CASES
 from corymb.testing.engines import DOUBLE
 from corymb.testing.small_data import SIZES, regression
+from corymb.trees import leaves
 
 N = len(SIZES)
 
@@ -75,3 +80,100 @@ def test_a_late_client_that_fails_does_not_end_the_run():
     first = fed.clients[[0, 1, 2, 4, 5]].map(examples)  # the third did not hear it
     replies = ask_again(fed.clients, first, lambda clients: clients.map(examples))
     assert replies.clients.ids.tolist() == [0, 1, 2, 4, 5]
+
+
+class AwayAtFirst:
+    """An engine that does not reach some clients in the calls of one client function when it is first asked."""
+
+    def __init__(self, engine, clients, fn):
+        self._engine, self._clients, self._fn, self._first = engine, clients, fn, True
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def run(self, call, ids):
+        if self._first and call.fn.name.endswith(self._fn):
+            self._first = False
+            here = torch.tensor([place for place, i in enumerate(ids.tolist()) if i not in self._clients])
+            call, ids = call.of(here), ids[here]
+        yield from self._engine.run(call, ids)
+
+
+def away(fault=None, clients=(3,), fn="examples"):
+    """A federation whose clients are away when first asked; the fault is that of `client-3`."""
+    faults = [Fault(fault, clients=("client-3",))] if fault else []
+    return Federation(AwayAtFirst(inject(LoopEngine(LinearRegression(3), regression(), DOUBLE), faults), clients, fn))
+
+
+@pytest.mark.parametrize("clients", [(3,), (2, 3), (3, 4)])
+@pytest.mark.parametrize("fault", ["shape", "missing-key", "extra-key", "dtype", "text", "nothing", "raises"])
+def test_a_late_reply_of_another_form_is_refused_by_what_the_others_sent(fault, clients):
+    fed = away(fault, clients)
+    replies = ask_again(fed.clients, fed.clients.map(examples), lambda late: late.map(examples))
+    assert {entry["client"] for entry in fed.ledger.rejected} == {"client-3"}
+    assert replies.clients.ids.tolist() == [i for i in range(N) if i != 3]
+
+
+@on_client
+def moved(client: Client):
+    return {"weight": torch.ones(3, dtype=torch.float64) * (1 + client.train.weight.sum() / 100)}
+
+
+@pytest.mark.parametrize("clients", [(3,), (2, 3)])
+def test_a_late_model_is_held_to_how_far_the_others_went(clients):
+    start = {"weight": torch.zeros(1, 3, dtype=torch.float64)}
+    fed = away("large", clients, "moved")
+    replies = ask_again_near(fed.clients, start, lambda some: some.map(moved))
+    assert [entry["client"] for entry in fed.ledger.rejected] == ["client-3"]
+    assert replies.clients.ids.tolist() == [i for i in range(N) if i != 3]
+    honest = ask_again_near((fed := away(clients=clients, fn="moved")).clients, start, lambda some: some.map(moved))
+    assert len(honest.clients) == N
+    assert not fed.ledger.rejected
+
+
+ONCE = {
+    "one-shot": "publish_minimiser",
+    "one-shot, networks": "publish_trained",
+    "local k-means": "publish_minimiser",
+    "Alone, with penalties": "solve_at_home",
+    "SR-FCA": "publish_own",
+    "k-FED": "find_centres",
+    "IFCA, from one shot": "publish_minimiser",
+}
+"""The question that an algorithm asks once."""
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_who_is_silent_once_has_the_same_part_in_a_run(name):
+    """The same as the run in which everybody answers at once, but for the random numbers of the second call."""
+    case = CASES[name]
+    fed = Federation(AwayAtFirst(case.engine("loop"), (1, 4), ONCE[name]))
+    asked: list[int] = []
+    fed.asking = asked.append
+    *_, last = drive(case.algorithm, fed, seed=3)
+    *_, usual = drive(case.algorithm, Federation(case.engine("loop")), seed=3)
+    assert 2 in asked  # those two were asked again
+    assert not fed.ledger.rejected
+    assert torch.equal(last.labels < 0, usual.labels < 0)
+    for value, wanted in zip(leaves(last.models), leaves(usual.models), strict=True):
+        assert value.shape == wanted.shape
+
+
+def test_who_does_not_hear_of_its_clusters_has_none_and_is_not_blamed():
+    """k-FED's second question is put only to those who answered the first."""
+    case = CASES["k-FED"]
+    fed = Federation(inject(case.engine("loop"), [Fault("dropout", clients=("client-2",))]))
+    *_, last = drive(case.algorithm, fed, seed=3)
+    assert not fed.ledger.rejected
+    assert "test_log_density" in evaluate(fed, case.algorithm, last)
+
+
+def test_restarts_put_memory_back_at_who_is_silent_once():
+    """Whoever does not hear which run was best would be served from another."""
+    case = CASES["UIFCA"]
+    algorithm = replace(case.algorithm, restarts=2)
+    fed = Federation(AwayAtFirst(case.engine("loop"), (1, 4), "keep_best"))
+    asked: list[int] = []
+    fed.asking = asked.append
+    list(drive(algorithm, fed, seed=3))
+    assert 2 in asked

@@ -328,3 +328,16 @@ def test_other_kinds_of_data_are_told_in_one_line(kind):
     with pytest.raises(InvalidInput, match=complaint) as caught:
         corymb.fit(corymb.FedAvg(rounds=1), data)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("other", ["cafe\u0301", "\uff43af\u00e9"])
+def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_path):
+    rows = "".join(f"{name},{i},{i % 2}\n" for i in range(4) for name in ("caf\u00e9", other, "b"))
+    (tmp_path / "rows.csv").write_text("client,a,label\n" + rows, encoding="utf-8")
+    data = from_folder(tmp_path / "rows.csv")
+    assert len(data) == 3
+    (note,) = [note for note in data.notes if "look the same" in note]
+    assert "'caf\\xe9'" in note
+    assert note.isascii()
+    (tmp_path / "plain.csv").write_text("client,a,label\n" + rows.replace(other, "d"), encoding="utf-8")
+    assert not from_folder(tmp_path / "plain.csv").notes

@@ -21,7 +21,8 @@ from torch.func import vmap
 
 from corymb.algorithms.parts.linear import can_penalise, penalised
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation
+from corymb.core.federation import Cohort, Federation, Replies
+from corymb.core.patience import ask_again
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss
 from corymb.local.held_out import hold_out
@@ -115,12 +116,16 @@ class Alone:
         """What is solved for takes one round."""
         return self.keep == "penalised"
 
+    @staticmethod
+    def _solve(clients: Cohort, at: Snapshot) -> Replies[Tensor]:
+        return clients.map(solve_at_home, take(at.models, 0))
+
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Everybody trains at home, round after round."""
         at = start or Snapshot.fresh(fed, 1)
         if self.keep == "penalised" and can_penalise(fed):
             if at.round == 0:
-                solved = fed.clients.map(solve_at_home, take(at.models, 0))
+                solved = ask_again(fed.clients, self._solve(fed.clients, at), lambda late: self._solve(late, at))
                 yield at.next(notes={"train_loss": float(solved.value.mean())})
             return
         keep: Keep = "best" if self.keep == "penalised" else self.keep

@@ -20,6 +20,7 @@ Departures from the paper:
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -36,12 +37,13 @@ from corymb.algorithms.parts.work import Work
 from corymb.clustering.thresholds import single_linkage, threshold_groups
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.client import Client, Share, on_client
-from corymb.core.federation import Federation, Replies, Sums, each
+from corymb.core.federation import Federation, NoReplies, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend_with_loss, one_hot, serve_assigned
 from corymb.settings import require
 from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
 
+log = logging.getLogger(__name__)
 WAIT = 10
 """Rounds until clients whose cluster was not split are tried again."""
 TIE = 1e-12
@@ -113,7 +115,7 @@ class CFL:
         at = replace(at, labels=at.labels.clamp_min(0))
         for t in range(at.round, self.rounds):
             if at.stage == "trial":
-                yield (at := self._trial(fed, at))
+                yield (at := self._tried(fed, at))
                 continue
             own = fed.clients.pick(at.labels)
             still = map_tensors(torch.zeros_like, at.models)  # updates leave clients, not models
@@ -130,6 +132,18 @@ class CFL:
         """Whether there are rounds left for a trial, and the last one of these clients was not just now."""
         tried = at.carry["tried"][at.labels == cluster] if "tried" in at.carry else torch.tensor([-WAIT])
         return at.round + TRAIN_ROUNDS + 1 <= self.rounds and at.round - int(tried.max()) >= WAIT
+
+    def _tried(self, fed: Federation, at: Snapshot) -> Snapshot:
+        """A round of a trial; a split of clients who have all fallen silent since concerns nobody else, and stands."""
+        try:
+            return self._trial(fed, at)
+        except NoReplies as problem:
+            halves = torch.isin(at.labels, at.carry["halves"])
+            if bool(halves.all()):
+                raise
+            log.warning("a trial is given up: %s", problem)
+            tried = torch.where(halves, at.round, torch.tensor(-WAIT))
+            return replace(at.next(), stage="", carry={"tried": tried}, notes={"clusters": at.k, "split": []})
 
     def _trial(self, fed: Federation, at: Snapshot) -> Snapshot:
         """A round of a trial: halves and wholes train side by side, and then held-out examples decide."""
@@ -162,7 +176,15 @@ class CFL:
 
     def _split(self, fed: Federation, at: Snapshot, replies: Replies[Sums[Update]], due: list[int]) -> Snapshot:
         """Cut these clusters in two where that can be done cleanly; one part keeps the number, both keep the model."""
-        updates = replies.clients.where(torch.isin(at.labels, torch.tensor(due))).map(publish_update)
+        still = map_tensors(torch.zeros_like, at.models)
+        members = replies.clients.where(torch.isin(at.labels, torch.tensor(due)))
+        try:
+            updates = members.near(still, loose=True).map(publish_update)
+        except NoReplies as problem:
+            if len(members) == len(fed.clients):
+                raise
+            log.warning("clusters %s are not split: %s", due, problem)
+            return at
         rows = torch.cat([leaf.flatten(1) for leaf in leaves(updates.value)], dim=1).double().cpu()
         directions = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
         labels, models, split = at.labels.clone(), at.models, []

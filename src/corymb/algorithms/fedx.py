@@ -35,6 +35,7 @@ from corymb.algorithms.parts.regression.whitening import whitening_of
 from corymb.algorithms.parts.work import Weights, Work
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
 from corymb.core.federation import Federation
+from corymb.core.patience import ask_again
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
 from corymb.objectives.linear_form import linear_form
@@ -145,7 +146,8 @@ class FedX:
 
     def _kappa(self, fed: Federation) -> float:
         """κ of the theory, which wants γ = η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
-        gamma = self.local.lr * float(fed.clients.map(curvature).value.max())
+        told = ask_again(fed.clients, fed.clients.map(curvature), lambda late: late.map(curvature))
+        gamma = self.local.lr * float(told.value.max())
         if self.refinement == "fedprox":
             return 1 + gamma
         if gamma >= 1:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from corymb.algorithms.parts.points.centres import CENTRES, nearest_centre, space_of, start_from_centres
+from corymb.algorithms.parts.points.centres import CLUSTERS, nearest_centre, space_of, start_from_centres
 from corymb.algorithms.parts.points.labels import label_points, serve_points
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
@@ -31,9 +31,9 @@ from corymb.trees import Params
 
 @on_client
 def label_by_own_centres(client: Client, models: Params, on: Examples, *, prior: bool = False) -> Tensor:
-    """The cluster of each example's nearest own centre; of the nearest of all centres where a client has none."""
+    """The cluster of each example's nearest own centre; of the nearest of all where none of its own has a cluster."""
     fallback = label_points(client, models, on)
-    if CENTRES not in client.memory.names():
+    if CLUSTERS not in client.memory.names():
         return fallback
     return nearest_centre(client, space_of(client, models, on.x))
 

@@ -51,8 +51,7 @@ from corymb.clustering.thresholds import pivot_groups, settle_threshold, thresho
 from corymb.core.averaging import Aggregate, Reduction, check_averaging
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies, each
-from corymb.core.guard import LEAD, Near, row_lengths
-from corymb.core.patience import ask_again
+from corymb.core.patience import ask_again, ask_again_near
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
 from corymb.local import Descent
@@ -215,7 +214,7 @@ class SRFCA:
         """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
         start, measure = take(at.models, 0), measure_named(self.distance)
         trained = Cohort(fed, at.carry["trained"]) if "trained" in at.carry else fed.clients
-        own = _published(trained, _copies(start, 1))  # the others get no cluster
+        own = ask_again_near(trained, _copies(start, 1), lambda some: some.map(publish_own))  # others get no cluster
         if self.sample is not None and self.sample < len(own.clients):
             return self._one_shot_by_sample(fed, at, own)
         known = measure.known(own.clients, own.value)
@@ -363,14 +362,6 @@ def _completed(labels: Tensor, distances: Tensor) -> Tensor:
     clusters = labels[known].unique()
     apart = torch.stack([distances[:, labels == cluster].mean(1) for cluster in clusters], dim=1)
     return torch.where(known, labels, clusters[apart.argmin(1)])
-
-
-def _published(clients: Cohort, start: Params) -> Replies[Params]:
-    """Clients' own models; of the few who answer later, none may be much farther than the farthest of the others."""
-    first = clients.near(start).map(publish_own)
-    lengths = row_lengths(first.value, Near(start), len(first.clients))
-    farthest = LEAD * float(lengths.length.max()) if lengths is not None else 0.0
-    return ask_again(clients, first, lambda late: late.near(start, most=farthest or None).map(publish_own))
 
 
 def _nobody_near(fed: Federation, members: Cohort, threshold: float, why: str) -> Exception:

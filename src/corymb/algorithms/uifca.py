@@ -223,5 +223,5 @@ class UIFCA:
 
     def score(self, fed: Federation, at: Snapshot) -> float:
         """The mean loss of everybody's examples, each under the model of its cluster."""
-        total = fed.clients.sum(sum_of_losses, at.models, prior=self.prior).value.total["loss"]
-        return float(total.sum() / fed.sizes.sum())
+        replies = fed.clients.sum(sum_of_losses, at.models, prior=self.prior)
+        return float(replies.value.total["loss"].sum() / replies.clients.sizes.sum())

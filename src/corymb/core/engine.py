@@ -14,7 +14,7 @@ from corymb.core.client import ClientFn
 from corymb.core.guard import Near
 from corymb.core.objective import Objective
 from corymb.keys import Key
-from corymb.trees import Tree, leaves, map_tensors
+from corymb.trees import Signature, Tree, leaves, map_tensors
 
 T = TypeVar("T")
 DIGITS = "0123456789"
@@ -116,6 +116,8 @@ class Call(NamedTuple):
     """Where replies are expected: for those who check them, not for clients, to whom it is not sent."""
     guard: bool = True
     """Whether updates that are far longer than the others' are refused."""
+    like: Signature | None = None
+    """The form that replies must have, where others have answered before; else that of most is right."""
 
     def of(self, places: Tensor) -> Call:
         """The same call for some of those asked: rows of `each` are cut to theirs."""

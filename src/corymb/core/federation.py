@@ -21,7 +21,7 @@ from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold, hash_names, root, uniform
 from corymb.settings import require
-from corymb.trees import Params, Tree, leaves, map_tensors, nbytes, tree_map
+from corymb.trees import Params, Signature, Tree, leaves, map_tensors, nbytes, signature, tree_map
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,10 +86,11 @@ class Ledger:
 class Cohort:
     """Some of the clients, by position; asking them is the only way to learn anything of their data."""
 
-    def __init__(self, fed: Federation, ids: Tensor, near: Near | None = None) -> None:
+    def __init__(self, fed: Federation, ids: Tensor, near: Near | None = None, like: Signature | None = None) -> None:
         self._fed = fed
         self.ids = ids
         self._near = near
+        self._like = like
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -164,7 +165,7 @@ class Cohort:
 
     def map(self, fn: ClientFn[P, T], *args: P.args, **options: P.kwargs) -> Replies[T]:
         """Ask every client; every answer comes back as a row."""
-        return self._fed.ask(self.ids, "map", fn, args, options, self._near)
+        return self._fed.ask(self.ids, "map", fn, args, options, self._near, self._like)
 
     def sum(self, fn: ClientFn[P, Share[N] | Shares[N]], *args: P.args, **options: P.kwargs) -> Replies[Sums[N]]:
         """Ask every client; only the weighted sums of their shares come back, with labels and notes as rows."""
@@ -187,7 +188,11 @@ class Cohort:
         what is a thousand times as far as is usual; `most` what is farther than that, whatever the others do. Replies
         whose values for several models come from different examples each are `apart`.
         """
-        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart))
+        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart), self._like)
+
+    def like(self, rows: Tree) -> Cohort:
+        """The same clients, whose answers to `map` must have the form of these rows, whatever most of them send."""
+        return Cohort(self._fed, self.ids, self._near, signature(rows, rows=True))
 
 
 @dataclass
@@ -300,6 +305,7 @@ class Federation:
         args: tuple[Tree, ...],
         options: dict[str, Tree],
         near: Near | None = None,
+        like: Signature | None = None,
     ) -> Replies[Tree]:
         """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
         if len(ids.unique()) < len(ids):
@@ -309,16 +315,17 @@ class Federation:
                 value.check(len(ids))
         by_rows = verb == "sum" and near is not None and self.reduction.by_rows
         verb = "map" if by_rows else verb
-        call, rising = self._call(ids, verb, fn, args, options, near)
+        call, rising = self._call(ids, verb, fn, args, options, near, like)
         self.asking(len(ids))
-        intake = Intake(verb, rising, self.sizes[rising], self._engine.hosts, call.near, guard=self.guard)
+        intake = Intake(verb, rising, self.sizes[rising], self._engine.hosts, call.near, guard=self.guard, like=like)
         for part in self._engine.run(call, rising):
             intake.add_part(part)
         taken = intake.result()
         named = self._enter(call, len(ids), taken)
         answered = len(taken.part.ids)
         if answered < min(self.min_replies, max(len(ids), 1)):
-            if not answered and len(intake.errors) == 1 and len(named) == len(ids):
+            everybody = len(ids) == len(self.names)  # all of a few may be bad clients
+            if not answered and everybody and len(intake.errors) == 1 and len(named) == len(ids):
                 raise ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
             why = "; ".join(f"{name}: {reason}" for name, reason in named[:3]) or "no answer from the others"
             raise (TooFewReplies if answered else NoReplies)(
@@ -342,6 +349,7 @@ class Federation:
         args: tuple[Tree, ...],
         options: dict[str, Tree],
         near: Near | None,
+        like: Signature | None,
     ) -> tuple[Call, Tensor]:
         """The call as it goes to the engine, which is asked in the order of all clients, whatever the cohort's is."""
         moment = self._moment
@@ -357,6 +365,7 @@ class Federation:
             readonly=self._readonly,
             near=near,
             guard=self.guard,
+            like=like,
         )
         order = ids.argsort()
         return (call, ids) if bool((order.diff() > 0).all()) else (call.of(order), ids[order])

@@ -67,7 +67,8 @@ class Near(NamedTuple):
     most: float | None = None
     """A length that is known to be the longest: then nobody is compared with others."""
     apart: bool = False
-    """Whether what a client sends for several sums is made of other examples each: then sums are reduced one by one."""
+    """Whether what a client sends for several sums is made of other examples each: then sums are reduced one by one,
+    and there may be further ones beside the models'."""
 
     def at(self, places: Tensor) -> Near:
         """For the clients at these places of those asked."""
@@ -91,10 +92,7 @@ class Lengths(NamedTuple):
 
 
 def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
-    """How far each of n stacked replies is from where it started; None for replies that are not compared.
-
-    Replies of another form than the models are not compared either: most clients' form wins, whatever it is.
-    """
+    """How far each of n stacked replies is from where it started; None for replies that are not compared."""
     if near is None and not isinstance(rows, (Share, Shares)):
         return None
     value = _held(rows)
@@ -103,8 +101,6 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     else:
         assert near is not None
         by = next(iter(near.models.values())).new_ones(clients, len(next(iter(near.models.values()))))
-    if near is not None and not _fits(value, near.models, 2 if isinstance(rows, Shares) else 1, by.shape[1]):
-        return Lengths.none(len(by))
     if isinstance(rows, Shares):
         return Lengths(_of_shares(rows, near), torch.full((len(by),), -1))
     by = by if near is None or near.by is None else near.by
@@ -121,8 +117,7 @@ def _held(rows: Tree) -> Tree:
 
 def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
-    fits = near is None or _fits(sums.total, near.models, 1, len(sums.weight))
-    if not fits or not sums.weight.numel():
+    if not sums.weight.numel():
         return Lengths.none(clients)
     used = sums.weight > 0
     weight = torch.where(used, sums.weight, 1).double()
@@ -133,12 +128,28 @@ def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     return Lengths(apart.amax().expand(clients), group.expand(clients))
 
 
-def _fits(value: Tree, models: Params, lead: int, k: int) -> bool:
-    """Whether replies hold what the models hold, into as many sums."""
-    return isinstance(value, dict) and all(
-        isinstance(value.get(name), Tensor) and value[name].shape[lead:] == start.shape[1:] and len(start) == k
-        for name, start in models.items()
-    )
+def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
+    """Why stacked replies or sums cannot be near the models: they must hold what those hold, into as many sums.
+
+    Most clients' form is no measure where few are asked: all members of a small cluster may be bad.
+    """
+    value, models = (rows.total if summed else _held(rows)), near.models
+    lead, k = (2 if isinstance(rows, Shares) else 1), len(next(iter(models.values()), ()))
+    if (summed or isinstance(rows, (Share, Shares))) and rows.weight.shape[-1] != k:
+        return f"reply goes into {rows.weight.shape[-1]} sums, there are {k} models"
+    for name, start in models.items():
+        found = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(found, Tensor):
+            return f"reply has no {name!r}, which the model has"
+        one, other = ((leaf.dtype, list(leaf.shape[axes:])) for leaf, axes in ((found, lead), (start, 1)))
+        if one != other:
+            said = (f"{str(dtype).removeprefix('torch.')}{shape}" for dtype, shape in (one, other))
+            return "{!r} of the reply is {}, of the model {}".format(name, *said)
+    named = not summed and not isinstance(rows, dict) and not hasattr(rows, "value")
+    more = next((name for name in value if name not in models), None)
+    if more is None or near.apart or named:  # a named tuple's other fields are what else it says
+        return None
+    return f"reply has {str(more)[:80]!r}, which the model has not"
 
 
 def _of_shares(rows: Shares[Tree], near: Near | None) -> Tensor:
@@ -238,6 +249,15 @@ def bounds(found: Lengths, near: Near | None) -> Bounds:
             few = ALONE * most if len(members) == 1 else PAIR * float(members.amin())
             by_group[number] = _level(max(most, few if len(members) < 3 else _most(members)))
     return Bounds(_level(most), by_group, usual)
+
+
+def longest_beside(rows: Params, start: Params) -> float | None:
+    """How long the update of one may be who answers after these have been accepted; None where they show nothing."""
+    found = row_lengths(rows, Near(start), len(next(iter(rows.values()))))
+    lengths = torch.zeros(0) if found is None else found.length
+    if not bool((lengths > 0).any()):
+        return None
+    return max(LEAD * _quantile(_others(lengths), 0.5), KIN * float(lengths.max()))
 
 
 def _most(lengths: Tensor) -> float:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Shares, Slot
-from corymb.core.engine import Part, Rejection, Verb
-from corymb.core.guard import Bounds, Lengths, Near, bounds, levels, part_lengths, row_lengths
+from corymb.core.engine import Call, Part, Rejection, Verb
+from corymb.core.guard import Bounds, Lengths, Near, bounds, levels, misfit, part_lengths, row_lengths
 from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
 from corymb.trees import Signature, Tree, leaves, map_tensors, signature, take, tree_map
@@ -151,8 +151,10 @@ class Intake:
         near: Near | None = None,
         *,
         guard: bool = True,
+        like: Signature | None = None,
     ) -> None:
         self.verb = verb
+        self._like = like
         self._ids, self._sizes, self._hosts, self._near = ids, sizes, hosts, near  # of all who are asked; ids rise
         self._compares = guard and (verb == "sum" or near is not None)
         self._answered = torch.zeros(len(ids), dtype=torch.bool)
@@ -161,13 +163,18 @@ class Intake:
         self.errors: set[str] = set()
         """What whole hosts said went wrong at every one of their clients."""
 
+    @staticmethod
+    def at_host(call: Call, ids: Tensor, sizes: Tensor) -> Intake:
+        """For the replies of a host's own clients to a call; `sizes` are those of all its clients."""
+        return Intake(call.verb, ids, sizes[ids], near=call.near, guard=call.guard, like=call.like)
+
     def reject(self, client: int, reason: str) -> None:
         """Name a client whose reply never came to be, or does not count. The first reason given stays."""
         self._reasons.setdefault(client, reason[:REASON])
 
     def add_rows(self, ids: Tensor, rows: Tree, writes: dict[str, Slot]) -> None:
         """Take in stacked replies and memory writes of some clients of this host."""
-        if problem := rows_problem(rows, self.verb):
+        if problem := rows_problem(rows, self.verb) or self._misfit(rows):
             return self._reject_all(ids, problem)
         form = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
         everybody = len(ids) == len(self._ids)
@@ -210,13 +217,21 @@ class Intake:
         usual = self._sizes.double().median().clamp_min(1) if len(self._sizes) else torch.ones(())
         return self._sizes[self._places(ids)].double() / usual
 
+    def _misfit(self, value: Tree, *, summed: bool = False) -> str | None:
+        return None if self._near is None else misfit(value, self._near, summed=summed)
+
     def _near_to(self, ids: Tensor) -> Near | None:
         return None if self._near is None else self._near.at(self._places(ids))
 
     def add_part(self, part: Part) -> None:
         """Take in what a host hands over for some of its clients: all of it, or nothing."""
         if len(part.ids):
-            if problem := self._unasked(part) or part_problem(part, self.verb) or self._fault(part):
+            if (
+                problem := self._unasked(part)
+                or part_problem(part, self.verb)
+                or self._misfit(part.value, summed=self.verb == "sum")
+                or self._fault(part)
+            ):
                 self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
             else:
                 self._take(part)
@@ -285,14 +300,16 @@ class Intake:
             self.reject(client, reason)
 
     def result(self) -> Taken:
-        """The replies of the signature that most clients sent, as one part; the others are rejected."""
+        """The replies of the signature that was asked for or most clients sent, as one part; others are rejected."""
         piles = self._piles
-        if not piles:
-            return Taken(Part(torch.empty(0, dtype=torch.int64), None, self._rejected()), [], [], 0)
-        winner = max(piles, key=lambda form: piles[form].votes)
+        able = [form for form in piles if self._like is None or form[0] == self._like]
+        winner = max(able, key=lambda form: piles[form].votes, default=None)
+        usual = self._like if winner is None else winner[0]
         for form, pile in piles.items():
             if form != winner:
-                self._reject_all(pile.clients, f"reply is {form[0]}, most clients sent {winner[0]}")
+                self._reject_all(pile.clients, f"reply is {form[0]}, most clients sent {usual}")
+        if winner is None:
+            return Taken(Part(torch.empty(0, dtype=torch.int64), None, self._rejected()), [], [], 0)
         best = piles[winner]
         self._leave_out_far(best)
         assert best.replies is not None

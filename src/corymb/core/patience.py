@@ -9,7 +9,8 @@ from typing import TypeVar
 import torch
 
 from corymb.core.federation import ClientsFailed, Cohort, Replies, TooFewReplies
-from corymb.trees import concat, take
+from corymb.core.guard import longest_beside
+from corymb.trees import Params, concat, take
 
 T = TypeVar("T")
 AGAIN = 4
@@ -32,7 +33,7 @@ def ask_again(asked: Cohort, first: Replies[T], ask: Callable[[Cohort], Replies[
         if not places:
             break
         try:
-            late = ask(asked[places])
+            late = ask(asked[places].like(first.value))
         except (TooFewReplies, ClientsFailed):  # of these few; the others' answers stand
             late = None
         log.warning(
@@ -43,6 +44,18 @@ def ask_again(asked: Cohort, first: Replies[T], ask: Callable[[Cohort], Replies[
             break
         replies = _together(asked, replies, late)
     return replies
+
+
+def ask_again_near(
+    clients: Cohort, start: Params, ask: Callable[[Cohort], Replies[Params]], *, loose: bool = False
+) -> Replies[Params]:
+    """The same for models that are expected near the one that clients were sent: 1 row.
+
+    The few who answer later are held to what the others' lengths allowed, not to one another's.
+    """
+    first = ask(clients.near(start, loose=loose))
+    most = longest_beside(first.value, start)
+    return ask_again(clients, first, lambda late: ask(late.like(first.value).near(start, loose=loose, most=most)))
 
 
 def _together(asked: Cohort, one: Replies[T], other: Replies[T]) -> Replies[T]:

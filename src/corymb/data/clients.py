@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -85,6 +86,21 @@ def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
     lookup = np.array([number[name] for name in occurring], dtype=np.int64)
     shown = tuple(printable(name) for name in wanted)  # no name moves a cursor or breaks a line, wherever it is shown
     return Clients(shown if len(set(shown)) == len(wanted) else wanted, lookup[codes])
+
+
+def twins(names: Sequence[str]) -> tuple[str, ...]:
+    """A note about clients whose names look the same, but are written with other characters; none if there are none."""
+    seen: dict[str, str] = {}
+    pairs = []
+    for name in names:
+        looks = name if name.isascii() else normalize("NFKC", name)  # characters without a look are written out by now
+        if seen.setdefault(looks, name) != name:
+            pairs.append((seen[looks], name))
+    more = f", and {len(pairs) - 1} more pairs," if len(pairs) > 1 else ""
+    return tuple(
+        f"clients {one!a} and {other!a}{more} look the same and count as two: write the name in one way if they are one"
+        for one, other in pairs[:1]
+    )
 
 
 def _positions(client: Array, n: int) -> Array:

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from corymb.core.engine import in_order
 from corymb.core.pixels import as_numbers
 from corymb.data.arrays import Test, contents_of_clients, source_of
-from corymb.data.clients import Truth, Values, read_truth
+from corymb.data.clients import Truth, Values, read_truth, twins
 from corymb.data.features import as_array
 from corymb.data.labels import Task
 from corymb.data.prepare.columns import Missing
@@ -251,7 +251,7 @@ class FederatedDataset:
         """What came in by any door, by the one road: see `corymb.data.prepare`."""
         names = ("task", "classes", "missing", "scale", "seed")
         prepared = prepare(source, How(**{name: options[name] for name in names if name in options}))  # type: ignore[literal-required]
-        told = (*notes, *prepared.notes)
+        told = (*notes, *prepared.notes, *twins(prepared.names))
         for note in told:
             log.warning("%s: %s", options.get("name", fallback), note)
         return cls(

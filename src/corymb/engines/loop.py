@@ -51,7 +51,7 @@ class LoopEngine:
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients in turn."""
         call = self.host.deliver(call)
-        intake = Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard)
+        intake = Intake.at_host(call, ids, self.sizes)
         clients = ((client, place) for place, client in enumerate(ids.tolist()))
-        blame(*self.host.ask_each(call, clients, intake), intake)
+        blame(*self.host.ask_each(call, clients, intake), intake, everybody=len(ids) == len(self.names))
         yield self.host.settle(call, intake)

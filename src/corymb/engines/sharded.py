@@ -175,11 +175,12 @@ class ShardedEngine:
         for intake in intakes:
             whole.merge(intake, first)
         answered, errors = sum(count for count, _ in done), [error for _, problems in done for error in problems]
-        blame(answered, sorted(errors, key=lambda error: error[0]), whole)
+        errors = sorted(errors, key=lambda error: error[0])
+        blame(answered, errors, whole, everybody=len(ids) == len(self.names))
         yield self.host.settle(call, whole)
 
     def _intake(self, call: Call, ids: Tensor) -> Intake:
-        return Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard)
+        return Intake.at_host(call, ids, self.sizes)
 
 
 def _dealt(sizes: Tensor, parts: int) -> list[Tensor]:

@@ -6,10 +6,14 @@ length, Gaussian noise in their sum, a fixed denominator, every client drawn by 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from corymb.settings import require
+
+NOISE = (1e-3, 1e6)
+"""Noise multipliers for which ε is a number; with the least it is a million a round."""
+LONGEST = 1e18
+"""The longest update that a single-precision sum of clients can hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +40,11 @@ class Privacy:
     """Seed of noise and draws; if not given, from the system, and kept in checkpoints. Who knows it can undo them."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.noise < math.inf, f"noise must be finite and not negative, got {self.noise}.")
+        least, most = NOISE
+        hides = self.noise == 0 or least <= self.noise <= most
+        require(hides, f"noise must be 0, or from {least:g} (less hides nobody) to {most:g}, got {self.noise}.")
         clip = self.clip
-        require(clip is None or 0 < clip < math.inf, f"clip must be positive and finite, got {clip}.")
+        require(clip is None or 0 < clip <= LONGEST, f"clip must be positive and at most {LONGEST:g}, got {clip}.")
         require(clip is not None or not self.noise, "noise is in units of clip: give privacy.clip as well.")
         require(self.epsilon is None or self.epsilon > 0, f"epsilon must be positive, got {self.epsilon}.")
         require(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -76,17 +77,24 @@ def record(snapshot: Snapshot, before: Mark, after: Mark, seconds: float, loss_u
 _NUMBERS = ("clock", "round", "clusters", "asked", "replied", "rejected", "bytes_down", "bytes_up", "seconds", "churn")
 
 
-def round_problem(row: object) -> str:
-    """Why something read from a file is not the record of a round; empty if it is one."""
+def is_number(value: object) -> bool:
+    """Whether something read from a file is a number that a float can hold; no truth value."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+
+
+def round_problem(row: object, clients: int | None = None) -> str:
+    """Why something read from a file is not the record of a round, of so many clients; empty if it is one."""
     if not isinstance(row, dict):
         return f"it is a {type(row).__name__}"
-    odd = [name for name in _NUMBERS if type(row.get(name)) not in (int, float)]
-    odd += ["train_loss"] if not isinstance(row.get("train_loss"), int | float | None) else []
+    odd = [name for name in _NUMBERS if not is_number(row.get(name))]
+    odd += ["train_loss"] if row.get("train_loss") is not None and not is_number(row["train_loss"]) else []
     odd += ["stage"] if not isinstance(row.get("stage"), str) else []
     odd += ["metrics"] if not isinstance(row.get("metrics", {}), dict) else []
     odd += [name for name in ("notes", "moves") if not isinstance(row.get(name), dict)]
     if not odd and any(not place.isdecimal() or type(label) is not int for place, label in row["moves"].items()):
         odd = ["moves"]
+    if not odd and clients is not None and any(int(place) >= clients for place in row["moves"]):
+        return f"it moves a client that is not one of the {clients}"
     return f"its {odd[0]} is missing or of another type" if odd else ""
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from corymb.algorithms import IFCA, FedAvg
+from corymb.algorithms import IFCA, FedAvg, Oracle
 from corymb.algorithms.parts.within import within
+from corymb.core.driver import drive
 from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.snapshot import Snapshot
 from corymb.engines import VectorisedEngine
@@ -39,6 +40,27 @@ def test_a_cluster_of_which_nobody_answers_keeps_its_model(caplog):
     assert torch.equal(take(found[-1].models, 1)["weight"], take(start.models, 1)["weight"])
     assert not torch.equal(take(found[-1].models, 0)["weight"], take(start.models, 0)["weight"])
     assert "cluster 1 keeps its model for a round: 0 of 2 clients gave a usable reply" in caplog.text
+
+
+def test_a_cluster_of_which_nobody_ever_answers_has_a_model_all_the_same():
+    engine = VectorisedEngine(
+        LinearRegression(3, dtype=torch.float64), tiny.regression((16, 19, 22, 17, 16, 18, 20)), tiny.DOUBLE
+    )
+    fed = Federation(inject(engine, SILENT))
+    *_, last = drive(Oracle(groups=tuple(GROUPS.tolist()), inner=FedAvg(rounds=3, local=LINE)), fed)
+    assert last.round == 3
+    assert last.k == 2
+    assert not fed.ledger.abandoned
+
+
+@pytest.mark.parametrize("kind", ["raises", "shape", "extra-key", "dtype", "text"])
+def test_all_members_of_a_cluster_may_be_bad(kind):
+    """Nobody but they are asked there: neither their error nor their form is everybody's."""
+    bad = [Fault(kind, clients=("client-5", "client-6"))]
+    start, found = run(bad, FedAvg(rounds=2, local=LINE))
+    assert len(found) == 2
+    assert torch.equal(take(found[-1].models, 1)["weight"], take(start.models, 1)["weight"])
+    assert not torch.equal(take(found[-1].models, 0)["weight"], take(start.models, 0)["weight"])
 
 
 def test_a_round_in_which_nobody_answers_is_abandoned():

@@ -49,6 +49,11 @@ CHANGES = {
     "a line is put in": (lambda rows: [rows[0], rows[0], *rows[1:]], "line 2"),
     "the end is cut off": (lambda rows: rows[:2], "cut off"),
     "a line is torn": (lambda rows: [rows[0], rows[1][:20] + b"\n", rows[2]], "line 2"),
+    "a key comes twice": (lambda rows: [rows[0].replace(b"{", b'{"client": "c9", ', 1), *rows[1:]], "line 1"),
+    "a blank is put in": (lambda rows: [*rows[:2], rows[2].replace(b": ", b":  ", 1)], "line 3"),
+    "letters are written otherwise": (lambda rows: [rows[0].replace(b"c1", rb"\u0063\u0031"), *rows[1:]], "line 1"),
+    "lines end otherwise": (lambda rows: [row.replace(b"\n", b"\r\n") for row in rows], "line 1"),
+    "it is nested beyond all depth": (lambda rows: [b"[" * 100_000 + b"]" * 100_000 + b"\n", *rows], "line 1"),
     "a line has no link": (lambda rows: [b'{"clock": 0, "what": "rejected"}\n', *rows[1:]], "line 1"),
 }
 

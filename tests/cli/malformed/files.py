@@ -191,6 +191,13 @@ def _tables():
     yield "csv.gz with another byte inside", ".csv.gz", packed[:40] + b"\x00" + packed[41:]
     yield "csv.gz with a wrong check sum", ".csv.gz", packed[:-8] + bytes(8)
     yield "jsonl.gz that is not packed", ".jsonl.gz", good.encode()
+    rest = "".join(json.dumps({"client": f"c{i % 3}", "a": i, "label": i % 2}) + "\n" for i in range(12))
+    yield (
+        "jsonl with a number beyond all floats",
+        ".jsonl",
+        (rest + f'{{"client": "c1", "a": {"9" * 400}, "label": 0}}\n').encode(),
+    )
+    yield "csv with a name of 2,000 letters", ".csv", (ROWS + "w" * 2000 + ",1,2,0\n").encode()
     yield "parquet of nothing", ".parquet", b""
     yield "parquet that is text", ".parquet", ROWS.encode()
     yield "parquet of marks alone", ".parquet", b"PAR1" + bytes(100) + b"PAR1"

@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -295,4 +296,119 @@ def _damaged():
         yield f"config.toml is {what}", damaged("config.toml", text, "resume", "RUN", "--rounds", "9")
 
 
-LINES: dict[str, Arguments] = {**dict(_lines()), **dict(_configs()), **MODELS, **dict(_damaged())}
+def edited(name, change, *command):
+    """A command on the folder of a run in which the JSON of one file is changed."""
+
+    def make(folder, run):
+        value = json.loads((run / name).read_text())
+        change(value)
+        return damaged(name, json.dumps(value), *command)(folder, run)
+
+    return make
+
+
+def each_round(**values):
+    """The rounds of a run with other values in each."""
+
+    def make(folder, run):
+        rows = [{**json.loads(row), **values} for row in (run / "rounds.jsonl").read_text().splitlines()]
+        return damaged("rounds.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))(folder, run)
+
+    return make
+
+
+def header_of(change):
+    """The safetensors file of a snapshot with another header, and the same numbers."""
+
+    def make(folder, run):
+        data = (run / "snapshot.safetensors").read_bytes()
+        end = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:end])
+        change(header)
+        text = json.dumps(header).encode()
+        return damaged("snapshot.safetensors", len(text).to_bytes(8, "little") + text + data[end:])(folder, run)
+
+    return make
+
+
+def replaced(name, put, *command):
+    """A command on the folder of a run in which a file or folder is something else."""
+
+    def make(folder, run):
+        arguments = damaged("config.toml", (run / "config.toml").read_bytes(), *command)(folder, run)
+        place = folder / "run" / name
+        if place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+        put(place)
+        return arguments
+
+    return make
+
+
+def _private():
+    private = ("fedavg", "--rounds=1", "-q", "--scale=none", "--privacy.least=1")
+    for noise in ("1e-300", "1e300", "nan", "-1", "inf"):
+        yield (
+            f"privacy with noise {noise}",
+            line("run", "DATA", *private, "--privacy.clip=1", f"--privacy.noise={noise}"),
+        )
+    for clip in ("1e38", "0", "nan", "-1"):
+        yield f"privacy with clip {clip}", line("run", "DATA", *private, f"--privacy.clip={clip}", "--privacy.noise=1")
+    yield "a folder with a null character", line("run", "DATA", "fedavg", *FAST, "--out", "a\0b")
+    yield "data with a null character", line("run", "a\0b.csv", "fedavg", *FAST)
+
+
+def _tampered():
+    resume = ("resume", "RUN", "--rounds", "4", "-q")
+    metrics = {"text": "<script>", "beyond all floats": 10**400, "in a dict": {"a": 1}, "true": True}
+    for what, value in metrics.items():
+        change = lambda result, value=value: result["metrics"].update(test_accuracy=value)  # noqa: E731
+        yield f"a metric is {what}", edited("result.json", change)
+        yield f"a metric is {what}, for compare", edited("result.json", change, "compare", "RUN", "RUN")
+    names = {"numbers": [1, 2, 3], "twice the same": ["c0", "c0", "c2"], "too few": ["c0"], "too many": list("abcd")}
+    for what, value in names.items():
+        for command in (("report", "RUN", "--out", "OUT"), ("predict", "RUN", "DATA"), ("assign", "RUN", "DATA")):
+            change = lambda clients, value=value: clients.update(names=value)  # noqa: E731
+            yield f"names are {what}, for {command[0]}", edited("clients.json", change, *command)
+    yield "a loss beyond all floats", each_round(train_loss=10**400)
+    yield "a loss of NaN", each_round(train_loss=float("nan"))
+    yield "bytes beyond all floats", each_round(bytes_up=10**400)
+    yield "a move of a client that is not there", each_round(moves={"99": 0})
+    yield "nested beyond all depth, as TOML", damaged("config.toml", "a = " + "[" * 5000 + "]" * 5000, *resume)
+    deep = "[" * 100_000 + "]" * 100_000 + "\n"
+    yield "nested beyond all depth, as a log", damaged("audit.jsonl", deep, "audit", "RUN")
+    yield "nested beyond all depth, as rounds", damaged("rounds.jsonl", deep)
+    headers = {
+        "offsets that overlap": lambda header: header["1"].update(data_offsets=header["0"]["data_offsets"]),
+        "offsets beyond the file": lambda header: header["0"].update(data_offsets=[0, 2**62]),
+        "offsets below 0": lambda header: header["0"].update(data_offsets=[-8, 0]),
+        "a shape beyond all memory": lambda header: header["0"].update(shape=[2**32] * 3),
+        "a tensor too few": lambda header: header.pop("1"),
+        "a class that it names": lambda header: header["__metadata__"].update(corymb='{"class": "os:system"}'),
+        "a tree nested beyond all depth": lambda header: header["__metadata__"].update(corymb=deep),
+    }
+    for what, change in headers.items():
+        yield f"safetensors with {what}", header_of(change)
+    for name in ("rounds.jsonl", "audit.jsonl", "result.json", "clients.json"):
+        yield f"{name} is a pipe", replaced(name, os.mkfifo)
+        if name != "audit.jsonl":  # which a report does not read
+            yield f"{name} is a folder", replaced(name, Path.mkdir)
+        yield f"{name} is a link to nothing", replaced(name, lambda place: place.symlink_to("nosuch"))
+    for name in ("memory", "checkpoints"):
+        yield (
+            f"{name} is a link to a folder",
+            replaced(name, lambda place: place.symlink_to(place.parent.parent), *resume),
+        )
+    yield "the log is a pipe, for audit", replaced("audit.jsonl", os.mkfifo, "audit", "RUN")
+
+
+LINES: dict[str, Arguments] = {
+    **dict(_lines()),
+    **dict(_configs()),
+    **MODELS,
+    **dict(_damaged()),
+    **dict(_private()),
+    **dict(_tampered()),
+}

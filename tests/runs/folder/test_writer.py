@@ -11,7 +11,7 @@ from corymb.core.engine import Version
 from corymb.engines.memory import MemoryStore
 from corymb.runs.folder.checkpoints import Manifest, Refused, to_keep
 from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, write_file
-from corymb.runs.folder.layout import check_free, new_folder
+from corymb.runs.folder.layout import TEMPORARY, check_free, new_folder
 from corymb.runs.folder.memory_log import FolderJournal, files_of
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput
@@ -180,3 +180,14 @@ def test_what_a_broken_round_wrote_is_not_exported_as_it_was(tmp_path):
     commit(store, journal, 2)
     assert everything(again(journal, 2)) == everything(store)
     assert "new" not in everything(again(journal, 2))
+
+
+def test_a_link_in_the_place_of_what_is_being_written_is_not_followed(tmp_path):
+    """A run folder from elsewhere may hold links: whatever they lead to is not ours to write."""
+    other = tmp_path / "other"
+    other.write_text("keep")
+    (tmp_path / f"rounds.jsonl{TEMPORARY}").symlink_to(other)
+    write_file(tmp_path / "rounds.jsonl", b"new")
+    assert other.read_text() == "keep"
+    assert (tmp_path / "rounds.jsonl").read_bytes() == b"new"
+    assert not (tmp_path / "rounds.jsonl").is_symlink()

@@ -12,7 +12,7 @@ from torch import Tensor
 from corymb.algorithms.evidence.trials import Trials
 from corymb.algorithms.evidence.weighing import Weighed, choose_and_train, train_beside
 from corymb.algorithms.parts.work import Work
-from corymb.core.federation import Cohort, Replies, Sums, each
+from corymb.core.federation import Cohort, NoReplies, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
 from corymb.trees import Params, part_of, take
 
@@ -40,16 +40,22 @@ def side_by_side(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> S
     clients = clients.where(at.labels >= 0)
     trial = trials.of_clusters(at.k)
     on_trial = torch.where(at.labels < 0, -1, trial[at.labels]) >= 0
-    sums, mergers = [], trials.mergers
+    sums, mergers, silent = [], trials.mergers, list[NoReplies]()
     for cohort, merging in ((clients.where(on_trial), True), (clients.where(~on_trial), False)):
         if not len(cohort):
             continue
         labels = cohort.pick(at.labels)
         own, merger = each(at.models, of=labels), each(trials.mergers, of=trial[labels]) if merging else None
-        said = cohort.sum(train_beside, own, merger, trials.one or None, each(labels), k=at.k, work=work).value
+        try:
+            said = cohort.sum(train_beside, own, merger, trials.one or None, each(labels), k=at.k, work=work).value
+        except NoReplies as problem:  # their models wait, so long as others answer
+            silent.append(problem)
+            continue
         sums.append(said)
         if merging:
             mergers = _merged(said, trial, trials.mergers)
+    if silent and not sums:
+        raise silent[0]
     models, one = _averaged(at, trials, sums)
     notes = {"clusters": at.k, "pairs": len(trials.pairs)}
     return at.next(models=models, carry=replace(trials, one=one, mergers=mergers).to_carry(), notes=notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,8 @@ from corymb.algorithms.parts.scoring import score_of
 from corymb.algorithms.parts.then import keeps_memory
 from corymb.core.client import Client, ClientFn, Served, on_client
 from corymb.core.driver import FAILURES_IN_A_ROW
-from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies
+from corymb.core.patience import ask_again
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.settings import require
 from corymb.trees import Params
@@ -129,7 +130,7 @@ class Restarts:
             loss, problem = math.inf, None
             try:
                 if at is None and run and self.keeps_memory:
-                    fed.clients.map(forget_run)
+                    _tell(fed.clients, lambda some: some.map(forget_run))
                 for inner in self.inner.run(fed, at):
                     at = inner
                     stage = f"restart-{run}/{at.stage}" if at.stage else f"restart-{run}"
@@ -156,8 +157,14 @@ class Restarts:
         if run == self.times - 1 and min(best.losses) == math.inf:
             raise problem or TooFewReplies("no restart ended with a finite training loss: lower the step size")
         if self.keeps_memory and best.models:
-            fed.clients.map(keep_best, better=best.losses.index(min(best.losses)) == run)
+            better = best.losses.index(min(best.losses)) == run
+            _tell(fed.clients, lambda some: some.map(keep_best, better=better))
         return best
+
+
+def _tell(clients: Cohort, tell: Callable[[Cohort], Replies[Tensor]]) -> None:
+    """Have clients do something with their memory; who does not hear it would go on with another run's."""
+    ask_again(clients, tell(clients), tell)
 
 
 def _scored_snapshot(run: int, at: Snapshot | None, best: Best, fed: Federation) -> Snapshot:

@@ -15,7 +15,8 @@ from corymb.algorithms.parts.work import Work, work_on_own
 from corymb.clustering.grouping import group_means, k_means
 from corymb.clustering.trimmed import Trimmed, trimmed_k_means
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation, Replies, TooFewReplies, each
+from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies, each
+from corymb.core.patience import ask_again_near
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, losses_of, serve_assigned
 from corymb.objectives.regression import LinearRegression
@@ -37,10 +38,13 @@ def publish_minimiser(client: Client) -> Params:
 
 def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None = None) -> Replies[Params]:
     """Clients' own models: a linear model's minimiser, or what training alone from a common start gives."""
-    cohort = fed.clients.sample(some)
-    if isinstance(fed.objective, LinearRegression):
-        return cohort.near(_starts(fed, at, 1), loose=True).map(publish_minimiser)
-    return cohort.near(take(at.models, slice(0, 1))).map(publish_trained, take(at.models, 0), alone=alone)
+    cohort, linear = fed.clients.sample(some), isinstance(fed.objective, LinearRegression)
+
+    def ask(clients: Cohort) -> Replies[Params]:
+        return clients.map(publish_minimiser) if linear else clients.map(publish_trained, first, alone=alone)
+
+    first = take(at.models, 0)
+    return ask_again_near(cohort, _starts(fed, at, 1), ask, loose=linear)
 
 
 def _starts(fed: Federation, at: Snapshot, k: int) -> Params:

@@ -31,9 +31,10 @@ def within(fed: Federation, groups: Tensor, inner: Algorithm, start: Snapshot | 
         if not any(news) and not silent:
             return
         for group, problem in silent.items():
-            before = at[group]
-            if not any(news) or before is None or not _only_rounds(inner):
+            others = [new for new in news if new is not None]
+            if not others or not _only_rounds(inner):
                 raise problem  # the round is abandoned
+            before = at[group] or Snapshot.fresh(fed.only(members[group]), others[0].k)
             log.warning("cluster %d keeps its model for a round: %s", group, problem)
             news[group] = replace(before, round=before.round + 1, notes={})
             runs[group] = inner.run(fed.only(members[group]), news[group])

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from corymb.cli import Exit
 from corymb.runs.folder.chain import broken
 from corymb.runs.folder.checkpoints import Manifest, Refused, clocks_in, manifest_path
-from corymb.runs.folder.files import read_lines
+from corymb.runs.folder.files import json_line, read_lines
 from corymb.runs.folder.layout import AUDIT, CHECKPOINTS
 from corymb.runs.folder.reader import read_config
 from corymb.settings import InvalidInput, expanded
@@ -27,12 +27,15 @@ def audit(
     read_config(place)  # refuses what is no run
     path = place / AUDIT
     try:
-        lines = path.read_bytes().splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
     events = read_lines(path)
     if len(events) < len(lines):
         raise InvalidInput(f"{path}, line {len(events) + 1} is no JSON: the log was torn or changed there.")
+    for row, (line, event) in enumerate(zip(lines, events, strict=True), 1):
+        if line != json_line(event):  # the same values, but not the same bytes: one of two equal keys, say
+            raise InvalidInput(f"{path}, line {row} is not as it was written: the log was changed there.")
     if (number := broken(events)) is not None:
         raise InvalidInput(f"{path}, line {number} is not linked to the one before: the log was changed there.")
     if len(events) < (wanted := _recorded(place)):

@@ -6,8 +6,11 @@ number 3 are the same, and so are the text `True` and a boolean, the text `2024-
 
 from __future__ import annotations
 
+import math
+import sys
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
@@ -25,6 +28,8 @@ EPOCH = datetime(2000, 1, 1)
 """Dates are days since then: near the dates that data have, float32 keeps the minute."""
 _DAY = timedelta(days=1)
 _LARGEST_WHOLE = 2.0**53
+_EMPTY, _ENTRY = 500, 100
+"""Bytes of a builder without cells, and of an entry of a dict."""
 
 
 class Kind(IntEnum):
@@ -85,6 +90,7 @@ class ColumnBuilder:
 
     def __init__(self, *, comma: bool = False) -> None:
         self._values, self._kinds, self._texts = array("d"), bytearray(), dict[int, str]()
+        self._of_texts = 0  # bytes
         self._comma = comma  # whether 1,5 is one and a half
 
     def add(self, cell: str) -> None:
@@ -107,7 +113,7 @@ class ColumnBuilder:
         elif isinstance(value, bool):
             self._append(Kind.TRUTH, float(value))
         elif isinstance(value, (int, float, Decimal)):
-            self._append(Kind.NUMBER, float(value))
+            self._append(Kind.NUMBER, _as_float(value))
         elif isinstance(value, date):
             self._append(Kind.DATE, days(value))
         else:
@@ -125,11 +131,17 @@ class ColumnBuilder:
             self._append(Kind.DATE, day)
         else:
             self._texts[len(self._kinds)] = word
+            self._of_texts += _ENTRY + sys.getsizeof(word)
             self._append(Kind.TEXT, np.nan)
 
     def _append(self, kind: Kind, value: float) -> None:
         self._values.append(value)
         self._kinds.append(kind)
+
+    @property
+    def nbytes(self) -> int:
+        """What the column takes in memory so far, about."""
+        return _EMPTY + 9 * len(self._kinds) + self._of_texts
 
     def column(self) -> Column:
         """The column as far as it was read."""
@@ -141,6 +153,14 @@ def _is_missing(value: object) -> bool:
     return (
         value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
     )
+
+
+def _as_float(value: float | Decimal) -> float:
+    """A number as a float; one beyond all floats is without bound, as it is in text."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _as_day(word: str) -> float | None:
@@ -161,7 +181,9 @@ def days(moment: date) -> float:
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day)
     if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
+        with suppress(OverflowError):  # on the first or the last day of all
+            moment = moment.astimezone(UTC)
+        moment = moment.replace(tzinfo=None)
     return (moment - EPOCH) / _DAY
 
 

@@ -6,6 +6,7 @@ import math
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from corymb.data.readers.limits import check_size
 from corymb.settings import InvalidInput, first_line, require
 
 MEMBER = ".npy"
+HEADER = 10_000
+"""Bytes of a header; numpy reads no longer ones either, once it has them."""
 FEATURES, LABELS = "x", "y"
 """What arrays are called if nothing else is said."""
 
@@ -86,6 +89,7 @@ def _declared(archive: zipfile.ZipFile, member: str) -> int:
     """The bytes of an array by its header, which must not promise more than there is."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
+        _check_header(file, version, member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
     size = math.prod(shape) * dtype.itemsize
@@ -95,6 +99,15 @@ def _declared(archive: zipfile.ZipFile, member: str) -> int:
     if any(length < 0 for length in shape) or size > there:
         raise ValueError(f"{member} says it holds {list(shape)} of {dtype}, but has {there} bytes")
     return int(size)
+
+
+def _check_header(file: IO[bytes], version: tuple[int, int], member: str) -> None:
+    """Refuse a header that is longer than any array's: it would be unpacked before it is looked at."""
+    wide = 2 if version == (1, 0) else 4
+    length = int.from_bytes(file.read(wide), "little")
+    if length > HEADER:
+        raise ValueError(f"{member} has a header of {length} bytes")
+    file.seek(-wide, 1)
 
 
 def _read_member(archive: zipfile.ZipFile, member: str) -> Array:

@@ -21,6 +21,8 @@ _LIKELY = re.compile(
     "speaker|centre|center|region|island|state|country|city|group|owner|farm|plant|branch",
     re.IGNORECASE,
 )
+NAME = 1000
+"""Characters of a client's name: every row of an array of names takes as much as the longest."""
 Names = str | Sequence[str] | None
 
 
@@ -145,6 +147,8 @@ def tidy_ids(texts: Sequence[str]) -> Array:
     (['1', '10'], ['007', 'a'])
     """
     ids = [text.strip() for text in texts]
+    longest = max(map(len, ids), default=0)
+    require(longest <= NAME, f"A client's name has {longest:,} characters: wanted at most {NAME:,}. Is it the column?")
     decimal = all(one == "" or re.fullmatch(r"-?\d+\.0", one) for one in ids)
     return np.asarray([one.removesuffix(".0") for one in ids] if decimal else ids, dtype=np.str_)
 

@@ -12,6 +12,10 @@ from typing import IO
 from corymb.settings import InvalidInput, require
 
 _LIMIT: contextvars.ContextVar[int | None] = contextvars.ContextVar("read_limit", default=None)
+SHORT = 2**16
+"""A line of so many characters is never too long."""
+SPLIT = 64
+"""Times that a line may grow when it is taken apart: three characters of JSON make an object."""
 PART = 0.5
 """The part of the machine's memory that one file may take unless told otherwise."""
 
@@ -41,6 +45,20 @@ def check_size(size: int, what: str) -> None:
         f"{what} would take {_readable(size)} in memory, more than the {_readable(most)} that a file may: give "
         "read_limit (--read_limit BYTES) if that is right.",
     )
+
+
+def lines(file: IO[str], what: str) -> Iterator[str]:
+    """The lines of a text file, of which none is so long that what is made of it would take too much memory."""
+    longest = max(SHORT, limit() // SPLIT)
+    number = 0
+    while line := file.readline(longest + 1):
+        number += 1
+        require(
+            len(line) <= longest,
+            f"{what}, line {number} has more than {longest:,} characters: break it, or give a larger read_limit "
+            "(--read_limit BYTES) if that is right.",
+        )
+        yield line
 
 
 def _half_of_memory() -> int:

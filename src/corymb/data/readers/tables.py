@@ -19,13 +19,18 @@ import numpy as np
 from corymb.data.features import Array
 from corymb.data.prepare.cells import ColumnBuilder, as_column
 from corymb.data.readers.contents import Columns, ids_of, tidy_ids
-from corymb.data.readers.limits import Counted
-from corymb.settings import InvalidInput, require
+from corymb.data.readers.limits import SHORT, SPLIT, Counted, check_size, limit, lines
+from corymb.settings import InvalidInput, first_line, require
 
 TEXT = (".csv", ".tsv", ".jsonl")
 PACKED = ".gz"
 TABLES = (*TEXT, *(f"{suffix}{PACKED}" for suffix in TEXT), ".parquet")
 _DELIMITERS = ",;\t"
+POINTER = 8
+ROWS = 2**16
+"""Rows of a parquet file that are read at once, at most."""
+WEIGHED = 10_000
+"""Cells after which what has been read is weighed again."""
 
 
 def kind_of(path: Path) -> str:
@@ -78,25 +83,30 @@ def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Colu
     """Row by row: numbers go into one flat buffer a column, so that no cell is kept as text once it is read."""
     try:
         with _open(path) as file:
-            delimiter = delimiter or _delimiter(file)
+            delimiter = delimiter or _delimiter(file, path.name)
             rows = _csv_rows(file, path, delimiter)
             names = _header(rows, path)
+            check_size(len(names) * ColumnBuilder().nbytes, path.name)
             builders = [ColumnBuilder(comma=delimiter == ";") for _ in names]
             kept = [(name, names.index(name), list[str]()) for name in clients if name in names]
-            for row in rows:
+            often = max(1, WEIGHED // len(names))
+            for number, row in enumerate(rows, 1):
                 for builder, cell in zip(builders, row, strict=True):
                     builder.add(cell)
                 for _, place, texts in kept:
                     texts.append(sys.intern(row[place]))  # a client's rows share one text
+                if number % often == 0:
+                    check_size(sum(builder.nbytes for builder in builders), path.name)
+            check_size(sum(builder.nbytes for builder in builders), path.name)
     except (UnicodeDecodeError, csv.Error, EOFError, OSError, zlib.error) as error:
         raise InvalidInput(f"{path.name} cannot be read as csv ({error}): save it as UTF-8 text with commas.") from None
     cells = {name: builder.column() for name, builder in zip(names, builders, strict=True)}
     return Columns(path.name, cells, {name: tidy_ids(texts) for name, _, texts in kept}, first=2)
 
 
-def _delimiter(file: IO[str]) -> str:
+def _delimiter(file: IO[str], what: str) -> str:
     """What separates the names in the header: the one of comma, semicolon and tab that it has most of."""
-    header = file.readline()
+    header = next(lines(file, what), "")
     file.seek(0)
     return max(_DELIMITERS, key=header.count)
 
@@ -116,8 +126,9 @@ def _check_distinct(names: Sequence[str], origin: str) -> None:
 
 def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[list[str]]:
     """The header and the rows, each as wide as the header; blank lines at the end do not count."""
-    width, blank = 0, None
-    for line, row in enumerate(csv.reader(file, delimiter=delimiter), 1):
+    width, blank, pieces = 0, None, _Pieces(file, path.name)
+    for line, row in enumerate(csv.reader(pieces, delimiter=delimiter), 1):
+        pieces.row_done()
         width = len(row) if line == 1 else width
         if not row and line > 1:
             blank = blank or line
@@ -131,22 +142,41 @@ def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[list[str]]:
         yield row
 
 
+class _Pieces:
+    """The lines of a csv file, of which a row may take several where a cell has quotes, but not without end."""
+
+    def __init__(self, file: IO[str], what: str) -> None:
+        self._lines, self._what, self._length = lines(file, what), what, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self._length += len(line)
+            check_size(SPLIT * self._length if self._length > SHORT else 0, f"A row of {self._what}")
+            yield line
+
+    def row_done(self) -> None:
+        """Begin to count the next row."""
+        self._length = 0
+
+
 # ---- jsonl and parquet
 
 
 def _read_jsonl(path: Path) -> dict[str, Array]:
     """An object a line, its values by column; what a line lacks is missing there."""
     lists: dict[str, list[object]] = {}
-    number = 0
+    number = size = 0
     try:
         with _open(path) as file:
-            for number, line in enumerate(file):
+            for number, line in enumerate(lines(file, path.name)):
                 row = json.loads(line)
                 require(
                     isinstance(row, dict), f'{path.name}, row {number + 1} is no object: wanted {{"column": value}}.'
                 )
-                for name in row:
-                    lists.setdefault(name, [None] * number)
+                new = row.keys() - lists.keys()
+                size += POINTER * (number * len(new) + len(lists) + len(new)) + _size_of(row, line)
+                check_size(size, path.name)
+                lists |= {name: [None] * number for name in row if name in new}
                 for name, values in lists.items():
                     values.append(row.get(name))
     except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
@@ -155,6 +185,12 @@ def _read_jsonl(path: Path) -> dict[str, Array]:
         raise InvalidInput(f"{path.name}, row {number + 1} cannot be read as JSON ({error}): write it again.") from None
     require(len(lists) > 0, f"{path.name} has no rows: give every client data, or remove the file.")
     return {name: as_objects(values) for name, values in lists.items()}
+
+
+def _size_of(row: Mapping[str, object], line: str) -> int:
+    """Bytes that the values of a row take, about."""
+    nested = any(isinstance(value, (list, dict)) for value in row.values())
+    return SPLIT * len(line) if nested else sum(map(sys.getsizeof, row.values()))
 
 
 def as_objects(values: Sequence[object]) -> Array:
@@ -171,14 +207,35 @@ def _read_parquet(path: Path) -> dict[str, Array]:
     except ImportError:
         raise InvalidInput(f"Reading {path.name} needs pyarrow: pip install 'corymb[tables]'.") from None
     try:
-        table = parquet.read_table(path)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f"{path.name} cannot be read as parquet ({reason}): write it again.") from None
-    _check_distinct(table.column_names, path.name)
-    return {name: _parquet_values(table.column(name)) for name in table.column_names}
+        with parquet.ParquetFile(path) as file:
+            names = list(file.schema_arrow.names)
+            _check_distinct(names, path.name)
+            check_size(POINTER * file.metadata.num_rows * len(names), path.name)
+            parts = _parquet_parts(file, path.name)
+    except InvalidInput:
+        raise
+    except Exception as error:  # pyarrow raises whatever it trips over
+        raise InvalidInput(f"{path.name} cannot be read as parquet ({first_line(error)}): write it again.") from None
+    return {name: np.concatenate([part[name] for part in parts]) if parts else as_objects([]) for name in names}
+
+
+def _parquet_parts(file: Any, what: str) -> list[dict[str, Array]]:
+    """Some rows at a time, so few that they fit even if each held the longest text that a group of rows has."""
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    longest = max((group.total_byte_size for group in groups), default=0)
+    check_size(longest, what)
+    at_once = max(1, min(ROWS, limit() // max(1, longest)))
+    parts, size = [], 0
+    for batch in file.iter_batches(batch_size=at_once):
+        size += 2 * batch.nbytes
+        check_size(size, what)
+        parts.append({name: _parquet_values(batch.column(name)) for name in batch.schema.names})
+    return parts
 
 
 def _parquet_values(column: Any) -> Array:
-    listed = column.null_count or str(column.type).startswith(("dictionary", "date", "decimal"))
-    return as_objects(column.to_pylist()) if listed else np.asarray(column.to_numpy())
+    if str(column.type).startswith("dictionary"):  # cells share their words, as they do in the file
+        words = [*column.dictionary.to_pylist(), None]
+        return as_objects([words[-1 if place is None else place] for place in column.indices.to_pylist()])
+    listed = column.null_count or str(column.type).startswith(("date", "decimal"))
+    return as_objects(column.to_pylist()) if listed else np.asarray(column.to_numpy(zero_copy_only=False))

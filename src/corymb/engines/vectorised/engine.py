@@ -107,8 +107,8 @@ class VectorisedEngine:
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Ask the clients, chunk by chunk."""
         call = self.host.deliver(call)
-        intake = Intake(call.verb, ids, self.sizes[ids], near=call.near, guard=call.guard)
-        blame(*self.fill(call, ids, intake), intake)
+        intake = Intake.at_host(call, ids, self.sizes)
+        blame(*self.fill(call, ids, intake), intake, everybody=len(ids) == len(self.names))
         yield self.host.settle(call, intake)
 
     def fill(self, call: Call, ids: Tensor, intake: Replies) -> tuple[int, Errors]:

@@ -20,7 +20,9 @@ def write_file(path: Path, data: bytes) -> None:
     """Write a file under a temporary name and rename it; the new name is durable once its folder is synced."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with suppress(FileNotFoundError):
+            temporary.unlink()  # left by a crash, or a link to something that is not ours to write
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             _write_all(handle, data)
             os.fsync(handle)
@@ -122,10 +124,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         if not line.endswith(b"\n"):
             break
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            rows.append(json.loads(line, parse_constant=_no_number))
+        except (ValueError, RecursionError):
             break
     return rows
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
 
 
 class Writer:

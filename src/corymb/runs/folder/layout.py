@@ -48,6 +48,14 @@ def check_free(folder: str | os.PathLike[str]) -> Path:
     return place
 
 
+def check_plain(place: Path) -> None:
+    """Refuse a run folder with pipes, which would be waited for, or links to folders, where files would be removed."""
+    inside = (path for name in (".", CHECKPOINTS, MEMORY) for path in (place / name).glob("*"))
+    for path in inside:
+        own = path.is_file() or (path.is_dir() and not path.is_symlink())
+        require(own, f"{path} is neither a file nor a folder of the run's own: take it out of the run folder.")
+
+
 def new_folder(parent: str | Path, name: str) -> Path:
     """Create `parent/name-N` with the first N that is free; safe against other processes doing the same."""
     parent = Path(parent)

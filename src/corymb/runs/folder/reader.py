@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corymb.core.federation import Ledger
+from corymb.core.snapshot import Snapshot
 from corymb.data.schema import DataSchema
 from corymb.evaluate import ByClient
 from corymb.messages import snapshot_from_bytes
@@ -28,8 +29,9 @@ from corymb.runs.folder.layout import (
     ROUNDS,
     SNAPSHOT,
     STANDARD,
+    check_plain,
 )
-from corymb.runs.history import ENDED, Round, round_problem
+from corymb.runs.history import ENDED, Round, is_number, round_problem
 from corymb.runs.standardise import Standard
 from corymb.settings import InvalidInput, expanded, first_line, require
 from corymb.wire import WireError, unpack
@@ -44,11 +46,21 @@ def read_run(folder: str | Path) -> Parts:
     """The parts of the run in a folder; for a run that was killed, as of its last checkpoint."""
     place = expanded(folder)
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
+    check_plain(place)
     try:
         if not (place / RESULT).exists() and (place / CONFIG).exists():
             return _unfinished(place)
         return _finished(place)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        IndexError,
+        RecursionError,
+    ) as error:
         if isinstance(error, InvalidInput):
             raise
         kind, line = type(error).__name__, first_line(error)
@@ -67,15 +79,17 @@ def is_finished(folder: str | Path) -> bool:
 
 def _finished(place: Path) -> Parts:
     result = json.loads((place / RESULT).read_text(encoding="utf-8"))
-    about, history, losses = result["about"], _whole_history(place), unpack((place / LOSSES).read_bytes())
-    metrics = _measured(result["metrics"])
+    about, initial, losses = result["about"], _initial_parts(place), unpack((place / LOSSES).read_bytes())
+    metrics, snapshot = _measured(result["metrics"]), snapshot_from_bytes((place / SNAPSHOT).read_bytes())
+    history = _whole_history(place, len(initial["names"]))
+    _check_labels(snapshot, len(initial["names"]))
     if history:  # only the end of the run shows which round was the last one: its metrics are in result.json
         history[-1].setdefault("metrics", {name: value for name, value in metrics.items() if name != "oracle_error"})
         history[-1].setdefault("not_scored", result.get("not_scored", []))
     return {
-        **_initial_parts(place),
+        **initial,
         "config": _current(result["config"]),
-        "snapshot": snapshot_from_bytes((place / SNAPSHOT).read_bytes()),
+        "snapshot": snapshot,
         "history": history,
         "metrics": metrics,
         "not_scored": tuple(result.get("not_scored", ())),  # earlier versions did not say
@@ -97,13 +111,15 @@ def _finished(place: Path) -> Parts:
 
 
 def _unfinished(place: Path) -> Parts:
-    parts, history = _initial_parts(place), rounds_of(place)
+    parts = _initial_parts(place)
+    history = rounds_of(place, len(parts["names"]))
     run = parts["environment"].get("run", "")
     for clock in clocks_in(place / CHECKPOINTS):
         try:
             manifest, snapshot = read_checkpoint(place / CHECKPOINTS, clock, run, len(history))
         except Refused:
             continue
+        _check_labels(snapshot, len(parts["names"]))
         history = history[: manifest.rounds]
         evaluated = [row for row in history if "metrics" in row]
         last = evaluated[-1] if evaluated else {"metrics": {}}
@@ -123,11 +139,26 @@ def _unfinished(place: Path) -> Parts:
 
 def _measured(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """Metrics as they are in memory: JSON has null for a number that is not finite."""
+    odd = next((name for name, value in metrics.items() if value is not None and not is_number(value)), None)
+    if odd is not None:
+        raise TypeError(f"the metric {odd!r} is no number")
     return {name: float("nan") if value is None else value for name, value in metrics.items()}
+
+
+def _check_labels(snapshot: Snapshot, clients: int) -> None:
+    labels = snapshot.labels
+    if len(labels) != clients:
+        raise ValueError(f"{CLIENTS} names {clients} clients, the snapshot has labels for {len(labels)}")
+    if clients and not -1 <= int(labels.min()) <= int(labels.max()) < snapshot.k:
+        raise ValueError(f"the snapshot has labels of models that are not there: there are {snapshot.k}")
 
 
 def _initial_parts(place: Path) -> Parts:
     clients = json.loads((place / CLIENTS).read_text(encoding="utf-8"))
+    if not all(isinstance(name, str) for name in clients["names"]) or len(set(clients["names"])) < len(
+        clients["names"]
+    ):
+        raise TypeError(f"{CLIENTS} does not name every client, or one twice")
     return {
         "names": tuple(clients["names"]),
         "config": _current(tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))),
@@ -154,19 +185,19 @@ def _current(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "record": {**record, "served": served}}
 
 
-def _whole_history(place: Path) -> list[Round]:
+def _whole_history(place: Path, clients: int) -> list[Round]:
     """The rounds of a run that has ended: a torn line is an error."""
-    rows = rounds_of(place)
+    rows = rounds_of(place, clients)
     if len((place / ROUNDS).read_bytes().splitlines()) > len(rows):
         raise WireError(f"line {len(rows) + 1} of {ROUNDS} is not JSON")
     return rows
 
 
-def rounds_of(place: Path) -> list[Round]:
-    """The rounds in a folder, each of which must be like a round's record."""
+def rounds_of(place: Path, clients: int) -> list[Round]:
+    """The rounds in a folder, each of which must be like a round's record of so many clients."""
     rows = read_lines(place / ROUNDS)
     for number, row in enumerate(rows, 1):
-        if problem := round_problem(row):
+        if problem := round_problem(row, clients):
             raise TypeError(f"line {number} of {ROUNDS} is no round: {problem}")
     return rows
 
@@ -199,11 +230,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The settings that the run in a folder was started with."""
     require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run.")
     path = folder / CONFIG
+    check_plain(folder)
     require(path.exists(), f"{folder} holds no run: it has no {CONFIG}. Start one with corymb run ... --out {folder}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None
 
 
 def read_environment(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from corymb.runs.folder.files import Lines, Lock, Writer, read_lines, sync_folde
 from corymb.runs.folder.layout import AUDIT, CHECKPOINTS, CONFIG, LOCK, MEMORY, RESULT, ROUNDS, TEMPORARY, check_free
 from corymb.runs.folder.memory_log import FolderJournal, files_of
 from corymb.runs.folder.reader import read_environment
-from corymb.runs.history import Round, plain
+from corymb.runs.history import Round, plain, round_problem
 from corymb.settings import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ class RunStore:
         self.run = read_environment(self.folder)["run"]
         self._enter()
         self._remove_temporary()
-        history, audit = read_lines(self.folder / ROUNDS), read_lines(self.folder / AUDIT)
+        audit = read_lines(self.folder / AUDIT)
+        history = list(takewhile(lambda row: not round_problem(row), read_lines(self.folder / ROUNDS)))
         clocks, refusals = clocks_in(self.checkpoints), list[Event]()
         if (line := broken(audit)) is not None:  # said in the log itself, which is linked anew from here on
             log.warning("line %d of %s is not linked to the one before: it was changed", line, self.folder / AUDIT)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from corymb.algorithms.parts.points.labels import LABELS, keep, members_of
 from corymb.core.client import Client, on_client
-from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies
+from corymb.core.patience import ask_again
 from corymb.keys import Key, fold, uniform
 from corymb.settings import InvalidInput
 from corymb.trees import Params, take
@@ -138,10 +139,15 @@ def group_centres(found: Centres, k: int) -> Tensor:
 
 def start_from_centres(fed: Federation, models: Params, k: int, number: int, least: int) -> Tensor:
     """Both exchanges of k-FED: the clusters' centres, k d. Clients keep the cluster of every example."""
-    found = fed.clients.map(find_centres, models, number=number, least=least)
+
+    def ask(clients: Cohort) -> Replies[Centres]:
+        return clients.map(find_centres, models, number=number, least=least)
+
+    found = ask_again(fed.clients, ask(fed.clients), ask)
     like = next(iter(models.values()))
     if len(found.clients) < len(fed.clients) and int((found.value.number > 0).sum()) < k:
         raise TooFewReplies(f"{len(found.clients)} of {len(fed.clients)} clients sent centres, fewer than k = {k}")
     centres = group_centres(Centres(*(part.cpu() for part in found.value)), k).to(like)
-    fed.clients.map(adopt, centres, k=k)
+    told = found.clients  # the others have no centres of their own to find clusters for
+    ask_again(told, told.map(adopt, centres, k=k), lambda late: late.map(adopt, centres, k=k))
     return centres

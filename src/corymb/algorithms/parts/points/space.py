@@ -41,7 +41,8 @@ def find_space(fed: Federation, at: Snapshot, steps: int) -> Iterator[Snapshot]:
         models: Params = dict(at.models)
         origin, basis = models[ORIGIN][0], models[BASIS][0]
         if r == 0:
-            origin = fed.clients.sum(send_mean).value.total["sum"][0] / float(fed.sizes.sum())
+            replies = fed.clients.sum(send_mean)
+            origin = replies.value.total["sum"][0] / float(replies.clients.sizes.sum())  # of those who answered
             basis = random_bases(fed.key("basis"), *basis.shape).to(basis)
         else:
             product = fed.clients.sum(multiply_covariance, origin, basis).value.total["sum"][0]
