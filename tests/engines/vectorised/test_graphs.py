@@ -7,7 +7,7 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.graphs import WORTH
-from corymb.engines.vectorised.kernels import Kernels, _gradients, by_streams
+from corymb.engines.vectorised.kernels import LONG, Kernels, _gradients, by_streams
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
 from corymb.keys import fold, root
@@ -53,6 +53,20 @@ def test_captured_descents_are_those_of_the_plain_kernel(name):
             assert torch.allclose(got[part], want[part], rtol=1e-4, atol=1e-6)
             assert torch.equal(got[part], again[part]) or not seed  # what was given is not written into afterwards
     assert [seen.player is not None for seen in kernels.graphs.seen.values()] == [True]
+
+
+@pytest.mark.parametrize("how", [{"momentum": 0.9, "batch": 2}, {"optimiser": "adam"}, {"proximal": 0.1}])
+def test_a_long_descent_is_captured_on_its_way(how):
+    how = Descent(lr=0.05, steps=LONG + WORTH, **how)
+    objective = Classification(Network(lambda: small(nn.Tanh())), 3)
+    plain, kernels = on_gpu(objective), on_gpu(objective)
+    object.__setattr__(plain, "device", "cpu")
+    params, on, key = job(objective, 0)
+    want, want_loss = plain.descend(objective, params, on, key, how)
+    got, loss = kernels.descend(objective, params, on, key, how)
+    assert torch.allclose(loss, want_loss, rtol=1e-6)
+    assert all(torch.allclose(got[part], want[part], rtol=1e-3, atol=1e-5) for part in want)
+    assert [seen.steps for seen in kernels.graphs.seen.values()] == [WORTH]  # the others were played
 
 
 def test_a_step_size_that_changes_every_round_needs_no_other_capture():

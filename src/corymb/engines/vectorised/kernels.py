@@ -48,6 +48,7 @@ from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]
 FEW = 64  # clients up to which steps one by one on streams are tried
+LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
 SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic
 
 
@@ -168,10 +169,11 @@ class Kernels:
         stepper = None if name == "fused" else Stepper(how, list(params.values()), part, stacked=True)
         for batch, active, draws in _batches(on, key, how):
             first = not draws.step
-            if first and self._captures and (stepper is not None or part is None):
+            soon = first or (how.steps or 0) - draws.step >= LONG
+            if player is None and soon and self._captures and (stepper is not None or part is None):
                 player = self._player(objective, params, batch, draws, how.lr if stepper is None else None, span)
                 if player is not None and stepper is not None:
-                    stepper = Stepper(how, list(player.params.values()), part, stacked=True)
+                    stepper.params = list(player.params.values())  # it goes on there, with its momentum
             if player is not None:
                 loss, slopes = player.step(batch, draws)
                 loss = loss.clone() if first else loss
