@@ -258,12 +258,19 @@ def try_model(client: Client, model: Params) -> Tensor:
 
 
 def check_model(fed: Federation) -> None:
-    """Try the model at one client before the first round, so that a mismatch is reported in one line."""
+    """Try the model at one client before the first round, so that a mismatch is reported in one line.
+
+    What fails there is tried everywhere: an error is the model's only if it is everybody's.
+    """
+    clients, model = fed.evaluation().clients, fed.objective.init(root(0))
     try:
-        fed.evaluation().clients[:1].map(try_model, fed.objective.init(root(0)))
+        try:
+            clients[:1].map(try_model, model)
+        except TooFewReplies:
+            clients.map(try_model, model)
     except InvalidInput:
         raise
     except TooFewReplies:
-        return  # a loss that is not finite may be this client's fault alone: the run will tell
+        return  # losses that are not finite may be some clients' fault alone: the run will tell
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InvalidInput(f"The model cannot take this data: {first_line(error)}.") from error
