@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,10 @@ LOST = 0.02
 """Rounding, beside the range of numbers, from which on what they differ by is lost: a tenth of a standard deviation."""
 
 
+MOST = 1e15
+"""The largest numbers that clients' sums can have, for every example."""
+
+
 def blurred(values: Array) -> Array:
     """Of which columns float32 does not keep what their numbers differ by: they are large, and differ by little.
 
@@ -35,6 +40,20 @@ def blurred(values: Array) -> Array:
         spread = np.fmax.reduce(wide, axis=0) - np.fmin.reduce(wide, axis=0)
         lost: Array = np.isfinite(rounding) & (spread > 0) & (rounding > LOST * spread)
     return lost
+
+
+def require_sums(values: Array, names: Sequence[str]) -> None:
+    """Refuse columns whose numbers are mostly too large to be added up; a few such numbers are some client's fault."""
+    if values.dtype.itemsize < 4 or not values.size:
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        large = np.flatnonzero(np.fmax.reduce(np.abs(values), axis=0) > MOST)
+        usual = {names[place]: np.nanmedian(np.abs(values[:, place])) for place in large.tolist()}
+    beyond = [f"{name} (such as {size:.3g})" for name, size in usual.items() if size > MOST]
+    line = (
+        f"Numbers of {', '.join(beyond[:3])} are too large to be added up: wanted at most {MOST:g}; use larger units."
+    )
+    require(not beyond, line)
 
 
 def as_features(x: ArrayLike | Tensor) -> Tensor:

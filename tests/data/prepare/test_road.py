@@ -116,3 +116,15 @@ def test_numbers_that_differ_beyond_the_digits_that_are_kept_are_no_silent_loss(
     with pytest.raises(InvalidInput, match=r"7 digits that are kept .*: subtract 1000000000 from them first"):
         FederatedDataset.from_arrays(x[:, 1:], x[:, 0], client)
     assert FederatedDataset.from_arrays(x[:, 1:], 1e4 + x[:, 1], client).notes == ()
+
+
+def test_columns_of_numbers_too_large_to_be_added_up_are_refused_by_name():
+    rng = np.random.default_rng(0)
+    x, y, client = rng.uniform(0.5, 1, (40, 2)) * [1e19, 1], rng.integers(2, size=40), np.repeat([0, 1], 20)
+    with pytest.raises(InvalidInput, match=r"Numbers of feature 0 \(such as [\d.]+e\+18\) are too large"):
+        FederatedDataset.from_arrays(x, y, client)
+    frame = pd.DataFrame({"u": x[:, 0].astype("uint64"), "v": x[:, 1], "client": client, "label": y})
+    with pytest.raises(InvalidInput, match="Numbers of column 'u'"):
+        FederatedDataset.from_dataframe(frame)
+    x[5:, 0] = 1
+    FederatedDataset.from_arrays(x, y, client)  # a few are some client's fault: its replies are refused

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.data.clients import Clients, name_clients
-from corymb.data.features import Array, as_features, blurred
+from corymb.data.features import Array, as_features, blurred, require_sums
 from corymb.data.labels import Labels, Task, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
 from corymb.data.prepare.columns import ColumnPlan, Missing, RowName, Table, encode, learn_columns
@@ -220,8 +220,11 @@ def _features(
         plans, notes = learn_columns(x, clients, np.flatnonzero(train), how.missing, source.where)
         numbers = {f"column {plan.name!r}": x[plan.name].values for plan in plans if plan.what == "number"}
         lost = [what for what, values in numbers.items() if bool(blurred(values))]
+        for what, values in numbers.items():
+            require_sums(values[:, None], [what])
         x = encode(x, plans, source.where)
     elif x.ndim == 2 and x.dtype.itemsize > 4:
+        require_sums(x, [f"feature {place}" for place in range(x.shape[1])])
         lost = [f"feature {place}" for place in np.flatnonzero(blurred(x))]
     notes += [f"{what}: large numbers that differ only beyond the 7 digits that are kept" for what in lost[:FEW_TOLD]]
     names = tuple(name for plan in plans for name in plan.features) if source.named else ()
