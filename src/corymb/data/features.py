@@ -47,7 +47,8 @@ def require_sums(values: Array, names: Sequence[str]) -> None:
     if values.dtype.itemsize < 4 or not values.size:
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        large = np.flatnonzero(np.fmax.reduce(np.abs(values), axis=0) > MOST)
+        top = np.fmax.reduce(np.abs(values), axis=0)
+        large = np.flatnonzero((top > MOST) & (top <= np.finfo(np.float32).max))  # more is infinite, and said to be
         usual = {names[place]: np.nanmedian(np.abs(values[:, place])) for place in large.tolist()}
     beyond = [f"{name} (such as {size:.3g})" for name, size in usual.items() if size > MOST]
     line = (
