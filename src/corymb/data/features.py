@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from corymb.core.rules import LARGEST
 from corymb.settings import require
 
 Array = np.ndarray[Any, Any]
@@ -22,10 +23,6 @@ def as_array(values: ArrayLike | Tensor) -> Array:
 
 LOST = 0.02
 """Rounding, beside the range of numbers, from which on what they differ by is lost: a tenth of a standard deviation."""
-
-
-MOST = 1e15
-"""The largest numbers that clients' sums can have, for every example."""
 
 
 def blurred(values: Array) -> Array:
@@ -48,13 +45,14 @@ def require_sums(values: Array, names: Sequence[str]) -> None:
         return
     with np.errstate(over="ignore", invalid="ignore"):
         top = np.fmax.reduce(np.abs(values), axis=0)
-        large = np.flatnonzero((top > MOST) & (top <= np.finfo(np.float32).max))  # more is infinite, and said to be
+        large = np.flatnonzero((top > LARGEST) & (top <= np.finfo(np.float32).max))  # more is infinite, and said to be
         usual = {names[place]: np.nanmedian(np.abs(values[:, place])) for place in large.tolist()}
-    beyond = [f"{name} (such as {size:.3g})" for name, size in usual.items() if size > MOST]
-    line = (
-        f"Numbers of {', '.join(beyond[:3])} are too large to be added up: wanted at most {MOST:g}; use larger units."
+    beyond = [f"{name} (such as {size:.3g})" for name, size in usual.items() if size > LARGEST]
+    require(
+        not beyond,
+        f"Numbers of {', '.join(beyond[:3])} are too large to be added up: wanted at most {LARGEST:g}; "
+        "use larger units.",
     )
-    require(not beyond, line)
 
 
 def as_features(x: ArrayLike | Tensor) -> Tensor:
