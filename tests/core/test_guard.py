@@ -165,3 +165,14 @@ def test_sums_into_nothing_are_of_no_length():
     nothing = Sums({"weight": torch.zeros(0, 3)}, torch.zeros(0), None, None)
     lengths = part_lengths(nothing, None, 4)
     assert lengths.group.tolist() == [-1] * 4
+
+
+@pytest.mark.parametrize("clients", [3, 4, 5, 6])
+def test_of_a_handful_only_one_that_goes_thirty_times_as_far_is_refused(clients):
+    """Five shares, one of which is thirteen times as dear: nobody can say what is usual. Of six, five can."""
+    few, group = torch.arange(1.0, clients + 1).double(), torch.zeros(clients, dtype=torch.int64)
+    for times, refused in ((13, clients > 5), (100, True)):
+        length = few.clone()
+        length[-1] = times * length[:-1].median()
+        limit = bounds(Lengths(length, group), Near({"weight": torch.ones(1, 3)}))
+        assert limit.over(levels(length), group).tolist() == [False] * (clients - 1) + [refused]
