@@ -16,7 +16,7 @@ from torch import Tensor
 from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, each
-from corymb.core.guard import Near
+from corymb.core.guard import HANDFUL, Near
 from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold, hash_names, root, uniform
@@ -188,7 +188,8 @@ class Cohort:
         what is a thousand times as far as is usual; `most` what is farther than that, whatever the others do. Replies
         whose values for several models come from different examples each are `apart`.
         """
-        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart), self._like)
+        handful = len(self._fed.names) <= HANDFUL
+        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart, handful), self._like)
 
     def like(self, rows: Tree) -> Cohort:
         """The same clients, whose answers to `map` must have the form of these rows, whatever most of them send."""
