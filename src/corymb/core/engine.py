@@ -148,6 +148,8 @@ class Part(NamedTuple):
     """Whether each client sent a value of its own for every sum (`Shares`): so the receiver can count bytes."""
     error: str = ""
     """What went wrong at every client of the host that was asked, where that was the same thing."""
+    cause: Exception | None = None
+    """The same as it was raised, with its traceback, by a host in this process."""
 
 
 Pages = dict[str, dict[str, Tree]]

@@ -52,7 +52,9 @@ class NoReplies(TooFewReplies):
 
 
 class ClientsFailed(RuntimeError):
-    """The same error at every client, on hosts in other processes: a bug in a client function, not a bad client."""
+    """The same error at every client, on hosts in other processes, or of all that some rounds asked: a bug in a client
+    function, not a bad client.
+    """
 
 
 @dataclass(frozen=True)
@@ -325,13 +327,15 @@ class Federation:
         named = self._enter(call, len(ids), taken)
         answered = len(taken.part.ids)
         if answered < min(self.min_replies, max(len(ids), 1)):
-            everybody = len(ids) == len(self.names)  # all of a few may be bad clients
-            if not answered and everybody and len(intake.errors) == 1 and len(named) == len(ids):
-                raise ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
+            cause = intake.cause
+            if not answered and len(intake.errors) == 1 and len(named) == len(ids):
+                cause = ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
+                if len(ids) == len(self.names):  # all of a few may be bad clients
+                    raise cause
             why = "; ".join(f"{name}: {reason}" for name, reason in named[:3]) or "no answer from the others"
             raise (TooFewReplies if answered else NoReplies)(
                 f"{answered} of {len(ids)} clients gave a usable reply, wanted {self.min_replies} ({why})"
-            )
+            ) from (None if answered else cause)
         if not self._readonly:
             self._accepted.update(dict.fromkeys(taken.hosts, call.version))
         replies = self._in_order_asked(taken.part, ids, verb, named)
