@@ -149,7 +149,7 @@ class Part(NamedTuple):
     error: str = ""
     """What went wrong at every client of the host that was asked, where that was the same thing."""
     cause: Exception | None = None
-    """The same as it was raised, with its traceback, by a host in this process."""
+    """The same with its traceback, from a host in this process: where it was raised, and nothing of what was there."""
 
 
 Pages = dict[str, dict[str, Tree]]

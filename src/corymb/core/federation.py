@@ -52,8 +52,9 @@ class NoReplies(TooFewReplies):
 
 
 class ClientsFailed(RuntimeError):
-    """The same error at every client, on hosts in other processes, or of all that some rounds asked: a bug in a client
-    function, not a bad client.
+    """A bug in a client function, not a bad client: the same error at every client, or at all that some rounds asked.
+
+    Where clients are in this process and all of them are asked, what they raise is raised itself.
     """
 
 

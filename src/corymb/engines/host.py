@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -211,9 +212,18 @@ def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Intake
     if errors and not answered:
         if everybody:
             raise errors[0][1]
-        intake.cause = errors[0][1]
+        intake.cause = _without_values(errors[0][1])
     for client, error in errors:
         intake.reject(client, f"raised {one_line(error)}")
+
+
+def _without_values(error: Exception) -> Exception:
+    """The same error, whose traceback leads to lines of code and no longer to examples."""
+    one: BaseException | None = error
+    while one is not None:
+        traceback.clear_frames(one.__traceback__)
+        one = one.__context__
+    return error
 
 
 def check_kinds(value: Any, writes: Mapping[str, Slot]) -> None:
