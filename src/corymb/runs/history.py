@@ -250,11 +250,11 @@ def _step_sizes(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 def readable(value: float, digits: int = 4) -> str:
     """A number with so many digits that count, and no exponent where a reader expects none.
 
-    >>> readable(33763.2), readable(0.12345), readable(1e-7), readable(33763.2, 2)
-    ('33,760', '0.1235', '1e-07', '34,000')
+    >>> readable(33763.2), readable(0.12345), readable(1e-7), readable(33763.2, 2), readable(1.2345e12)
+    ('33,760', '0.1235', '1e-07', '34,000', '1,234,000,000,000')
     """
     text = f"{value:.{digits}g}"
-    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e9 else text
+    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
 def counted(number: int, what: str) -> str:
