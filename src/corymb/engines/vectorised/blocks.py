@@ -15,7 +15,7 @@ LEAST = 16  # examples of a client
 
 
 def rows_at_once(traits: Traits, on: Examples, device: str) -> int | None:
-    """How many examples of every client go into one pass, if all are too many and examples do not know of each other."""
+    """How many examples of each client go into one pass, if all are too many and examples do not know of each other."""
     if not traits.independent:
         return None
     clients, longest = on.weight.shape
