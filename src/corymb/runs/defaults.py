@@ -87,7 +87,7 @@ _TABLE = Defaults(
     finish=True,
 )
 _TABLE_OF_NUMBERS = _TABLE._replace(lr=0.1, steps=5, whiten=True)
-_TABLE_OF_CLASSES = _TABLE._replace(lr=3.0, steps=5)
+_TABLE_OF_CLASSES = _TABLE._replace(lr=3.0, decay=0.94, steps=5)
 _LARGE_TABLE = _TABLE._replace(lr=1.0, rounds=60, decay=0.96, steps=50, batch=64, keep="best")
 """A perceptron wants many steps, and a step on a batch costs little beside one on all examples."""
 _PICTURES = Defaults(lr=0.1, steps=5, batch=16)
