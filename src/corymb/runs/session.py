@@ -19,7 +19,7 @@ from corymb.data.schema import DataSchema
 from corymb.engines import Placement
 from corymb.evaluate import Evaluation, score, trivial_prediction
 from corymb.objectives import LinearRegression, Regression
-from corymb.objectives.class_weight import weighed
+from corymb.objectives.class_weight import smoothed, weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
@@ -51,7 +51,7 @@ from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.progress import Beat
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
-from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
+from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 
@@ -74,6 +74,8 @@ class Session:
         model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
         examples = int(plan.engine.sizes.sum())
         self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
+        if smoothing := plan.settings.label_smoothing:
+            self.learner = self.learner._replace(objective=smoothed(self.learner.objective, smoothing))
         self.standard, moments = self._standard()
         self.class_weight = self._class_weight(moments)
         objective = self.learner.objective
@@ -108,8 +110,9 @@ class Session:
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         targets = ours and self.schema.task == "regression"
-        standard, excluded = robust_standard(fed, self.schema.features, targets=targets)
-        for line in (told := describe_excluded(excluded, self.schema.size, self.schema.feature_names)):
+        standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets)
+        called = self.schema.size, self.schema.feature_names
+        for line in (told := [*describe_excluded(excluded, *called), *describe_broad(broad, *called)]):
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
         if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):

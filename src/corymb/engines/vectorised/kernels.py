@@ -24,6 +24,7 @@ from torch.func import vmap
 
 from corymb.core.client import Examples, Measure, Objective
 from corymb.core.objective import Draws
+from corymb.engines.vectorised.blocks import mean_of_blocks, reach, rows_at_once, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
 from corymb.engines.vectorised.recurrent import Cells
@@ -103,6 +104,15 @@ class Kernels:
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss or score of k models for every client: n k."""
+        rows = rows_at_once(self.traits, on, self.device)
+        if rows is not None:
+            return mean_of_blocks(
+                lambda some, who: self.measure(
+                    what, objective, models if shared else take(models, who), some, shared=shared
+                ),
+                on,
+                rows,
+            )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
                 measure_one(what, objective, models if shared else take(models, i), _client(on, i, m))
@@ -116,6 +126,13 @@ class Kernels:
 
     def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         """What a model says of each example of every client: n m ..."""
+        at_once = rows_at_once(self.traits, on, self.device)
+        if at_once is not None:
+            return rows_of_blocks(
+                lambda some, who: self.predict(objective, params if shared else take(params, who), some, shared=shared),
+                on,
+                at_once,
+            )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
                 objective.predict(params if shared else take(params, i), on.x[i, :m])
@@ -367,9 +384,7 @@ def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
 
 
 def _lengths(on: Examples) -> list[int]:
-    """Up to which row each client's examples go; after that there is only padding."""
-    places = torch.arange(1, on.weight.shape[1] + 1, device=on.weight.device)
-    lengths: list[int] = torch.where(on.weight > 0, places, 0).amax(1).tolist()
+    lengths: list[int] = reach(on).tolist()
     return lengths
 
 
