@@ -104,14 +104,14 @@ class Kernels:
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss or score of k models for every client: n k."""
-        rows = rows_at_once(self.traits, on, self.device)
-        if rows is not None:
+        few = rows_at_once(self.traits, on, self.device)
+        if few is not None:
             return mean_of_blocks(
                 lambda some, who: self.measure(
                     what, objective, models if shared else take(models, who), some, shared=shared
                 ),
                 on,
-                rows,
+                few,
             )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
@@ -126,12 +126,12 @@ class Kernels:
 
     def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         """What a model says of each example of every client: n m ..."""
-        at_once = rows_at_once(self.traits, on, self.device)
-        if at_once is not None:
+        few = rows_at_once(self.traits, on, self.device)
+        if few is not None:
             return rows_of_blocks(
                 lambda some, who: self.predict(objective, params if shared else take(params, who), some, shared=shared),
                 on,
-                at_once,
+                few,
             )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
