@@ -48,7 +48,6 @@ from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]
 FEW = 64  # clients up to which steps one by one on streams are tried
-STREAMS = (4, 8)  # so many of them
 LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
 SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic
 
@@ -249,9 +248,7 @@ class Kernels:
                 return {"vmap": at_once(objective, None, span, steps=True)}
             found = {"vmap": at_once(objective, self.traits, steps=steps)}
             if len(batch.weight) <= FEW and not self.traits.lstm:
-                for number in STREAMS:
-                    device = batch.weight.device
-                    found[f"{number} streams"] = by_streams(objective, device, self.traits, steps=steps, number=number)
+                found["streams"] = by_streams(objective, batch.weight.device, self.traits, steps=steps)
             return found
 
         def plain(own: Params, on: Examples, drawn: Draws, rated: Tensor) -> Sequence[Tensor]:
