@@ -12,6 +12,7 @@ PIP_FLAGS ?=
 ARGS ?=
 TABLES ?= build/tables
 PEERS ?=
+SMALL ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -60,14 +61,15 @@ dist: $(VENV)/.with-dist ## Build wheel and sdist in dist/
 wheel: $(VENV)/.with-dist ## Build the wheel, install it into a fresh environment and use it there (minutes: it installs torch)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m wheel tests/test_package.py $(ARGS)
 
-bench: $(READY) ## Time start-up, rounds, how they grow, GPU steps and checkpoints (20 minutes); beside other libraries with PEERS=1 (installs them)
-	PYTHONPATH=. $(BIN)/python -m benchmarks.startup --write build/startup.md
-	$(BIN)/python benchmarks/rounds.py $(ARGS)
-	$(BIN)/python benchmarks/rounds.py --fedavg $(ARGS)
-	$(BIN)/python benchmarks/rounds.py --cnn $(ARGS)
-	PYTHONPATH=. $(BIN)/python -m benchmarks.growth --write build/growth.md
-	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu
-	$(BIN)/python benchmarks/checkpoints.py
+bench: $(READY) ## Time start-up, rounds, how they grow, GPU steps and checkpoints (20 minutes; SMALL=1 shows that all of it runs) into build/; beside other libraries with PEERS=1 (installs them)
+	mkdir -p build
+	PYTHONPATH=. $(BIN)/python -m benchmarks.startup $(if $(SMALL),--repeats 1) --write build/startup.md
+	$(BIN)/python benchmarks/rounds.py --json build/rounds.json $(if $(SMALL),--small) $(ARGS)
+	$(BIN)/python benchmarks/rounds.py --fedavg --json build/rounds-fedavg.json $(if $(SMALL),--small) $(ARGS)
+	$(BIN)/python benchmarks/rounds.py --cnn --json build/rounds-cnn.json $(if $(SMALL),--small) $(ARGS)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.growth $(if $(SMALL),--most 1000) --write build/growth.md
+	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu --json build/gpu.json $(if $(SMALL),--small)
+	$(BIN)/python benchmarks/checkpoints.py $(if $(SMALL),--demo --repeat 1)
 	$(if $(PEERS),PYTHONPATH=. PIP_FLAGS='$(PIP_FLAGS)' $(BIN)/python -m benchmarks.peers --write build/peers.md)
 
 tables: $(READY) ## Default settings on real tables, beside scikit-learn (packages with data: benchmarks/table_sources.py)

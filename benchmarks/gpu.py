@@ -30,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from corymb.core.objective import Draws, Examples
 from corymb.engines import Placement
 from corymb.engines.vectorised.graphs import Player, StepFunction, capture
-from corymb.engines.vectorised.kernels import STREAMS, Kernels
+from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.engines.vectorised.ways import at_once, by_streams
@@ -166,8 +166,8 @@ class Ways:
 def ways_of(objective: Classification, device: str, traits: Traits, *, steps: bool) -> dict[str, StepFunction]:
     """Every way to capture a step, by name."""
     found = {"vmap": at_once(objective, traits, steps=steps)}
-    for number in () if traits.lstm else STREAMS:
-        found[f"{number} streams"] = by_streams(objective, torch.device(device), traits, steps=steps, number=number)
+    if not traits.lstm:
+        found["streams"] = by_streams(objective, torch.device(device), traits, steps=steps)
     return {f"{way}, {'steps' if steps else 'gradients'}": function for way, function in found.items()}
 
 

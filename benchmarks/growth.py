@@ -115,7 +115,9 @@ def _anonymous() -> float:
 
 
 def slope(values: list[float], found: list[float]) -> float:
-    """That of the logarithms, over the larger half of the points."""
+    """That of the logarithms, over the larger half of the points; of one point there is none."""
+    if len(values) < 2:
+        return math.nan
     half = len(values) // 2 if len(values) > 3 else 0
     x, y = (np.log(np.maximum(row[half:], 1e-9)) for row in (values, found))
     return float(np.polyfit(x, y, 1)[0])
@@ -125,7 +127,7 @@ def measure(axis: str, most: int) -> list[str]:
     """The lines of a table of one axis."""
     asked = AXES[axis]
     fixed = {name: value for name, value in asked.items() if name not in ("vary", "values")}
-    values = [value for value in asked["values"] if value <= most]
+    values = [value for value in asked["values"] if value <= most] or asked["values"][:1]
     rows = []
     for value in values:
         wanted = json.dumps({**fixed, asked["vary"]: value})
@@ -171,10 +173,9 @@ def main() -> None:
     ]
     for axis in asked.axes:
         lines += measure(axis, asked.most)
-    text = "\n".join(lines)
-    print(text)
-    if asked.write:
-        asked.write.write_text(text)
+        if asked.write:  # at once: a run that is ended keeps what is done
+            asked.write.write_text("\n".join(lines))
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ FEDAVG_CASES = [(100, 600, 50), (1000, 50, None)]
 GPU_CASES = [(4800, 50, None), (1200, 200, None)]
 CNN_CASES = [(8, 100, 10)]
 SMALL_CASES = [(20, 50, None), (20, 20, 10)]
+SMALL_CNN_CASES = [(2, 20, 10)]
 
 
 def clients(n: int, m: int, device: str) -> tuple[Tensor, Tensor]:
@@ -277,7 +278,7 @@ def compare_fedavg(n: int, m: int, batch: int | None, threads: int, repeats: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--threads", type=int, nargs="+")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
@@ -288,9 +289,11 @@ def main() -> None:
     rows = []
     cases = CASES if asked.device == "cpu" else GPU_CASES
     cases = FEDAVG_CASES if asked.fedavg else CNN_CASES if asked.cnn else cases
+    if asked.small:
+        cases = SMALL_CNN_CASES if asked.cnn else SMALL_CASES
     print("speed of Corymb's round: above 1 is faster than the other way")
-    for threads in asked.threads:
-        for n, m, batch in SMALL_CASES if asked.small else cases:
+    for threads in asked.threads or ([1] if asked.small else [1, 2]):
+        for n, m, batch in cases:
             if asked.cnn:
                 row = compare_cnn(n, m, batch or m, threads, asked.repeats)
             elif asked.fedavg:
@@ -299,8 +302,8 @@ def main() -> None:
                 row = compare(n, m, batch, threads, asked.repeats, asked.device)
             rows.append(row)
             print("  ".join(f"{name}: {value}" for name, value in row.items()), flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
+            if asked.json:  # at once: a run that is ended keeps what is done
+                asked.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

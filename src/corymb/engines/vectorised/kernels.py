@@ -48,7 +48,6 @@ from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]
 FEW = 64  # clients up to which steps one by one on streams are tried
-STREAMS = (4, 8)  # so many of them
 LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
 SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic
 
@@ -104,14 +103,14 @@ class Kernels:
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss or score of k models for every client: n k."""
-        rows = rows_at_once(self.traits, on, self.device)
-        if rows is not None:
+        few = rows_at_once(self.traits, on, self.device)
+        if few is not None:
             return mean_of_blocks(
                 lambda some, who: self.measure(
                     what, objective, models if shared else take(models, who), some, shared=shared
                 ),
                 on,
-                rows,
+                few,
             )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
@@ -126,12 +125,12 @@ class Kernels:
 
     def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         """What a model says of each example of every client: n m ..."""
-        at_once = rows_at_once(self.traits, on, self.device)
-        if at_once is not None:
+        few = rows_at_once(self.traits, on, self.device)
+        if few is not None:
             return rows_of_blocks(
                 lambda some, who: self.predict(objective, params if shared else take(params, who), some, shared=shared),
                 on,
-                at_once,
+                few,
             )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
@@ -249,9 +248,7 @@ class Kernels:
                 return {"vmap": at_once(objective, None, span, steps=True)}
             found = {"vmap": at_once(objective, self.traits, steps=steps)}
             if len(batch.weight) <= FEW and not self.traits.lstm:
-                for number in STREAMS:
-                    device = batch.weight.device
-                    found[f"{number} streams"] = by_streams(objective, device, self.traits, steps=steps, number=number)
+                found["streams"] = by_streams(objective, batch.weight.device, self.traits, steps=steps)
             return found
 
         def plain(own: Params, on: Examples, drawn: Draws, rated: Tensor) -> Sequence[Tensor]:

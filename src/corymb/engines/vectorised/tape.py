@@ -54,7 +54,7 @@ class Tape:
         """Do to other tensors what was done to the first ones."""
         places: dict[int, Any] = {**self.constants, **dict(enumerate(inputs))}
         for function, args, kwargs, results, free in self.lines:
-            found = function(*[_filled(arg, places) for arg in args], **kwargs)
+            found = function(*[places[a.number] if type(a) is _Place else _filled(a, places) for a in args], **kwargs)
             if len(results) == 1:
                 places[results[0]] = found[0] if isinstance(found, (tuple, list)) else found
             else:

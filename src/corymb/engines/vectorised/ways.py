@@ -34,11 +34,9 @@ def at_once(objective: Objective, traits: Traits | None, span: Span | None = Non
     return step
 
 
-def by_streams(
-    objective: Objective, device: torch.device, traits: Traits, *, steps: bool, number: int = 4
-) -> StepFunction:
+def by_streams(objective: Objective, device: torch.device, traits: Traits, *, steps: bool) -> StepFunction:
     """One client after another, on streams; pictures are changed at random before, all at once."""
-    streams = OnStreams(device, number)
+    streams = OnStreams(device)
     ahead = _changes_examples(objective)
     trained: Any = SimpleNamespace(training_losses=objective.losses_of_changed) if ahead else objective  # type: ignore[attr-defined]
 
