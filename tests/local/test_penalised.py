@@ -93,6 +93,13 @@ def test_steps_on_cross_entropy_never_go_up_and_arrive(monkeypatch):
     assert values[-2] - values[-1] < 1e-6
 
 
+def test_shares_of_classes_take_the_place_of_labels():
+    on = classes(200)._replace(x=torch.zeros(200, 3).double())  # nothing to tell classes by but how frequent they are
+    shares = torch.tensor([0.7, 0.2, 0.1]).double().expand(200, 3)
+    said = (torch.cat([on.x[:1], torch.ones(1, 1).double()], 1) @ logistic(on, 3, shares=shares).mT).softmax(-1)
+    assert torch.allclose(said, shares[:1], atol=1e-3)
+
+
 def test_labels_that_features_tell_are_told_and_a_tie_is_half_an_error():
     on = classes(60)
     said = (torch.cat([on.x, torch.ones(60, 1).double()], 1) @ logistic(on, 3).mT).argmax(1)

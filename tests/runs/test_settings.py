@@ -34,6 +34,7 @@ OTHER = RunSettings(
     min_replies=2,
     dropout="off",
     class_weight="balanced",
+    label_smoothing=0.1,
     metric="auc",
     keep_going=True,
 )
@@ -150,6 +151,7 @@ WRONG = {
     "kernel": "fast",
     "dropout": "of",
     "class_weight": "yes=0",
+    "label_smoothing": 1.0,
     "threads": 0,
     "memory": 0,
     "evaluate_every": -1,

@@ -74,20 +74,22 @@ def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, 
     return thetas, left_out.square().sum(0), between.diff()
 
 
-def logistic(on: Examples, classes: int) -> Tensor:
+def logistic(on: Examples, classes: int, *, shares: Tensor | None = None) -> Tensor:
     """Coefficients of each class's logit for x (m d) and labels y: c d + 1, the intercept last.
 
-    Errors are those on parts held out in turns.
+    Errors are those on parts held out in turns. `shares` (m c) are the probabilities to come near to, in place of 1
+    for the label.
     """
     x, y, weight = on.x.to(_wide(on.x)), on.y, on.weight.to(_wide(on.x))
     parts = [hold_out(on._replace(weight=weight), turn=turn) for turn in range(TURNS)]
     kept = torch.stack([*(part.kept.weight for part in parts), weight])  # the last are all examples
     held = torch.stack([part.held.weight for part in parts])
-    x, targets = torch.cat([x, torch.ones_like(x[:, :1])], 1), one_hot(y, classes).to(x)
+    x, right = torch.cat([x, torch.ones_like(x[:, :1])], 1), one_hot(y, classes).to(x)
+    targets = right if shares is None else shares.to(x)
     theta, thetas, errors = _frequencies(kept @ targets, x.shape[1]), [], []
     for alpha in CLASS_STRENGTHS.to(x):
         theta = _descend(theta, x, targets, kept, alpha)
-        wrong = _wrong(x @ theta[:-1].mT, targets)
+        wrong = _wrong(x @ theta[:-1].mT, right)
         errors.append((wrong * held).sum() / held.sum().clamp_min(1))
         thetas.append(theta[-1])
     portion = (-2 * SURE * weight.sum() * torch.stack(errors)).softmax(0)
@@ -95,10 +97,10 @@ def logistic(on: Examples, classes: int) -> Tensor:
     return mean.to(on.x)
 
 
-def _wrong(logits: Tensor, targets: Tensor) -> Tensor:
+def _wrong(logits: Tensor, right: Tensor) -> Tensor:
     """1 where another class has a larger logit, half where one has the same."""
-    own = (logits * targets).sum(-1)
-    other = torch.where(targets > 0, -torch.inf, logits).amax(-1)
+    own = (logits * right).sum(-1)
+    other = torch.where(right > 0, -torch.inf, logits).amax(-1)
     return ((other > own + NOTHING).to(own) + (other > own - NOTHING).to(own)) / 2
 
 

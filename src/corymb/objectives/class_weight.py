@@ -1,4 +1,4 @@
-"""Weights of classes for training: given by the user, or from the classes' counts, of which only sums leave clients."""
+"""What training makes of classes: smooth labels, and weights, given or from counts that leave clients only summed."""
 
 from __future__ import annotations
 
@@ -68,10 +68,20 @@ def weighed(
     objective: Objective, fed: Federation, text: str, classes: Sequence[str]
 ) -> tuple[Objective, dict[str, float]]:
     """The objective with weights of its classes, and those weights by class."""
+    ours = _classification(objective, "class_weight", "weighs its own training_losses")
+    weights = class_weights(fed, text, classes)
+    return Classification(ours.network, ours.classes, tuple(weights.values()), ours.label_smoothing), weights
+
+
+def smoothed(objective: Objective, amount: float) -> Objective:
+    """The objective, trained with that part of every label spread over all classes."""
+    ours = _classification(objective, "label_smoothing", "takes it as an argument or in its own training_losses")
+    return Classification(ours.network, ours.classes, ours.class_weight, amount)
+
+
+def _classification(objective: Objective, option: str, own: str) -> Classification:
     if not isinstance(objective, Classification):
         raise InvalidInput(
-            "class_weight is for classification by a network: numbers have no classes, and an objective of your own "
-            "weighs its own training_losses."
+            f"{option} is for classification by a network: numbers have no classes, and an objective of your own {own}."
         )
-    weights = class_weights(fed, text, classes)
-    return Classification(objective.network, objective.classes, tuple(weights.values())), weights
+    return objective

@@ -15,7 +15,7 @@ from corymb.keys import Key
 from corymb.models.network import Network
 from corymb.objectives.linear_form import LinearForm, layer_form
 from corymb.objectives.measures.classes import OfClasses
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
 
@@ -23,14 +23,23 @@ class Classification:
     """A network whose output is one logit a class.
 
     `class_weight` has a weight for each class: in training, and there alone, the loss of an example counts that much.
+    `label_smoothing` is the part of every label that training spreads evenly over all classes, as in torch's
+    cross-entropy: the loss of each class counts by that class's weight.
     """
 
     score_name = "accuracy"
     higher_is_better = True
     squared = None
 
-    def __init__(self, network: Network, classes: int, class_weight: Sequence[float] | None = None) -> None:
-        self.network, self.classes = network, classes
+    def __init__(
+        self,
+        network: Network,
+        classes: int,
+        class_weight: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        self.network, self.classes, self.label_smoothing = network, classes, label_smoothing
+        require(0 <= label_smoothing < 1, f"label_smoothing must be in [0, 1), got {label_smoothing}.")
         self.measures = OfClasses(classes)
         self.class_weight = None if class_weight is None else tuple(class_weight)
         if self.class_weight is not None and len(self.class_weight) != classes:
@@ -39,11 +48,12 @@ class Classification:
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Classification:
         """The same objective elsewhere, or in another precision."""
-        return Classification(self.network.to(device, dtype), self.classes, self.class_weight)
+        return Classification(self.network.to(device, dtype), self.classes, self.class_weight, self.label_smoothing)
 
     def recipe(self) -> dict[str, Any]:
         """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
-        return {"network": self.network, "classes": self.classes, "class_weight": self.class_weight}
+        told = {"network": self.network, "classes": self.classes, "class_weight": self.class_weight}
+        return told if not self.label_smoothing else told | {"label_smoothing": self.label_smoothing}
 
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""
@@ -53,8 +63,15 @@ class Classification:
     def logits(self) -> LinearForm | None:
         """Of a network that is one linear layer."""
         form = layer_form(self.network)
-        weight = self._weight
-        return form if form is None or weight is None else replace(form, counts=lambda y: weight[y])
+        if form is None or (self._weight is None and not self.label_smoothing):
+            return form
+        one = torch.eye(self.classes).to(self.network.device, self.network.dtype)
+        asked = torch.lerp(one, one.new_tensor(1 / self.classes), self.label_smoothing)  # y, class
+        asked = asked if self._weight is None else asked * self._weight
+        counts = asked.sum(-1)
+        shares = asked / counts[:, None]
+        form = replace(form, counts=lambda y: counts[y])
+        return form if not self.label_smoothing else replace(form, shares=lambda y: shares[y])
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """The logits of each example: m classes."""
@@ -73,10 +90,15 @@ class Classification:
         return cross_entropy(self.predict(params, examples.x), examples.y)
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
-        """Cross-entropy of each example with dropout, times the weight of its class."""
+        """Cross-entropy of each example with dropout, with smooth labels and times the weight of its class."""
         logits = self._checked(self.network.training(params, examples.x, draws), examples.x)
-        losses = cross_entropy(logits, examples.y)
-        return losses if self._weight is None else losses * self._weight[examples.y]
+        surprise = -logits.log_softmax(-1)  # m classes
+        losses = _at(surprise, examples.y)
+        losses = losses if self._weight is None else losses * self._weight[examples.y]
+        if not self.label_smoothing:
+            return losses
+        everywhere = surprise if self._weight is None else surprise * self._weight
+        return torch.lerp(losses, everywhere.mean(-1), self.label_smoothing)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
         """1 where the likeliest class is right, otherwise 0."""
@@ -94,9 +116,15 @@ class Classification:
     def describe(self) -> str:
         """What is learned, for fingerprints and run records."""
         weighed = "" if self.class_weight is None else f", classes weighed {list(self.class_weight)}"
-        return f"classification of {self.classes} classes by {self.network.describe()}{weighed}"
+        smooth = "" if not self.label_smoothing else f", labels smoothed by {self.label_smoothing}"
+        return f"classification of {self.classes} classes by {self.network.describe()}{weighed}{smooth}"
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropy of each example: torch's own, but for a class to ignore, which takes sympy under vmap."""
-    return -logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    return _at(-logits.log_softmax(-1), y)
+
+
+def _at(values: Tensor, y: Tensor) -> Tensor:
+    """Of every row the value at its class."""
+    return values.gather(-1, y.unsqueeze(-1)).squeeze(-1)

@@ -32,6 +32,8 @@ class LinearForm:
     intercept: bool = False
     counts: Callable[[Tensor], Tensor] | None = None
     """How much an example with target y counts in training; None: all alike."""
+    shares: Callable[[Tensor], Tensor] | None = None
+    """The probability of each class that training asks for where the label is y: m classes; None: 1 for y."""
 
     def after(self, features: Callable[[Tensor], Tensor], targets: Callable[[Tensor], Tensor]) -> LinearForm:
         """The form of an objective that changes examples before this one sees them."""

@@ -19,7 +19,7 @@ from corymb.data.schema import DataSchema
 from corymb.engines import Placement
 from corymb.evaluate import Evaluation, score, trivial_prediction
 from corymb.objectives import LinearRegression, Regression
-from corymb.objectives.class_weight import weighed
+from corymb.objectives.class_weight import smoothed, weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
@@ -74,6 +74,8 @@ class Session:
         model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
         examples = int(plan.engine.sizes.sum())
         self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
+        if smoothing := plan.settings.label_smoothing:
+            self.learner = self.learner._replace(objective=smoothed(self.learner.objective, smoothing))
         self.standard, moments = self._standard()
         self.class_weight = self._class_weight(moments)
         objective = self.learner.objective

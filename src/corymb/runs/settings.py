@@ -65,6 +65,8 @@ class RunSettings:
     """Dropout in training steps: on, with the same draws on every engine; off; or refuse models that have it."""
     class_weight: str | None = None
     """Weights of classes in the training loss: `balanced`, or one by one, `no=1,yes=5`. Scores are not weighted."""
+    label_smoothing: float = 0.0
+    """The part of every label that training spreads evenly over all classes, such as 0.1. Scores do not change."""
     metric: str | None = None
     """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
@@ -90,6 +92,8 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "class_weight", as_text(self.class_weight))  # fit takes a mapping too
+        part = self.label_smoothing
+        require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
         for name, choices in _choices(RunSettings).items():
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")

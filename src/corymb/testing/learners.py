@@ -161,7 +161,7 @@ LEARNERS = {
     "transposed weight": Learner(network(Turning), classification),
     "unused parameter": Learner(network(Unused), classification),
     "turned linear": Learner(network(Turned), classification),
-    "dropout": Learner(  # and weights of classes: all that sets the loss of training apart
-        lambda: Classification(Network(Dropping, dtype=DOUBLE), 3, (0.5, 1.0, 3.0)), classification, FUSED
+    "dropout": Learner(  # weights of classes and smooth labels too: all that sets the loss of training apart
+        lambda: Classification(Network(Dropping, dtype=DOUBLE), 3, (0.5, 1.0, 3.0), 0.1), classification, FUSED
     ),
 }

@@ -78,6 +78,7 @@ def _lines():
         "checkpoint_every": ("0", "-1", "x"),
         "min_replies": ("0", "-1", "x", "99"),
         "dropout": ("maybe",),
+        "label_smoothing": ("x", "-0.1", "1", "nan", "inf"),
         "class_weight": ("heavy", "yes=x", "=3", "0=-1", "0=nan"),
         "metric": ("nosuch", "r2"),
         "until": ("tomorrow",),

@@ -71,7 +71,9 @@ def penalised(client: Client, like: Params) -> Params:
     if line is not None:
         y = torch.where(weight > 0, line.targets(on.y), 0)
         return line.parameters(ridge(Examples(_features(line, x), y, weight), intercept=line.intercept))
-    return form.parameters(logistic(Examples(_features(form, x), on.y, weight), len(form.coefficients(like))))
+    shares = None if form.shares is None else form.shares(on.y)
+    examples = Examples(_features(form, x), on.y, weight)
+    return form.parameters(logistic(examples, len(form.coefficients(like)), shares=shares))
 
 
 def _features(form: LinearForm, x: Tensor) -> Tensor:
