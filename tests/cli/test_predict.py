@@ -164,6 +164,11 @@ def test_rows_that_lack_a_value_are_left_empty_after_a_run_that_dropped_them(kin
     assert [one is None for one in found.get("probabilities", [0, None, 0])] == [False, True, False]
     table = list(csv.reader(io.StringIO(told(f"predict {kind} new.csv", capsys))))
     assert (len(table), set(table[2])) == (4, {""})
+    (tmp_path / "told.csv").write_text(f"client,u,v,label\na,1,2,{of.format(1)}\na,,2,\na,3,1,\nb,1,1,{of.format(0)}\n")
+    assert main(["assign", kind, "told.csv", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert set(json.loads(out)) == {"a", "b"}
+    assert err == "corymb: 2 of 4 rows lack a value and are left out: told.csv, rows 3, 4\n"
     (tmp_path / "none.csv").write_text("client,u,v\na,,2\n")
     assert main(["predict", kind, "none.csv"]) == 2
     assert "Every row of none.csv lacks a value" in capsys.readouterr().err

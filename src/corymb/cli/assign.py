@@ -36,7 +36,7 @@ def assign_file(
     loaded = Run.load(run, model)
     if loaded.served == "points":
         raise InvalidInput(f"{OF_EXAMPLES}: corymb predict {run} {file} gives the cluster of every row.")
-    examples = read_examples(file, loaded, label)
+    examples = read_examples(file, loaded, label, labelled=True)
     if examples.y is None:
         told = label or loaded.config.get("label") or (LABELS if kind_of(file) == NPZ else LABEL)
         raise InvalidInput(f"{file.name} has no labels {told!r}: assigning needs some; --label names their column.")

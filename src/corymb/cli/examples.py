@@ -14,7 +14,7 @@ from corymb.data.prepare.cells import Kind
 from corymb.data.prepare.columns import ColumnPlan, Table
 from corymb.data.prepare.road import Preparation
 from corymb.data.readers.archives import FEATURES, LABELS, arrays_in, names_of
-from corymb.data.readers.contents import CLIENT, LABEL, TEST, ids_of
+from corymb.data.readers.contents import CLIENT, LABEL, TEST, Columns, ids_of
 from corymb.data.readers.folder import KINDS, NPZ, SUFFIXES
 from corymb.data.readers.tables import kind_of, read_table
 from corymb.runs.run import Run
@@ -37,8 +37,12 @@ class Examples(NamedTuple):
     """Rows of the file that are not among these: they lack a cell, and the run's data was without such rows."""
 
 
-def read_examples(file: Path, run: Run, label: str | None = None) -> Examples:
-    """The examples in a file; `label` names the column of labels, if it is not that of the run's own data."""
+def read_examples(file: Path, run: Run, label: str | None = None, *, labelled: bool = False) -> Examples:
+    """The examples in a file; `label` names the column of labels, if it is not that of the run's own data.
+
+    Rows that lack a value are left out if the run's own data was without such rows: of `labelled` examples also those
+    that lack a label.
+    """
     require(file.is_file(), f"{file} is not a file: give a file of examples ({KINDS}).")
     require(kind_of(file) in SUFFIXES, f"{file} is a file of an unknown kind: only {KINDS} files can be read.")
     options = DataOptions.recorded(run.config)
@@ -59,13 +63,14 @@ def read_examples(file: Path, run: Run, label: str | None = None) -> Examples:
     n = len(next(iter(cells.values())).kinds)
     require(n > 0, f"{file} has no rows.")
     rows = _complete(cells, plans, n) if options.missing == "drop" else np.arange(n)
+    if labelled and y is not None and options.missing == "drop":
+        rows = rows[y.kinds[rows] != Kind.MISSING]
     require(len(rows) > 0, f"Every row of {file} lacks a value that the run has nothing to take for.")
     cells = {name: column.take(rows) for name, column in cells.items()} if len(rows) < n else cells
     x = how._replace(columns=plans).apply(cells, lambda row: table.place(int(rows[row]))).numpy()
     owners, left = table.ids.get(owner), np.setdiff1d(np.arange(n), rows)
     if len(left):
-        some = ", ".join(table.place(int(row)) for row in left[:5]) + (", ..." if len(left) > 5 else "")
-        print(f"corymb: {len(left)} of {n} rows lack a value and are left out: {some}", file=sys.stderr)
+        print(f"corymb: {len(left)} of {n} rows lack a value and are left out: {_places(table, left)}", file=sys.stderr)
     return Examples(
         x,
         None if y is None else y.take(rows).as_objects(),
@@ -73,6 +78,13 @@ def read_examples(file: Path, run: Run, label: str | None = None) -> Examples:
         unused,
         tuple(left.tolist()),
     )
+
+
+def _places(table: Columns, rows: Array) -> str:
+    """Where the first few of some rows are: new.csv, rows 3, 8, ..."""
+    where = [table.place(int(row)).rpartition(" ") for row in rows[:5]]
+    numbers = [number for _, _, number in where] + (["..."] if len(rows) > 5 else [])
+    return f"{where[0][0]}{'s' * (len(rows) > 1)} {', '.join(numbers)}"
 
 
 def _complete(cells: Table, plans: Sequence[ColumnPlan], n: int) -> Array:
