@@ -57,7 +57,7 @@ def by_role(
     require(test is None or 0 <= test < 1, f"test={test}: wanted a share of at least 0 and less than 1.")
     whole = {role: roles.texts[role] + roles.test.get(role, "") for role in roles.texts}
     cuts = {role: _cut(roles, role, test) for role in whole}
-    enough = [role for role, text in whole.items() if len(text) >= least and cuts[role] > LENGTH]
+    enough = who_says_enough(roles, least, test)
     wanted = len(enough) if clients is None else clients
     require(
         0 < wanted <= len(enough),
@@ -78,6 +78,12 @@ def by_role(
         classes=characters(vocabulary),
         notes=(*roles.notes, *notes),
     )
+
+
+def who_says_enough(roles: Roles, least: int, test: float | None = None) -> list[str]:
+    """The roles with so many characters, and some examples among them to train on."""
+    sizes = {role: len(text) + len(roles.test.get(role, "")) for role, text in roles.texts.items()}
+    return [role for role, size in sizes.items() if size >= least and _cut(roles, role, test) > LENGTH]
 
 
 def characters(vocabulary: str = VOCABULARY) -> tuple[str, ...]:
