@@ -160,7 +160,7 @@ def reproduce(
     outcome = run_recipe(name, folder, chosen, workers=workers, seconds=seconds)
     print(outcome.table)
     if outcome.left:
-        print(f"{counted(outcome.left, 'cell')} left: the same command goes on with them.")
+        print(f"{counted(outcome.left, 'cell')} left: the same command goes on.")
     print(f"{outcome.said}; {outcome.seconds:.0f} s; {outcome.folder}")
     if outcome.failed:
         first, why = next(iter(outcome.failed.items()))

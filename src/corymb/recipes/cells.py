@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from corymb.data.fetching.home import DataUnavailable
 from corymb.settings import first_line, require
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def run_cells(
     run = _one_by_one if workers == 1 else _in_processes
     for name, value in run(work, todo, folder, workers, end):
         if isinstance(value, BaseException):
-            failed[name] = first_line(value)
+            failed[name] = str(value) if isinstance(value, DataUnavailable) else first_line(value)  # it says what to do
             log.warning("cell %s failed: %s", name, failed[name])
         elif value is None:
             log.warning("cell %s is left to another process, which is at it", name)
