@@ -44,6 +44,12 @@ def test_cells_are_kept_and_not_run_again(tmp_path):
     assert both.results["a/x/2"] == kept["result"]
 
 
+def test_beside_a_machine_stands_how_long_a_cell_took_there(tmp_path):
+    write_cell(tmp_path, "a/x/1", {"cell": "a/x/1", "seconds": 2.5, "result": {"device": "CPU"}})
+    write_cell(tmp_path, "a/x/2", {"cell": "a/x/2", "seconds": 2.5, "result": {"device": "CPU", "seconds": 1.0}})
+    assert [read_cell(tmp_path, f"a/x/{seed}")["seconds"] for seed in (1, 2)] == [2.5, 1.0]
+
+
 def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
     cells = run_cells(f"{HERE}:square", ["bad/x/0", "a/x/5"], tmp_path)
     assert cells.failed == {"bad/x/0": "no such number"}

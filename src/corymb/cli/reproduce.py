@@ -238,7 +238,9 @@ def run_recipe(
         recipe.draw(results, folder / "figures.svg")
         drawings.append((folder / "figures.svg").read_text(encoding="utf-8"))
     title = f"{paper}: the paper's figures and ours{', in small' if chosen.quick else ''}"
-    (folder / "report.html").write_text(page(title, table, drawings), encoding="utf-8")
+    versions = f"Corymb {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    made = f"{counted(len(results), 'cell')}; the page was made by {versions}."
+    (folder / "report.html").write_text(page(title, table, drawings, made), encoding="utf-8")
     return Outcome(judged, table, folder, taken, len(done.left), done.failed)
 
 

@@ -74,7 +74,7 @@ def run_cells(
             log.warning("cell %s is left to another process, which is at it", name)
             continue
         else:
-            found[name] = value["result"]
+            found[name] = told(value)
         print(f"{len(found)}/{len(names)}  {name}", file=sys.stderr, flush=True)
     for name in names:  # what another process has ended meanwhile
         if name not in found and name not in failed and (value := read_cell(folder, name)) is not None:
@@ -188,10 +188,16 @@ def read_cell(folder: Path, name: str) -> Any:
     if not place.is_file():
         return None
     try:
-        return json.loads(place.read_text(encoding="utf-8"))["result"]
+        return told(json.loads(place.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError):
         log.warning("%s is broken and counts as not run", place)
         return None
+
+
+def told(kept: dict[str, Any]) -> Any:
+    """What a cell gave; beside the machine, how long it took there, if it does not say so itself."""
+    result = kept["result"]
+    return {"seconds": kept["seconds"], **result} if "device" in result and "seconds" in kept else result
 
 
 def write_cell(folder: Path, name: str, value: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,8 @@ LOOKS = (10, 20, 40, 80, 160)
 """Rounds after which it is asked whether a trial is sure to succeed."""
 ROWS = 40_000
 """Examples of all trials that run together: with more, a GPU is busy with one."""
+EXAMPLES = (50, 100, 200)
+"""Of each client, in the panels by size."""
 SIGMAS, SCALES = (0.0, 0.1, 0.2, 0.4), (0.1, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -47,7 +49,7 @@ def panels() -> dict[str, dict[str, Point]]:
         }
     for k, (clients, scales) in SIZES.items():
         found[f"sizes-k{k}"] = {
-            f"r{r:g}-m{m}-n{n}": Point(m, n, k, 0.1, r) for r in scales for m in clients for n in (50, 100, 200)
+            f"r{r:g}-m{m}-n{n}": Point(m, n, k, 0.1, r) for r in scales for m in clients for n in EXAMPLES
         }
     return found
 

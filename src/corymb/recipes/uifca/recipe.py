@@ -259,7 +259,9 @@ def draw(results: Results, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, 5, figsize=(24, 4.5), layout="constrained")
+    figure, grid = plt.subplots(2, 3, figsize=(15, 8.5), layout="constrained")
+    panels = [grid[0, 0], grid[0, 1], *grid[1]]
+    grid[0, 2].set_axis_off()
     for p in SHARES:
         if found := results.get(f"curve/gaussians-{p}/random/0"):
             panels[0].plot(range(1, len(found["purity"]) + 1), found["purity"], label=f"p = {p}")
@@ -280,6 +282,6 @@ def draw(results: Results, path: Path) -> None:
                     label=name,
                 )
             panel.legend()
-        panel.set(title=f"Figure 4.6: m = {m}", xlabel="steps", ylabel="mean loss")
+        panel.set(title=f"Figure 4.6: two Gaussians, {m:,} points", xlabel="steps", ylabel="mean loss of points (nats)")
     figure.savefig(path, dpi=90)
     plt.close(figure)
