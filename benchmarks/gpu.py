@@ -1,12 +1,13 @@
 """Steps of many clients on a GPU: Corymb's, plain vmap's and the naive loop's, by model and precision.
 
-    python -m benchmarks.gpu [--device cuda] [--models ...] [--precisions ...] [--small] [--json FILE]
+    python -m benchmarks.gpu [--device cuda] [--models ...] [--precisions ...] [--small] [--exact|--ways] [--json FILE]
 
 A step is one of plain SGD on every client's own model. Each way takes its turn, the least of the repeats counts; what
 Corymb's gives after a few steps is compared with plain vmap's. The fraction of the peak is of the floating-point
 operations of a step (three times those of a forward pass) beside the fastest product measured in the same precision.
 `--exact` takes a few captured steps of every way in float64 instead, several times over, beside plain vmap's: only what
-is wrong, such as two streams that do not wait for each other, would differ by more than rounding there.
+is wrong, such as two streams that do not wait for each other, would differ by more than rounding there. `--ways` times
+every captured way instead, of those that take the step and of those that give gradients for an optimiser.
 `--small` is for a machine without a GPU: it shows that everything runs.
 """
 
@@ -18,7 +19,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,15 +29,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines import Placement
-from corymb.engines.vectorised.graphs import capture
-from corymb.engines.vectorised.kernels import Kernels, _gradients, by_streams
+from corymb.engines.vectorised.graphs import Player, StepFunction, capture
+from corymb.engines.vectorised.kernels import STREAMS, Kernels
 from corymb.engines.vectorised.recurrent import Cells
-from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.traits import Traits, watch
+from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, training_losses, weighted_mean
 from corymb.models import Network, char_lstm, cnn, ifca_cifar, mlp, resnet9
-from corymb.models.characters import CharLSTM
 from corymb.objectives import Classification
 from corymb.trees import take
 
@@ -163,37 +163,64 @@ class Ways:
         return apart / moved
 
 
+def ways_of(objective: Classification, device: str, traits: Traits, *, steps: bool) -> dict[str, StepFunction]:
+    """Every way to capture a step, by name."""
+    found = {"vmap": at_once(objective, traits, steps=steps)}
+    for number in () if traits.lstm else STREAMS:
+        found[f"{number} streams"] = by_streams(objective, torch.device(device), traits, steps=steps, number=number)
+    return {f"{way}, {'steps' if steps else 'gradients'}": function for way, function in found.items()}
+
+
 def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) -> dict[str, Any]:
     """The largest difference in float64 of captured steps from plain ones, beside how far these went, by way."""
     objective = Classification(Network(case.model, device=device, dtype=torch.float64), case.classes)
     on = examples(case, device)
     on = on._replace(x=on.x if case.characters else on.x.double(), weight=on.weight.double())
     one = objective.init(root(0))
+    traits = watch(objective, one, Examples(*(t[0, :1] for t in on)))
     start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
     draws = Draws(fold(root(1), torch.arange(case.clients)).to(device))
-    ways: dict[str, Any] = {"vmap": partial(gradients, objective)}
-    if not case.characters:
-        ways["streams"] = by_streams(objective, torch.device(device))
     want = {name: value.clone() for name, value in start.items()}
     for _ in range(steps):
         plain_step(objective, want, on, recurrent=bool(case.characters))
     moved = max(float((want[n] - start[n]).abs().max()) for n in start)
     row: dict[str, Any] = {"model": name}
+    ways = ways_of(objective, device, traits, steps=True) | ways_of(objective, device, traits, steps=False)
+    rates = torch.full_like(on.weight[:, 0], LR)
     for way, function in ways.items():
-        player, worst = capture(way, function, start, on, draws), 0.0
+        player, worst = capture(way, function, start, on, draws, rates), 0.0
         for _ in range(times):
-            player.begin(start)
+            player.begin(start, rates)
             for _ in range(steps):
                 _, slopes = player.step(on, draws)
-                torch._foreach_add_(list(player.params.values()), slopes, alpha=-LR)
+                if slopes:
+                    torch._foreach_add_(list(player.params.values()), slopes, alpha=-LR)
             worst = max(worst, *(float((player.params[n] - want[n]).abs().max()) for n in start))
         row[f"{way}, float64"] = worst / moved
     return row
 
 
-def gradients(objective: Classification, params: dict[str, Tensor], on: Examples, draws: Draws) -> list[Tensor]:
-    slopes, loss = _gradients(objective, params, on, draws, cells=isinstance(objective.network.module, CharLSTM))
-    return [loss, *slopes.values()]
+def each_way(name: str, case: Case, device: str, precision: str) -> dict[str, Any]:
+    """Milliseconds of one step by every captured way."""
+    ours = Ways(case, device, precision)
+    row: dict[str, Any] = {"model": name, "precision": precision}
+    draws, rates = Draws(ours.key), torch.full_like(ours.on.weight[:, 0], LR)
+    for taken in (True, False):
+        for way, function in ways_of(ours.objective, device, ours.traits, steps=taken).items():
+            with ours.placement.computing(), torch.no_grad():
+                began = time.perf_counter()
+                player = capture(way, function, ours.start, ours.on, draws, rates)
+                _wait(device)
+                row[f"{way}: capture s"] = time.perf_counter() - began
+
+                def work(steps: int, player: Player = player) -> None:
+                    for _ in range(steps):
+                        _, slopes = player.step(ours.on, draws)
+                        if slopes:
+                            torch._foreach_add_(list(player.params.values()), slopes, alpha=-LR)
+
+                row[f"{way}: ms"] = 1e3 * seconds(work, 10, 3, device)
+    return row
 
 
 # ---- timing
@@ -253,6 +280,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS))
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--ways", action="store_true")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     asked.small |= asked.device == "cpu"
@@ -271,7 +299,10 @@ def main() -> None:
         print(f"{precision}: products reach {top / 1e12:.3g} TFLOP/s", flush=True)
         for name in asked.models or cases:
             try:
-                row = measure(name, cases[name], asked.device, precision, top, steps, repeats)
+                if asked.ways:
+                    row = each_way(name, cases[name], asked.device, precision)
+                else:
+                    row = measure(name, cases[name], asked.device, precision, top, steps, repeats)
             except Exception as error:  # the others are still worth knowing
                 row = {"model": name, "precision": precision, "error": f"{type(error).__name__}: {error}"[:500]}
             rows.append(row)

@@ -194,6 +194,7 @@ BAD = {
     "no algorithm": ("run clinic", "corymb run DATA ALGORITHM"),
     "no data": ("run ifca --k 2", "corymb run DATA ALGORITHM"),
     "nothing at all": ("run", "corymb run DATA ALGORITHM"),
+    "the wrong way round": ("run ifca clinic --k 2", "The data come first, then the algorithm: corymb run clinic ifca"),
     "no value": ("run clinic ifca --k", "--k"),
     "a word too many": (f"{OWN} again", "again"),
     "options of one's own for named data": ("run digits ifca --k 2 --label y", "label"),

@@ -61,6 +61,7 @@ def test_an_odd_row_is_dropped_and_named(engine, who, fault):
         laws.check_too_few_good_replies,
         laws.check_nobody_is_asked_twice,
         laws.check_common_error_ends_a_run,
+        laws.check_common_error_of_a_few,
     ],
     ids=lambda law: law.__name__,
 )

@@ -127,6 +127,19 @@ def test_what_vmap_cannot_take_goes_client_by_client_and_says_so_once(fn, verb, 
 
 
 @on_client
+def recurrent_losses(client: Client, models):
+    return client.objective.losses(take(models, 0), client.train).sum()
+
+
+def test_that_a_recurrent_model_goes_client_by_client_is_no_warning(caplog):
+    learner, models = LEARNERS["lstm"], models_of("lstm")
+    fed = Federation(VectorisedEngine(learner.objective(), learner.data(), DOUBLE))
+    with caplog.at_level(logging.INFO):
+        ask(fed, recurrent_losses, models)
+    assert [record.levelname for record in caplog.records if "client by client" in record.getMessage()] == ["INFO"]
+
+
+@on_client
 def look_at_test(client: Client, models):
     return losses(client, models, on=client.test).sum() + client.test.x.sum()
 

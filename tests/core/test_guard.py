@@ -4,10 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corymb.core.client import Share, Shares
+from corymb.core.federation import Federation
 from corymb.core.guard import Lengths, Near, bounds, levels, part_lengths, row_lengths
 from corymb.core.intake import Intake
 from corymb.core.sums import Sums, add_up
+from corymb.engines import LoopEngine
 from corymb.keys import permutation, root
+from corymb.objectives import LinearRegression
+from corymb.testing.engines import DOUBLE
+from corymb.testing.small_data import regression
 from corymb.trees import take
 from tests.tiny import farthest
 
@@ -165,3 +170,20 @@ def test_sums_into_nothing_are_of_no_length():
     nothing = Sums({"weight": torch.zeros(0, 3)}, torch.zeros(0), None, None)
     lengths = part_lengths(nothing, None, 4)
     assert lengths.group.tolist() == [-1] * 4
+
+
+@pytest.mark.parametrize("clients", [3, 4, 5])
+def test_in_a_federation_of_a_handful_only_one_that_goes_thirty_times_as_far_is_refused(clients):
+    """Five shares, one of which is fifteen times as dear: nobody can say what is usual. Members of a small cluster in a
+    larger federation are compared more strictly."""
+    length, group = torch.arange(1.0, clients + 1).double(), torch.zeros(clients, dtype=torch.int64)
+    for times, handful, refused in ((15, True, False), (15, False, True), (100, True, True)):
+        length[-1] = times * length[:-1].max()
+        limit = bounds(Lengths(length, group), Near({"weight": torch.ones(1, 3)}, handful=handful))
+        assert limit.over(levels(length), group).tolist() == [False] * (clients - 1) + [refused]
+
+
+@pytest.mark.parametrize(("clients", "handful"), [(5, True), (6, False)])
+def test_the_federation_says_whether_it_is_a_handful(clients, handful):
+    fed = Federation(LoopEngine(LinearRegression(3), regression(tuple(range(2, 2 + clients))), DOUBLE))
+    assert fed.clients[:3].near(MODELS)._near.handful is handful

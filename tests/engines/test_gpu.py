@@ -12,7 +12,7 @@ from corymb.engines import Placement, VectorisedEngine
 from corymb.engines.vectorised.graphs import WORTH
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, losses
-from corymb.models import Network
+from corymb.models import Network, cnn
 from corymb.objectives import Augmented, Classification, Cutout, Flip, Light, Translate
 from corymb.runs.fit import fit
 from corymb.trees import map_tensors, stack, take
@@ -107,6 +107,20 @@ def test_captured_descents_with_dropout_and_augmentation_are_the_cpus(how):
         rounds = [fed.clients.map(train_long, models, how=how.at(t)).value for t in range(3)]
         ends.append(map_tensors(lambda leaf: leaf.cpu(), rounds[-1]))
     assert farthest(ends[1], ends[0]) < 1e-8
+
+
+@pytest.mark.parametrize("how", [Descent(lr=0.05, steps=WORTH), Descent(lr=0.05, steps=WORTH, momentum=0.5)])
+@pytest.mark.parametrize("precision", [{"dtype": torch.float64}, {}, {"tf32": True}, {"mixed": True}], ids=str)
+def test_every_way_to_capture_a_step_gives_the_plain_step(precision, how, caplog):
+    placement = Placement("cuda", **precision)
+    learned = Classification(Network(cnn(1, 12, 3, width=64)), 3).to("cuda", placement.dtype)
+    fed = Federation(VectorisedEngine(learned, classification((9, 8, 8, 7, 6), shape=(1, 12, 12)), placement))
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            fed.clients.map(train_long, stack([learned.init(root(5))]), how=how)
+    (said,) = (line for line in caplog.messages if "captured" in line)
+    assert said.startswith("steps are captured by")
+    assert all(way in said for way in ("vmap", "4 streams", "8 streams"))
 
 
 @pytest.mark.parametrize("name", CASES)

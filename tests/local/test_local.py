@@ -13,6 +13,7 @@ from corymb.local import Descent, descend, descend_with_loss, gradient, loss, lo
 from corymb.local.descent import Batches, Stepper
 from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
 from corymb.objectives import LinearRegression
+from corymb.settings import InvalidInput
 from tests.tiny import farthest
 
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
@@ -271,6 +272,16 @@ def test_the_rate_decays_by_the_round_and_only_once():
     assert how.at(3).lr == 0.05
     assert how.at(3).at(3).lr == 0.05
     assert Descent(lr=0.4).at(7) == Descent(lr=0.4)
+
+
+def test_the_step_size_may_fall_in_a_straight_line():
+    how = Descent(lr=0.4, linear_decay=4)
+    assert [how.at(t).lr for t in range(6)] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.1, 0.1])
+    assert how.at(2).at(2) == how.at(2)
+    with pytest.raises(InvalidInput, match="decay or linear_decay, not both"):
+        Descent(decay=0.9, linear_decay=4)
+    with pytest.raises(InvalidInput, match="linear_decay must be at least 1"):
+        Descent(linear_decay=0)
 
 
 def test_one_hot_marks_one_of_k():

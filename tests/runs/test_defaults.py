@@ -144,6 +144,8 @@ def test_a_step_size_that_is_given_is_obeyed_as_it_is(ill):
     given = configure("fedavg", ill, local={"lr": 0.2}).local
     assert (given.lr, given.safe, given.decay, given.steps) == (0.2, False, 1.0, 5)
     assert not given.whiten
+    straight = configure("fedavg", ill, local={"linear_decay": 30}).local
+    assert (straight.lr, straight.decay, straight.linear_decay) == (suited.lr, 1.0, 30)
 
 
 def test_other_ways_to_step_get_step_sizes_of_their_own(ill):

@@ -149,8 +149,8 @@ def test_the_ledger_has_the_rounds_that_ask_for_the_moments(tmp_path):
     standardised = fit(algorithm, data, "linear")
     assert standardised.ledger.rounds == raw.ledger.rounds + 3
     d = 2 + 1  # two features and the labels
-    # means and sizes, then squares, with a weight each, in float64; then a yes or no, and one more of the targets
-    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + d + 1)
+    # means and sizes, then squares, with a weight each, in float64; then a yes or no, and one more of each
+    assert standardised.ledger.bytes_up - raw.ledger.bytes_up == len(data) * (8 * 3 * d + 2 * 4 + 2 * d)
     # centre and unit, then those and totals, with two numbers of examples
     assert standardised.ledger.bytes_down - raw.ledger.bytes_down == len(data) * 8 * (d * (2 + 3) + 2)
 
@@ -251,7 +251,7 @@ def test_a_few_clients_with_equally_wild_targets_are_named_and_do_not_rule():
 )
 def test_who_has_targets_out_of_all_proportion(engine, wild, how, named):
     fed = Federation(engine(NullObjective(), with_wild_targets(wild, how)))
-    standard, excluded = robust_standard(fed, (3,), targets=True)
+    standard, excluded, _ = robust_standard(fed, (3,), targets=True)
     assert excluded == {str(client): [3] for client in range(named)}
     assert standard.target_limit.isfinite() == (named > 0)
     assert robust_standard(fed, (3,), targets=False)[1] == {}  # classes have no scale
@@ -293,7 +293,7 @@ def test_a_mixture_of_models_has_its_training_loss_in_the_units_of_the_others(tm
 
 def test_where_nobody_supplies_most_nothing_changes():
     data = as_dataset(small.arrays(), seed=0)
-    standard, excluded = robust_standard(
+    standard, excluded, _ = robust_standard(
         Federation(VectorisedEngine(NullObjective(), data)), data.features, targets=False
     )
     assert excluded == {}
@@ -307,7 +307,7 @@ def test_what_is_only_true_or_false_is_never_out_of_proportion(engine):
     data = ragged(values, sizes=(5,) * 6)
     assert robust_standard(Federation(engine(NullObjective(), data)), (1,), targets=False)[1] == {}
     large = ragged(values * 1000, sizes=(5,) * 6)
-    standard, excluded = robust_standard(Federation(engine(NullObjective(), large)), (1,), targets=False)
+    standard, excluded, _ = robust_standard(Federation(engine(NullObjective(), large)), (1,), targets=False)
     assert excluded == {"0": [0]}
     assert (float(standard.mean), float(standard.scale)) == (0, 1)
 
@@ -321,7 +321,31 @@ def test_a_client_whose_sums_are_refused_is_no_obstacle():
     values = np.arange(30) % 7 * 1.0
     values[0], values[7] = 1e30, 100  # too large to be added up, and out of proportion
     fed = Federation(VectorisedEngine(NullObjective(), ragged(values, sizes=(5,) * 6)))
-    standard, excluded = robust_standard(fed, (1,), targets=False)
+    standard, excluded, _ = robust_standard(fed, (1,), targets=False)
     assert {entry["client"] for entry in fed.ledger.rejected} == {"0"}
     assert excluded == {"0": [0], "1": [0]}
     assert float(standard.scale) == pytest.approx(2, rel=0.1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("clients", "times", "said"), [(3, 1e3, True), (3, 20, False), (7, 1e3, False)])
+def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients, times, said):
+    """Nothing is changed, for nobody knows whose units are meant; where most have them, the others are the odd ones."""
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(10, 3, size=(200, 3)), np.repeat(np.arange(10), 20)
+    x[:, 2] = client  # never varies at a client
+    x[client < clients, 1] *= times
+    data = corymb.FederatedDataset.from_arrays(x, x[:, 0], client, task="regression", test=0)
+    found = robust_standard(Federation(engine(NullObjective(), data)), (3,), targets=True)
+    assert found.broad == ({"0": [1], "1": [1], "2": [1]} if said else {})
+    assert found.excluded == {}
+
+
+def test_features_in_other_units_are_said_in_the_run(caplog):
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(10, 3, size=(200, 2)), np.repeat(np.arange(10), 20)
+    x[client < 3, 1] *= 1e3
+    run = fit(corymb.FedAvg(rounds=1), (x, x[:, 0] + 0.1 * x[:, 1] / x[:, 1].max(), client))
+    (line,) = run.schema.notes
+    assert line.startswith("clients '0', '1' and '2' have values of feature 1 out of all proportion to most clients'")
+    assert line in caplog.text

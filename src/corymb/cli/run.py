@@ -116,6 +116,8 @@ def run_any(
 def _named_algorithm(tokens: Sequence[str]) -> str | None:
     """The algorithm that the command line names, or else the file it refers to; None if help is asked for."""
     words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not _is_value(tokens, place)]
+    if len(words) > 1 and words[0] in CATALOGUE and words[1] not in CATALOGUE and not is_place(words[1]):
+        raise InvalidInput(f"The data come first, then the algorithm: corymb run {words[1]} {words[0]} ...")
     for token in [*filter(is_place, words), *(token for token in tokens if token in CATALOGUE)]:
         return token
     if "--help" in tokens or "-h" in tokens:

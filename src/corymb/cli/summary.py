@@ -17,7 +17,7 @@ from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
 from corymb.report.words import OF_EXAMPLES, left_out, not_scored
 from corymb.runs.folder.layout import CHECKPOINTS
-from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable
+from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 from corymb.runs.own.algorithm import is_place
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
@@ -39,6 +39,8 @@ def print_result(run: Run, *, as_json: bool) -> int:
     elif run.stopped == BUDGET:
         spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
         print(f"corymb: the privacy budget is spent after {len(run.history)} rounds: {spent}", file=sys.stderr)
+    elif not run.stopped and (falls := unfinished(run.history, run.config)):
+        print(f"corymb: ended after {counted(len(run.history), 'round')}: {falls}", file=sys.stderr)
     elif run.stopped:
         print(f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds{_what_now(run)}", file=sys.stderr)
     if as_json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from corymb.core.federation import Federation, TooFewReplies
+from corymb.core.federation import ClientsFailed, Federation, TooFewReplies
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.settings import InvalidInput, fingerprint, to_dict
+from corymb.settings import InvalidInput, fingerprint, first_line, to_dict
 
 log = logging.getLogger(__name__)
 FAILURES_IN_A_ROW = 3
@@ -29,28 +29,40 @@ def drive(
             f"The snapshot belongs to another run (fingerprint {start.fingerprint}, this run's is {mark}): the "
             "algorithm's settings, data or model differ. Use the same, or start.handover() to begin from its models."
         )
-    at, failures = start, 0
+    at, failures = start, list[TooFewReplies]()
     seed, clock = (start.seed, start.clock) if start else (seed, 0)
     fed.rewind(clock)
     while True:
         fed.set_clock(seed=seed, clock=clock)
         try:
             for snapshot in algorithm.run(fed, at):
-                clock, failures = clock + 1, 0
+                clock, failures = clock + 1, []
                 fed.ledger.rounds += 1
                 fed.set_clock(seed=seed, clock=clock)
                 at = replace(snapshot, fingerprint=mark, seed=seed, clock=clock)
                 yield at
             return
         except TooFewReplies as problem:
-            failures += 1
+            failures.append(problem)
             fed.ledger.abandoned.append({"clock": clock, "reason": str(problem)})
-            if failures == FAILURES_IN_A_ROW:
+            if len(failures) == FAILURES_IN_A_ROW:
+                if (bug := _same_bug(failures)) is not None:
+                    raise ClientsFailed(
+                        f"Every client that was asked, in {len(failures)} rounds, failed alike: "
+                        f"{type(bug).__name__}: {first_line(bug)}"
+                    ) from bug
                 raise
             log.warning("round abandoned at clock %d: %s", clock, problem)
             fed.rewind(clock)  # a round that does not count leaves nothing in client memory
             clock += 1
             at = at and replace(at, clock=clock)
+
+
+def _same_bug(failures: Sequence[TooFewReplies]) -> BaseException | None:
+    """What all clients of several rounds raised: rounds ask others each, so it is the function's fault, not theirs."""
+    causes = [problem.__cause__ for problem in failures]
+    alike = {None if cause is None else (type(cause), str(cause)) for cause in causes}
+    return causes[-1] if len(alike) == 1 else None
 
 
 LAST_STAGES = ("then", "finish", "inner", "second")

@@ -148,6 +148,8 @@ class Part(NamedTuple):
     """Whether each client sent a value of its own for every sum (`Shares`): so the receiver can count bytes."""
     error: str = ""
     """What went wrong at every client of the host that was asked, where that was the same thing."""
+    cause: Exception | None = None
+    """The same with its traceback, from a host in this process: where it was raised, and nothing of what was there."""
 
 
 Pages = dict[str, dict[str, Tree]]

@@ -16,7 +16,7 @@ from torch import Tensor
 from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, each
-from corymb.core.guard import Near
+from corymb.core.guard import HANDFUL, Near
 from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold, hash_names, root, uniform
@@ -52,7 +52,10 @@ class NoReplies(TooFewReplies):
 
 
 class ClientsFailed(RuntimeError):
-    """The same error at every client, on hosts in other processes: a bug in a client function, not a bad client."""
+    """A bug in a client function, not a bad client: the same error at every client, or at all that some rounds asked.
+
+    Where clients are in this process and all of them are asked, what they raise is raised itself.
+    """
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,8 @@ class Cohort:
         what is a thousand times as far as is usual; `most` what is farther than that, whatever the others do. Replies
         whose values for several models come from different examples each are `apart`.
         """
-        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart), self._like)
+        handful = len(self._fed.names) <= HANDFUL
+        return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart, handful), self._like)
 
     def like(self, rows: Tree) -> Cohort:
         """The same clients, whose answers to `map` must have the form of these rows, whatever most of them send."""
@@ -324,13 +328,15 @@ class Federation:
         named = self._enter(call, len(ids), taken)
         answered = len(taken.part.ids)
         if answered < min(self.min_replies, max(len(ids), 1)):
-            everybody = len(ids) == len(self.names)  # all of a few may be bad clients
-            if not answered and everybody and len(intake.errors) == 1 and len(named) == len(ids):
-                raise ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
+            cause = intake.cause
+            if not answered and len(intake.errors) == 1 and len(named) == len(ids):
+                cause = ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
+                if len(ids) == len(self.names):  # all of a few may be bad clients
+                    raise cause
             why = "; ".join(f"{name}: {reason}" for name, reason in named[:3]) or "no answer from the others"
             raise (TooFewReplies if answered else NoReplies)(
                 f"{answered} of {len(ids)} clients gave a usable reply, wanted {self.min_replies} ({why})"
-            )
+            ) from (None if answered else cause)
         if not self._readonly:
             self._accepted.update(dict.fromkeys(taken.hosts, call.version))
         replies = self._in_order_asked(taken.part, ids, verb, named)

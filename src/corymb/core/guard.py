@@ -33,6 +33,9 @@ FENCE = 5.0
 """... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
 LARGER = 10.0 / LEAD
 """A client with more examples than is usual may go farther by as much, up to this: it may have taken more steps."""
+HANDFUL = 5
+"""Among no more clients than this nobody can say what is usual: thirty times the median is refused, and no less. Of
+five shares one that is far dearer is no bad client."""
 CROWD = 30.0
 """Up to so many times the median, updates that are not alone in their length count: a small cluster's clients are all
 far from a model that was trained for others, and a rule against one bad client must not shut them out. So does one that
@@ -69,6 +72,8 @@ class Near(NamedTuple):
     apart: bool = False
     """Whether what a client sends for several sums is made of other examples each: then sums are reduced one by one,
     and there may be further ones beside the models'."""
+    handful: bool = False
+    """Whether the whole federation has no more than `HANDFUL` clients."""
 
     def at(self, places: Tensor) -> Near:
         """For the clients at these places of those asked."""
@@ -242,6 +247,7 @@ def bounds(found: Lengths, near: Near | None) -> Bounds:
         size = 0.0 if near is None else _quantile(_model_lengths(near.models).sort().values, 0.5)
         return Bounds(_level(UNKNOWN * max(usual, size)), {}, usual)
     most, usual = max(_most(length), still), _quantile(_others(length), 0.5)
+    most = max(most, CROWD * usual) if near.handful else most
     by_group = {}
     for number in group.unique().tolist():
         members = length[group == number]

@@ -162,6 +162,8 @@ class Intake:
         self._reasons: dict[int, str] = {}
         self.errors: set[str] = set()
         """What whole hosts said went wrong at every one of their clients."""
+        self.cause: Exception | None = None
+        """What a client of a host in this process raised, where all that were asked there raised something."""
 
     @staticmethod
     def at_host(call: Call, ids: Tensor, sizes: Tensor) -> Intake:
@@ -238,6 +240,7 @@ class Intake:
         self._turn_down(part, part.rejected)
         if part.error:
             self.errors.add(part.error[:REASON])
+        self.cause = self.cause or part.cause
 
     def _take(self, part: Part) -> None:
         ids, lengths = part.ids, None
@@ -309,7 +312,7 @@ class Intake:
             if form != winner:
                 self._reject_all(pile.clients, f"reply is {form[0]}, most clients sent {usual}")
         if winner is None:
-            return Taken(Part(torch.empty(0, dtype=torch.int64), None, self._rejected()), [], [], 0)
+            return Taken(Part(torch.empty(0, dtype=torch.int64), None, self._rejected(), cause=self.cause), [], [], 0)
         best = piles[winner]
         self._leave_out_far(best)
         assert best.replies is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -202,16 +203,27 @@ def _row(slot: Slot) -> Slot:
     return Slot(map_tensors(lambda leaf: leaf.unsqueeze(0), slot.value), slot.present.reshape(1), slot.along)
 
 
-def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Replies, *, everybody: bool) -> None:
+def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Intake, *, everybody: bool) -> None:
     """Errors of a whole call: everybody's is a bug and is raised; some clients' are theirs, and they are named.
 
     All of a few that were asked by themselves, such as the members of a cluster, may be bad ones: only what all
     clients that there are raise is a bug.
     """
-    if errors and not answered and everybody:
-        raise errors[0][1]
+    if errors and not answered:
+        if everybody:
+            raise errors[0][1]
+        intake.cause = _without_values(errors[0][1])
     for client, error in errors:
         intake.reject(client, f"raised {one_line(error)}")
+
+
+def _without_values(error: Exception) -> Exception:
+    """The same error, whose traceback leads to lines of code and no longer to examples."""
+    one: BaseException | None = error
+    while one is not None:
+        traceback.clear_frames(one.__traceback__)
+        one = one.__context__
+    return error
 
 
 def check_kinds(value: Any, writes: Mapping[str, Slot]) -> None:

@@ -32,12 +32,19 @@ class Placement:
         """The precision of clients' arithmetic; averages of their replies stay outside."""
         kind = torch.device(self.device).type
         with ExitStack() as stack:
-            stack.enter_context(_tf32(self.tf32))
+            stack.enter_context(_tf32(self.tf32 or self.mixed))  # TF32 holds every bfloat16 number
             if self.mixed:
                 stack.enter_context(torch.autocast(kind, torch.bfloat16))
                 if kind == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
                     stack.enter_context(_without_onednn())  # it has bfloat16 layers that fail on such a processor
             yield
+
+
+@contextmanager
+def exactly(kind: str) -> Iterator[None]:
+    """Arithmetic as exact as the tensors are, on such a device, whatever was asked for around it."""
+    with torch.autocast(kind, enabled=False), _tf32(False):
+        yield
 
 
 @contextmanager

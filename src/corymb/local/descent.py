@@ -30,6 +30,9 @@ class Descent:
     """Step size γ."""
     decay: float = 1.0
     """Factor by which the step size is multiplied every round."""
+    linear_decay: int | None = None
+    """Instead of `decay`: rounds R over which the step size falls in a straight line. Round t, counted from 0, has
+    lr · (1 − t/R), and those after R rounds the last of these."""
     steps: int | None = None
     """Steps τ; one, if neither `steps` nor `epochs` is given."""
     epochs: int | None = None
@@ -53,8 +56,9 @@ class Descent:
     def __post_init__(self) -> None:
         require(0 < self.lr <= LARGEST, f"lr must be positive and at most {LARGEST:g}, got {self.lr}.")
         require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}.")
+        require(self.decay == 1 or self.linear_decay is None, "Give decay or linear_decay, not both.")
         require(self.steps is None or self.epochs is None, "Give steps or epochs, not both.")
-        for name in ("steps", "epochs", "batch"):
+        for name in ("steps", "epochs", "batch", "linear_decay"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
             require(value is None or value <= MOST, f"{name} must be at most {MOST}, got {value}.")
@@ -69,6 +73,9 @@ class Descent:
 
     def at(self, round: int) -> Descent:
         """The same descent with the step size of that round."""
+        if self.linear_decay is not None:
+            left = 1 - min(round, self.linear_decay - 1) / self.linear_decay
+            return replace(self, lr=self.lr * left, linear_decay=None)
         return self if self.decay == 1 else replace(self, lr=self.lr * self.decay**round, decay=1.0)
 
     @property

@@ -22,7 +22,7 @@ from corymb.report.facts import (
     repairs,
 )
 from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
-from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable
+from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 from corymb.runs.own.algorithm import short_name
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ def warnings_of(run: Run) -> list[str]:
         found.append(f"The run ended after {len(run.history)} rounds because its privacy budget was spent.")
     elif run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
+    elif falls := unfinished(run.history, run.config):
+        found.append(f"The run ended early: {falls}.")
     if grew := divergence(run.history, run.config):
         found.append(f"The run diverges: {grew}.")
     if repaired := repairs(run):

@@ -169,6 +169,8 @@ def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict
         suited["batch"] = defaults.batch
     if "epochs" in given:
         suited["steps"] = None  # it is one or the other
+    if "linear_decay" in given:
+        suited["decay"] = 1.0
     return {**suited, **given}
 
 

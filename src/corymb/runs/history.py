@@ -213,6 +213,33 @@ def converged(history: Sequence[Round]) -> bool:
     return False
 
 
+FALLING = 0.03
+"""A loss that fell by more than this part of it in the last `SETTLED` rounds is still on its way."""
+LONGER = 4
+"""How many times the rounds are proposed then, with steps that decay so much more slowly."""
+
+
+def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
+    """That a run with default rounds ended while its training loss was falling, in words; empty where it did not.
+
+    >>> rows = [{"stage": "", "train_loss": 0.9**t} for t in range(40)]
+    >>> unfinished(rows, {"until": "converged", "rounds": 40, "local": {"decay": 0.97}})
+    'the training loss still falls (by 65 % in the last 10 rounds): --rounds 160 --local.decay 0.9925 trains longer'
+    """
+    rows = history[-2 * SETTLED :]
+    losses = [loss for row in rows if (loss := noted_loss(row)) is not None and math.isfinite(loss)]
+    rounds = config.get("rounds")
+    if config.get("until") != CONVERGED or not isinstance(rounds, int) or len(losses) < 2 * SETTLED:
+        return ""
+    before, now = math.fsum(losses[:SETTLED]), math.fsum(losses[SETTLED:])
+    if rows[0]["stage"] != rows[-1]["stage"] or before - now <= FALLING * abs(before):
+        return ""
+    fell, decay = 1 - now / before, (config.get("local") or {}).get("decay", 1.0)
+    slower = f" --local.decay {1 - (1 - decay) / LONGER:g}" if decay < 1 else ""
+    said = f"the training loss still falls (by {100 * fell:.0f} % in the last {SETTLED} rounds)"
+    return f"{said}: --rounds {LONGER * rounds}{slower} trains longer"
+
+
 def _noise(losses: Sequence[float]) -> float:
     """The standard deviation of losses around a straight line."""
     places = np.arange(len(losses))
@@ -250,11 +277,11 @@ def _step_sizes(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 def readable(value: float, digits: int = 4) -> str:
     """A number with so many digits that count, and no exponent where a reader expects none.
 
-    >>> readable(33763.2), readable(0.12345), readable(1e-7), readable(33763.2, 2)
-    ('33,760', '0.1235', '1e-07', '34,000')
+    >>> readable(33763.2), readable(0.12345), readable(1e-7), readable(33763.2, 2), readable(1.2345e12)
+    ('33,760', '0.1235', '1e-07', '34,000', '1,234,000,000,000')
     """
     text = f"{value:.{digits}g}"
-    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e9 else text
+    return f"{float(text):,.0f}" if "e+" in text and abs(value) < 1e15 else text
 
 
 def counted(number: int, what: str) -> str:

@@ -21,6 +21,7 @@ from corymb.data.schema import DataSchema
 from corymb.engines.host import one_line
 from corymb.engines.room import walls
 from corymb.keys import root
+from corymb.local import loss
 from corymb.models import ModelLike, Network, char_lstm, cnn, mlp, resnet9
 from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
@@ -275,8 +276,8 @@ def _working_folder_importable() -> Iterator[None]:
 
 @on_client
 def try_model(client: Client, model: Params) -> Tensor:
-    """The sum of a model's losses: fails if the model cannot take the examples."""
-    return client.objective.losses(model, client.train).sum()
+    """A model's loss: fails if the model cannot take the examples."""
+    return loss(client, model)
 
 
 def check_model(fed: Federation) -> None:

@@ -51,7 +51,7 @@ from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in
 from corymb.runs.progress import Beat
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
-from corymb.runs.standardise import Standard, Standardised, describe_excluded, robust_standard
+from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
 
@@ -110,8 +110,9 @@ class Session:
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         targets = ours and self.schema.task == "regression"
-        standard, excluded = robust_standard(fed, self.schema.features, targets=targets)
-        for line in (told := describe_excluded(excluded, self.schema.size, self.schema.feature_names)):
+        standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets)
+        called = self.schema.size, self.schema.feature_names
+        for line in (told := [*describe_excluded(excluded, *called), *describe_broad(broad, *called)]):
             log.warning(line)
         self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
         if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):

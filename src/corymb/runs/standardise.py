@@ -20,13 +20,16 @@ Nor may a few clients together supply most of the targets' variance, whose targe
 none of them does so by itself. With its third answer every client says, therefore, whether its targets are unusually
 far out. Where at most `FEW` of them say so, moments are asked for again without them, and those whose targets are then,
 in root mean square, more than `FAR` of the others' standard deviations out are named and do not count.
+
+Where several clients have a feature in other units, so that at most clients it varies by less than a part in `NARROW`
+of everybody's deviation, that is said, and nothing is changed: nobody knows whose units are meant.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,6 +56,8 @@ FEW = 0.15
 """At most this part of the clients can be out of all proportion together: more of them are not the exception."""
 UNUSUAL = 5.0
 """Squares of targets, beside everybody's, of a client that may be one of those: so few cannot supply most with less."""
+NARROW = 100.0
+"""A feature that varies this many times less at a client than over all says nothing there."""
 REPEATS = 4
 """How often moments are asked for again without those that supplied most of a variance."""
 UNLIMITED = torch.tensor(torch.inf)
@@ -88,10 +93,23 @@ class Told(NamedTuple):
     y: Tensor
     far: Tensor
     """Whether its targets are unusually far out."""
+    spread: Tensor
+    """For each feature, whether it varies next to nothing beside everybody's (1), about as much or more (2), something
+    between (3), or never (0)."""
 
 
 Excluded = dict[str, list[int]]
 """Features that clients do not count for, by the clients' names; the targets come after the last feature."""
+
+
+class Found(NamedTuple):
+    """Means and scales, and what is to be said of them."""
+
+    standard: Standard
+    excluded: Excluded
+    """Who would have supplied most of a variance, and does not count for it."""
+    broad: Excluded
+    """Whose features vary out of all proportion to most clients', and count."""
 
 
 @on_client
@@ -145,9 +163,20 @@ def tell_excess(
         found.append(over.to(torch.uint8) + (over & far_apart))
     usual = total.y / weight.y.clamp_min(1)
     far = _mean_square(client, centre, unit) > UNUSUAL * usual
+    spread = _spread(client, wide.x, unit, total.x / weight.x.clamp_min(1))
     if kept is None:
-        return Told(found[0], found[1], far)
-    return Told(found[0] * kept.x, found[1] * kept.y, far & kept.y)
+        return Told(found[0], found[1], far, spread)
+    return Told(found[0] * kept.x, found[1] * kept.y, far & kept.y, spread * kept.x)
+
+
+def _spread(client: Client, x: Tensor, unit: Moments, usual: Tensor) -> Tensor:
+    """How much each feature varies at the client, beside everybody's mean square: see `Told`."""
+    weight = client.train.weight
+    portion, x = weight.to(x) / weight.sum().clamp_min(1), x / unit.x
+    own = portion @ (x - portion @ x).square()
+    rounding = (64 * torch.finfo(x.dtype).eps * (portion @ x)).square()  # what never varies says nothing of its units
+    narrow, broad = own < usual / NARROW**2, own > usual / 100
+    return (own > rounding) * (3 - 2 * narrow.to(torch.uint8) - broad.to(torch.uint8))
 
 
 @on_client
@@ -184,12 +213,13 @@ def _mean(client: Client, values: Params, kept: Moments | None) -> Share[tuple[(
 
 def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) -> Standard:
     """Means and standard deviations over the training examples of all clients; with `targets`, of the targets too."""
-    return robust_standard(fed, features, targets=targets)[0]
+    return robust_standard(fed, features, targets=targets).standard
 
 
-def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> tuple[Standard, Excluded]:
-    """The standard, and the clients that would have supplied most of a variance; the ledger gets the rounds it took."""
+def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> Found:
+    """The standard, and the clients that are out of proportion; the ledger gets the rounds it took."""
     kept = before = None
+    broad: Excluded = {}
     wild = Moments(torch.zeros(math.prod(features), dtype=torch.bool), torch.tensor(False))
     for repeat in range(1 + REPEATS):
         centre, unit, squares, weight, counted = _moments(fed, kept, before)
@@ -203,6 +233,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         said = Moments(told.value.x.cpu(), told.value.y.cpu() * targets)  # classes have no scale
         over = Moments(said.x > 0, said.y > 1)
         if not any(bool(part.any()) for part in over):
+            broad = _broad(told.clients.names, told.value.spread.cpu())
             far = told.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), told.value.far.cpu())
             if targets and (apart := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
                 kept, centre, unit, squares = apart
@@ -225,7 +256,17 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         limit.reshape(features),
         target_limit,
     )
-    return Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets)
+    return Found(Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets), broad)
+
+
+def _broad(names: Sequence[str], spread: Tensor) -> Excluded:
+    """Whose features vary about as much as all together, where at most clients they vary next to nothing.
+
+    There is nobody between: a feature with a few large values, such as a rate of crimes, is in the same units anywhere.
+    """
+    ruled = (2 * (spread == 1).sum(0) > len(spread)) & ~(spread == 3).any(0)
+    by = (spread == 2) & ruled
+    return {names[row]: by[row].nonzero()[:, 0].tolist() for row in by.any(1).nonzero()[:, 0].tolist()}
 
 
 def _everybody(fed: Federation, like: Moments) -> Moments:
@@ -302,6 +343,32 @@ def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str
     >>> describe_excluded({"b": [1, 2]}, 2, ("age", "dose"))
     ["client 'b' would supply most of the variance of 'dose' and the target: it does not count for their scale"]
     """
+    return [
+        f"{'client' if one else 'clients'} {who} would supply most of the variance of {what}: "
+        f"{'it does' if one else 'they do'} not count for {its} scale"
+        for one, who, what, its in _alike(excluded, size, feature_names)
+    ]
+
+
+def describe_broad(broad: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
+    """A line for the clients whose features rule a scale that says nothing to most others.
+
+    >>> describe_broad({"a": [1], "b": [1]}, 2, ("age", "dose"))
+    ["clients 'a' and 'b' have values of 'dose' out of all proportion to most clients', in other units perhaps: they \
+rule its scale, and the others' differences are lost"]
+    """
+    return [
+        f"{'client' if one else 'clients'} {who} {'has' if one else 'have'} values of {what} out of all proportion to "
+        f"most clients', in other units perhaps: {'it rules' if one else 'they rule'} {its} scale, and the others' "
+        "differences are lost"
+        for one, who, what, its in _alike(broad, size, feature_names)
+    ]
+
+
+def _alike(
+    found: Excluded, size: int, feature_names: Sequence[str]
+) -> Iterator[tuple[bool, str, str, Literal["its", "their"]]]:
+    """Clients of which the same is said: whether it is one, who they are, of which features, and its or their."""
 
     def called(place: int) -> str:
         if place == size:
@@ -309,17 +376,11 @@ def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str
         return repr(feature_names[place]) if feature_names else f"feature {place}"
 
     alike: dict[tuple[int, ...], list[str]] = {}
-    for client, its in excluded.items():
+    for client, its in found.items():
         alike.setdefault(tuple(its), []).append(client)
-    lines = []
     for places, clients in alike.items():
-        who, they = ("client", "it does") if len(clients) == 1 else ("clients", "they do")
-        lines.append(
-            f"{who} {_some([repr(client) for client in clients], 10)} would supply most of the variance of "
-            f"{_some([called(place) for place in places], 3)}: {they} not count for "
-            f"{'its' if len(places) == 1 else 'their'} scale"
-        )
-    return lines
+        who, what = _some([repr(client) for client in clients], 10), _some([called(place) for place in places], 3)
+        yield len(clients) == 1, who, what, "its" if len(places) == 1 else "their"
 
 
 def _some(names: Sequence[str], most: int) -> str:

@@ -48,6 +48,7 @@ CALLS: tuple[Callable[[AnyEngine], None], ...] = (
     faults.check_too_few_good_replies,
     faults.check_nobody_is_asked_twice,
     faults.check_common_error_ends_a_run,
+    faults.check_common_error_of_a_few,
     rounds.check_abandoned_round,
     rounds.check_min_replies,
     stages.check_handover,

@@ -7,9 +7,10 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.graphs import WORTH
-from corymb.engines.vectorised.kernels import LONG, Kernels, _gradients, by_streams
+from corymb.engines.vectorised.kernels import LONG, Kernels, _gradients
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.traits import watch
+from corymb.engines.vectorised.ways import by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.models import Network, cnn
@@ -124,7 +125,10 @@ def test_pictures_of_all_clients_are_changed_at_once_before_streams_part(kind, m
     want, loss = _gradients(objective, params, on, draws)
     calls, change = [], Augmented.changed
     monkeypatch.setattr(Augmented, "changed", lambda *given: (calls.append(1), change(*given))[1])
-    got_loss, *got = by_streams(objective, torch.device("cpu"))(params, on, draws)
+    traits = watch(objective, take(params, 0), take(take(on, 0), slice(0, 1)))
+    calls.clear()
+    step = by_streams(objective, torch.device("cpu"), traits, steps=False)
+    got_loss, *got = step(params, on, draws, torch.ones(3))
     assert torch.allclose(got_loss, loss)
     assert all(torch.allclose(one, want[name], atol=1e-6) for name, one in zip(params, got, strict=True))
     assert len(calls) == (1 if kind is Augmented else 3)

@@ -9,8 +9,10 @@ from corymb.settings import InvalidInput
 def test_a_name_may_end_in_another_budget():
     usual, longer = setting_named("cifar-rotated"), setting_named("cifar-rotated@80x62")
     assert (longer.rounds, longer.local.steps) == (80, 62)
-    assert longer.local.decay**80 == pytest.approx(usual.local.decay**usual.rounds)
+    assert longer.local.at(79).lr == pytest.approx(usual.local.lr / 80)
     assert longer.alone.steps == 80 * 62
+    usual, longer = setting_named("femnist"), setting_named("femnist@200x5")
+    assert longer.local.decay**200 == pytest.approx(usual.local.decay**usual.rounds)
     assert setting_named("rotated").participants == 40
 
 
@@ -24,7 +26,8 @@ def test_clients_alone_take_as_many_steps_as_in_all_rounds():
     for name, setting in SETTINGS.items():
         if setting.alone_steps is None:
             assert setting.alone.steps == setting.rounds * setting.local.steps, name
-        assert setting.alone.decay == 1.0
+        assert setting.alone.at(9).lr == setting.alone.lr
+        assert setting.local.linear_decay in (None, setting.rounds), name
 
 
 def test_data_are_in_the_order_of_runs_and_by_seed():

@@ -220,7 +220,9 @@ class VectorisedEngine:
             if answered:  # by itself, but not under vmap?
                 if not self._works(call, ids[i : i + 1], places[i : i + 1]):
                     self._serial.add(call.fn.name)
-                    log.warning("%s runs client by client: vmap cannot take it (%s)", call.fn.name, one_line(error))
+                    level = logging.INFO if self.kernels.traits.recurrent else logging.WARNING  # that one is no news
+                    said = "%s runs client by client: vmap cannot take it (%s)"
+                    log.log(level, said, call.fn.name, one_line(error))
                 rest = (0, Errors()) if i + 1 == len(ids) else self._ask(call, ids[i + 1 :], places[i + 1 :], intake)
                 return 1 + rest[0], errors + rest[1]
         return 0, errors

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -25,20 +24,21 @@ from torch.func import vmap
 
 from corymb.core.client import Examples, Measure, Objective
 from corymb.core.objective import Draws
+from corymb.engines.vectorised.blocks import mean_of_blocks, reach, rows_at_once, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
-from corymb.engines.vectorised.graphs import Graphs, OnStreams, Player, StepFunction
+from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
 from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.single import descend_in_place
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.tape import Step, Tapes
 from corymb.engines.vectorised.traits import Traits
+from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import Key
 from corymb.local.curvature import step_part
-from corymb.local.descent import Batches, Descent, Stepper
+from corymb.local.descent import Batches, Descent, Stepper, led
 from corymb.local.reference import (
     as_params,
     descend_one,
-    gradient_and_loss,
     gradient_one,
     measure_one,
     training_losses,
@@ -48,6 +48,7 @@ from corymb.trees import Params, take
 
 KernelName = Literal["fused", "foreach", "serial"]
 FEW = 64  # clients up to which steps one by one on streams are tried
+STREAMS = (4, 8)  # so many of them
 LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
 SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic
 
@@ -103,6 +104,15 @@ class Kernels:
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss or score of k models for every client: n k."""
+        rows = rows_at_once(self.traits, on, self.device)
+        if rows is not None:
+            return mean_of_blocks(
+                lambda some, who: self.measure(
+                    what, objective, models if shared else take(models, who), some, shared=shared
+                ),
+                on,
+                rows,
+            )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
                 measure_one(what, objective, models if shared else take(models, i), _client(on, i, m))
@@ -116,6 +126,13 @@ class Kernels:
 
     def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         """What a model says of each example of every client: n m ..."""
+        at_once = rows_at_once(self.traits, on, self.device)
+        if at_once is not None:
+            return rows_of_blocks(
+                lambda some, who: self.predict(objective, params if shared else take(params, who), some, shared=shared),
+                on,
+                at_once,
+            )
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
                 objective.predict(params if shared else take(params, i), on.x[i, :m])
@@ -161,32 +178,40 @@ class Kernels:
         span = Span.of(self.traits.entry, params, on, how) if name == "fused" else None
         start, own = params, own and all(p.is_contiguous() for p in params.values())
         params = {n: p for n, p in params.items() if span is None or n not in span.entry}
-        if not own:
-            params = _copied(params)
         if span is not None:
             params |= span.begin(start, on)
-        before, player, slopes = torch.empty(0), None, list[Tensor]()
-        stepper = None if name == "fused" else Stepper(how, list(params.values()), part, stacked=True)
+        lr, of = how.lr, (objective, name, how.plain)
+        rates = torch.full_like(on.weight[:, 0], lr) if part is None else lr * part
+        if name == "fused" and self._captures:  # the size of a step is an input of its graph: so it is before, too
+            lr, part = 1.0, rates
+        before, player, stepper, slopes = torch.empty(0), None, None, list[Tensor]()
         for batch, active, draws in _batches(on, key, how):
             first = not draws.step
             soon = first or (how.steps or 0) - draws.step >= LONG
-            if player is None and soon and self._captures and (stepper is not None or part is None):
-                player = self._player(objective, params, batch, draws, how.lr if stepper is None else None, span)
-                if player is not None and stepper is not None:
-                    stepper.params = list(player.params.values())  # it goes on there, with its momentum
+            if player is None and soon and self._captures:
+                player = self._player(of, params, batch, draws, rates, span)
+                params = params if player is None else player.params
+                if stepper is not None:
+                    stepper.params = list(params.values())  # it goes on there, with its momentum
+            if first and player is None and not own:
+                params = {**params, **_copied({n: params[n] for n in start if n in params})}
+            if first and name != "fused":
+                stepper = Stepper(how, list(params.values()), part, stacked=True)
             if player is not None:
                 loss, slopes = player.step(batch, draws)
                 loss = loss.clone() if first else loss
             elif stepper is None:
-                loss = self._fused(objective, params, batch, draws, how.lr, part, span, wanted=first)
+                loss = self._fused(objective, params, batch, draws, lr, part, span, wanted=first)
             else:
                 slopes, loss = self._slopes(objective, params, batch, draws)
-            if stepper is not None:  # a client that is done has no weight: its fused steps are 0
+            if player is None and self._captures:
+                self.graphs.count(of, params, batch, draws)
+            if stepper is not None and slopes:  # a client that is done has no weight: its fused steps are 0
                 stepper.step(slopes, active)
             before = loss if first else before
         if player is not None:
-            params = {n: p.clone() for n, p in player.params.items()}
-        return (params if span is None else span.end(params, start, on, how.lr, own=own)), before
+            params = {n: p.clone() for n, p in params.items()}
+        return (params if span is None else span.end(params, start, on, lr, own=own)), before
 
     def _one_by_one(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
@@ -208,22 +233,39 @@ class Kernels:
         return (params if layers else _stacked(ends)), torch.stack(losses)
 
     def _player(
-        self, objective: Objective, params: Params, batch: Examples, draws: Draws, lr: float | None, span: Span | None
+        self,
+        of: tuple[Objective, KernelName, bool],
+        params: Params,
+        batch: Examples,
+        draws: Draws,
+        rates: Tensor,
+        span: Span | None,
     ) -> Player | None:
-        """The captured gradients (with `lr`: fused steps) for such tensors, at these models; None before it pays."""
+        """The captured step for such tensors, at these models; None before it pays."""
+        objective, name, steps = of
 
-        def at_once(own: Params, on: Examples, drawn: Draws) -> Sequence[Tensor]:
-            if lr is not None:
-                return [fused_step(objective, own, on, drawn, lr, span=span)]
+        def ways() -> dict[str, StepFunction]:
+            if name == "fused":
+                return {"vmap": at_once(objective, None, span, steps=True)}
+            found = {"vmap": at_once(objective, self.traits, steps=steps)}
+            if len(batch.weight) <= FEW and not self.traits.lstm:
+                for number in STREAMS:
+                    device = batch.weight.device
+                    found[f"{number} streams"] = by_streams(objective, device, self.traits, steps=steps, number=number)
+            return found
+
+        def plain(own: Params, on: Examples, drawn: Draws, rated: Tensor) -> Sequence[Tensor]:
+            if name == "fused":
+                return [fused_step(objective, own, on, drawn, 1.0, rated, span)]
             slopes, loss = _gradients(objective, own, on, drawn, cells=self.traits.lstm)
-            return [loss, *slopes.values()]
+            if not steps:
+                return [loss, *slopes.values()]
+            torch._foreach_sub_(list(own.values()), [led(rated, slope) * slope for slope in slopes.values()])
+            return [loss]
 
-        ways: dict[str, StepFunction] = {"vmap": at_once}
-        if lr is None and len(batch.weight) <= FEW and not self.traits.lstm:
-            ways["streams"] = by_streams(objective, batch.weight.device)
-        player = self.graphs.find((objective, lr), ways, params, batch, draws)
+        player = self.graphs.find(of, ways, plain, params, batch, draws, rates)
         if player is not None:
-            player.begin(params)
+            player.begin(params, rates)
         return player
 
     @property
@@ -251,9 +293,7 @@ class Kernels:
         number = Step(draws.step)
         draws = draws._replace(step=number)
         if not self._plays:
-            loss = fused_step(objective, params, batch, draws, lr, part, span)
-            self.graphs.count((objective, lr), params, batch, draws)
-            return loss
+            return fused_step(objective, params, batch, draws, lr, part, span)
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
         of = ("fused", objective, lr, part is None, draws.rows is None)
         return next(iter(self.tapes.run(of, step, inputs, number, outputs=wanted)), torch.empty(0))
@@ -273,7 +313,6 @@ class Kernels:
         inputs = [*params.values(), *batch, *draws.tensors]
         if not self._plays:
             *found, loss = slopes(inputs)
-            self.graphs.count((objective, None), params, batch, draws)
         else:
             *found, loss = self.tapes.run(("slopes", objective, draws.rows is None), slopes, inputs, number)
         return found, loss
@@ -307,35 +346,6 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
     k = next(iter(models.values())).shape[1]
     run = vmap(lambda params, examples: weighted_mean(per_example(params, examples), examples.weight))
     return torch.stack([run({name: value[:, j] for name, value in models.items()}, on) for j in range(k)], dim=1)
-
-
-def by_streams(objective: Objective, device: torch.device) -> StepFunction:
-    """The gradients of one client after another, on streams; pictures are changed at random before, all at once."""
-    streams = OnStreams(device)
-    ahead = _changes_examples(objective)
-    trained: Any = SimpleNamespace(training_losses=objective.losses_of_changed) if ahead else objective  # type: ignore[attr-defined]
-
-    def step(params: Params, on: Examples, draws: Draws) -> Sequence[Tensor]:
-        losses = torch.empty_like(on.weight[:, 0])
-        slopes = {name: torch.empty_like(p) for name, p in params.items()}
-        if ahead:  # client by client these are hundreds of tiny operations
-            on = vmap(lambda own, drawn: objective.changed(own, draws.of(drawn)))(on, draws.tensors)  # type: ignore[attr-defined]
-
-        def one(i: int) -> None:
-            own, drawn = take(params, i), draws.of(tuple(t[i] for t in draws.tensors))
-            found, loss = gradient_and_loss(trained, own, take(on, i), drawn)
-            torch._foreach_copy_([losses[i], *(slopes[n][i] for n in found)], [loss, *found.values()])
-
-        streams.each(len(on.weight), one)
-        return [losses, *slopes.values()]
-
-    return step
-
-
-def _changes_examples(objective: Objective) -> bool:
-    """Whether it trains by `losses_of_changed` on what `changed` gives; one that has or wraps other losses does not."""
-    defining = next((kind for kind in type(objective).__mro__ if "training_losses" in vars(kind)), object)
-    return "changed" in vars(defining)
 
 
 def _gradients(
@@ -374,9 +384,7 @@ def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
 
 
 def _lengths(on: Examples) -> list[int]:
-    """Up to which row each client's examples go; after that there is only padding."""
-    places = torch.arange(1, on.weight.shape[1] + 1, device=on.weight.device)
-    lengths: list[int] = torch.where(on.weight > 0, places, 0).amax(1).tolist()
+    lengths: list[int] = reach(on).tolist()
     return lengths
 
 

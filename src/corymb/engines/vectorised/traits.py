@@ -15,6 +15,8 @@ from corymb.keys import root
 from corymb.local.reference import training_losses
 from corymb.trees import Params, leaves, nbytes
 
+PRODUCTS = frozenset(("linear", "conv1d", "conv2d", "conv3d"))
+
 
 class Entry(NamedTuple):
     """The parameters of a linear layer that reads the examples themselves, by name."""
@@ -46,6 +48,8 @@ class Traits(NamedTuple):
     """The layer that reads the examples as they are, in training too."""
     layers: frozenset[str] = frozenset()
     """Parameters that one linear layer uses once, in training too, and nothing else."""
+    products: frozenset[str] = frozenset()
+    """Parameters that only linear layers and convolutions use, in training too."""
 
 
 def watch(objective: Objective, params: Params, one: Examples) -> Traits:
@@ -75,6 +79,7 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         largest_bytes=max(map(nbytes, params.values()), default=1),
         entry=watcher.entry if watcher.entry == training.entry and not writes else None,
         layers=watcher.layers & training.layers,
+        products=watcher.products & training.products,
     )
 
 
@@ -122,6 +127,12 @@ class _Watcher(TorchFunctionMode):
                 self.uses[id(leaf)].append(name)
         self.made += sum(leaf.numel() * leaf.element_size() for leaf in leaves(out) if isinstance(leaf, Tensor))
         return out
+
+    @property
+    def products(self) -> frozenset[str]:
+        """The parameters that nothing but products use."""
+        found = (number for number, uses in self.uses.items() if uses and PRODUCTS.issuperset(uses))
+        return frozenset(self.names[number] for number in found)
 
     @property
     def layers(self) -> frozenset[str]:

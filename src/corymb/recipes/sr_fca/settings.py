@@ -57,7 +57,7 @@ class Setting:
     def alone(self) -> Descent:
         """As many steps as all rounds have, at once."""
         steps = self.alone_steps or self.rounds * (self.local.steps or 1)
-        return replace(self.local, lr=self.alone_lr or self.local.lr, decay=1.0, steps=steps)
+        return replace(self.local, lr=self.alone_lr or self.local.lr, decay=1.0, linear_decay=None, steps=steps)
 
     @property
     def participants(self) -> int | None:
@@ -119,13 +119,13 @@ def _residual() -> Augmented:
 # ---- settings
 
 _ADAM = Descent(lr=1e-3, steps=20, batch=50, optimiser="adam")
-_RESIDUAL = Descent(lr=0.05, decay=0.9596, steps=31, batch=100, momentum=0.9, weight_decay=5e-4)
+_RESIDUAL = Descent(lr=0.05, linear_decay=100, steps=31, batch=100, momentum=0.9, weight_decay=5e-4)
 """Chosen on training pictures that were held out: see papers/sr-fca/README.md."""
 _CIFAR = Setting(
     data=rotated_cifar,
     model=_residual,
     k=2,
-    rounds=75,
+    rounds=100,
     local=_RESIDUAL,
     alone_lr=0.02,
     alone_steps=1240,
@@ -189,8 +189,11 @@ def setting_named(name: str) -> Setting:
     rounds, _, steps = budget.partition("x")
     good = rounds.isdecimal() and steps.isdecimal()
     require(good, f"The budget is {budget!r}: wanted rounds and steps, such as 60x31.")
-    slower = setting.local.decay ** (setting.rounds / int(rounds))  # the last round's step stays what it was
-    local = replace(setting.local, steps=int(steps), decay=slower)
+    local = replace(setting.local, steps=int(steps))
+    if local.linear_decay is not None:
+        local = replace(local, linear_decay=int(rounds))
+    else:
+        local = replace(local, decay=local.decay ** (setting.rounds / int(rounds)))  # the last step stays what it was
     return replace(setting, rounds=int(rounds), local=local, alone_steps=None)
 
 

@@ -195,10 +195,10 @@ def check_common_error(engine: AnyEngine, fn: ClientFn[..., Any], kind: type[Exc
 
 @dataclass(frozen=True, kw_only=True)
 class _Raising(FedAvg):
-    """A round in which every client raises."""
+    """A round in which every client that is asked raises."""
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Any:
-        fed.clients.map(clients.always_raises, Snapshot.fresh(fed, 1).models)
+        fed.clients.sample(self.participants).map(clients.always_raises, Snapshot.fresh(fed, 1).models)
         yield from super().run(fed, start)
 
 
@@ -209,3 +209,23 @@ def check_common_error_ends_a_run(engine: AnyEngine) -> None:
     with expect_error(kind, "nobody can do 1 things"):
         next(drive(_Raising(rounds=2), fed))
     assert fed.ledger.abandoned == []
+
+
+def check_common_error_of_a_few(engine: AnyEngine) -> None:
+    """An error of all clients that three rounds asked ends a run as everybody's does, with what they raised."""
+    fed = CASES["FedAvg"].federation(engine)
+    raised: Exception | None = None
+    with collected_warnings():
+        try:
+            next(drive(_Raising(rounds=2, participants=2), fed))
+        except ClientsFailed as error:
+            raised = error
+    assert raised is not None
+    assert "in 3 rounds, failed alike" in str(raised)
+    assert "nobody can do 1 things" in str(raised)
+    assert len(fed.ledger.abandoned) == 3
+    if in_one_process(engine_of(fed)):
+        assert raised.__cause__ is not None
+        walked = [frame for frame, _ in traceback.walk_tb(raised.__cause__.__traceback__)]
+        assert any(frame.f_code.co_name == "always_raises" for frame in walked)
+        assert all(frame.f_locals == {} for frame in walked)  # it leads to no example

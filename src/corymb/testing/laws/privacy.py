@@ -78,10 +78,11 @@ def check_parts_hold_replies_only(engine: AnyEngine) -> None:
     case = CASES["keeper"]
     spy, fed = _watched(case, engine)
     list(drive(case.algorithm, fed))
-    assert Part._fields == ("ids", "value", "rejected", "host", "spread", "error")
+    assert Part._fields == ("ids", "value", "rejected", "host", "spread", "error", "cause")
     for parts, call in zip(spy.parts, spy.calls, strict=True):
         for part in parts:
             assert type(part) is Part
+            assert part.cause is None
             names = set(flatten(part.value.total)[1].names) if call.verb == "sum" else set()
             assert names <= set(fed.objective.init(fed.key("any")))
 

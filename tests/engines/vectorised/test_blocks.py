@@ -1,0 +1,86 @@
+"""Measures in blocks of examples are those of all examples at once."""
+
+import pytest
+import torch
+
+from corymb import keys
+from corymb.core.client import Examples
+from corymb.engines.vectorised import blocks
+from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.traits import watch
+from corymb.models import Network, cnn, mlp
+from corymb.objectives import Classification
+from corymb.trees import concat, map_tensors
+
+SIZES = (3, 0, 70, 41)
+
+
+@pytest.fixture(params=["mlp", "cnn"])
+def case(request):
+    """Four clients of unlike sizes, one without examples, and a model that fits them."""
+    shape = (6,) if request.param == "mlp" else (1, 8, 8)
+    network = mlp(6, [5], 3) if request.param == "mlp" else cnn(1, 8, 3, width=8)
+    objective = Classification(Network(network), 3).to("cpu", torch.float64)
+    rows = max(SIZES)
+    x = keys.uniform(keys.root(1), (len(SIZES), rows, *shape), torch.float64)
+    y = torch.arange(rows).remainder(3).expand(len(SIZES), rows).contiguous()
+    weight = torch.stack([(torch.arange(rows) < m).double() for m in SIZES])
+    x[weight == 0] = torch.nan  # whoever looks at padding is found out
+    return objective, Examples(x, y, weight)
+
+
+def models_of(objective, n):
+    return concat([map_tensors(lambda leaf: leaf[None], objective.init(keys.root(i))) for i in range(n)])
+
+
+def kernels_for(objective, on):
+    one = Examples(*(t[2, :1] for t in on))
+    return Kernels(watch(objective, objective.init(keys.root(0)), one), "cpu", 1)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("what", ["losses", "scores"])
+def test_a_measure_in_blocks_is_that_of_all_examples(case, shared, what, monkeypatch):
+    objective, on = case
+    models = models_of(objective, 2)
+    if not shared:
+        models = map_tensors(lambda leaf: leaf.expand(len(SIZES), *leaf.shape).clone(), models)
+    kernels = kernels_for(objective, on)
+    whole = kernels.measure(what, objective, models, on, shared=shared)
+    seen = []
+    monkeypatch.setattr(blocks, "ON_CPU", 1)
+    monkeypatch.setattr(blocks, "LEAST", 16)
+    inner = objective.predict
+    monkeypatch.setattr(objective, "predict", lambda params, x: (seen.append(len(x)), inner(params, x))[1])
+    parts = kernels.measure(what, objective, models, on, shared=shared)
+    assert max(seen) <= 16 * (len(SIZES) if shared else 1)
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_is_said_in_blocks_is_what_is_said_of_all_examples(case, shared, monkeypatch):
+    objective, on = case
+    model = objective.init(keys.root(0)) if shared else models_of(objective, len(SIZES))
+    kernels = kernels_for(objective, on)
+    whole = kernels.predict(objective, model, on, shared=shared)
+    monkeypatch.setattr(blocks, "ON_CPU", 1)
+    parts = kernels.predict(objective, model, on, shared=shared)
+    assert parts.shape == whole.shape
+    real = on.weight > 0
+    torch.testing.assert_close(parts[real], whole[real], rtol=1e-12, atol=1e-12)
+
+
+def test_clients_that_nobody_weighs_measure_nothing():
+    """Nothing has weight where all examples are held out: 0, as without blocks."""
+    on = Examples(torch.zeros(2, 40, 1), torch.zeros(2, 40), torch.zeros(2, 40))
+    found = blocks.mean_of_blocks(lambda some, who: torch.ones(len(who), 3), on, 16)
+    assert found.tolist() == [[0.0] * 3] * 2
+
+
+def test_examples_that_know_of_each_other_stay_together(case):
+    objective, on = case
+    traits = kernels_for(objective, on).traits
+    many = Examples(*(t.repeat_interleave(10_000, 1)[:, :600_000] if t.dim() == 2 else t for t in on))
+    assert blocks.rows_at_once(traits._replace(activation_bytes=2**20), many, "cpu") == 64
+    assert blocks.rows_at_once(traits._replace(activation_bytes=2**20, independent=False), many, "cpu") is None
+    assert blocks.rows_at_once(traits, on, "cpu") is None
