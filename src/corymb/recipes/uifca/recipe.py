@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from corymb.recipes.published import times_of
 from corymb.recipes.uifca.cells import REPRESENTED
 from corymb.recipes.uifca.cells import work as work
 
@@ -239,7 +240,8 @@ def tables(results: Results) -> str:
     for method in TABLE_43["rotated"]:
         each = [[v for p in SHARES for v in purities(results, f"rotated-{digit}-{p}", method)] for digit in DIGITS]
         lines.append(f"| {method} | " + " | ".join(map(_cell, each)) + " |")
-    return "\n".join(lines) + "\n"
+    times = list(times_of(results))
+    return "\n".join([*lines, *([""] if times else []), *times]) + "\n"
 
 
 def _cell(values: Sequence[float]) -> str:
