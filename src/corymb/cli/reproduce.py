@@ -246,7 +246,8 @@ def run_recipe(
 
 def _what_was_small(results: Mapping[str, Any]) -> str:
     data = sorted({str(value["data"]) for value in results.values() if "data" in value})
-    return f"Quick: {counted(len(results), 'small cell')}, on {'; '.join(data) or 'made data'}. The whole: without --quick.\n"
+    cells = counted(len(results), "small cell")
+    return f"Quick: {cells}, on {'; '.join(data) or 'made data'}. The whole: without --quick.\n"
 
 
 def recipe_for(paper: str) -> Recipe:
