@@ -66,7 +66,9 @@ def test_without_data_the_command_fails_and_says_what_to_do(tmp_path, monkeypatc
     def work(name):
         raise DataUnavailable("mnist is not here: set CORYMB_DATA.")
 
-    monkeypatch.setattr(reproduce.recipe_for("ifca"), "work", work)
+    recipe = reproduce.recipe_for("ifca")
+    monkeypatch.setattr(recipe, "work", work)
+    monkeypatch.setattr(recipe, "draw", lambda results, path: path.write_text("<svg></svg>"))
     code = main(["reproduce", "ifca", "--cells", "rmnist-*/ifca/0", "--out", str(tmp_path / "out"), "--workers", "1"])
     said = capsys.readouterr()
     assert code == Exit.FILES

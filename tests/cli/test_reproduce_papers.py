@@ -1,5 +1,6 @@
 """The papers' pages: tables are those of the cells that are kept, and figures in the text are those of the tables."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ PAPERS = Path(__file__).parents[2] / "papers"
 NUMBER = re.compile(r"(?<![\d.,])\d+\.\d+(?![\d.])")
 
 
+@functools.cache
 def kept(paper):
     """What the committed cells of a paper gave, in the order of its jobs."""
     folder = PAPERS / paper / "results"
