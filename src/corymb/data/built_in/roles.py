@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from corymb.core.engine import in_order
+from corymb.data.built_in.views import check_whole
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array
 from corymb.data.ragged import Ragged, offsets_of
@@ -53,7 +54,8 @@ def by_role(
         stride: How many characters lie between the beginnings of two examples.
         vocabulary: The characters, which examples have as positions in it.
     """
-    require(stride >= 1, f"stride={stride}: wanted 1 or more.")
+    check_whole("stride", stride)
+    check_whole("clients", 1 if clients is None else clients)
     require(test is None or 0 <= test < 1, f"test={test}: wanted a share of at least 0 and less than 1.")
     whole = {role: roles.texts[role] + roles.test.get(role, "") for role in roles.texts}
     cuts = {role: _cut(roles, role, test) for role in whole}
