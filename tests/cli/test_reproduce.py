@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from corymb.cli import reproduce
+from corymb.cli import Exit, reproduce
+from corymb.cli.app import main
 from corymb.cli.reproduce import RECIPES, Chosen
+from corymb.data import DataUnavailable
 from corymb.recipes.cells import write_cell
 from corymb.settings import InvalidInput
 
@@ -58,3 +60,20 @@ def test_cells_of_other_parts_that_are_there_are_tabled_too(tmp_path, monkeypatc
     assert "| rmnist-1200x200 | ifca | 95.25 ± 0.40 | 50.00 (1) |" in outcome.table
     assert "| rmnist-4800x50 | global | 86.74 ± 0.04 | 50.00 (1) |" in outcome.table
     assert (tmp_path / "out" / "figures.svg").stat().st_size > 1000
+
+
+def test_without_data_the_command_fails_and_says_what_to_do(tmp_path, monkeypatch, capsys):
+    def work(name):
+        raise DataUnavailable("mnist is not here: set CORYMB_DATA.")
+
+    recipe = reproduce.recipe_for("ifca")
+    monkeypatch.setattr(recipe, "work", work)
+    monkeypatch.setattr(recipe, "draw", lambda results, path: path.write_text("<svg></svg>"))
+    code = main(["reproduce", "ifca", "--cells", "rmnist-*/ifca/0", "--out", str(tmp_path / "out"), "--workers", "1"])
+    said = capsys.readouterr()
+    assert code == Exit.FILES
+    line = said.err.splitlines()[-1]
+    assert "3 cells failed (rmnist-4800x50/ifca/0: mnist is not here: set CORYMB_DATA.). --quick is a small" in line
+    assert "0 of 0 claims hold, 19 are not measured yet" in said.out
+    assert main(["reproduce", "ifca", "--workers", "0", "--out", str(tmp_path / "new")]) == Exit.BAD_INPUT
+    assert not (tmp_path / "new").exists()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from corymb.algorithms import FedAvg
 from corymb.core.objective import Draws, Examples
 from corymb.engines.vectorised.graphs import WORTH
 from corymb.engines.vectorised.kernels import Kernels
@@ -15,6 +16,7 @@ from corymb.objectives import Augmented, Classification, Crop, Cutout, Flip, Lig
 from corymb.objectives.recipe import made_from, recipe_of
 from corymb.settings import InvalidInput
 from corymb.trees import take
+from tests.tiny import classification, farthest, federation
 
 CHANGES = (Flip(), Translate(2), Cutout(3), Light())
 
@@ -90,6 +92,17 @@ def test_every_kernel_changes_the_same_pictures_in_the_same_way():
         alone = descend_one(objective, take(params, i), take(on, i), key[i], how).params
         for name in alone:
             assert all(torch.allclose(got[name][i], alone[name], rtol=1e-4, atol=1e-5) for got in found)
+
+
+def test_a_round_on_every_engine_is_the_same_round():
+    def trained(engine):
+        objective = Augmented(Classification(Network(cnn(2, 8, 3, width=8), dtype=torch.float64), 3), CHANGES)
+        fed = federation(engine, objective, classification((5, 7), shape=(2, 8, 8)))
+        *_, end = FedAvg(rounds=1, local=Descent(lr=0.1, steps=3, batch=2)).run(fed)
+        return end.models
+
+    assert farthest(trained("vectorised"), trained("loop")) < 1e-12
+    assert farthest(trained("wired"), trained("loop")) < 1e-12
 
 
 def test_pictures_are_changed_in_training_only_and_anew_in_every_step():

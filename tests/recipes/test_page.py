@@ -22,3 +22,10 @@ def test_tables_headings_and_drawings_are_in_the_page_and_nothing_is_fetched():
     assert text.count("<svg") == 1
     assert "<?xml" not in text
     assert "http" not in text
+
+
+def test_drawings_follow_the_first_table_and_the_last_line_says_by_what_it_was_made():
+    text = page("IFCA", TABLE, ["<svg></svg>"], "3 cells; Corymb & torch")
+    places = [text.index(part) for part in ("<table>", "<svg", "<h2>", "<footer>3 cells; Corymb &amp; torch</footer>")]
+    assert places == sorted(places)
+    assert "<footer>" not in page("IFCA", TABLE, [])

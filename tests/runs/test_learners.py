@@ -64,6 +64,29 @@ def test_codes_have_no_default_model():
         default_model(FLAT._replace(codes=True), examples=1000)
 
 
+TEXT = DataSchema(task="classification", features=(7,), classes=CLASSES, codes=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "line"),
+    [
+        ("char-lstm", TEXT, ""),
+        ("char-lstm", TEXT._replace(codes=False), "wants texts"),
+        ("resnet9", PICTURE, ""),
+        ("resnet9", PICTURE._replace(features=(3, 7, 8)), r"shape \[3, 7, 8\]"),
+        ("resnet9", FLAT, r"shape \[784\]"),
+    ],
+)
+def test_networks_of_the_papers_by_name(name, kind, line):
+    if line:
+        with pytest.raises(InvalidInput, match=line):
+            learner_for(name, kind)
+        return
+    objective = learner_for(name, kind).objective
+    x = torch.zeros(2, *kind.features, dtype=torch.int64 if kind.codes else torch.float32)
+    assert objective.predict(objective.init(root(0)), x).shape == (2, 10)
+
+
 def test_the_task_decides_what_is_learned():
     assert isinstance(learner_for(nn.Linear(5, 1), TABLE).objective, Regression)
     assert isinstance(learner_for(nn.Linear(64, 10), DIGITS).objective, Classification)

@@ -19,6 +19,7 @@ import importlib
 import json
 import os
 import platform
+import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -31,9 +32,10 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 
 from corymb import __version__
-from corymb.recipes.cells import read_cell, rounded, run_cells
+from corymb.recipes.cells import CellsFailed, read_cell, rounded, run_cells
 from corymb.recipes.page import page
 from corymb.runs.folder.layout import check_free
+from corymb.runs.history import counted
 from corymb.settings import InvalidInput, did_you_mean, require
 
 
@@ -102,12 +104,18 @@ class Outcome(NamedTuple):
     folder: Path
     seconds: float
     left: int = 0
-    """Jobs that were not run, or failed."""
+    """Cells that were not run."""
+    failed: Mapping[str, str] = MappingProxyType({})
+    """Why cells failed."""
 
     @property
-    def hold(self) -> int:
-        """How many of the paper's claims hold."""
-        return sum(value is not None and claim.holds(value) for claim, value in self.claims)
+    def said(self) -> str:
+        """How many of the paper's claims hold, in words."""
+        measured = [claim.holds(value) for claim, value in self.claims if value is not None]
+        unknown = len(self.claims) - len(measured)
+        return f"{sum(measured)} of {len(measured)} claims hold" + (
+            f", {unknown} are not measured yet" if unknown else ""
+        )
 
 
 def reproduce(
@@ -146,13 +154,18 @@ def reproduce(
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
     chosen = Chosen(table, cells, quick, seeds)
     if left:
-        print("\n".join(job for job in jobs_of(name, chosen) if read_cell(folder / CELLS, job) is None))
+        todo = [job for job in jobs_of(name, chosen) if read_cell(folder / CELLS, job) is None]
+        print("\n".join(todo) if todo else "no cell is left", file=sys.stdout if todo else sys.stderr)
         return
     outcome = run_recipe(name, folder, chosen, workers=workers, seconds=seconds)
     print(outcome.table)
     if outcome.left:
-        print(f"{outcome.left} jobs are left: the same command runs them.")
-    print(f"{outcome.hold} of {len(outcome.claims)} claims hold; {outcome.seconds:.0f} s; {outcome.folder}")
+        print(f"{counted(outcome.left, 'cell')} left: the same command goes on.")
+    print(f"{outcome.said}; {outcome.seconds:.0f} s; {outcome.folder}")
+    if outcome.failed:
+        first, why = next(iter(outcome.failed.items()))
+        small = "" if quick else " --quick is a small version that needs no data."
+        raise CellsFailed(f"{counted(len(outcome.failed), 'cell')} failed ({first}: {why}).{small}")
 
 
 class Chosen(NamedTuple):
@@ -190,6 +203,7 @@ def run_recipe(
     """Run the wanted jobs that `out` does not have yet, and write numbers, table and figures of all it has then."""
     recipe, claims = recipe_for(paper), [claim for claim in expected(paper) if claim.quick == chosen.quick]
     jobs = jobs_of(paper, chosen)
+    require(workers is None or workers >= 1, f"workers must be at least 1, got {workers}.")
     folder = out if (out / CELLS).is_dir() else check_free(out)
     began = time.monotonic()
     work = f"{RECIPES[paper]}.recipe:work"
@@ -198,9 +212,9 @@ def run_recipe(
     taken = time.monotonic() - began
     missing = [*done.failed, *done.left]
     if missing and not getattr(recipe, "PARTIAL", False):
-        why = next(iter(done.failed.values()), "there was no time")
+        why = done.failed.get(missing[0], "there was no time")
         raise InvalidInput(
-            f"{len(missing)} of {len(jobs)} jobs did not end ({missing[0]}: {why}): run the command again."
+            f"{len(missing)} of {len(jobs)} cells did not end ({missing[0]}: {why}): run the command again."
         )
     others = [] if chosen.quick else [job for job in jobs_of(paper, Chosen(seeds=chosen.seeds)) if job not in jobs]
     kept = {job: value for job in others if (value := read_cell(folder / CELLS, job)) is not None}
@@ -224,13 +238,16 @@ def run_recipe(
         recipe.draw(results, folder / "figures.svg")
         drawings.append((folder / "figures.svg").read_text(encoding="utf-8"))
     title = f"{paper}: the paper's figures and ours{', in small' if chosen.quick else ''}"
-    (folder / "report.html").write_text(page(title, table, drawings), encoding="utf-8")
-    return Outcome(judged, table, folder, taken, len(missing))
+    versions = f"Corymb {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    made = f"{counted(len(results), 'cell')}; the page was made by {versions}."
+    (folder / "report.html").write_text(page(title, table, drawings, made), encoding="utf-8")
+    return Outcome(judged, table, folder, taken, len(done.left), done.failed)
 
 
 def _what_was_small(results: Mapping[str, Any]) -> str:
     data = sorted({str(value["data"]) for value in results.values() if "data" in value})
-    return f"Quick: {len(results)} small cells, on {'; '.join(data) or 'made data'}. The whole: without --quick.\n"
+    cells = counted(len(results), "small cell")
+    return f"Quick: {cells}, on {'; '.join(data) or 'made data'}. The whole: without --quick.\n"
 
 
 def recipe_for(paper: str) -> Recipe:

@@ -140,7 +140,7 @@ class FederatedDataset:
         return self.clients
 
     def __repr__(self) -> str:
-        what = f"{len(self.classes)} classes" if self.task == "classification" else "regression"
+        what = f"{len(self.classes)} classes" if self.task == "classification" else self.task
         return (
             f"FederatedDataset({self.name!r}: {self.clients} clients, {len(self.train.y)} train and {len(self.test.y)} "
             f"test examples, features {list(self.features)}, {what})"

@@ -2,7 +2,8 @@
 
 A cell is a name such as `setting/method/seed`; a function `work(name)` runs it and gives plain values. What a cell gave
 is one JSON file in a folder, written whole or not at all, so that a run that was stopped goes on where it was: cells
-that are there are read, not run again. A cell that fails is told and not kept; the others go on.
+that are there are read, not run again. A cell that fails is told and not kept; the others go on. Processes that work in
+the same folder share its cells: what one is at, the others leave to it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from corymb.data.fetching.home import DataUnavailable
 from corymb.settings import first_line, require
 
 log = logging.getLogger(__name__)
@@ -36,7 +40,11 @@ class Cells(NamedTuple):
     failed: dict[str, str]
     """The error of each cell that failed."""
     left: list[str]
-    """Cells that there was no time for."""
+    """Cells that there was no time for, or that another process is at."""
+
+
+class CellsFailed(OSError):
+    """Results that are not there since cells failed: one line with the first one's reason."""
 
 
 def run_cells(
@@ -49,19 +57,28 @@ def run_cells(
     """
     require(len(set(names)) == len(names), "Two cells have the same name: names must differ.")
     require(workers >= 1, f"workers must be at least 1, got {workers}.")
+    require(seconds is None or seconds == seconds, f"seconds must be a number, got {seconds}.")
     folder.mkdir(parents=True, exist_ok=True)
     found = {name: value for name in names if (value := read_cell(folder, name)) is not None}
     todo = [name for name in names if name not in found]
+    if todo:
+        tempfile.TemporaryFile(dir=folder).close()  # a folder that cannot be written to is told before hours of work
     failed: dict[str, str] = {}
     end = None if seconds is None else time.monotonic() + seconds
     run = _one_by_one if workers == 1 else _in_processes
-    for name, value in run(work, todo, workers, end):
+    for name, value in run(work, todo, folder, workers, end):
         if isinstance(value, BaseException):
-            failed[name] = first_line(value)
+            failed[name] = str(value) if isinstance(value, DataUnavailable) else first_line(value)  # it says what to do
             log.warning("cell %s failed: %s", name, failed[name])
+        elif value is None:
+            log.warning("cell %s is left to another process, which is at it", name)
+            continue
         else:
-            found[name] = write_cell(folder, name, value)["result"]
+            found[name] = told(value)
         print(f"{len(found)}/{len(names)}  {name}", file=sys.stderr, flush=True)
+    for name in names:  # what another process has ended meanwhile
+        if name not in found and name not in failed and (value := read_cell(folder, name)) is not None:
+            found[name] = value
     return Cells(
         {name: found[name] for name in names if name in found},
         failed,
@@ -72,20 +89,20 @@ def run_cells(
 Done = Iterator[tuple[str, Any]]
 
 
-def _one_by_one(work: str, names: Sequence[str], workers: int, end: float | None) -> Done:
+def _one_by_one(work: str, names: Sequence[str], folder: Path, workers: int, end: float | None) -> Done:
     for name in names:
         if end is not None and time.monotonic() > end:
             return
         try:
-            yield name, timed(work, name)
+            yield name, attempt(work, name, folder)
         except Exception as error:  # whatever a cell does wrong must not end the others
             yield name, error
 
 
-def _in_processes(work: str, names: Sequence[str], workers: int, end: float | None) -> Done:
+def _in_processes(work: str, names: Sequence[str], folder: Path, workers: int, end: float | None) -> Done:
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(1,))
-    running: dict[Future[Any], str] = {pool.submit(timed, work, name): name for name in names}
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),))
+    running: dict[Future[Any], str] = {pool.submit(attempt, work, name, folder): name for name in names}
     try:
         while running:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -99,6 +116,49 @@ def _in_processes(work: str, names: Sequence[str], workers: int, end: float | No
         pool.shutdown(wait=not running, cancel_futures=True)
         for process in processes if running else []:  # out of time: the cell is begun again another day
             process.terminate()
+
+
+def _begin(parent: int) -> None:
+    """In a process that runs cells: one thread, and an end when the process that asks for them is gone."""
+    torch.set_num_threads(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def attempt(work: str, name: str, folder: Path) -> dict[str, Any] | None:
+    """Run a cell and keep what it gives; None if another process is at it."""
+    with _claimed(folder, name) as mine:
+        if not mine:
+            return None
+        result = read_cell(folder, name)  # another process may have been faster
+        return write_cell(folder, name, timed(work, name)) if result is None else {"result": result}
+
+
+@contextmanager
+def _claimed(folder: Path, name: str) -> Iterator[bool]:
+    """Whether nobody else is at a cell. A claim ends with its process, however that ends."""
+    try:
+        import fcntl
+    except ImportError:  # not Unix: two processes may do the same, one after the other keeps it
+        yield True
+        return
+    place = place_of(folder, name).with_suffix(".claim")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            place.unlink(missing_ok=True)
 
 
 def timed(work: str, name: str) -> dict[str, Any]:
@@ -123,9 +183,21 @@ def place_of(folder: Path, name: str) -> Path:
 
 
 def read_cell(folder: Path, name: str) -> Any:
-    """What a cell gave; None if it has not been run."""
+    """What a cell gave; None if it has not been run, or if its file is broken, which is said."""
     place = place_of(folder, name)
-    return json.loads(place.read_text(encoding="utf-8"))["result"] if place.is_file() else None
+    if not place.is_file():
+        return None
+    try:
+        return told(json.loads(place.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError):
+        log.warning("%s is broken and counts as not run", place)
+        return None
+
+
+def told(kept: dict[str, Any]) -> Any:
+    """What a cell gave; beside the machine, how long it took there, if it does not say so itself."""
+    result = kept["result"]
+    return {"seconds": kept["seconds"], **result} if "device" in result and "seconds" in kept else result
 
 
 def write_cell(folder: Path, name: str, value: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from itertools import groupby
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a; }
+footer { margin-top: 2rem; font-size: 0.9rem; opacity: 0.8; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { text-align: left; padding: 0.25rem 0.7rem; border-bottom: 1px solid #ddd; vertical-align: top; }
@@ -18,9 +19,11 @@ th { border-bottom: 2px solid #888; } svg { max-width: 100%; height: auto; }
 """
 
 
-def page(title: str, table: str, drawings: Sequence[str]) -> str:
-    """HTML of what `table.md` says, followed by drawings in SVG."""
-    body = "\n".join([*_blocks(table), *(f'<div class="wide">{_inside(drawing)}</div>' for drawing in drawings)])
+def page(title: str, table: str, drawings: Sequence[str], about: str = "") -> str:
+    """HTML of what `table.md` says, with drawings in SVG after its first table, and `about` as the last line."""
+    first, *rest = _blocks(table)
+    drawn = [f'<div class="wide">{_inside(drawing)}</div>' for drawing in drawings]
+    body = "\n".join([first, *drawn, *rest, *([f"<footer>{escape(about)}</footer>"] if about else [])])
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

@@ -22,7 +22,7 @@ from corymb.engines.host import one_line
 from corymb.engines.room import walls
 from corymb.keys import root
 from corymb.local import loss
-from corymb.models import ModelLike, Network, cnn, mlp
+from corymb.models import ModelLike, Network, char_lstm, cnn, mlp, resnet9
 from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
 from corymb.models.mlp import Perceptron
@@ -100,6 +100,24 @@ def _cnn(schema: DataSchema) -> ModelLike:
     return cnn(channels, height, outputs(schema))
 
 
+def _resnet9(schema: DataSchema) -> ModelLike:
+    side = min(schema.features[1:]) if schema.picture else 0
+    require(
+        side >= 8,
+        f"Model 'resnet9' wants pictures [channels, rows, columns] of 8 or more, the examples have shape "
+        f"{list(schema.features)}.",
+    )
+    return resnet9(schema.features[0], outputs(schema))
+
+
+def _char_lstm(schema: DataSchema) -> ModelLike:
+    text = schema.codes and len(schema.features) == 1 and schema.task == "classification"
+    require(
+        text, "Model 'char-lstm' wants texts: codes of characters, and the next one of each, as shakespeare has them."
+    )
+    return char_lstm(outputs(schema))
+
+
 def _flow(make: Callable[[int], Flow]) -> Callable[[DataSchema], Objective]:
     return lambda schema: Density(make(schema.size))
 
@@ -139,6 +157,8 @@ MODELS: Mapping[str, Named] = MappingProxyType(
         ),
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
         "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),
+        "resnet9": Named("ResNet9 with group normalisation, for pictures in colour; slow on a CPU", _resnet9),
+        "char-lstm": Named("LEAF's two-layer LSTM: characters in, the next one out; slow on a CPU", _char_lstm),
         "gaussian": Named("a density: a Gaussian; of 30 principal components for more than 64 inputs", _gaussian),
         "affine": Named("a density: an affine flow with a full matrix, that is a Gaussian", _flow(Affine)),
         "diagonal": Named("a density: an affine flow with a diagonal matrix", _flow(Diagonal)),
@@ -160,7 +180,9 @@ ENOUGH = 10
 def default_model(schema: DataSchema, examples: int) -> str:
     """The name of the model to use if none is given, by what the examples are like and how many there are in all."""
     require(
-        not schema.codes, "The features are codes, not numbers: give a model that embeds them (model=..., --model)."
+        not schema.codes,
+        "The features are codes, not numbers: give a model that embeds them (model=..., --model); 'char-lstm' does, "
+        "where they are characters and labels the next ones, as in shakespeare.",
     )
     if schema.task == "density":
         return "affine" if schema.size <= 64 else "gaussian"

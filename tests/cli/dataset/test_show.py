@@ -37,6 +37,21 @@ def test_targets_are_shown_in_bins(clinic, capsys):
     assert len([line for line in capsys.readouterr().out.splitlines() if ".." in line and "%" in line]) == 10
 
 
+def test_examples_without_labels_are_told_as_such(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["data", "show", "gaussians"]) == 0
+    printed = capsys.readouterr().out
+    assert "density" in printed
+    assert "regression" not in printed
+    assert "4 clusters of examples, which nobody is shown; there are no labels" in printed
+    assert [line.split()[:2] for line in printed.splitlines() if "%" in line] == [[str(j), "25.0%"] for j in range(4)]
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    describe(FederatedDataset.from_arrays(x, None, np.arange(20) % 2))
+    printed = capsys.readouterr().out
+    assert "unknown; there are no labels" in printed
+    assert "%" not in printed
+
+
 def test_pictures_are_shown_in_half_blocks(clinic, capsys):
     for name, shape in (("flat", (4, 64)), ("square", (4, 8, 8)), ("odd", (4, 3, 7, 7))):
         picture = np.zeros(shape, np.uint8)

@@ -102,6 +102,14 @@ def test_label_sets(four):
     assert int(data.test.sizes[:2].sum()) == int(np.isin(y_test, sets[0]).sum())
 
 
+def test_classes_that_nobody_has_are_told(four):
+    (note,) = label_sets(*four, sets=(range(100), range(10)), clients=2, per_client=1).notes
+    assert "classes without a training image: " in note
+    assert note.endswith(", 98, 99")
+    present = np.unique(four[1]).tolist()
+    assert label_sets(*four, sets=(present, present), clients=2, per_client=1).notes == ()
+
+
 def test_complaints(four):
     x, y, x_test, y_test = four
     for call, complaint in (
@@ -110,7 +118,11 @@ def test_complaints(four):
         (lambda: rotated(*four, clients=4, per_client=7, disjoint=True), "takes 28 images of the 24"),
         (lambda: rotated(*four, clients=3, per_client=1, rotations=3), "1, 2 or 4 ways"),
         (lambda: rotated(x[:, :4], y, x_test, y_test, clients=4, per_client=1), "4 x 5: only square"),
+        (lambda: rotated(*four, clients=0), "clients=0: wanted a whole number, 1 or more"),
+        (lambda: rotated(*four, clients=2.5), "clients=2.5: wanted a whole number"),
+        (lambda: rotated(*four, clients=4, per_client=0), "per_client=0: wanted a whole number, 1 or more"),
         (lambda: label_sets(*four, sets=((0,), ())), "some classes for every cluster"),
+        (lambda: label_sets(*four, sets=((0, 1), (2,)), clients=10**6), "per_client=1: that takes 500000 images"),
         (lambda: label_sets(*four, clients=2, per_client=24), "images of the .* in the smallest set"),
         (lambda: inverted(x / 255, y, x_test, y_test, clients=2, per_client=1), "Images are float64"),
     ):

@@ -66,7 +66,9 @@ def test_complaints():
         ({"clients": 4, "least": 500}, "3 of the 4 roles"),
         ({"clients": 4, "least": 1}, "3 of the 4 roles .* more than 80 of them to train on"),
         ({"test": 1.0}, "test=1.0: wanted a share"),
-        ({"stride": 0}, "stride=0"),
+        ({"stride": 0}, "stride=0: wanted a whole number"),
+        ({"stride": 1.5}, "stride=1.5: wanted a whole number"),
+        ({"clients": 2.5}, "clients=2.5: wanted a whole number"),
         ({"least": 500, "clients": 1, "vocabulary": "abc"}, "has no space"),
     ):
         with pytest.raises(InvalidInput, match=complaint):

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from corymb.data import by_role
+from corymb.data import by_role, load
 from corymb.data.built_in import shakespeare
 from corymb.data.built_in.roles import LENGTH, Roles
 from corymb.data.fetching.home import DataUnavailable, Published
@@ -96,6 +96,16 @@ def test_leaf_gives_back_its_text_and_its_split(tmp_path):
     assert roles == Roles({"A": words[: cut + LENGTH]}, {"A": words[cut + 79 :]})
     data = by_role(roles, clients=1, least=1)
     assert (len(data.train.y), len(data.test.y)) == (cut, len(x) - cut - 79)
+
+
+def test_a_small_sample_of_leaf_is_a_data_set_by_name_too(tmp_path, monkeypatch):
+    x, y = windows(text(2200))
+    for part, held in (("train", slice(0, 1800)), ("test", slice(1880, None))):
+        write_shard(tmp_path / "shakespeare", part, "0", {name: (x[held], y[held]) for name in "AB"})
+    monkeypatch.setenv("CORYMB_DATA", str(tmp_path))
+    data = load("shakespeare")
+    assert data.names == ("A", "B")
+    assert "2 roles have 2000 characters or more: all are taken" in data.notes
 
 
 def test_leaf_out_of_order(tmp_path):

@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -97,18 +99,33 @@ def test_tables_too():
     assert dirichlet(pictures, y, pictures, y, clients=3, flat=True).features == (75,)
 
 
+def test_many_clients_are_dealt_to_in_no_time_and_each_has_enough():
+    x, y = np.zeros((60_000, 1), np.uint8), np.arange(60_000) % 7
+    began = time.process_time()
+    data = dirichlet(x, y, x[:0], y[:0], clients=20_000, alpha=0.001, least=3)
+    assert set(data.sizes.tolist()) == {3}
+    assert time.process_time() - began < 5  # 20 s where every client is looked for among all rows
+
+
+def pictures(count):
+    return np.zeros((count, 2, 2), np.uint8), np.zeros(count, np.int64)
+
+
 def test_complaints():
     x, y = numbered(10, 3, 0)
     for call, complaint in (
         (lambda: dirichlet(x, y, x, y, clients=6, least=2), "takes 12 training examples of the 10"),
         (lambda: quantity_skew(x, y, x, y, clients=0), "clients=0"),
         (lambda: quantity_skew(x, y, x, y, clients=2, least=0), "least=0"),
-        (lambda: dirichlet(x, y, x, y, clients=2, alpha=0), "alpha=0: wanted 0.001 or more"),
+        (lambda: dirichlet(x, y, x, y, clients=2, alpha=0), "alpha=0: wanted 0.001 to 1e.09"),
+        (lambda: quantity_skew(x, y, x, y, clients=2, alpha=float("inf")), "alpha=inf: wanted 0.001 to 1e.09"),
+        (lambda: quantity_skew(x, y, x, y, clients=2.5), "clients=2.5: wanted a whole number"),
         (lambda: dirichlet(x, y[1:], x, y, clients=2), "one whole number for each"),
         (lambda: dirichlet(x, y / 2, x, y, clients=2), "one whole number for each"),
         (lambda: dirichlet(x, y - 1, x, y, clients=2), "no label below 0"),
         (lambda: dirichlet(x[:0], y[:0], x, y, clients=2), "wanted training examples"),
         (lambda: concept_shift(x, y, x, y, clusters=4, clients=4, per_client=2), "there are 3 classes"),
+        (lambda: concept_shift(*pictures(0), *pictures(3), clusters=2), "There are no training images"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
             call()

@@ -54,7 +54,8 @@ def test_complaints(writers):
     for change, options, complaint in (
         ({}, {"clients": 4, "least": 5}, "3 of the 4 writers have so many images"),
         ({}, {"least": 100}, "0 of the 4 writers"),
-        ({}, {"clients": 0}, "clients=0"),
+        ({}, {"clients": 0}, "clients=0: wanted a whole number"),
+        ({}, {"clients": 2.5}, "clients=2.5: wanted a whole number"),
         ({"writer": writers.writer + 1}, {}, "one is outside"),
         ({"images": writers.images / 255}, {}, "Images are float64"),
         ({"labels": writers.labels[1:]}, {}, "one label and one writer for each"),

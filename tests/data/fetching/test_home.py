@@ -1,10 +1,12 @@
 """Published files by way of the cache."""
 
+import errno
 import gzip
 import hashlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -160,9 +162,22 @@ def test_nobody_answers(images):
     images.close()
     with pytest.raises(DataUnavailable, match=f"{url}/good/x_train.gz: .*Connection refused") as caught:
         source(images, "good").load()
-    assert "If this machine is offline" in str(caught.value)
+    assert "If this machine is offline, download all 4 files elsewhere and put them there" in str(caught.value)
     assert str(cache_folder() / "tiny") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_and_a_cache_that_is_no_folder_are_told_as_such(images, monkeypatch, tmp_path):
+    with monkeypatch.context() as full:
+        full.setattr("corymb.data.fetching.download._copy", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+        with pytest.raises(DataUnavailable, match=r"cannot be kept in .*No space left.*: make room") as caught:
+            source(images, "good", "elsewhere").load()
+    assert "offline" not in str(caught.value)
+    assert len(images.asked) == 1  # no other mirror is tried
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CORYMB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataUnavailable, match="set CORYMB_CACHE to a folder that can be written to"):
+        source(images, "good").load()
 
 
 def test_a_bar_in_a_terminal(images, monkeypatch, capsys):

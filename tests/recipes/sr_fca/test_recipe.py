@@ -60,6 +60,7 @@ def test_tables_are_made_of_what_there_is():
 def test_the_figure_is_drawn_of_some_cells_or_none(tmp_path):
     some = {name: value for name, value in fake_results().items() if name.startswith(("inverted", "femnist"))}
     recipe.draw(some, tmp_path / "all.png")
+    recipe.draw(some, tmp_path / "all.svg")
     recipe.draw({}, tmp_path / "none.png")
     assert (tmp_path / "all.png").stat().st_size > (tmp_path / "none.png").stat().st_size
     assert (tmp_path / "all.svg").is_file()

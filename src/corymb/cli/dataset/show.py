@@ -78,17 +78,22 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
         facts["thin clients"] = counts
     for number, note in enumerate(data.notes):
         facts["notes" if number == 0 else f"note {number + 1}"] = note
+    if data.task == "density":
+        said = (
+            f"{counted(len(data.classes), 'cluster')} of examples, which nobody is shown" if data.classes else "unknown"
+        )
+        facts["truth"] = f"{said}; there are no labels"
     if data.truth is not None:
         facts["truth"] = f"{counted(len(data.truth.unique()), 'cluster')} of {data.truth.bincount().tolist()} clients"
     return facts
 
 
 def labels_of(data: FederatedDataset) -> dict[str, float]:
-    """The share of training examples in each class, or in each of ten bins of the target."""
+    """The share of training examples in each class or true cluster, or in each of ten bins of the target."""
     y = data.train.y
-    if data.task == "classification":
+    if data.task != "regression":
         shares = y.bincount(minlength=len(data.classes)) / len(y)
-        return dict(zip(data.classes, shares.tolist(), strict=True))
+        return dict(zip(data.classes, shares.tolist(), strict=False))  # without labels there are none
     low, high = float(y.min()), float(y.max())
     edges = torch.linspace(low, high, 11).tolist()
     counts = torch.histc(y.float(), bins=10, min=low, max=high) if high > low else torch.tensor([len(y)])

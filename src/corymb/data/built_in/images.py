@@ -10,6 +10,7 @@ image belongs to two clients; test images are cut, in the order of their file, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -138,34 +139,45 @@ def label_sets(
     """
     k = len(sets)
     require(k >= 1 and all(len(chosen) for chosen in sets), f"sets={sets!r}: wanted some classes for every cluster.")
-    require(clients >= k and clients % k == 0, f"clients={clients}: wanted a multiple of the {k} clusters.")
+    check_images(x, y)
     have = [np.flatnonzero(np.isin(y, list(chosen))) for chosen in sets]
     least = min(map(len, have))
-    wanted = clients // k * (least * k // clients if per_client is None else per_client)
+    each = max(1, least * k // max(1, clients)) if per_client is None else per_client
+    _check_clients(clients, each, k)
+    wanted = clients // k * each
     require(
-        0 < wanted <= least,
-        f"clients={clients}, per_client={per_client}: that takes {wanted} images of the {least} in the smallest set of "
+        wanted <= least,
+        f"clients={clients}, per_client={each}: that takes {wanted} images of the {least} in the smallest set of "
         "classes; ask for less.",
     )
     rng = np.random.default_rng(seed)
     train = [rng.permutation(rows)[:wanted] for rows in have]
     test = [np.flatnonzero(np.isin(y_test, list(chosen))) for chosen in sets]
-    return _federate((x, y, x_test, y_test), [views.unchanged] * k, train, test, clients, flat, tuple(classes), name)
+    data = _federate((x, y, x_test, y_test), [views.unchanged] * k, train, test, clients, flat, tuple(classes), name)
+    absent = sorted({label for chosen in sets for label in chosen} - set(np.unique(y).tolist()))
+    said = f"sets name classes without a training image: {', '.join(map(str, absent))}"
+    return replace(data, notes=(said,)) if absent else data
 
 
 def _train_rows(rows: int, clients: int, per_client: int, k: int, seed: int, disjoint: bool) -> list[Array]:
     """The training images of each cluster's clients, `per_client` after `per_client`."""
-    require(clients >= k and clients % k == 0, f"clients={clients}: wanted a multiple of the {k} clusters.")
+    _check_clients(clients, per_client, k)
     wanted = clients // k * per_client
     used = wanted * k if disjoint else wanted
     require(
-        0 < used <= rows,
+        used <= rows,
         f"clients={clients}, per_client={per_client}: that takes {used} images of the {rows} there are; ask for less.",
     )
     rng = np.random.default_rng(seed)
     if disjoint:
         return np.split(rng.permutation(rows)[:used], k)
     return [rng.permutation(rows)[:wanted] for _ in range(k)]
+
+
+def _check_clients(clients: int, per_client: int, k: int) -> None:
+    views.check_whole("clients", clients)
+    views.check_whole("per_client", per_client)
+    require(clients % k == 0, f"clients={clients}: wanted a multiple of the {k} clusters.")
 
 
 def _test_rows(rows: int, k: int, disjoint: bool) -> list[Array]:
@@ -190,8 +202,8 @@ def _federate(
     name: str,
 ) -> FederatedDataset:
     x, y, x_test, y_test = images
-    _check_images(x, y)
-    _check_images(x_test, y_test)
+    check_images(x, y)
+    check_images(x_test, y_test)
     each = clients // len(ways)
     return FederatedDataset(
         name=name,
@@ -204,7 +216,8 @@ def _federate(
     )
 
 
-def _check_images(x: Array, y: Array) -> None:
+def check_images(x: Array, y: Array) -> None:
+    """Refuse what are no images with a label each."""
     right = x.dtype == np.uint8 and x.ndim in (3, 4) and y.shape == x.shape[:1]
     require(
         right,

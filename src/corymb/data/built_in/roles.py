@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from corymb.core.engine import in_order
+from corymb.data.built_in.views import check_whole
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array
 from corymb.data.ragged import Ragged, offsets_of
@@ -53,11 +54,12 @@ def by_role(
         stride: How many characters lie between the beginnings of two examples.
         vocabulary: The characters, which examples have as positions in it.
     """
-    require(stride >= 1, f"stride={stride}: wanted 1 or more.")
+    check_whole("stride", stride)
+    check_whole("clients", 1 if clients is None else clients)
     require(test is None or 0 <= test < 1, f"test={test}: wanted a share of at least 0 and less than 1.")
     whole = {role: roles.texts[role] + roles.test.get(role, "") for role in roles.texts}
     cuts = {role: _cut(roles, role, test) for role in whole}
-    enough = [role for role, text in whole.items() if len(text) >= least and cuts[role] > LENGTH]
+    enough = who_says_enough(roles, least, test)
     wanted = len(enough) if clients is None else clients
     require(
         0 < wanted <= len(enough),
@@ -78,6 +80,12 @@ def by_role(
         classes=characters(vocabulary),
         notes=(*roles.notes, *notes),
     )
+
+
+def who_says_enough(roles: Roles, least: int, test: float | None = None) -> list[str]:
+    """The roles with so many characters, and some examples among them to train on."""
+    sizes = {role: len(text) + len(roles.test.get(role, "")) for role, text in roles.texts.items()}
+    return [role for role, size in sizes.items() if size >= least and _cut(roles, role, test) > LENGTH]
 
 
 def characters(vocabulary: str = VOCABULARY) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import heapify, heapreplace
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from corymb.data.ragged import Ragged, offsets_of
 from corymb.settings import require
 
 Generator = np.random.Generator
-_LEAST_ALPHA = 1e-3  # below, shares are not numbers any more
+_LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e9
+"""Below, shares are not numbers any more; above, they are all alike."""
 
 
 def dirichlet(
@@ -49,8 +51,7 @@ def dirichlet(
         alpha: The concentration of the Dirichlet distribution.
         least: Training examples that every client has.
     """
-    require(alpha >= _LEAST_ALPHA, f"alpha={alpha}: wanted {_LEAST_ALPHA} or more.")
-    _check(x, y, x_test, y_test, clients, least)
+    _check(x, y, x_test, y_test, clients, least, alpha)
     rng = np.random.default_rng(seed)
     labels = np.union1d(y, y_test)
     shares = rng.dirichlet(np.full(clients, alpha), len(labels))
@@ -82,8 +83,7 @@ def quantity_skew(
     Each example has one owner; test examples are dealt by the same shares. There are no true clusters. Arguments are
     those of `dirichlet`.
     """
-    require(alpha >= _LEAST_ALPHA, f"alpha={alpha}: wanted {_LEAST_ALPHA} or more.")
-    _check(x, y, x_test, y_test, clients, least)
+    _check(x, y, x_test, y_test, clients, least, alpha)
     rng = np.random.default_rng(seed)
     share = rng.dirichlet(np.full(clients, alpha))
     sizes = least + _counts(len(y) - clients * least, share)
@@ -113,6 +113,8 @@ def concept_shift(
     one cyclic order, drawn by `seed`. `clusters` is how many there are, at most as many as classes; the other arguments
     are those of `rotated`.
     """
+    images.check_images(x, y)
+    require(len(y) > 0, "There are no training images: wanted some.")
     kinds = max(int(y.max()), int(y_test.max()) if len(y_test) else 0, len(classes) - 1) + 1
     require(1 <= clusters <= kinds, f"clusters={clusters}: there are {kinds} classes, for as many clusters at most.")
     data = images.viewed(
@@ -139,7 +141,11 @@ def concept_shift(
     return replace(data, train=part(data.train), test=part(data.test))
 
 
-def _check(x: Array, y: Array, x_test: Array, y_test: Array, clients: int, least: int) -> None:
+def _check(x: Array, y: Array, x_test: Array, y_test: Array, clients: int, least: int, alpha: float) -> None:
+    bounds = f"alpha={alpha}: wanted {_LEAST_ALPHA} to {_MOST_ALPHA:g}."
+    require(_LEAST_ALPHA <= alpha <= _MOST_ALPHA, bounds)
+    for what, value in (("clients", clients), ("least", least)):
+        views.check_whole(what, value)
     for part, labels in ((x, y), (x_test, y_test)):
         right = part.ndim >= 2 and labels.shape == part.shape[:1] and labels.dtype.kind in "iu"
         require(
@@ -150,9 +156,9 @@ def _check(x: Array, y: Array, x_test: Array, y_test: Array, clients: int, least
     negative = min(int(labels.min()) for labels in (y, y_test) if len(labels)) if len(y) else -1
     require(negative >= 0, "Labels are positions among the classes: wanted training examples, and no label below 0.")
     require(
-        clients >= 1 and least >= 1 and clients * least <= len(y),
+        clients * least <= len(y),
         f"clients={clients}, least={least}: that takes {clients * least} training examples of the {len(y)} there are; "
-        "ask for 1 or more of both, and for less together.",
+        "ask for less.",
     )
 
 
@@ -167,13 +173,18 @@ def _counts(total: int, share: Array) -> Array:
 def _raise_to(least: int, owner: Array, clients: int) -> None:
     """Give clients with fewer than `least` rows some of whoever has most, in place."""
     sizes = np.bincount(owner, minlength=clients)
-    held = {client: list(np.flatnonzero(owner == client)) for client in range(clients)}
+    rows, last = (
+        np.argsort(owner, kind="stable"),
+        np.cumsum(sizes) - 1,
+    )  # of each client: its rows in turn, its last one
+    richest = [(-int(sizes[client]), int(client)) for client in np.flatnonzero(sizes > least)]
+    heapify(richest)
     for client in np.flatnonzero(sizes < least):
         for _ in range(least - int(sizes[client])):
-            donor = int(sizes.argmax())
-            owner[held[donor].pop()] = client
-            sizes[donor] -= 1
-            sizes[client] += 1
+            size, donor = richest[0]
+            owner[rows[last[donor]]] = client
+            last[donor] -= 1
+            heapreplace(richest, (size + 1, donor))
 
 
 def _dealt(

@@ -33,6 +33,12 @@ def inversions(top: int) -> list[View]:
     return [unchanged, lambda images: np.subtract(top, images, dtype=images.dtype)]
 
 
+def check_whole(name: str, value: object) -> None:
+    """Refuse what is no number of clients or examples."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
+    require(whole, f"{name}={value}: wanted a whole number, 1 or more.")
+
+
 def unchanged(images: Array) -> Array:
     """The images as they are."""
     return images

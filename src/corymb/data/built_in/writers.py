@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from corymb.core.engine import in_order
+from corymb.data.built_in.views import check_whole
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array
 from corymb.data.ragged import Ragged, by_client
@@ -50,6 +51,7 @@ def by_writer(
         test: The share of each writer's images to test on; if not given, those that `writers` says, or a tenth.
         flat: Make vectors of images.
     """
+    check_whole("clients", 1 if clients is None else clients)
     x, y, writer = writers.images, writers.labels, np.asarray(writers.writer).astype(np.int64)
     _check(writers)
     mask = writers.test

@@ -6,6 +6,7 @@ downloaded, kept beside it as `<name>.sha256`: what is used later is what was do
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sys
@@ -22,6 +23,8 @@ from corymb.data.readers.idx import gunzip
 from corymb.settings import InvalidInput, require
 
 _KINDS = {"sha256": "SHA-256", "md5": "MD5"}
+_OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
+"""What no other mirror helps against."""
 
 
 class DataUnavailable(OSError):
@@ -110,13 +113,19 @@ class Home:
                     try:
                         return self._fetch_from(mirror + file.name, file, shown)
                     except (OSError, HTTPException, InvalidInput) as error:
+                        if getattr(error, "errno", None) in _OUR_DISK:
+                            raise
                         problems.append(f"{mirror}{file.name}: {_reason(error)}")
         except OSError as error:
-            problems.append(_reason(error))
+            raise DataUnavailable(
+                f"{self.name}: {file.name} cannot be kept in {self.folder} ({_reason(error)}): make room there, or set "
+                "CORYMB_CACHE to a folder that can be written to."
+            ) from None
+        alone = len(self.files) == 1
         raise DataUnavailable(
             f"{self.name}: {file.name} is not in {self.folder} and could not be downloaded ({'; '.join(problems)}). If "
-            f"this machine is offline, download it elsewhere and put it there, or set CORYMB_DATA to a folder with "
-            f"{self.packed[0]}."
+            f"this machine is offline, download {'it' if alone else f'all {len(self.files)} files'} elsewhere and put "
+            f"{'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
         )
 
     def _fetch_from(self, url: str, file: Published, shown: Shown) -> Kept:

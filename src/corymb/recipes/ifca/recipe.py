@@ -15,6 +15,7 @@ from typing import Any
 from corymb.recipes.ifca import success
 from corymb.recipes.ifca.cells import work as work
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
+from corymb.runs.history import counted
 
 PARTIAL = True
 """Tables can be made while cells are missing."""
@@ -136,38 +137,54 @@ def draw(results: Results, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, rows = plt.subplots(2, 3, figsize=(16, 8.5), layout="constrained")
+    figure, rows = plt.subplots(3, 2, figsize=(11, 12), layout="constrained")
     for panel, (name, points) in zip(rows.flat, success.panels().items(), strict=False):
         _draw_panel(panel, name, points, success.shares(results, name))
     for panel, (title, settings) in zip(
         rows.flat[4:], (("rotated MNIST", RMNIST), ("rotated CIFAR-10", (RCIFAR,))), strict=True
     ):
-        for setting in settings:
+        seeds = 0
+        for number, setting in enumerate(settings):
+            label: str | None = setting.partition("-")[2].replace("x", " clients × ")
             for curve in of_seeds(results, setting, "ifca", "identity")[:SEEDS]:
-                panel.plot(range(1, len(curve) + 1), curve, label=setting, alpha=0.7)
-        panel.set(title=f"Figure 4: {title}", xlabel="round", ylabel="clients with their own kind", xlim=(1, 40))
-        handles, labels = panel.get_legend_handles_labels()
-        if labels:
-            panel.legend(dict(zip(labels, handles, strict=True)).values(), dict.fromkeys(labels))
+                panel.plot(range(1, len(curve) + 1), curve, color=f"C{number}", alpha=0.7, label=label)
+                seeds, label = seeds + 1, None
+        about = f"Figure 4: {title}, {counted(seeds, 'run') if seeds else 'not run'}"
+        panel.set(title=about, xlabel="round", ylabel="share of clients with their own kind", xlim=(1, 40))
+        if seeds:
+            panel.legend(loc="lower right")
     figure.savefig(path, dpi=90)
     plt.close(figure)
+
+
+MARKS = ("-o", "--s", ":^", "-.D")
+"""Lines that lie on each other are told apart by these."""
 
 
 def _draw_panel(
     panel: Any, name: str, points: Mapping[str, success.Point], shares: Mapping[str, tuple[float, int]]
 ) -> None:
     """Success against the scale, a line for each noise; or against clients, a line for each number of examples."""
-    noise = name.startswith("noise")
-    lines: dict[str, list[tuple[float, float]]] = {}
+    noise, some = name.startswith("noise"), next(iter(points.values()))
+    lines: dict[tuple[float, int], list[tuple[float, float]]] = {}
     for point, at in points.items():
         if point in shares:
-            line = f"σ = {at.sigma:g}" if noise else f"n' = {at.n}, r = {at.r:g}"
+            line = (at.sigma, at.n) if noise else (at.r, at.n)
             lines.setdefault(line, []).append((at.r if noise else at.m, shares[point][0]))
-    for line, places in lines.items():
-        panel.plot(*zip(*places, strict=True), marker="o", ms=4, label=line)
-    k = name[-1]
+    kinds = sorted({kind for kind, _ in lines})
+    for number, ((value, n), places) in enumerate(lines.items()):
+        label = f"σ = {value:g}" if noise else f"r = {value:g}, n' = {n:g}"
+        kind = kinds.index(value)
+        colour = number if noise else number % len(success.EXAMPLES)
+        panel.plot(*zip(*places, strict=True), MARKS[kind], ms=8 - 2 * kind, color=f"C{colour}", label=label)
+    fixed = f"{some.m} clients × {some.n}" if noise else f"σ = {some.sigma:g}"
+    trials = sorted({number for _, number in shares.values()})
+    told = f"{' to '.join(map(str, dict.fromkeys((trials[0], trials[-1]))))} of 40 trials" if trials else "not run"
     panel.set(
-        title=f"Figure 2: k = {k}", xlabel="r" if noise else "clients", ylabel="success probability", ylim=(-0.05, 1.05)
+        title=f"Figure 2: k = {some.k}, {fixed} ({told})",
+        xlabel="scale r of the true parameters" if noise else "clients m, with n' examples each",
+        ylabel="success probability",
+        ylim=(-0.05, 1.05),
     )
     if lines:
-        panel.legend()
+        panel.legend(loc="lower right")

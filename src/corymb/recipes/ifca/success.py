@@ -1,7 +1,8 @@
 """How often IFCA finds the truth of a mixed linear regression (Figure 2 at NeurIPS 2020, Figure 3 in TIT 2022).
 
 Ten random starts and three step sizes of one trial are columns of the same products, so that a trial is one run of
-products with all examples. It is option I of IFCA, and a test compares it with `corymb.IFCA`. As in the authors'
+products with all examples, and small trials share launches. A trial ends as soon as it is sure that it succeeds. It is
+option I of IFCA, and a test compares it with `corymb.IFCA`. As in the authors'
 program: true and initial parameters are 0 or 1 in every place, the true ones times r; gradients are summed over a
 cluster's clients and divided by all clients; a model's distance is that to the nearest truth, whichever it is; a trial
 succeeds if one of the thirty runs ends with a mean distance below 0.6 σ (plus 0.001 where σ may be 0).
@@ -9,7 +10,8 @@ succeeds if one of the thirty runs ends with a mean distance below 0.6 σ (plus 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +20,12 @@ from torch import Tensor
 D, ROUNDS, RESTARTS, TRIALS, BLOCK = 1000, 300, 10, 40, 10
 STEP_SIZES: Mapping[int, tuple[float, ...]] = {2: (1.0, 0.1, 0.01), 4: (2.0, 1.0, 0.5)}
 SIZES = {2: ((50, 70, 100, 150, 200, 300, 400), (0.1, 0.25)), 4: ((100, 200, 300, 400, 800), (0.5, 0.75))}
+LOOKS = (10, 20, 40, 80, 160)
+"""Rounds after which it is asked whether a trial is sure to succeed."""
+ROWS = 40_000
+"""Examples of all trials that run together: with more, a GPU is busy with one."""
+EXAMPLES = (50, 100, 200)
+"""Of each client, in the panels by size."""
 SIGMAS, SCALES = (0.0, 0.1, 0.2, 0.4), (0.1, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -41,7 +49,7 @@ def panels() -> dict[str, dict[str, Point]]:
         }
     for k, (clients, scales) in SIZES.items():
         found[f"sizes-k{k}"] = {
-            f"r{r:g}-m{m}-n{n}": Point(m, n, k, 0.1, r) for r in scales for m in clients for n in (50, 100, 200)
+            f"r{r:g}-m{m}-n{n}": Point(m, n, k, 0.1, r) for r in scales for m in clients for n in EXAMPLES
         }
     return found
 
@@ -88,40 +96,118 @@ def draw(point: Point, seed: int, device: str, d: int = D, restarts: int = RESTA
     return Trial(x, y + noise, truth, starts)
 
 
-def run(trial: Trial, m: int, step_sizes: tuple[float, ...], rounds: int = ROUNDS) -> Tensor:
-    """All runs of a trial by option I: step sizes, restarts, clusters, d."""
-    x, y, _, starts = trial
-    restarts, k, d = starts.shape
-    models = starts.expand(len(step_sizes), restarts, k, d).reshape(-1, d).T.contiguous()  # d columns
-    step = torch.tensor(step_sizes, device=x.device).repeat_interleave(restarts * k)
-    n = len(x) // m
+class Runs(NamedTuple):
+    """The models of all runs of some trials: one column for each step size, restart and cluster."""
+
+    models: Tensor
+    """Trials, d, columns."""
+    step: Tensor
+    """The step size of each run."""
+
+
+def begin(trials: Trial, step_sizes: tuple[float, ...]) -> Runs:
+    """Every start with every step size; trials have an axis in front."""
+    count, restarts, _, d = trials.starts.shape
+    models = trials.starts.repeat(1, len(step_sizes), 1, 1).reshape(count, -1, d).mT.contiguous()
+    return Runs(models, torch.tensor(step_sizes, device=models.device).repeat_interleave(restarts))
+
+
+def errors(x: Tensor, y: Tensor, models: Tensor, m: int, k: int) -> tuple[Tensor, Tensor]:
+    """By how much models miss examples (trials, m, n, runs, k), and clients' nearest models (trials, m, 1, runs, 1)."""
+    residual = torch.baddbmm(-y.unsqueeze(-1), x, models)
+    residual = residual.view(len(x), m, -1, models.shape[-1] // k, k)
+    return residual, torch.linalg.vector_norm(residual, dim=2, keepdim=True).argmin(-1, keepdim=True)
+
+
+def descend(trials: Trial, runs: Runs, m: int, rounds: int) -> None:
+    """Rounds of option I, in place."""
+    rows, k = trials.x.shape[1], trials.truth.shape[1]
+    each, down = torch.arange(k, device=trials.x.device), (-2 / rows * runs.step).unsqueeze(-1)
     for _ in range(rounds):
-        residual = torch.addmm(-y.unsqueeze(1), x, models).reshape(m, n, -1, k)
-        choice = residual.square().mean(1).argmin(-1, keepdim=True)  # m runs 1
-        chosen = torch.zeros(m, residual.shape[2], k, device=x.device).scatter_(-1, choice, 1.0)
-        residual.mul_(chosen.unsqueeze(1))
-        models -= step * (2 / n / m) * (x.T @ residual.reshape(len(x), -1))
-    return models.T.reshape(len(step_sizes), restarts, k, d)
+        residual, choice = errors(trials.x, trials.y, runs.models, m, k)
+        residual.mul_(torch.where(choice == each, down, 0))
+        runs.models.baddbmm_(trials.x.mT, residual.view(len(trials.x), rows, -1))
 
 
 def distances(models: Tensor, truth: Tensor) -> Tensor:
-    """The mean distance of a run's models from the nearest truth: step sizes, restarts."""
-    return torch.cdist(models, truth.expand(*models.shape[:2], *truth.shape)).amin(-1).mean(-1)
+    """The mean distance of runs' models (..., k, d) from the nearest truth."""
+    return torch.cdist(models, truth).amin(-1).mean(-1)
 
 
-def succeeds(point: Point, seed: int, device: str) -> bool:
-    """Whether one of a trial's thirty runs succeeds."""
-    trial = draw(point, seed, device)
-    found = distances(run(trial, point.m, STEP_SIZES[point.k]), trial.truth)
-    return bool((found < 0.6 * point.sigma + point.margin).any())  # NaN, of a run that diverged, is not
+def end_well(point: Point, models: Tensor, truth: Tensor) -> Tensor:
+    """Which runs succeed; NaN, of a run that diverged, does not."""
+    return distances(models, truth) < 0.6 * point.sigma + point.margin
+
+
+def are_sure(point: Point, trials: Trial, runs: Runs, left: int) -> Tensor:
+    """Which trials have a run that has found the true clusters and will succeed after the rounds that are left.
+
+    While no client changes its cluster, a round is a step on the squares of k fixed groups, which takes products of
+    d × d for each model and none with the examples. The rest of every run is computed as if it were so; then, for one
+    that ends well, what clients choose in each of those rounds, many rounds at once. If they are always with their own
+    kind, that is the run.
+    """
+    (x, y, truth, _), m, k = trials, point.m, point.k
+    count, rows, d = x.shape
+    own = torch.arange(k, device=x.device)
+    label = errors(x, y, runs.models, m, k)[1].view(count, k, m // k, -1)  # trial, true cluster, client, run
+    first = label[:, :, 0]
+    found = ((label == label[:, :, :1]).all(2) & (first.sort(1).values == own[:, None])).all(1)  # trial, run
+    if not found.any():
+        return found.any(1)
+    mine = x.view(count * k, -1, d)
+    square, product = mine.mT @ mine, mine.mT @ y.view(count * k, -1, 1)
+    models = runs.models.view(count, d, -1, k).gather(-1, first.mT.unsqueeze(1).expand(-1, d, -1, -1))
+    models = models.permute(0, 3, 1, 2).reshape(count * k, d, -1)  # in the order of the truth
+    step = (-2 / rows * runs.step).expand(count * k, 1, -1)
+
+    def rounds(models: Tensor, step: Tensor) -> Iterator[Tensor]:
+        for _ in range(left):
+            yield models
+            models = models.addcmul(torch.baddbmm(-product, square, models), step)
+        yield models
+
+    (ends,) = deque(rounds(models, step), maxlen=1)
+    good = end_well(point, ends.view(count, k, d, -1).permute(0, 3, 1, 2), truth.unsqueeze(1)) & found
+    kept = good.any(1)
+    if not kept.any():
+        return kept
+    one = good.int().argmax(1).repeat_interleave(k).view(-1, 1, 1)
+    chosen = models.gather(-1, one.expand(-1, d, -1)), step.gather(-1, one)
+    path = torch.cat(list(rounds(*chosen)), -1).view(count, k, d, -1).permute(0, 2, 3, 1)  # trial, d, round, k
+    for part in path.split(len(runs.step), 2):
+        choice = errors(x, y, part.reshape(count, d, -1), m, k)[1]
+        kept &= (choice.view(count, k, -1) == own[:, None]).all(2).all(1)
+    return kept
+
+
+def succeed(point: Point, seeds: Sequence[int], device: str, d: int = D, rounds: int = ROUNDS) -> int:
+    """How many trials have a run among thirty that succeeds; a trial is left as soon as one is sure to."""
+    drawn = [draw(point, seed, device, d) for seed in seeds]
+    trials = Trial(*map(torch.stack, zip(*drawn, strict=True)))
+    runs, done = begin(trials, STEP_SIZES[point.k]), 0
+    for look in LOOKS:
+        descend(trials, runs, point.m, look - done)
+        done = look
+        rest = ~are_sure(point, trials, runs, rounds - done)
+        if not rest.all():
+            trials, runs = Trial(*(value[rest] for value in trials)), runs._replace(models=runs.models[rest])
+        if not len(trials.x):
+            return len(seeds)
+    descend(trials, runs, point.m, rounds - done)
+    models = runs.models.mT.unflatten(1, (-1, point.k))
+    well = end_well(point, models, trials.truth.unsqueeze(1)).any(-1)
+    return len(seeds) - int((~well).sum())
 
 
 def work(name: str) -> dict[str, Any]:
     """A cell: how many of ten trials of a point succeed."""
-    panel, point, block = name.removeprefix("success-").split("/")
-    at, device = panels()[panel][point], "cuda" if torch.cuda.is_available() else "cpu"
+    panel, name_of_point, block = name.removeprefix("success-").split("/")
+    point, device = panels()[panel][name_of_point], "cuda" if torch.cuda.is_available() else "cpu"
     seeds = range(int(block) * BLOCK, (int(block) + 1) * BLOCK)
-    return {"succeeded": sum(succeeds(at, seed, device) for seed in seeds), "trials": len(seeds)}
+    together = max(1, ROWS // (point.m * point.n))
+    parts = [seeds[i : i + together] for i in range(0, len(seeds), together)]
+    return {"succeeded": sum(succeed(point, part, device) for part in parts), "trials": len(seeds)}
 
 
 def shares(results: Mapping[str, Any], panel: str) -> dict[str, tuple[float, int]]:

@@ -25,7 +25,7 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.dataset import FederatedDataset
 from corymb.local import Descent, serve_assigned
 from corymb.recipes.cells import device_name
-from corymb.recipes.sr_fca.settings import Setting, data_of, setting_named
+from corymb.recipes.sr_fca.settings import ORIGINAL, Setting, data_of, setting_named
 from corymb.robust import group_mean, group_trimmed_mean
 from corymb.runs.fit import fit
 from corymb.runs.run import Run
@@ -244,7 +244,7 @@ def numbers(run: Run, at: Place) -> dict[str, Any]:
         "budget": {"rounds": s.rounds, "steps": s.local.steps, "lr": s.local.lr, "batch": s.local.batch},
         "clients": len(at.data),
         "examples": int(at.data.sizes.sum()),
-        "data": at.data.name,
+        "data": at.data.name if s.source == ORIGINAL else s.source,
         "source": s.source,
         "device": device_name(),
     }

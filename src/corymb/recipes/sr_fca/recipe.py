@@ -5,6 +5,7 @@ Cells are run by `cells.work` and kept one by one; tables are made of whatever t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -173,14 +174,16 @@ def draw(results: Results, path: Path) -> None:
 
     wanted = dict.fromkeys(("inverted", "femnist", *_settings_in(results)))
     found = [(name, ours[0]) for name in wanted if (ours := of_seeds(results, name, "sr-fca", "distances"))]
-    columns = max(1, len(found))
-    figure, panels = plt.subplots(1, columns, figsize=(4.5 * columns, 3.5), layout="constrained", squeeze=False)
-    for panel, (name, seen) in zip(panels[0], found, strict=False):
+    columns, rows = min(3, max(1, len(found))), max(1, math.ceil(len(found) / 3))
+    size = (4.5 * columns, 3.5 * rows)
+    figure, panels = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for panel in panels.flat[len(found) :]:
+        panel.set_axis_off()
+    for panel, (name, seen) in zip(panels.flat, found, strict=False):
         distances: Any = seen
         panel.stairs(distances["distance_counts"], distances["distance_edges"], fill=True)
-        panel.axvline(distances["threshold"], color="red", label="λ")
-        panel.set(title=f"Figure 3: {name}", xlabel="cross-cluster distance", ylabel="pairs of clients")
-        panel.legend()
+        panel.axvline(distances["threshold"], color="red", label=f"λ = {distances['threshold']:.2f}")
+        panel.set(title=f"Figure 3: {name}, seed 0", xlabel="distance (cross-entropy)", ylabel="pairs of clients")
+        panel.legend(loc="upper center")
     figure.savefig(path, dpi=90)
-    figure.savefig(path.with_suffix(".svg"))
     plt.close(figure)

@@ -23,7 +23,7 @@ from corymb.objectives import Augmented, Classification, Cutout, Flip, Translate
 from corymb.runs.settings import Precision
 from corymb.settings import did_you_mean, require
 
-ORIGINAL, IN_PACKAGE = "original", "quick: the digits of scikit-learn"
+ORIGINAL, IN_PACKAGE = "original", "8 x 8 digits of the package, not MNIST"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,13 @@ from corymb.local.reference import descend_one
 from corymb.models.flows import Affine, Pixels, Projected, RealNVP
 from corymb.models.flows.coupling import Mask
 from corymb.objectives import Density
+from corymb.recipes.cells import device_name
 from corymb.recipes.uifca import encoder
 from corymb.runs.fit import fit
 from corymb.runs.run import Run
 
+SYNTHETIC = ("gaussians", "subspace", "two-gaussians")
+"""Settings whose cells are too small for a GPU."""
 WHOLE = torch.cuda.is_available() or bool(os.environ.get("CORYMB_WHOLE"))
 PER_CLASS = None if WHOLE else 250
 """Pictures of each cluster: all, or few where there is no GPU; rounds likewise."""
@@ -94,7 +97,7 @@ def cluster_points(setting: str, method: str, seed: int) -> dict[str, Any]:
     algorithm = METHODS[method](clusters_of(setting))
     small = method.startswith("realnvp")
     data = data_of(setting, seed, side=14 if small else 28)
-    synthetic = setting.startswith(("gaussians", "subspace"))
+    synthetic = setting.startswith(SYNTHETIC)
     run = fit(
         algorithm, data, flow() if small else None, seed=seed, evaluate_every=0, device="cpu" if synthetic else "auto"
     )
@@ -226,8 +229,7 @@ KINDS: Mapping[str, Callable[[str, str, int], dict[str, Any]]] = {
 def work(job: str) -> dict[str, Any]:
     """The results of one cell, as plain numbers."""
     *kind, setting, method, seed = job.split("/")
-    if setting == "ablation":
-        return ablation(setting, method, int(seed))
     on_pictures = cluster_representations if method.startswith("encoder") else cluster_points
-    run = KINDS[kind[0]] if kind else on_pictures
-    return run(setting, method, int(seed))
+    run = ablation if setting == "ablation" else KINDS[kind[0]] if kind else on_pictures
+    found = run(setting, method, int(seed))
+    return {**found, "device": "CPU" if setting.startswith(SYNTHETIC) else device_name()}

@@ -5,11 +5,14 @@ Cells are run by `cells.work` and kept one by one; tables are made of whatever t
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from corymb.recipes.published import times_of
 from corymb.recipes.uifca.cells import REPRESENTED
 from corymb.recipes.uifca.cells import work as work
 
@@ -115,28 +118,11 @@ def figures() -> list[str]:
 
 # ---- what the results say
 
-REPORT: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "subspace": {"uifca": (100, 100, 100, 100, 100)},
-    "subspace10": {"kfed": (11.5, 11.7, 12.5, 15.8, 19.3)},
-    "gaussians": {"uifca": (100, 100, 100, 100, 100), "kfed": (100, 100, 100, 100, 100)},
-    "rotated": {
-        "uifca": (63.5, 60.8, 63.4, 79.5, 79.6),
-        "clustergan": (95.7, 78.9, 49.1, 36.4, 28.8),
-        "kfed": (92.2, 87.1, 80.5, 78.3, 100),
-    },
-    "digits": {
-        "uifca": (34.2, 31.3, 33.7, 38.9, 43.1),
-        "clustergan": (71.3, 57.4, 39.4, 27.5, 16.8),
-        "kfed": (57.0, 59.1, 53.3, 51.6, 62.3),
-    },
-    "representations": {
-        "uifca": (43.6, 56.4, 78.2, 79.5, 99.5),
-        "kfed + uifca": (85.1, 85.4, 80.1, 81.8, 99.6),
-        "kfed": (86.0, 80.2, 63.1, 57.6, 96.8),
-    },
-}
-"""The report's purities (%), by p. Its k-FED row on subspaces is one of ten clusters."""
-REPORT_42 = {"default": 50.7, "background": 95.09, "cyclic": 99.0, "background+cyclic": 98.6}
+_EXPECTED = tomllib.loads(files("corymb.recipes.uifca").joinpath("expected.toml").read_text(encoding="utf-8"))
+REPORT: Mapping[str, Mapping[str, Sequence[float]]] = _EXPECTED["purity"]
+"""The report's purities (%), by p."""
+REPORT_42: Mapping[str, float] = _EXPECTED["ablation"]
+"""The report's accuracies (%) of two flows."""
 
 
 def purities(results: Results, setting: str, method: str, which: str = "purity") -> list[float]:
@@ -239,7 +225,8 @@ def tables(results: Results) -> str:
     for method in TABLE_43["rotated"]:
         each = [[v for p in SHARES for v in purities(results, f"rotated-{digit}-{p}", method)] for digit in DIGITS]
         lines.append(f"| {method} | " + " | ".join(map(_cell, each)) + " |")
-    return "\n".join(lines) + "\n"
+    times = list(times_of(results))
+    return "\n".join([*lines, *([""] if times else []), *times]) + "\n"
 
 
 def _cell(values: Sequence[float]) -> str:
@@ -259,7 +246,9 @@ def draw(results: Results, path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, panels = plt.subplots(1, 5, figsize=(24, 4.5), layout="constrained")
+    figure, grid = plt.subplots(2, 3, figsize=(15, 8.5), layout="constrained")
+    panels = [grid[0, 0], grid[0, 1], *grid[1]]
+    grid[0, 2].set_axis_off()
     for p in SHARES:
         if found := results.get(f"curve/gaussians-{p}/random/0"):
             panels[0].plot(range(1, len(found["purity"]) + 1), found["purity"], label=f"p = {p}")
@@ -280,6 +269,6 @@ def draw(results: Results, path: Path) -> None:
                     label=name,
                 )
             panel.legend()
-        panel.set(title=f"Figure 4.6: m = {m}", xlabel="steps", ylabel="mean loss")
+        panel.set(title=f"Figure 4.6: two Gaussians, {m:,} points", xlabel="steps", ylabel="mean loss of points (nats)")
     figure.savefig(path, dpi=90)
     plt.close(figure)
