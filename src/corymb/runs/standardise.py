@@ -58,6 +58,8 @@ UNUSUAL = 5.0
 """Squares of targets, beside everybody's, of a client that may be one of those: so few cannot supply most with less."""
 NARROW = 100.0
 """A feature that varies this many times less at a client than over all says nothing there."""
+BROAD = 10.0
+"""One that varies less than this many times less at a client has a part in the scale of all."""
 REPEATS = 4
 """How often moments are asked for again without those that supplied most of a variance."""
 UNLIMITED = torch.tensor(torch.inf)
@@ -175,7 +177,7 @@ def _spread(client: Client, x: Tensor, unit: Moments, usual: Tensor) -> Tensor:
     portion, x = weight.to(x) / weight.sum().clamp_min(1), x / unit.x
     own = portion @ (x - portion @ x).square()
     rounding = (64 * torch.finfo(x.dtype).eps * (portion @ x)).square()  # what never varies says nothing of its units
-    narrow, broad = own < usual / NARROW**2, own > usual / 100
+    narrow, broad = own < usual / NARROW**2, own > usual / BROAD**2
     return (own > rounding) * (3 - 2 * narrow.to(torch.uint8) - broad.to(torch.uint8))
 
 
