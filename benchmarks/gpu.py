@@ -18,6 +18,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-from corymb.core.objective import Draws, Examples
+from corymb.core.objective import Draws, Examples, Objective
 from corymb.engines import Placement
 from corymb.engines.vectorised.graphs import Player, StepFunction, capture
 from corymb.engines.vectorised.kernels import Kernels
@@ -38,7 +39,8 @@ from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, training_losses, weighted_mean
 from corymb.models import Network, char_lstm, cnn, ifca_cifar, mlp, resnet9
-from corymb.objectives import Classification
+from corymb.models.flows.coupling import RealNVP
+from corymb.objectives import Classification, Density
 from corymb.trees import take
 
 LR = 0.01
@@ -51,12 +53,18 @@ PRECISIONS = {"float32": {}, "tf32": {"tf32": True}, "bfloat16": {"mixed": True}
 class Case(NamedTuple):
     """A model, and how many clients take a step on how many examples each."""
 
-    model: Callable[[], nn.Module]
+    model: Callable[[], nn.Module] | RealNVP
     shape: tuple[int, ...]
     classes: int
     clients: int
     batch: int
     characters: int = 0
+
+    def objective(self, device: str, dtype: torch.dtype = torch.float32) -> Objective:
+        """Classes by a network, or densities by a flow."""
+        if isinstance(self.model, RealNVP):
+            return Density(self.model, device=device, dtype=dtype)
+        return Classification(Network(self.model, device=device, dtype=dtype), self.classes)
 
 
 CASES = {
@@ -67,6 +75,7 @@ CASES = {
     "ifca-cifar": Case(ifca_cifar(), (3, 32, 32), 10, 20, 50),
     "resnet9": Case(resnet9(), (3, 32, 32), 10, 8, 100),
     "char-lstm": Case(char_lstm(), (80,), 80, 10, 10, characters=80),
+    "flow": Case(RealNVP(784, side=28, mask="cyclic"), (784,), 1, 200, 100),
 }
 SMALL = {
     "mlp-50": CASES["mlp-50"]._replace(clients=6, batch=5),
@@ -74,6 +83,7 @@ SMALL = {
     "cifar-cnn": CASES["cifar-cnn"]._replace(model=cnn(3, 32, 10, width=16), clients=2, batch=2),
     "resnet9": CASES["resnet9"]._replace(model=resnet9(width=8), clients=2, batch=2),
     "char-lstm": CASES["char-lstm"]._replace(model=char_lstm(width=6), shape=(5,), clients=2, batch=3),
+    "flow": Case(RealNVP(16, side=4, mask="cyclic", layers=2, hidden=8), (16,), 1, 2, 3),
 }
 
 
@@ -88,7 +98,7 @@ def examples(case: Case, device: str) -> Examples:
 # ---- ways
 
 
-def plain_step(objective: Classification, params: dict[str, Tensor], on: Examples, *, recurrent: bool) -> None:
+def plain_step(objective: Objective, params: dict[str, Tensor], on: Examples, *, recurrent: bool) -> None:
     """What one writes first: vmap of the gradient and a step in place."""
 
     def mean_loss(one: dict[str, Tensor], own: Examples) -> Tensor:
@@ -110,7 +120,7 @@ class Ways:
 
     def __init__(self, case: Case, device: str, precision: str) -> None:
         self.case, self.placement = case, Placement(device=device, **PRECISIONS[precision])
-        self.objective = Classification(Network(case.model, device=device), case.classes)
+        self.objective = case.objective(device)
         self.on = examples(case, device)
         one = self.objective.init(root(0))
         self.start = {name: value.expand(case.clients, *value.shape).contiguous() for name, value in one.items()}
@@ -147,7 +157,9 @@ class Ways:
         return self.case.clients / min(self.case.clients, 20)
 
     def flops(self) -> float:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        """Of products and convolutions; recurrent layers count as the products of their cells."""
+        cells = Cells() if self.traits.lstm else nullcontext()
+        with FlopCounterMode(display=False) as counter, torch.no_grad(), cells:
             self.objective.losses(take(self.start, 0), take(self.on, 0))
         return 3.0 * counter.get_total_flops() * self.case.clients
 
@@ -163,7 +175,7 @@ class Ways:
         return apart / moved
 
 
-def ways_of(objective: Classification, device: str, traits: Traits, *, steps: bool) -> dict[str, StepFunction]:
+def ways_of(objective: Objective, device: str, traits: Traits, *, steps: bool) -> dict[str, StepFunction]:
     """Every way to capture a step, by name."""
     found = {"vmap": at_once(objective, traits, steps=steps)}
     if not traits.lstm:
@@ -173,7 +185,7 @@ def ways_of(objective: Classification, device: str, traits: Traits, *, steps: bo
 
 def exact(name: str, case: Case, device: str, steps: int = 3, times: int = 5) -> dict[str, Any]:
     """The largest difference in float64 of captured steps from plain ones, beside how far these went, by way."""
-    objective = Classification(Network(case.model, device=device, dtype=torch.float64), case.classes)
+    objective = case.objective(device, torch.float64)
     on = examples(case, device)
     on = on._replace(x=on.x if case.characters else on.x.double(), weight=on.weight.double())
     one = objective.init(root(0))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from corymb.algorithms import SRFCA
-from corymb.algorithms.parts.cost import Cost, pairwise_cost, say_or_refuse
+from corymb.algorithms.parts.cost import FLOPS, Cost, pairwise_cost, say_or_refuse
 from corymb.core.federation import Federation
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
@@ -18,6 +18,21 @@ def test_the_cost_grows_with_the_square_of_the_number():
     small, large = (pairwise_cost(crowd(n), losses=True) for n in (100, 1000))
     assert large.pairs == 100 * small.pairs == 1_000_000
     assert large.seconds == pytest.approx(100 * small.seconds)
+
+
+class Elsewhere(LinearRegression):
+    """As an objective that an engine has taken to its device."""
+
+    def init(self, key):
+        return {name: value.to("meta") for name, value in super().init(key).items()}
+
+
+def test_the_time_is_that_of_the_device(monkeypatch):
+    elsewhere = Federation(Scripted(Elsewhere(100), torch.full((100,), 50)))
+    on_cpu = pairwise_cost(crowd(100), losses=True)
+    assert pairwise_cost(elsewhere, losses=True) == on_cpu  # nothing is known of it
+    monkeypatch.setitem(FLOPS, "meta", FLOPS["cuda"])
+    assert pairwise_cost(elsewhere, losses=True).seconds == pytest.approx(on_cpu.seconds / 200)
 
 
 def test_sr_fca_says_what_thirty_thousand_clients_cost_and_does_not_begin(monkeypatch):

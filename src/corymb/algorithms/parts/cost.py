@@ -12,8 +12,8 @@ from corymb.settings import require
 from corymb.trees import nbytes
 
 log = logging.getLogger(__name__)
-FLOPS = 5e9
-"""Multiplications and additions in a second: what one core of a laptop does with small models."""
+FLOPS = {"cpu": 5e9, "cuda": 1e12}
+"""Multiplications and additions in a second: what one core of a laptop does with small models, and what a GPU does."""
 COPIES = 3
 """Matrices of all pairs that are held at once."""
 LONGEST = 3600.0
@@ -41,12 +41,13 @@ def pairwise_cost(fed: Federation, *, losses: bool, sample: int | None = None) -
     With a `sample`, of all clients to those and back.
     """
     n = len(fed.clients)
-    model = nbytes(fed.objective.init(root(0)))
+    start = fed.objective.init(root(0))
+    model, device = nbytes(start), next(iter(start.values())).device.type
     parameters = model // 4
     examples = float(fed.clients.sizes.double().mean()) if n else 0.0
     work = 2 * parameters * (examples if losses else 1.0)
     pairs = n * n if sample is None or sample >= n else 2 * n * sample
-    return Cost(pairs, pairs * work / FLOPS, COPIES * 8 * pairs + 2 * n * model)
+    return Cost(pairs, pairs * work / FLOPS.get(device, FLOPS["cpu"]), COPIES * 8 * pairs + 2 * n * model)
 
 
 def say_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
