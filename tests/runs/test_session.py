@@ -9,9 +9,11 @@ import torch
 import corymb
 from corymb.core.federation import Federation
 from corymb.data import FederatedDataset
+from corymb.data.built_in.roles import Roles, by_role
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.engines.examples import ExampleTable
 from corymb.local import Descent
+from corymb.models import char_lstm
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput
@@ -150,3 +152,30 @@ def test_an_objective_with_a_score_alone_has_that_and_nothing_beside_it():
     assert "no better" not in run._repr_html_()
     with pytest.raises(InvalidInput, match=r"'auc' does not fit what is learned: choose miss\.$"):
         fit(corymb.FedAvg(rounds=1), data, ScoredOnly(), metric="auc")
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("no room")])
+def test_what_is_measured_after_the_last_round_cannot_lose_a_run(error, monkeypatch, caplog):
+    """A run of hours ended here once, with a calibration that did not fit into memory."""
+
+    def fails(*_, **__):
+        raise error
+
+    want = fit(FAST, table())
+    monkeypatch.setattr("corymb.runs.final.calibrate", fails)
+    got = fit(FAST, table())
+    assert same(got, want)
+    assert got.metrics == want.metrics
+    assert want.calibration is not None
+    assert got.calibration is None
+    assert str(error) in caplog.text
+    assert got.assign(*(t[:5] for t in small.arrays()[:2])).threshold is None
+
+
+def test_the_last_measures_of_a_recurrent_network_are_taken_of_all_clients_at_once(caplog):
+    """vmap has no rule for an LSTM: what leaves it does not need one."""
+    said = "to be or not to be " * 40
+    data = by_role(Roles({role: said[start:] for start, role in enumerate("abcd")}), clients=4, least=100, stride=30)
+    run = fit(FAST, data, char_lstm(80, width=5), threads=1)
+    assert run.calibration is not None
+    assert "client by client" not in caplog.text

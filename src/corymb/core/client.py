@@ -135,8 +135,8 @@ class Kernel(Protocol):
         """The mean loss (or score) of each of k models: n k."""
         ...
 
-    def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
-        """What a model says of each example: n m ..., anything for rows of weight 0."""
+    def of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
+        """What a model predicts for each example, or its loss there: n m ..., anything for rows of weight 0."""
         ...
 
     def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
@@ -154,6 +154,7 @@ class Kernel(Protocol):
 
 
 Measure = Literal["losses", "scores"]
+Pointwise = Literal["predict", "losses"]
 
 
 class TestExamplesWanted(Exception):

@@ -15,7 +15,7 @@ from torch import Tensor
 from corymb.core.client import Client, Served, on_client
 from corymb.core.objective import Examples
 from corymb.local.descent import Descent
-from corymb.local.leaving import Descending, Gradient, Measuring, Predicting, leave
+from corymb.local.leaving import Descending, Gradient, Measuring, OfEach, leave
 from corymb.local.reference import as_params, weighted_mean
 from corymb.trees import Params, count, take
 
@@ -73,7 +73,7 @@ def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
 def point_losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
     """The loss of each of k models on every one of the client's training examples: k m. To stay at the client."""
     on = on or client.train
-    return torch.stack([client.objective.losses(take(models, j), on) for j in range(count(models))])
+    return torch.stack([leave(client, OfEach("losses"), take(models, j), on)[0] for j in range(count(models))])
 
 
 def gradient(client: Client, params: Params, on: Examples | None = None, purpose: str = "gradient") -> Params:
@@ -209,13 +209,12 @@ def served_score(client: Client, served: Params | Served, on: Examples | None = 
 def served_predictions(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
     """What is predicted for each test example by what a client is served; rows of weight 0 may hold anything."""
     on = on or client.test
-    return _mixed(client, served, on) if isinstance(served, Served) else leave(client, Predicting(), served, on)[0]
+    return _mixed(client, served, on) if isinstance(served, Served) else leave(client, OfEach("predict"), served, on)[0]
 
 
 def _mixed(client: Client, served: Served, on: Examples) -> Tensor:
-    objective = client.objective
-    each = torch.stack([objective.predict(take(served.models, j), on.x) for j in range(count(served.models))])
-    return objective.mix(each, served.weights)
+    said = [leave(client, OfEach("predict"), take(served.models, j), on)[0] for j in range(count(served.models))]
+    return client.objective.mix(torch.stack(said), served.weights)
 
 
 def _one_row(params: Params) -> Params:

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from corymb.core.client import Client, Measure
+from corymb.core.client import Client, Measure, Pointwise
 from corymb.core.objective import Coordinates, Draws, Examples, Objective, whitened
 from corymb.keys import Key
 from corymb.local.descent import Descent
-from corymb.local.reference import descend_one, gradient_one, measure_one
+from corymb.local.reference import descend_one, gradient_one, measure_one, pointwise
 from corymb.trees import Params, take
 
 
@@ -43,14 +43,16 @@ class Measuring:
 
 
 @dataclass(frozen=True)
-class Predicting:
-    """What a model says of each example; rows of weight 0 may hold anything."""
+class OfEach:
+    """What a model predicts for each example, or its loss there; rows of weight 0 may hold anything."""
+
+    what: Pointwise
 
     def one(self, objective: Objective, params: Params, on: Examples, key: Key | None) -> Sequence[Tensor]:
-        return (objective.predict(params, on.x),)
+        return (pointwise(self.what, objective)(params, on),)
 
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
-        return (work.kernel.predict(work.objective, params, on, shared=shared),)
+        return (work.kernel.of_each(self.what, work.objective, params, on, shared=shared),)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corymb.core.client import Measure
+from corymb.core.client import Measure, Pointwise
 from corymb.core.objective import Draws, Examples, Objective, Trained
 from corymb.keys import Key
 from corymb.local.curvature import step_part
@@ -21,6 +21,11 @@ class Descended(NamedTuple):
 
     params: Params
     loss: Tensor
+
+
+def pointwise(what: Pointwise, objective: Objective) -> Callable[[Params, Examples], Tensor]:
+    """What a model predicts for each example, or its loss there."""
+    return objective.losses if what == "losses" else lambda params, on: objective.predict(params, on.x)
 
 
 def measure_one(what: Measure, objective: Objective, models: Params, on: Examples) -> Tensor:

@@ -28,6 +28,7 @@ from corymb.data.prepare.road import Preparation
 from corymb.data.readers.frames import frame_columns, is_frame
 from corymb.data.schema import DataSchema
 from corymb.keys import fold, uniform
+from corymb.local import point_losses
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, count, take
 
@@ -75,10 +76,10 @@ def draw_test_losses(client: Client, models: Params, *, draws: int) -> Tensor:
 
     A draw is without replacement, as a new client's examples would be; if there are too few, all are drawn.
     """
-    test, k = client.test, count(models)
+    test = client.test
     if not len(test.y):
         return torch.full((draws, len(SIZES)), -1.0, device=test.weight.device, dtype=test.weight.dtype)
-    losses = torch.stack([client.objective.losses(take(models, j), test) for j in range(k)])  # k m
+    losses = point_losses(client, models, on=test)  # k m
     keys = fold(client.key("calibration"), torch.arange(draws, device=losses.device))
     m = test.weight.shape[-1]
     order = (uniform(keys, (m,)) + 2 * (test.weight == 0)).argsort(-1)  # draws m; padding last

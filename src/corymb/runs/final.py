@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,8 +16,10 @@ from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.evaluate import comparable, evaluate, every_loss
 from corymb.runs.assign import Calibration, calibrate
 from corymb.runs.defaults import started
+from corymb.settings import first_line
 from corymb.trees import Params, count, map_tensors
 
+log = logging.getLogger(__name__)
 MOST_LOSSES = 2_000_000
 """Clients times models above which the losses of all models at all clients are not asked for."""
 
@@ -30,10 +33,21 @@ class Fits(NamedTuple):
 
 
 def model_fits(fed: Federation, at: Snapshot) -> Fits:
-    """Every client's loss under every model, and what losses new clients may be expected to have."""
+    """Every client's loss under every model, and what losses new clients may be expected to have.
+
+    What has been trained is not lost if this fails: it is said, and the run ends without it.
+    """
     if len(fed.names) * at.k > MOST_LOSSES:
         return Fits()
-    return Fits(every_loss(fed, at.models), calibrate(fed, at.models, at.labels))
+    try:
+        return Fits(every_loss(fed, at.models), calibrate(fed, at.models, at.labels))
+    except (RuntimeError, MemoryError) as error:  # too little memory, or too few clients that answer
+        log.warning(
+            "the losses of all models at all clients could not be measured after the last round: %s. The report is "
+            "without them, and `assign` cannot say that no cluster fits.",
+            first_line(error),
+        )
+        return Fits()
 
 
 def oracle_error(

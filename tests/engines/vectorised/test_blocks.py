@@ -58,13 +58,14 @@ def test_a_measure_in_blocks_is_that_of_all_examples(case, shared, what, monkeyp
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_what_is_said_in_blocks_is_what_is_said_of_all_examples(case, shared, monkeypatch):
+@pytest.mark.parametrize("what", ["predict", "losses"])
+def test_what_is_said_in_blocks_is_what_is_said_of_all_examples(case, shared, what, monkeypatch):
     objective, on = case
     model = objective.init(keys.root(0)) if shared else models_of(objective, len(SIZES))
     kernels = kernels_for(objective, on)
-    whole = kernels.predict(objective, model, on, shared=shared)
+    whole = kernels.of_each(what, objective, model, on, shared=shared)
     monkeypatch.setattr(blocks, "ON_CPU", 1)
-    parts = kernels.predict(objective, model, on, shared=shared)
+    parts = kernels.of_each(what, objective, model, on, shared=shared)
     assert parts.shape == whole.shape
     real = on.weight > 0
     torch.testing.assert_close(parts[real], whole[real], rtol=1e-12, atol=1e-12)

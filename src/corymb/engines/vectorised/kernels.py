@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from corymb.core.client import Examples, Measure, Objective
+from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.blocks import mean_of_blocks, reach, rows_at_once, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
@@ -41,6 +41,7 @@ from corymb.local.reference import (
     descend_one,
     gradient_one,
     measure_one,
+    pointwise,
     training_losses,
     weighted_mean,
 )
@@ -123,27 +124,27 @@ class Kernels:
         with Cells() if self.traits.lstm else nullcontext():
             return _measure_own(getattr(objective, what), models, on)
 
-    def predict(self, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
-        """What a model says of each example of every client: n m ..."""
+    def of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
+        """What a model predicts for each example of every client, or its loss there: n m ..."""
         few = rows_at_once(self.traits, on, self.device)
         if few is not None:
             return rows_of_blocks(
-                lambda some, who: self.predict(objective, params if shared else take(params, who), some, shared=shared),
+                lambda some, who: self.of_each(
+                    what, objective, params if shared else take(params, who), some, shared=shared
+                ),
                 on,
                 few,
             )
+        say = pointwise(what, objective)
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
-            rows = [
-                objective.predict(params if shared else take(params, i), on.x[i, :m])
-                for i, m in enumerate(_lengths(on))
-            ]
+            rows = [say(params if shared else take(params, i), _client(on, i, m)) for i, m in enumerate(_lengths(on))]
             longest = on.weight.shape[1]
             return torch.stack([torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows])
         if shared:
-            said = objective.predict(params, on.x.flatten(0, 1))
+            said = say(params, Examples(*(t.flatten(0, 1) for t in on)))
             return said.reshape(*on.weight.shape, *said.shape[1:])
         with Cells() if self.traits.lstm else nullcontext():
-            each: Tensor = vmap(objective.predict)(params, on.x)
+            each: Tensor = vmap(say)(params, on)
         return each
 
     def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:

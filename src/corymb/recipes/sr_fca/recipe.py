@@ -33,6 +33,7 @@ LATER: Mapping[str, Sequence[str]] = {
     "rotated-short": ("local-kmeans", "local-kmeans-scattered"),
     "femnist": ("sr-fca-quantile", "global-twice"),
     "shakespeare": ("sr-fca-quantile", "global-twice"),
+    "shakespeare-short": ("sr-fca", "local", "global", "ifca"),
     "cifar-labels-coded": ("sr-fca", "global"),
 }
 """What shows the effect of the defects of the paper's code and of our choices; no table has these."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from corymb.data.built_in import images
@@ -99,9 +99,9 @@ def femnist(seed: int) -> FederatedDataset:
     return by_writer(FEMNIST.load(), clients=50, least=100, seed=seed, classes=FEMNIST.classes, name="femnist")
 
 
-def shakespeare(seed: int) -> FederatedDataset:
-    """50 roles with 10,000 characters or more; an example every tenth character."""
-    return by_role(SHAKESPEARE.load(), clients=50, least=10_000, stride=10, seed=seed, name="shakespeare")
+def shakespeare(seed: int, stride: int = 3) -> FederatedDataset:
+    """50 roles with 10,000 characters or more; an example every third character."""
+    return by_role(SHAKESPEARE.load(), clients=50, least=10_000, stride=stride, seed=seed, name="shakespeare")
 
 
 # ---- networks
@@ -134,6 +134,15 @@ _CIFAR = Setting(
     precision="tf32",
 )
 _MNIST = Setting(data=rotated_mnist, model=_perceptron, k=4, rounds=60, local=_ADAM, each=10, threshold=1.0)
+_SHAKESPEARE = Setting(
+    data=shakespeare,
+    model=lambda: char_lstm(80),
+    k=3,
+    rounds=60,
+    local=Descent(lr=2e-3, decay=0.976, steps=40, batch=50, optimiser="adam"),
+    alone_lr=1e-3,
+    precision="tf32",
+)
 _DIGITS = Setting(
     data=lambda seed: digits(seed, clients=40),
     model=lambda: mlp(64, [32], 10),
@@ -159,19 +168,17 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             alone_lr=0.05,
             precision="tf32",
         ),
-        "shakespeare": Setting(
-            data=shakespeare,
-            model=lambda: char_lstm(80),
-            k=3,
-            rounds=20,
-            local=Descent(lr=2e-3, decay=0.93, steps=40, batch=50, optimiser="adam"),
-            alone_lr=1e-3,
-            precision="tf32",
-        ),
+        "shakespeare": _SHAKESPEARE,
         "rotated-published": replace(
             _MNIST, rounds=42, local=replace(_ADAM, lr=2e-4, steps=5), alone_steps=250, threshold=1.0
         ),
         "rotated-short": replace(_MNIST, alone_steps=250, rounds=10),
+        "shakespeare-short": replace(
+            _SHAKESPEARE,
+            data=partial(shakespeare, stride=10),
+            rounds=20,
+            local=replace(_SHAKESPEARE.local, decay=0.93),
+        ),
         "cifar-labels-coded": replace(_CIFAR, data=labelled_cifar_as_coded),
         "quick-rotated": _DIGITS,
         "quick-inverted": replace(_DIGITS, data=lambda seed: digits_inverted(seed, clients=20), k=2),
