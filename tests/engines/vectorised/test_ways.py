@@ -8,7 +8,7 @@ from torch import nn
 
 from corymb.core.objective import Draws, Examples
 from corymb.engines.placement import Placement
-from corymb.engines.vectorised.graphs import WORTH, Graphs
+from corymb.engines.vectorised.graphs import LOW, WORTH, Graphs
 from corymb.engines.vectorised.kernels import Kernels, _gradients
 from corymb.engines.vectorised.traits import watch
 from corymb.engines.vectorised.ways import at_once, by_streams
@@ -74,7 +74,7 @@ def test_in_a_mixed_precision_products_are_low_and_steps_are_not(way):
         plain(objective)(want, on, draws(key, number), rates)
     for name, value in want.items():
         step, apart = (value - params[name]).norm(), (got[name] - value).norm()
-        assert 1e-5 * step < apart < 0.05 * step
+        assert 1e-5 * step < apart < LOW * step  # of a step that is lost, or taken twice, all of it
 
 
 def on_gpu(objective, params, on):
