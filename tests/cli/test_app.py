@@ -198,7 +198,9 @@ BAD = {
     "no value": ("run clinic ifca --k", "--k"),
     "a word too many": (f"{OWN} again", "again"),
     "options of one's own for named data": ("run digits ifca --k 2 --label y", "label"),
-    "unknown command": ("rnu", 'Did you mean "run"?'),
+    "unknown command": ("rnu", "There is no command 'rnu'. Did you mean 'run'?"),
+    "unknown command of two words": ("data shwo digits", "There is no command 'data shwo'. Did you mean 'show'?"),
+    "unknown second word": ("new algorihtm x", "There is no command 'new algorihtm'."),
     "unknown list": ("list dat", 'Did you mean "data"?'),
     "unknown data to show": ("data show digit", "Did you mean 'digits'?"),
 }
@@ -237,7 +239,7 @@ def test_a_model_that_raises_is_a_line_too_and_debug_shows_where(here, capsys):
 
 
 def test_what_is_not_expected_is_a_line_too(here, capsys, monkeypatch):
-    monkeypatch.setattr("corymb.cli.run.start_run", lambda *args, **options: 1 / 0)
+    monkeypatch.setattr("corymb.cli.perform.start_run", lambda *args, **options: 1 / 0)
     assert main(shlex.split(f"{OWN} -q")) == Exit.BUG
     printed = capsys.readouterr().err
     assert "ZeroDivisionError: division by zero (unexpected; --debug shows where)" in printed
@@ -327,12 +329,23 @@ def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(c
     assert groups.index("--saving.…") > groups.index("The run")
 
 
-def test_help_version_and_the_list_of_algorithms_come_without_torch():
+WITHOUT_TORCH = [
+    *("--help", "--version", "list algorithms", "run --help", "tune --help", "report --help", "doctor --help"),
+    *("flower --help", "flower up --help", "new algorithm --help"),
+    *("rnu", "data shwo", "run", "run digits", "run ifca digits", "run digits ifac", "tune", "report", "list dat"),
+]
+"""What says how a command is used, or that it is used wrongly before an algorithm is named."""
+
+
+def test_help_and_refusals_come_without_torch():
     code = (
-        "import sys; from corymb.cli.app import main; "
-        "main(['--help']); main(['--version']); main(['list', 'algorithms']); sys.exit('torch' in sys.modules)"
+        "import sys; from corymb.cli.app import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    main(line.split())\n"
+        "    assert 'torch' not in sys.modules, line\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code, *WITHOUT_TORCH], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_in_a_process_of_its_own():
