@@ -11,6 +11,7 @@ import pytest
 import corymb
 from corymb.cli import Exit
 from corymb.cli.app import COMMANDS, explain, main
+from corymb.cli.run import USAGE
 from corymb.core.federation import TooFewReplies
 from corymb.settings import InvalidInput
 from tests.runs import small
@@ -190,6 +191,10 @@ BAD = {
     "share to test on": (f"{OWN} --test 1.5", "test=1.5"),
     "task": (f"{OWN} --task regression", "regression wants numbers"),
     "no k": ("run clinic ifca --label outcome", "ifca needs k"),
+    "more clusters than clients": (
+        "run clinic ifca --k 81 --label outcome",
+        "k=81 clusters are more than the 6 clients of 'clinic'.",
+    ),
     "no truth": ("run clinic oracle --label outcome", "true clusters of 'clinic' are not known"),
     "no algorithm": ("run clinic", "corymb run DATA ALGORITHM"),
     "no data": ("run ifca --k 2", "corymb run DATA ALGORITHM"),
@@ -350,10 +355,10 @@ def test_help_and_refusals_come_without_torch():
 
 def test_the_command_in_a_process_of_its_own():
     """The exit code reaches the shell, and a real Ctrl-C stops cleanly."""
-    bad = [sys.executable, "-m", "corymb", "run", "digits", "ifca", "--k", "81"]
+    bad = [sys.executable, "-m", "corymb", "run", "digits"]
     done = subprocess.run(bad, env=ENVIRONMENT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "corymb: k=81 clusters are more than the 80 clients of 'digits'.\n"
+    assert done.stderr == f"corymb: {USAGE}\n"
     line = "run mixed-regression-ifca ifca --k 2 --rounds 100000 --json"
     process = subprocess.Popen(
         [sys.executable, "-m", "corymb", *line.split()],
