@@ -204,8 +204,8 @@ BAD = {
     "a word too many": (f"{OWN} again", "again"),
     "options of one's own for named data": ("run digits ifca --k 2 --label y", "label"),
     "unknown command": ("rnu", "There is no command 'rnu'. Did you mean 'run'?"),
-    "unknown command of two words": ("data shwo digits", "There is no command 'data shwo'. Did you mean 'show'?"),
-    "unknown second word": ("new algorihtm x", "There is no command 'new algorihtm'."),
+    "unknown command of two words": ("data shoow digits", "There is no command 'data shoow'. Did you mean 'show'?"),
+    "unknown second word": ("new algo x", "There is no command 'new algo'."),
     "unknown list": ("list dat", 'Did you mean "data"?'),
     "unknown data to show": ("data show digit", "Did you mean 'digits'?"),
 }
@@ -337,7 +337,7 @@ def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(c
 WITHOUT_TORCH = [
     *("--help", "--version", "list algorithms", "run --help", "tune --help", "report --help", "doctor --help"),
     *("flower --help", "flower up --help", "new algorithm --help"),
-    *("rnu", "data shwo", "run", "run digits", "run ifca digits", "run digits ifac", "tune", "report", "list dat"),
+    *("rnu", "data shoow", "run", "run digits", "run ifca digits", "run digits ifac", "tune", "report", "list dat"),
 ]
 """What says how a command is used, or that it is used wrongly before an algorithm is named."""
 
