@@ -21,6 +21,11 @@ BESIDE := types contracts browser federation
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
+# Packages are installed without bytecode (see INSTALL). Where the environment says that none is to be written, every process
+# that imports torch would compile it again; here it is kept with the virtual environment, and not beside the sources.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(abspath $(VENV))/bytecode
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:

@@ -24,6 +24,9 @@ TORCH = "import torch"
 LINES = [
     "corymb run digits fedavg --rounds 1",
     "corymb run digits fedavg --roundz 1",
+    "corymb run --help",
+    "corymb run digits fedavk",
+    "corymb rum",
     "corymb list algorithms",
     "corymb --help",
 ]

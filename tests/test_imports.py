@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = "scipy sklearn pydantic cyclopts jinja2 rich plotly flwr tomli_w pandas pyarrow matplotlib".split()  # noqa: SIM905
+HEAVY = [
+    *("scipy", "sklearn", "pydantic", "cyclopts", "jinja2", "rich", "plotly"),
+    *("flwr", "tomli_w", "pandas", "pyarrow", "matplotlib", "ray"),
+]
+FOR_TESTS = "corymb.testing"
 
 IMPORTED = f"""
 import sys, corymb
 assert "torch" not in sys.modules, "import corymb brings torch"
 corymb.fit, corymb.IFCA, corymb.Run, corymb.FederatedDataset
-print([name for name in {HEAVY} if name in sys.modules])
+print([name for name in {[*HEAVY, FOR_TESTS]} if name in sys.modules])
 """
 
 BLOCKED = f"""

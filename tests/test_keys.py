@@ -60,6 +60,13 @@ def test_another_number_name_or_order_is_another_key(seed, a, b):
     assert int(keys.fold(key, a)) != int(key)
 
 
+@given(seed=st.integers(0, 2**64 - 1), number=st.integers(-(2**63), 2**63 - 1))
+def test_a_number_gives_the_key_that_a_tensor_of_it_gives(seed, number):
+    key = keys.root(seed)
+    assert torch.equal(keys.fold(key, number), keys.fold(key, torch.tensor(number)))
+    assert torch.equal(keys.fold(key, "name"), keys.fold(key, torch.tensor(keys.hash_name("name"))))
+
+
 def test_a_number_and_its_digits_are_different_names():
     assert int(keys.fold(keys.root(0), 5)) != int(keys.fold(keys.root(0), "5"))
 

@@ -8,11 +8,14 @@ import hashlib
 import json
 import math
 import os
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 S = TypeVar("S")
+LONGEST_FILE = 10**7
+"""Bytes of a file of settings, with all that a run records in it."""
 
 
 class InvalidInput(ValueError):
@@ -208,6 +211,20 @@ def _read_alone(kind: type, values: Mapping[str, Any], path: str) -> None:
 def _meant(kinds: list[type], values: Mapping[str, Any]) -> type:
     """Which of several dataclasses has most of the names; the first of equals."""
     return max(kinds, key=lambda kind: len({field.name for field in dataclasses.fields(kind)} & values.keys()))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The contents of a TOML file."""
+    try:
+        with path.open("rb") as file:
+            contents = file.read(LONGEST_FILE + 1)  # no more of a device, or of a file that is something else
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
+    require(len(contents) <= LONGEST_FILE, f"{path} is longer than {LONGEST_FILE:,} bytes: no file of settings is.")
+    try:
+        return tomllib.loads(contents.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

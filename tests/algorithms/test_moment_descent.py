@@ -83,13 +83,16 @@ def fails(first, data):
     return first.notes["groups"] != 3 or bool(anchor_errors(first, data).max() > separation(data) / 2)
 
 
-def test_one_pair_a_client_is_too_few_for_the_first_setting(caplog):
+def test_one_pair_a_client_is_too_few_for_the_first_setting():
     """A test of the test above: it must be able to fail."""
     data = mixed_regression(0)
+    assert fails(last(MomentDescent(k=3, pairs=1, **AS_IN_THE_PAPER), federation(data)), data)
+
+
+def test_too_few_pairs_of_points_are_said(caplog):
     with caplog.at_level(logging.WARNING):
-        first = last(MomentDescent(k=3, pairs=1, **AS_IN_THE_PAPER), federation(data))
-    assert fails(first, data)
-    assert "the panel has 200 pairs of points" in caplog.text
+        last(MomentDescent(k=3, pairs=1, iterations=1, subspace_steps=1, then=None), federation(small(n=60)))
+    assert "the panel has 60 pairs of points; about 10 d k² = 1800 are wanted" in caplog.text
 
 
 def test_without_the_sign_rule_anchors_get_lost(monkeypatch):

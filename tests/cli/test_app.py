@@ -11,6 +11,7 @@ import pytest
 import corymb
 from corymb.cli import Exit
 from corymb.cli.app import COMMANDS, explain, main
+from corymb.cli.run import USAGE
 from corymb.core.federation import TooFewReplies
 from corymb.settings import InvalidInput
 from tests.runs import small
@@ -190,6 +191,10 @@ BAD = {
     "share to test on": (f"{OWN} --test 1.5", "test=1.5"),
     "task": (f"{OWN} --task regression", "regression wants numbers"),
     "no k": ("run clinic ifca --label outcome", "ifca needs k"),
+    "more clusters than clients": (
+        "run clinic ifca --k 81 --label outcome",
+        "k=81 clusters are more than the 6 clients of 'clinic'.",
+    ),
     "no truth": ("run clinic oracle --label outcome", "true clusters of 'clinic' are not known"),
     "no algorithm": ("run clinic", "corymb run DATA ALGORITHM"),
     "no data": ("run ifca --k 2", "corymb run DATA ALGORITHM"),
@@ -198,7 +203,9 @@ BAD = {
     "no value": ("run clinic ifca --k", "--k"),
     "a word too many": (f"{OWN} again", "again"),
     "options of one's own for named data": ("run digits ifca --k 2 --label y", "label"),
-    "unknown command": ("rnu", 'Did you mean "run"?'),
+    "unknown command": ("rnu", "There is no command 'rnu'. Did you mean 'run'?"),
+    "unknown command of two words": ("data shoow digits", "There is no command 'data shoow'. Did you mean 'show'?"),
+    "unknown second word": ("new algo x", "There is no command 'new algo'."),
     "unknown list": ("list dat", 'Did you mean "data"?'),
     "unknown data to show": ("data show digit", "Did you mean 'digits'?"),
 }
@@ -237,7 +244,7 @@ def test_a_model_that_raises_is_a_line_too_and_debug_shows_where(here, capsys):
 
 
 def test_what_is_not_expected_is_a_line_too(here, capsys, monkeypatch):
-    monkeypatch.setattr("corymb.cli.run.start_run", lambda *args, **options: 1 / 0)
+    monkeypatch.setattr("corymb.cli.perform.start_run", lambda *args, **options: 1 / 0)
     assert main(shlex.split(f"{OWN} -q")) == Exit.BUG
     printed = capsys.readouterr().err
     assert "ZeroDivisionError: division by zero (unexpected; --debug shows where)" in printed
@@ -327,20 +334,31 @@ def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(c
     assert groups.index("--saving.…") > groups.index("The run")
 
 
-def test_help_version_and_the_list_of_algorithms_come_without_torch():
+WITHOUT_TORCH = [
+    *("--help", "--version", "list algorithms", "run --help", "tune --help", "report --help", "doctor --help"),
+    *("flower --help", "flower up --help", "new algorithm --help"),
+    *("rnu", "data shoow", "run", "run digits", "run ifca digits", "run digits ifac", "tune", "report", "list dat"),
+]
+"""What says how a command is used, or that it is used wrongly before an algorithm is named."""
+
+
+def test_help_and_refusals_come_without_torch():
     code = (
-        "import sys; from corymb.cli.app import main; "
-        "main(['--help']); main(['--version']); main(['list', 'algorithms']); sys.exit('torch' in sys.modules)"
+        "import sys; from corymb.cli.app import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    main(line.split())\n"
+        "    assert 'torch' not in sys.modules, line\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code, *WITHOUT_TORCH], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_command_in_a_process_of_its_own():
     """The exit code reaches the shell, and a real Ctrl-C stops cleanly."""
-    bad = [sys.executable, "-m", "corymb", "run", "digits", "ifca", "--k", "81"]
+    bad = [sys.executable, "-m", "corymb", "run", "digits"]
     done = subprocess.run(bad, env=ENVIRONMENT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "corymb: k=81 clusters are more than the 80 clients of 'digits'.\n"
+    assert done.stderr == f"corymb: {USAGE}\n"
     line = "run mixed-regression-ifca ifca --k 2 --rounds 100000 --json"
     process = subprocess.Popen(
         [sys.executable, "-m", "corymb", *line.split()],

@@ -11,7 +11,7 @@ from tests.runs import small
 def test_the_csv_that_the_user_came_with_is_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic", rows=40)
-    assert main(shlex.split("run clinic ifca --k 2 --label outcome --restarts 3 -q --json --out run")) == 0
+    assert main(shlex.split("run clinic ifca --k 2 --label outcome --restarts 3 --rounds 10 -q --json --out run")) == 0
     labels = json.loads(capsys.readouterr().out)["labels"]
     assert main(shlex.split("assign run clinic/hospital-3.csv --json")) == 0
     assert json.loads(capsys.readouterr().out)["cluster"] == labels["hospital-3"]

@@ -15,31 +15,27 @@ every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 REMEMBER = [name for name in CASES if CASES[name].remembers]
 FEW = ["IFCA, restarts", "keeper", "SR-FCA"]
+ON_LOOP = [*FEW, "keeper of networks", "restarts of the keeper", "Alone, the best kept", "UIFCA, Gaussians"]
 
 
-def cases_on(*engines):
+def cases_on(*engines, of=CASES):
     """Every case vectorised; on other engines a few, and all of them in `make soak`.
 
-    What the loop does, the vectorised engine is compared with; over the wire `test_remote_laws` has every case.
+    What the loop does, the vectorised engine is compared with, and both keep what clients remember in the same way;
+    over the wire `test_remote_laws` has every case.
     """
-    kept = {"vectorised": CASES, "loop": [*FEW, *REMEMBER], "wired": FEW}
+    kept = {"vectorised": CASES, "loop": ON_LOOP, "wired": FEW}
     return pytest.mark.parametrize(
         ("name", "engine"),
         [
             pytest.param(name, engine, marks=[] if name in kept[engine] else [pytest.mark.soak])
-            for name in CASES
+            for name in of
             for engine in engines
         ],
     )
 
 
-not_all_over_the_wire = pytest.mark.parametrize(
-    ("name", "engine"),
-    [
-        *((name, engine) for name in ["IFCA, restarts", *REMEMBER] for engine in IN_PROCESS),
-        *((name, "wired") for name in FEW),
-    ],
-)
+who_remembers = cases_on(*ENGINES, of=dict.fromkeys([*FEW, *REMEMBER]))
 
 
 def test_every_algorithm_is_in_the_table():
@@ -78,7 +74,7 @@ def test_every_engine_gives_the_same_metrics(name, engine):
     laws.check_evaluation(CASES[name], engine)
 
 
-@not_all_over_the_wire
+@who_remembers
 def test_an_engine_that_has_run_before_gives_the_same_bits(name, engine):
     laws.check_used_engine(CASES[name], engine)
 
@@ -103,7 +99,7 @@ def test_continuing_from_any_snapshot_is_the_uninterrupted_run(name, engine):
     laws.check_resume(case, engine, places=places)
 
 
-@not_all_over_the_wire
+@who_remembers
 def test_stopping_in_the_middle_of_a_round_and_going_on_changes_nothing(name, engine):
     laws.check_stop_in_a_round(CASES[name], engine)
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,6 @@ def test_complaints(name, options, complaint):
 def test_importing_is_light():
     heavy = "sklearn", "scipy", "pandas", "pyarrow", "pydantic"
     code = f"import sys, corymb.datasets; print([name for name in {heavy} if name in sys.modules])"
-    paths = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    paths = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=paths)
     assert done.stdout.strip() == "[]"

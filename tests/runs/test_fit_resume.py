@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,10 +37,10 @@ def whole():
     return crashing.fit("alone", ROUNDS)
 
 
-@pytest.fixture
-def stopped(tmp_path):
+@pytest.fixture(scope="module")
+def cut_off(tmp_path_factory):
     """A run that came to its fourth round and then was cut off, with what it kept."""
-    folder = tmp_path / "run"
+    folder = tmp_path_factory.mktemp("cut-off") / "run"
 
     def show(row):
         if row["clock"] == 4:
@@ -48,6 +49,12 @@ def stopped(tmp_path):
     with pytest.raises(MemoryError):
         crashing.fit("alone", ROUNDS, out=folder, progress=show)
     return folder
+
+
+@pytest.fixture
+def stopped(cut_off, tmp_path):
+    """Such a run of one's own, to go on with or to damage."""
+    return shutil.copytree(cut_off, tmp_path / "run")
 
 
 def parts_of(folder, clock):

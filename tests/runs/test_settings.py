@@ -11,13 +11,13 @@ import pytest
 import corymb
 from corymb.cli.app import main
 from corymb.cli.options import field_texts
-from corymb.cli.request import FitOptions, Request
+from corymb.cli.request import Request
 from corymb.core.snapshot import Algorithm
 from corymb.data import from_folder, load
 from corymb.local import Descent
 from corymb.runs.fit import fit
 from corymb.runs.folder.reader import read_config
-from corymb.runs.settings import DataOptions, RunSettings
+from corymb.runs.settings import DataOptions, FitOptions, RunSettings
 from corymb.settings import InvalidInput
 from tests.runs import small
 

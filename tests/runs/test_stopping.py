@@ -79,6 +79,6 @@ def test_the_command_line_waits_for_convergence_unless_rounds_are_given(tmp_path
     assert free["config"]["until"] == "converged"
     if "stopped" in free:
         assert "converged after" in captured.err
-    main([*line, "--rounds", "22", "--out", "given"])
+    main([*line, "--rounds", "2", "--out", "given"])
     given = json.loads(capsys.readouterr().out)
-    assert (given["config"]["until"], given["config"]["rounds"]) == ("rounds", 22)
+    assert (given["config"]["until"], given["config"]["rounds"]) == ("rounds", 2)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from corymb.lazy import at
+from corymb.settings import did_you_mean, require
 
 if TYPE_CHECKING:
     from corymb.algorithms.fedx import FedX
@@ -289,3 +290,10 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         ),
     }
 )
+
+
+def entry_of(name: str) -> Entry:
+    """The entry for a name."""
+    known = name in CATALOGUE
+    require(known, f"There is no algorithm {name!r}. {did_you_mean(name, CATALOGUE)} Your own is package.module:Class.")
+    return CATALOGUE[name]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from corymb import __version__
 from corymb.cli import Exit
-from corymb.settings import InvalidInput, printable, said
+from corymb.settings import InvalidInput, did_you_mean, printable, require, said
 
 LONGEST = 900
 """Characters of a message."""
@@ -242,6 +242,7 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = la
     tokens = [_spelled_as_in_python(token) for token in (sys.argv[1:] if argv is None else argv)]
     debug = "--debug" in tokens
     try:
+        _check_known(tokens)
         app = make_app(tokens)
         loaded()
         code = app(
@@ -261,6 +262,15 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = la
         code, line = explain(error)
         print(f"corymb: {printable(line)[:LONGEST]}", file=sys.stderr)
         return code
+
+
+def _check_known(tokens: Sequence[str]) -> None:
+    """Refuse a command that there is not. Cyclopts would import all of them first, to list them."""
+    first, second = [*(token for token in tokens if token != "--debug"), "", ""][:2]
+    within: Collection[str] = GROUPS[first][1] if first in GROUPS else [WITHIN[first]] if first in WITHIN else ()
+    for word, name, known in ((first, first, [*COMMANDS, *GROUPS]), (second, f"{first} {second}", within)):
+        there = word in known or not known or word.startswith("-") or not word
+        require(there, f"There is no command {name!r}. {did_you_mean(word, known)}")
 
 
 def _nobody_reads() -> bool:

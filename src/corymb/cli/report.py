@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from corymb.report.html import write_report
-from corymb.runs.run import Run
 from corymb.settings import InvalidInput
 
 
@@ -24,4 +22,7 @@ def report(*runs: Path, out: Path | None = None, format: Literal["html", "md", "
     """
     if not runs:
         raise InvalidInput("Say which run: corymb report RUN, such as corymb report runs/digits-ifca-1.")
+    from corymb.report.html import write_report  # these need torch, which its help does not
+    from corymb.runs.run import Run
+
     print(write_report([Run.load(run) for run in runs], out, format))

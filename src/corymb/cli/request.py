@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from corymb.cli.run import USAGE
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset
@@ -18,23 +18,10 @@ from corymb.runs.elsewhere.engine import federation
 from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
-from corymb.runs.settings import DataOptions, RunSettings, names
-from corymb.settings import InvalidInput, first_line, from_dict, merged, require
+from corymb.runs.settings import DataOptions, FitOptions, RunSettings, names
+from corymb.settings import InvalidInput, from_dict, merged, read_toml
 
 S = TypeVar("S")
-LONGEST_FILE = 10**7
-"""Bytes of a file of settings, with all that a run records in it."""
-USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitOptions:
-    """Arguments of `fit` that are not settings of the run: they may differ when it is resumed."""
-
-    model: str | None = None
-    """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
-    max_seconds: float | None = None
-    """Stop after the round in which this time is up."""
 
 
 OPTIONS = (RunSettings, FitOptions, DataOptions)
@@ -107,17 +94,3 @@ def with_file(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
             f"it again: --model {model}."
         )
     return merged(values, given)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The contents of a TOML file."""
-    try:
-        with path.open("rb") as file:
-            contents = file.read(LONGEST_FILE + 1)  # no more of a device, or of a file that is something else
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
-    require(len(contents) <= LONGEST_FILE, f"{path} is longer than {LONGEST_FILE:,} bytes: no file of settings is.")
-    try:
-        return tomllib.loads(contents.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None

@@ -12,11 +12,11 @@ from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.request import Request
 from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import planned_rounds
+from corymb.lazy import is_place
 from corymb.runs.defaults import class_of
 from corymb.runs.fit import Watch, resume_run
 from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.learners import MODELS
-from corymb.runs.own.algorithm import is_place
 from corymb.runs.plan import rounds_in, with_rounds
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run

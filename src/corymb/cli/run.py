@@ -1,31 +1,24 @@
-"""`corymb run`: a run from the command line, a TOML file, or both."""
+"""`corymb run`: what may stand on its command line. `corymb.cli.perform` carries it out.
+
+Until an algorithm is named, help and refusals need no torch; its settings stand beside its code, which does.
+"""
 
 # No postponed annotations here: cyclopts reads those of functions made inside others.
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli import Exit
+from corymb.algorithms.catalogue import CATALOGUE, entry_of
 from corymb.cli.options import given, options_of
-from corymb.cli.request import USAGE, FitOptions, Request, read_toml, with_file
-from corymb.cli.summary import print_result, saying_how_to_go_on
-from corymb.core.snapshot import planned_rounds
-from corymb.runs.defaults import class_of, from_data
-from corymb.runs.fit import Watch, start_run
-from corymb.runs.folder.layout import check_free, new_folder
-from corymb.runs.own.algorithm import is_place, short_name
-from corymb.runs.plan import other_stages
-from corymb.runs.progress import RoundLine
-from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import InvalidInput, require
+from corymb.lazy import at, is_place, short_name
+from corymb.runs.settings import DataOptions, FitOptions, RunSettings
+from corymb.settings import InvalidInput, read_toml, require
 
+USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
 DataName = Annotated[
     str | None, Parameter(help="A name (`corymb list data`), a folder with a file for each client, or one file.")
 ]
@@ -67,18 +60,20 @@ TO_STDOUT = Output()
 
 def command_for(
     tokens: Sequence[str],
-    perform: Callable[[Mapping[str, Any], Any], int] | None = None,
+    perform: str = "corymb.cli.perform:perform",
     output_of: Any = Output,
     without_name: Callable[..., int] | None = None,
 ) -> Callable[..., int]:
     """The command with the settings of the algorithm that `tokens` name.
 
-    `perform` is what the command does with the values given and an `output_of`; if not given, it runs.
+    `perform` is the place of what the command does with the values given and an `output_of`; if not given, it runs.
     """
     name = _named_algorithm(tokens)
     if name is None:
         return without_name or run_any
-    act, no_output = perform or _run, output_of()
+    from corymb.runs.defaults import class_of, from_data  # these need torch
+
+    act, no_output = at(perform), output_of()
     algorithm_class = class_of(name)
     kind: Any = options_of(algorithm_class, leave_out=from_data(algorithm_class))
     none_given, own = kind(), Group(f"Settings of {short_name(name)}", sort_key=1)
@@ -95,7 +90,7 @@ def command_for(
     ) -> int:
         named = {key: value for key, value in (("data", data), ("algorithm", algorithm)) if value is not None}
         options = {**given(settings), **given(of_fit), **given(of_data), **given(of_algorithm)}
-        return act({**options, **named}, output)
+        return int(act({**options, **named}, output))
 
     return run
 
@@ -123,7 +118,7 @@ def _named_algorithm(tokens: Sequence[str]) -> str | None:
     if "--help" in tokens or "-h" in tokens:
         return None
     if len(words) > 1:
-        class_of(words[1])  # raises, with a suggestion
+        entry_of(words[1])  # raises, with a suggestion
     if "--config" in tokens[:-1]:
         return _in_file(Path(tokens[tokens.index("--config") + 1]))
     raise InvalidInput(USAGE)
@@ -138,57 +133,14 @@ def _in_file(path: Path) -> str:
             f"{path} was written by a run with an algorithm of your own: a run folder is data and starts no code, so "
             f"name it: corymb run {values.get('data')} {name} --config {path}."
         )
-    class_of(name)
+    if not is_place(name):
+        entry_of(name)  # raises, with a suggestion
     return name
 
 
 def _is_value(tokens: Sequence[str], place: int) -> bool:
     before = tokens[place - 1] if place else ""
     return before.startswith("--") and "=" not in before and before not in ("--json", "--quiet")
-
-
-def _run(given_values: Mapping[str, Any], output: Output) -> int:
-    values = with_file(output.config, given_values)
-    if output.seeds is not None:
-        return _run_seeds(values, output)
-    request = Request.read(values)
-    if output.out is not None:
-        check_free(output.out)
-    data, algorithm = request.load()
-    folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{short_name(request.algorithm)}")
-    if (told := other_stages(algorithm, values.get("rounds"))) and not output.quiet:
-        print(f"corymb: {told}", file=sys.stderr)
-    line = RoundLine(planned_rounds(algorithm))
-    try:
-        with line, saying_how_to_go_on(folder):
-            run = start_run(
-                algorithm,
-                data,
-                request.fit_options.model,
-                request.settings,
-                out=folder,
-                max_seconds=request.fit_options.max_seconds,
-                watch=Watch(None if output.quiet else line),
-                data_name=request.data,
-                data_options=request.data_options,
-            )
-    finally:
-        with suppress(OSError):  # removes the folder only if it is empty, that is, if the run never started
-            folder.rmdir()
-    return print_result(run, as_json=output.json)
-
-
-def _run_seeds(values: Mapping[str, Any], output: Output) -> int:
-    """A run for each seed, all in one folder; stops at the first that does not end well."""
-    seeds = seeds_in(str(output.seeds))
-    name = f"{Path(str(values.get('data') or 'data')).stem}-{short_name(str(values.get('algorithm')))}-seeds"
-    parent = new_folder("runs", name) if output.out is None else output.out
-    check_free(parent)
-    for seed in seeds:
-        one = replace(output, config=None, seeds=None, out=parent / f"seed-{seed}")
-        if code := _run({**values, "seed": seed}, one):
-            return code
-    return Exit.OK
 
 
 def seeds_in(text: str) -> list[int]:

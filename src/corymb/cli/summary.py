@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
+from corymb.lazy import is_place
 from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
 from corymb.report.words import OF_EXAMPLES, left_out, not_scored
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
-from corymb.runs.own.algorithm import is_place
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions

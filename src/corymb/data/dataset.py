@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from corymb.choices import Missing, Scale, Task
 from corymb.core.engine import in_order
 from corymb.core.pixels import as_numbers
 from corymb.data.arrays import Test, contents_of_clients, source_of
 from corymb.data.clients import Truth, Values, read_truth, twins
 from corymb.data.features import as_array
-from corymb.data.labels import Task
-from corymb.data.prepare.columns import Missing
-from corymb.data.prepare.road import How, Preparation, Scale, Source, prepare
+from corymb.data.prepare.road import How, Preparation, Source, prepare
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.contents import Contents, Names
 from corymb.data.readers.folder import join

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from typing import Literal
 
+from corymb.choices import Missing, Scale, Task
 from corymb.data.dataset import FederatedDataset
-from corymb.data.labels import Task
-from corymb.data.prepare.columns import Missing
-from corymb.data.prepare.road import Scale
 from corymb.data.readers.contents import Names
 from corymb.data.readers.folder import read_files
 from corymb.data.readers.limits import reading_at_most

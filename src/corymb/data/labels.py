@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.choices import Task
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array, blurred
 from corymb.data.prepare.cells import Column, Kind, numeral
 from corymb.settings import InvalidInput, require
 
-Task = Literal["classification", "regression", "density"]
-"""A density is learned from features alone; labels, where there are any, are the true clusters of examples."""
 RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""
 MOST_CLASSES = 20

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from corymb.data.labels import Task
+from corymb.choices import Task
 from corymb.data.prepare.road import Preparation
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from corymb.choices import KernelName
 from corymb.core.client import Slot, Split
 from corymb.core.engine import Call, ClientData, Journal, Part, in_order
 from corymb.core.intake import Intake
@@ -30,7 +31,6 @@ from corymb.engines.memory import MemoryStore
 from corymb.engines.placement import Placement
 from corymb.engines.shard import shard_of
 from corymb.engines.vectorised.engine import VectorisedEngine
-from corymb.engines.vectorised.kernels import KernelName
 from corymb.settings import InvalidInput, require
 from corymb.trees import map_tensors
 

@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from corymb.choices import Dropout
 from corymb.core.objective import Draws
 from corymb.keys import Key
 from corymb.models.drawing import KeyedDraws, KeyedDropout
@@ -22,7 +23,6 @@ from corymb.settings import InvalidInput
 from corymb.trees import Params
 
 ModelLike = nn.Module | Callable[[], nn.Module]
-Dropout = Literal["on", "off", "refuse"]
 
 
 class Network:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corymb.algorithms.catalogue import CATALOGUE, Entry
+from corymb.lazy import short_name
 from corymb.report.content import Dot
 from corymb.report.facts import (
     CLEAR_MARGIN,
@@ -23,7 +24,6 @@ from corymb.report.facts import (
 )
 from corymb.report.scores import cautions, score_of, scores_of, trivial_of, trivial_scores_of
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
-from corymb.runs.own.algorithm import short_name
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run

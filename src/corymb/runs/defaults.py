@@ -7,17 +7,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from corymb.algorithms.catalogue import CATALOGUE, Entry
+from corymb.algorithms.catalogue import CATALOGUE, entry_of
 from corymb.algorithms.fedavg import FedAvg
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
 from corymb.data.doors import as_dataset
 from corymb.data.schema import DataSchema, schema_of
+from corymb.lazy import is_place
 from corymb.local import Descent
 from corymb.runs.learners import Model, default_model
-from corymb.runs.own.algorithm import class_at, is_place, place_of
-from corymb.settings import InvalidInput, did_you_mean, from_dict, require, to_dict
+from corymb.runs.own.algorithm import class_at, place_of
+from corymb.settings import InvalidInput, from_dict, to_dict
 
 FromData = Mapping[str, Callable[[Any], Any]]
 """Settings that the user does not choose but that come from the data, by name."""
@@ -175,13 +176,6 @@ def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict
 
 
 # ---- algorithms by name
-
-
-def entry_of(name: str) -> Entry:
-    """The catalogue's entry for a name."""
-    known = name in CATALOGUE
-    require(known, f"There is no algorithm {name!r}. {did_you_mean(name, CATALOGUE)} Your own is package.module:Class.")
-    return CATALOGUE[name]
 
 
 def class_of(name: str) -> type[Algorithm]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn, no_grad
 
+from corymb.choices import Dropout
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.objective import Objective
@@ -26,7 +27,6 @@ from corymb.models import ModelLike, Network, char_lstm, cnn, mlp, resnet9
 from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
 from corymb.models.mlp import Perceptron
-from corymb.models.network import Dropout
 from corymb.objectives import Classification, Density, LinearRegression, Regression
 from corymb.objectives.adversarial import ClusterGame
 from corymb.objectives.partial import completed

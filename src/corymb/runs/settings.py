@@ -12,17 +12,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from corymb.data import FederatedDataset, load
-from corymb.data.labels import Task
-from corymb.data.prepare.columns import Missing
-from corymb.data.prepare.road import Scale
-from corymb.engines.vectorised.kernels import KernelName
-from corymb.faults import read_faults
-from corymb.models.network import Dropout
-from corymb.objectives.class_weight import as_text
+from corymb.choices import Dropout, KernelName, Missing, Scale, Task
 from corymb.settings import did_you_mean, require
+
+if TYPE_CHECKING:
+    from corymb.data import FederatedDataset
 
 EngineName = Literal["vectorised", "loop", "flower", "ray"]
 Precision = Literal["float32", "tf32", "bfloat16", "float64"]
@@ -91,6 +87,8 @@ class RunSettings:
     """Continue a run that diverges; otherwise it ends after three evaluations with ten times the loss of its first."""
 
     def __post_init__(self) -> None:
+        from corymb.objectives.class_weight import as_text  # which needs torch: a list of the options does not
+
         object.__setattr__(self, "class_weight", as_text(self.class_weight))  # fit takes a mapping too
         part = self.label_smoothing
         require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
@@ -106,6 +104,8 @@ class RunSettings:
         positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
         require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
         if self.faults is not None:
+            from corymb.faults import read_faults
+
             read_faults(self.faults)
         some = self.threads is None or 1 <= self.threads <= MOST_THREADS
         require(some, f"threads must be at least 1 and at most {MOST_THREADS:,}, got {self.threads}.")
@@ -170,7 +170,19 @@ class DataOptions:
 
     def load(self, data: str | os.PathLike[str], seed: int) -> FederatedDataset:
         """Read data by name or path, with these options."""
+        from corymb.data import load
+
         return load(data, seed=seed, **self.given())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """Arguments of `fit` that are not settings of the run: they may differ when it is resumed."""
+
+    model: str | None = None
+    """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
+    max_seconds: float | None = None
+    """Stop after the round in which this time is up."""
 
 
 def names(kind: type) -> list[str]:

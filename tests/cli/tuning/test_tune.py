@@ -59,7 +59,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("corymb.cli.tuning.tune.tune", stopped)
+    monkeypatch.setattr("corymb.cli.tuning.search.tune", stopped)
     for line, says in (("", "with --out it could have gone on"), (f" --out {tmp_path}", "the same command goes on")):
         assert main(f"tune digits fedavg{line}".split()) == 130
         assert capsys.readouterr().err == f"corymb: stopped; {says}.\n"

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 import pytest
 
 import corymb
+from corymb.lazy import is_place
 from corymb.local import serve_assigned
 from corymb.runs.defaults import configure, name_of
-from corymb.runs.own.algorithm import class_at, is_place, place_of
+from corymb.runs.own.algorithm import class_at, place_of
 from corymb.settings import InvalidInput
 
 MODULE = """

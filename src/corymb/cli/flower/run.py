@@ -12,6 +12,7 @@ from corymb.cli.flower.folder import SUPERLINK, Federation, State, read_federati
 from corymb.cli.flower.processes import remembered
 from corymb.cli.summary import print_result
 from corymb.core.snapshot import planned_rounds
+from corymb.lazy import short_name
 from corymb.report.html import write_report
 from corymb.runs.defaults import configure, name_of
 from corymb.runs.elsewhere.engine import FEDERATION
@@ -19,7 +20,6 @@ from corymb.runs.elsewhere.engine import federation as federation_of
 from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import new_folder
 from corymb.runs.learners import imported
-from corymb.runs.own.algorithm import short_name
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import RunSettings, names
 from corymb.settings import from_dict, require

@@ -1,23 +1,16 @@
-"""`corymb tune`: settings of an algorithm by trial."""
+"""`corymb tune`: what may stand on its command line. `corymb.cli.tuning.search` carries it out."""
 
 # No postponed annotations here: cyclopts reads those of functions made inside others.
-import json as json_module
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from corymb.cli import Exit
-from corymb.cli.request import Request, with_file
 from corymb.cli.run import OUTPUT, AlgorithmName, DataName
 from corymb.cli.run import command_for as run_command_for
-from corymb.runs.history import plain, readable
-from corymb.runs.tuning.space import read_space
-from corymb.runs.tuning.study import Trial, Tuned, tune
-from corymb.settings import InvalidInput, to_dict
+from corymb.settings import InvalidInput
 
 USAGE = "Say which data and which algorithm: corymb tune DATA ALGORITHM, such as corymb tune digits ifca --trials 20."
 
@@ -45,7 +38,7 @@ NOTHING = Tuning()
 
 def command_for(tokens: Sequence[str]) -> Callable[..., int]:
     """The command with the settings of the algorithm that `tokens` name: those that are given are not searched."""
-    return run_command_for(tokens, _tune, Tuning, tune_any)
+    return run_command_for(tokens, "corymb.cli.tuning.search:search", Tuning, tune_any)
 
 
 def tune_any(
@@ -56,68 +49,3 @@ def tune_any(
 ) -> int:
     """The command if no algorithm is named: it only has help to offer."""
     raise InvalidInput(USAGE)
-
-
-def _tune(given_values: Mapping[str, Any], output: Tuning) -> int:
-    try:
-        return _search(given_values, output)
-    except KeyboardInterrupt:
-        rest = "the same command goes on" if output.out else "with --out it could have gone on"
-        print(f"corymb: stopped; {rest}.", file=sys.stderr)
-        return Exit.INTERRUPTED
-
-
-def _search(given_values: Mapping[str, Any], output: Tuning) -> int:
-    request = Request.read(with_file(output.config, given_values))
-    found = tune(
-        request.algorithm,
-        request.data_options.load(request.data, request.settings.seed),
-        request.fit_options.model,
-        trials=output.trials,
-        params=read_space(output.param),
-        given=request.algorithm_settings,
-        out=output.out,
-        progress=None if output.quiet else _Lines(output.trials),
-        data_name=request.data,
-        data_options=request.data_options.given(),
-        settings=request.settings,
-    )
-    if output.json:
-        print(json_module.dumps(plain(_as_json(found)), allow_nan=False))
-        return Exit.OK
-    lost = sum(trial.score is None for trial in found.trials)
-    print(
-        f"Best of {len(found.trials)} trials{f', of which {lost} diverged' if lost else ''}: {_words(found.settings)}"
-    )
-    print(
-        f"{found.metric} {readable(found.score)} on training examples that were held out; test examples took no part."
-    )
-    print(found.command)
-    return Exit.OK
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """A line on stderr for each trial."""
-
-    total: int
-
-    def __call__(self, number: int, trial: Trial, best: float | None) -> None:
-        score = "diverged" if trial.score is None else readable(trial.score)
-        top = "" if best is None else f"  best {readable(best)}"
-        print(f"trial {number}/{self.total}  {score}{top}  {_words(trial.settings)}", file=sys.stderr, flush=True)
-
-
-def _words(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "the defaults"
-
-
-def _as_json(found: Tuned) -> dict[str, Any]:
-    return {
-        "settings": found.settings,
-        "score": found.score,
-        "metric": found.metric,
-        "command": found.command,
-        "algorithm": to_dict(found.algorithm),
-        "trials": [{"settings": trial.settings, "score": trial.score} for trial in found.trials],
-    }

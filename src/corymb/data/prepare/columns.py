@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from corymb.choices import Missing
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array
 from corymb.data.prepare.cells import Column, Kind
 from corymb.settings import InvalidInput, require
 
-Missing = Literal["refuse", "mean", "median", "drop"]
 What = Literal["number", "date", "category"]
 RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""

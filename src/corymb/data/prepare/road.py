@@ -9,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.choices import Missing, Scale, Task
 from corymb.data.clients import Clients, name_clients
 from corymb.data.features import Array, as_features, blurred, require_sums
-from corymb.data.labels import Labels, Task, no_labels, read_labels
+from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
-from corymb.data.prepare.columns import ColumnPlan, Missing, RowName, Table, encode, learn_columns
+from corymb.data.prepare.columns import ColumnPlan, RowName, Table, encode, learn_columns
 from corymb.data.prepare.pictures import as_in_run, channels_first, in_unit_range, is_picture
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
 from corymb.settings import require
 
-Scale = Literal["standard", "pixels", "none"]
 _MISSING, _SCALES = ("refuse", "mean", "median", "drop"), ("auto", "standard", "pixels", "none")
 
 

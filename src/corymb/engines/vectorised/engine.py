@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from corymb.choices import KernelName
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExamplesWanted
 from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
@@ -22,7 +23,7 @@ from corymb.core.objective import Objective
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
-from corymb.engines.vectorised.kernels import KernelName, Kernels
+from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.engines.vectorised.traits import Watched
 from corymb.trees import as_tensors, flatten, nbytes, unflatten

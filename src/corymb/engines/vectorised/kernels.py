@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
+from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.blocks import mean_of_blocks, reach, rows_at_once, rows_of_blocks
@@ -47,7 +48,6 @@ from corymb.local.reference import (
 )
 from corymb.trees import Params, take
 
-KernelName = Literal["fused", "foreach", "serial"]
 FEW = 64  # clients up to which steps one by one on streams are tried
 LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
 SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import torch
 
+from corymb.choices import KernelName
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
 from corymb.engines.host import ClientHost, one_line
 from corymb.engines.room import walls
-from corymb.engines.vectorised.kernels import KernelName, Kernels
+from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
 from corymb.local import Descent

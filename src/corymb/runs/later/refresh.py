@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from corymb.algorithms.catalogue import entry_of
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.schema import schema_of
-from corymb.runs.defaults import entry_of, from_data, started
+from corymb.runs.defaults import from_data, started
 from corymb.runs.fit import Data, Watch, finish, plan_for, session_for
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.writer import RunStore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any, cast, get_type_hints
 
 from corymb.core.snapshot import Algorithm
@@ -11,15 +10,6 @@ from corymb.runs.learners import imported
 from corymb.settings import InvalidInput, first_line, require
 
 MAKE_ONE = "`corymb new algorithm NAME` makes one that runs."
-
-
-def is_place(name: str) -> bool:
-    """Whether a name says where a class is, and is not one of the catalogue's.
-
-    >>> is_place("mymodule:MyAlgorithm"), is_place("ifca"), is_place("C:/data")
-    (True, False, False)
-    """
-    return re.fullmatch(r"\w+(\.\w+)*:\w+", name) is not None
 
 
 def class_at(place: str) -> type[Algorithm]:
@@ -49,12 +39,3 @@ def place_of(kind: type) -> str:
     """Where a class is found again: `package.module:Class`, or its name alone where nobody could import it."""
     importable = kind.__module__ != "__main__" and kind.__qualname__.isidentifier()
     return f"{kind.__module__}:{kind.__qualname__}" if importable else kind.__name__
-
-
-def short_name(name: str) -> str:
-    """An algorithm's name for titles and folders.
-
-    >>> short_name("mymodule:MyAlgorithm"), short_name("sr-fca")
-    ('MyAlgorithm', 'sr-fca')
-    """
-    return name.rpartition(":")[2]

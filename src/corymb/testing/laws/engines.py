@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corymb.choices import KernelName
 from corymb.core.client import Client, ClientFn, on_client
 from corymb.core.federation import Federation
 from corymb.engines import Placement, VectorisedEngine
-from corymb.engines.vectorised.kernels import KernelName
 from corymb.keys import fold, root, uniform
 from corymb.local import Descent, descend, gradient, loss, losses, part, scores
 from corymb.testing.assertions import CLOSE, farthest

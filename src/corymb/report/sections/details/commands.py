@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corymb.lazy import is_place
 from corymb.report.content import Code, Section
 from corymb.report.words import flat
-from corymb.runs.own.algorithm import is_place
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run

@@ -1,0 +1,16 @@
+"""What some settings choose from, apart from the code that obeys them: a list of options needs no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Task = Literal["classification", "regression", "density"]
+"""A density is learned from features alone; labels, where there are any, are the true clusters of examples."""
+Missing = Literal["refuse", "mean", "median", "drop"]
+"""What is done about a missing cell of a table."""
+Scale = Literal["standard", "pixels", "none"]
+"""What features are: numbers to be standardised, pixels, or numbers to be taken as they are."""
+Dropout = Literal["on", "off", "refuse"]
+"""What is done about a model's dropout."""
+KernelName = Literal["fused", "foreach", "serial"]
+"""How the vectorised engine computes."""

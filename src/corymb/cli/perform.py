@@ -1,0 +1,66 @@
+"""What `corymb run` does, once its command line is read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from corymb.cli import Exit
+from corymb.cli.request import Request, with_file
+from corymb.cli.run import Output, seeds_in
+from corymb.cli.summary import print_result, saying_how_to_go_on
+from corymb.core.snapshot import planned_rounds
+from corymb.lazy import short_name
+from corymb.runs.fit import Watch, start_run
+from corymb.runs.folder.layout import check_free, new_folder
+from corymb.runs.plan import other_stages
+from corymb.runs.progress import RoundLine
+
+
+def perform(given_values: Mapping[str, Any], output: Output) -> int:
+    """Run what a command line asks for, once or for each of its seeds, and print the result."""
+    values = with_file(output.config, given_values)
+    if output.seeds is not None:
+        return _run_seeds(values, output)
+    request = Request.read(values)
+    if output.out is not None:
+        check_free(output.out)
+    data, algorithm = request.load()
+    folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{short_name(request.algorithm)}")
+    if (told := other_stages(algorithm, values.get("rounds"))) and not output.quiet:
+        print(f"corymb: {told}", file=sys.stderr)
+    line = RoundLine(planned_rounds(algorithm))
+    try:
+        with line, saying_how_to_go_on(folder):
+            run = start_run(
+                algorithm,
+                data,
+                request.fit_options.model,
+                request.settings,
+                out=folder,
+                max_seconds=request.fit_options.max_seconds,
+                watch=Watch(None if output.quiet else line),
+                data_name=request.data,
+                data_options=request.data_options,
+            )
+    finally:
+        with suppress(OSError):  # removes the folder only if it is empty, that is, if the run never started
+            folder.rmdir()
+    return print_result(run, as_json=output.json)
+
+
+def _run_seeds(values: Mapping[str, Any], output: Output) -> int:
+    """A run for each seed, all in one folder; stops at the first that does not end well."""
+    seeds = seeds_in(str(output.seeds))
+    name = f"{Path(str(values.get('data') or 'data')).stem}-{short_name(str(values.get('algorithm')))}-seeds"
+    parent = new_folder("runs", name) if output.out is None else output.out
+    check_free(parent)
+    for seed in seeds:
+        one = replace(output, config=None, seeds=None, out=parent / f"seed-{seed}")
+        if code := perform({**values, "seed": seed}, one):
+            return code
+    return Exit.OK
