@@ -19,6 +19,7 @@ from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExampl
 from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
+from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
@@ -29,7 +30,6 @@ from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
 CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothing
-CPU_TENSOR = 2**25  # a larger one is new memory every time, page by page (glibc's malloc): a fifth of a round
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
@@ -69,6 +69,8 @@ class VectorisedEngine:
     ) -> None:
         self._memory, self._kernel = memory, kernel
         host = ClientHost(objective, data, placement, journal)
+        if host.device.type == "cpu":
+            keep_freed_memory()
         self._use(host, probe(host, only=kernel))
 
     def _use(self, host: ClientHost, kernels: Kernels) -> None:
@@ -179,7 +181,7 @@ class VectorisedEngine:
     @property
     def _most(self) -> int:
         """Clients whose stack of the largest parameter is not too large for a tensor."""
-        return max(8, CPU_TENSOR // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
+        return max(8, REUSED // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
 
     # ---- one chunk
 
