@@ -53,7 +53,7 @@ UNKNOWN = 1000.0
 """Of sums whose values start from no model, the multiple of the median that is refused; or of the models, if loose."""
 ROUNDING = 1 + 1e-4
 """A length that is to be just so may be so much longer, in low precision."""
-IN_CACHE = 2**18
+IN_CACHE = 2**19
 """Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
 TOGETHER = 64
 """Rows that are compared at once however wide they are, a part of each: fewer calls for many wide rows."""

@@ -29,7 +29,7 @@ from corymb.engines.vectorised.traits import Watched
 from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
-CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothing
+CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
@@ -157,13 +157,14 @@ class VectorisedEngine:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
         traits, table = self.kernels.traits, self.host.examples["train"]
         example = table.row_bytes + 16
-        copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
+        kernel = self.kernels.pick(None)
+        copies = 8 if kernel == "foreach" else 4  # the model, its start, its reply, steps in flight
         at_once = size if need.examples is None else min(size, need.examples)
-        passing = at_once * (example + 3 * traits.activation_bytes)
+        made = 0 if kernel == "serial" else 3 * traits.activation_bytes  # there, of one client at a time
+        passing = at_once * (example + made)
         work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)
-        return (
-            int(need.part * (need.models * work + 2 * need.reply)) + 64
-        )  # a reply, and its copy on the way out of vmap
+        beside = max(0, need.reply - traits.parameter_bytes)  # a reply, and its copy on the way out of vmap
+        return int(need.part * (need.models * work + 2 * beside)) + 64
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
