@@ -209,7 +209,8 @@ def _squares(rows: Tensor, starts: Tensor, share: Tensor, only: Tensor) -> Tenso
     """The squared distance of every row from its mixture of the starts: n, float64."""
     n, width = rows.shape
     if not rows.numel() or rows.device.type != "cpu":
-        return torch.linalg.vector_norm(rows - _mixed(starts, share, only), dim=1).double().square()
+        whole: Tensor = torch.linalg.vector_norm(rows - _mixed(starts, share, only), dim=1).double().square()
+        return whole
     few = min(n, max(TOGETHER, IN_CACHE // width))
     found = []
     for part, mine, own in zip(rows.split(few), share.split(few), only.split(few), strict=True):

@@ -62,7 +62,7 @@ def _only(weight: Tensor, part: Tensor) -> Tensor:
 
 
 def _sums_at_once(value: Tensor, weight: Tensor) -> Tensor:
-    """The weighted sums of n rows by weights n k, most of which are 0: wide rows on a CPU are read once, not k times."""
+    """The weighted sums of n rows by weights n k, most of which are 0: wide rows on a CPU are read once for all."""
     wide = value.dim() > 1 and value[0].numel() >= WIDE and value.device.type == "cpu" and value.is_floating_point()
     if not wide:
         return _weighted_sum(value, weight, own=False)

@@ -22,7 +22,7 @@ _SAID = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Tell malloc, once in a process; whether it was told. Where it is another one, or a user has said so, it is not."""
+    """Tell malloc, once in a process; whether it was told. Another malloc is not, nor one that the user has set up."""
     if not sys.platform.startswith("linux") or any(name in os.environ for name in _SAID):
         return False
     tell = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none

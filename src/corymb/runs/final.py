@@ -29,11 +29,18 @@ class Fits(NamedTuple):
     calibration: Calibration | None = None
 
 
-def model_fits(fed: Federation, at: Snapshot) -> Fits:
-    """Every client's loss under every model, and what losses new clients may be expected to have."""
+def model_fits(fed: Federation, at: Snapshot, served: Tensor | None = None) -> Fits:
+    """Every client's loss under every model, and what losses new clients may be expected to have.
+
+    `served` are everybody's losses under the model they are served, where they are known: of one model, that is all.
+    """
     if len(fed.names) * at.k > MOST_LOSSES:
         return Fits()
-    return Fits(every_loss(fed, at.models), calibrate(fed, at.models, at.labels))
+    if served is not None and at.k == 1 and bool(served.isfinite().all()):
+        losses = served[:, None].to(torch.get_default_dtype())
+    else:
+        losses = every_loss(fed, at.models)
+    return Fits(losses, calibrate(fed, at.models, at.labels))
 
 
 def oracle_error(

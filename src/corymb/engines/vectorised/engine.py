@@ -18,7 +18,7 @@ from torch.func import vmap
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExamplesWanted
 from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
-from corymb.core.objective import Objective
+from corymb.core.objective import Examples, Objective
 from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
+ENOUGH = 1024  # examples by which a client shows what a client function takes
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
 OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")  # where client functions are known to read only
 Errors = list[tuple[int, Exception]]
@@ -129,6 +130,8 @@ class VectorisedEngine:
     def _need(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         """What a client function takes beside one descent, seen at one client the first time it matters."""
         name = f"{call.fn.name} {nbytes((call.args, call.options))}"
+        if len(ids) <= 1:
+            return Need()  # there is nothing to divide
         if name not in self._needs:
             crowd = len(ids) * self._bytes_of(int(self.sizes[ids].max()), Need()) if len(ids) else 0
             if crowd * LIKELY_FACTOR <= self.budget or call.fn.name in self._serial:
@@ -142,12 +145,13 @@ class VectorisedEngine:
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         self.kernels.watch.reset()
         peak, watched = Peak(self.host.device), Watched(self.objective)
+        few = None if self.host.device.type == "cuda" else ENOUGH  # a GPU tells what all of them take
         try:
-            outcome = self._stacked(call, ids, places, watched)
+            outcome = self._stacked(call, ids, places, watched, few)
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
-        size = int(self.sizes[ids])
+        size = min(int(self.sizes[ids]), few or 2**62)
         some = watched.examples if 0 < watched.examples < size else None  # a client of few shows no batch
         need = Need(self.kernels.watch.rows, some, nbytes(outcome.value) + writes)
         taken = peak.bytes()
@@ -237,14 +241,19 @@ class VectorisedEngine:
             return False
         return True
 
-    def _stacked(self, call: Call, ids: Tensor, places: Tensor, objective: Objective | None = None) -> Outcome:
+    def _stacked(
+        self, call: Call, ids: Tensor, places: Tensor, objective: Objective | None = None, few: int | None = None
+    ) -> Outcome:
         try:
-            return self._under_vmap(call, ids, places, objective or self.objective)
+            return self._under_vmap(call, ids, places, objective or self.objective, few)
         except TestExamplesWanted:
             self._look_at_test.add(call.fn.name)
-            return self._under_vmap(call, ids, places, objective or self.objective)
+            return self._under_vmap(call, ids, places, objective or self.objective, few)
 
-    def _under_vmap(self, call: Call, ids: Tensor, places: Tensor, objective: Objective) -> Outcome:
+    def _under_vmap(
+        self, call: Call, ids: Tensor, places: Tensor, objective: Objective, few: int | None = None
+    ) -> Outcome:
+        """Run a call for a stack of clients, on their first `few` examples where only its need is wanted."""
         host = self.host
         splits: list[Split] = ["train", "test"] if call.fn.name in self._look_at_test else ["train"]
         copy = self.kernels.traits.writes or not _reads_only(call)  # a tenth of a round, where batches are few
@@ -252,6 +261,9 @@ class VectorisedEngine:
         examples = {split: host.examples[split].stack(ids, copy=copy) for split in splits}
         padded = {split: table.longest(ids) for split, table in host.examples.items()}
         stored = host.memory.read(ids, padded)
+        if few is not None and not any(slot.along for slot in stored.values()):
+            examples = {split: Examples(*(t[:, :few] for t in on)) for split, on in examples.items()}
+            padded = {split: min(few, longest) for split, longest in padded.items()}
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
         given_args = copies([None if isinstance(arg, Each) else arg for arg in (*call.args, *call.options.values())])
