@@ -1,8 +1,7 @@
 """Memory that was freed is kept for the next chunk: from the system it would come back zeroed, page by page.
 
 glibc's malloc hands large blocks, and a large free top of its heap, back to the system at once. A round works in the
-same few large blocks again and again: of FedAvg's round with an MLP on 100 clients, with two threads in a process of
-its own, a third was page faults.
+same few large blocks again and again: FedAvg's with an MLP on 100 clients had up to 25,000 page faults, of 3.5 µs each.
 """
 
 from __future__ import annotations
