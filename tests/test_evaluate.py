@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from corymb.algorithms import IFCA, Alone
 from corymb.core.driver import drive
+from corymb.core.federation import Federation
 from corymb.core.objective import Examples
+from corymb.engines import LoopEngine
 from corymb.evaluate import (
     SERVED,
     TRIVIAL,
@@ -27,7 +29,7 @@ from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
 from corymb.objectives.measures import METRICS
 from corymb.objectives.partial import completed
-from tests.tiny import ENGINES, classification, federation, regression
+from tests.tiny import DOUBLE, ENGINES, classification, federation, regression
 
 groupings = st.integers(1, 12).flatmap(
     lambda n: st.tuples(*(st.lists(st.integers(0, 3), min_size=n, max_size=n) for _ in range(2)))
@@ -351,3 +353,30 @@ def test_without_scipy_what_needs_no_matching_is_still_there(monkeypatch, caplog
         metrics = cluster_metrics(torch.tensor([0, 1]), torch.tensor([0, 1]))
     assert metrics == {"ari": 1.0, "purity": 1.0}
     assert "scipy" in caplog.text
+
+
+class Counting(Classification):
+    """Counts the training and test examples that a model is asked about."""
+
+    asked = 0
+
+    def predict(self, params, x):
+        self.asked += len(x)
+        return super().predict(params, x)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_an_evaluation_looks_at_every_example_once(k):
+    objective = Counting(Network(mlp(4, [3], 3), dtype=torch.float64), 3)
+    fed = Federation(LoopEngine(objective, classification([6, 8, 10], classes=3), DOUBLE))
+    algorithm = IFCA(k=k, rounds=1, local=Descent(lr=0.1, steps=1))
+    at = last(drive(algorithm, fed))
+    examples = sum(len(fed._engine.host.examples[split].y) for split in ("train", "test"))
+    objective.asked = 0
+    found = score(fed, algorithm, at)
+    assert objective.asked == examples
+    lost = at.next(models=at.models, labels=torch.tensor([-1, *at.labels[1:].tolist()]))
+    own = score(fed, algorithm, lost)
+    assert (objective.asked > 2 * examples) == (k > 1)  # whoever has no cluster looks for the model that fits best
+    assert torch.allclose(found.losses[1:], own.losses[1:])
+    assert float(own.losses[0]) <= float(found.losses[0]) + 1e-9

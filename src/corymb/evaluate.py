@@ -18,7 +18,7 @@ from corymb.clustering.agreement import agreement
 from corymb.core.client import Client, ClientFn, Examples, Objective, Served, Share, on_client
 from corymb.core.federation import Cohort, Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.local import losses_of, scores, served_loss, served_predictions, served_score
+from corymb.local import losses_of, scores, served_loss, served_predictions, served_score, serving
 from corymb.local.reference import weighted_mean
 from corymb.objectives.measures import METRICS, higher_is_better, measures_of, metric_names
 from corymb.settings import InvalidInput
@@ -64,7 +64,8 @@ def score_served(
 
     Its own metrics are the note; of what metrics over all clients' examples are made of, only the sums come back.
     """
-    served, test, objective = serve(client, models, label, share), client.test, client.objective
+    test, objective = client.test, client.objective
+    served = serve(client, models, label, share)
     loss, tested = served_loss(client, served), test.weight.sum()
     measures = measures_of(objective)
     if measures is None or trivial is None:
@@ -110,6 +111,8 @@ class Evaluation(NamedTuple):
     """The mean training loss of those that answered."""
     by_client: dict[str, ByClient]
     """Every metric at every client, by the metric's name."""
+    losses: Tensor
+    """Each client's training loss of what it is served: n, NaN where it gave no answer."""
     points: list[int] | None = None
     """How many training examples each cluster has, where every example has one."""
 
@@ -146,7 +149,8 @@ def score(
     """
     trivial = trivial_prediction(fed) if trivial is None else trivial
     clients = fed.evaluation().clients
-    replies = clients.sum(score_served, *_served_to(clients, snapshot), trivial, serve=algorithm.serve)
+    serve = serving(algorithm.serve, clients.pick(snapshot.labels))
+    replies = clients.sum(score_served, *_served_to(clients, snapshot), trivial, serve=serve)
     rows = Scored(*(row.cpu() if row.dtype == torch.bool else row.double().cpu() for row in replies.value.note))
     sums = {name: total[0].double().cpu() for name, total in replies.value.total.items()}
     metrics = _test_metrics(fed.objective, rows, sums, None if trivial is None else trivial.double().cpu())
@@ -170,6 +174,7 @@ def score(
         too_large=[name for name, reason in replies.rejected if "as long as" in reason],
         answered_loss=answered_loss,
         by_client=by_client,
+        losses=replies.clients.put(torch.full((len(fed.names),), torch.nan, dtype=torch.float64), rows.loss),
         points=None if points is None else points.sizes,
     )
 

@@ -3,13 +3,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corymb.core import guard
 from corymb.core.client import Share, Shares
 from corymb.core.federation import Federation
-from corymb.core.guard import Lengths, Near, bounds, levels, part_lengths, row_lengths
+from corymb.core.guard import Lengths, Near, bounds, largest_possible, levels, part_lengths, row_lengths
 from corymb.core.intake import Intake
 from corymb.core.sums import Sums, add_up
 from corymb.engines import LoopEngine
-from corymb.keys import permutation, root
+from corymb.keys import fold, normal, permutation, root
 from corymb.objectives import LinearRegression
 from corymb.testing.engines import DOUBLE
 from corymb.testing.small_data import regression
@@ -187,3 +188,62 @@ def test_in_a_federation_of_a_handful_only_one_that_goes_thirty_times_as_far_is_
 def test_the_federation_says_whether_it_is_a_handful(clients, handful):
     fed = Federation(LoopEngine(LinearRegression(3), regression(tuple(range(2, 2 + clients))), DOUBLE))
     assert fed.clients[:3].near(MODELS)._near.handful is handful
+
+
+# ---- wide rows, and what lengths say of the numbers in a row
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (3, 700), (50, 3), (9, 64), (70, 33)])
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_lengths_are_the_same_piece_by_piece(n, width, k, mixed, monkeypatch):
+    monkeypatch.setattr(guard, "IN_CACHE", 64)
+    monkeypatch.setattr(guard, "TOGETHER", 4)
+    value, starts = normal(root(0), (n, width)), normal(root(1), (k, width))
+    label = torch.arange(n) % k
+    weight = torch.nn.functional.one_hot(label, k) + 0.5 * mixed
+    own = (weight / weight.sum(1, keepdim=True)).double() @ starts.double()
+    found = row_lengths(Share({"a": value}, weight.float()), Near({"a": starts}), n)
+    assert torch.allclose(found.length, (value.double() - own).norm(dim=1), rtol=1e-6)
+
+
+@given(st.integers(0, 10**6), st.floats(-30, 40))
+def test_no_number_is_larger_than_its_length_allows(seed, size):
+    key = fold(root(seed), "rows")
+    rows = {"a": normal(key, (5, 7)) * 10.0**size, "b": normal(fold(key, 1), (5,))}
+    models = {"a": normal(fold(key, 2), (2, 7)), "b": normal(fold(key, 3), (2,)) * 10.0 ** (size / 2)}
+    replies = Share(rows, (normal(fold(key, 4), (5, 2)) > 0).float() * 3)
+    for near in (None, Near(models)):
+        lengths = row_lengths(replies, near, 5)
+        most = largest_possible(replies, near, lengths.allowing(torch.tensor([0.1, 1.0, 2.0, 50.0, 1e9])))
+        largest = torch.maximum(rows["a"].abs().amax(1), rows["b"].abs()).double()
+        assert not bool((largest > most).any())  # NaN, of a row that goes into no sum, is no bound either
+
+
+def test_lengths_tell_nothing_of_a_start_that_may_be_anywhere():
+    rows = Share({"weight": torch.full((1, 3), 1e20).double()}, torch.tensor([[1e20, 1 - 1e20]]).double())
+    assert largest_possible(rows, NEAR, Lengths(torch.ones(1).double(), torch.tensor([-1]))).item() == torch.inf
+    more = Share({"weight": torch.zeros(1, 3), "more": torch.full((1,), torch.nan)}, torch.ones(1, 2))
+    assert largest_possible(more, NEAR, Lengths.none(1)) is None
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 2e15, -1e30])
+@pytest.mark.parametrize("near", [True, False])
+def test_a_number_that_cannot_count_is_found_wherever_it_is(bad, near):
+    starts = {"wide": normal(root(0), (1, 1003)), "number": normal(root(1), (1,))}
+    for place in (0, 7, 8, 500, 1001, 1002, "number"):
+        value = {name: start.repeat(6, *[1] * (start.dim() - 1)) + 0.1 for name, start in starts.items()}
+        if place == "number":
+            value["number"][4] = bad
+        else:
+            value["wide"][4, place] = bad
+        found = [
+            Intake("sum", torch.arange(6), torch.full((6,), 5), near=Near(starts) if near else None, guard=guarded)
+            for guarded in (True, False)
+        ]
+        for intake in found:
+            intake.add_rows(torch.arange(6), Share(value, torch.ones(6, 1), note=torch.zeros(6)), {})
+        guarded, plain = (intake.result().part for intake in found)
+        assert guarded.rejected == plain.rejected
+        assert [client for client, _ in plain.rejected] == [4]
+        assert torch.equal(guarded.value.total["wide"], plain.value.total["wide"])

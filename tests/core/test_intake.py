@@ -5,11 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corymb.core import sums
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Part
 from corymb.core.intake import REASON, Intake
 from corymb.core.rules import LARGEST, row_faults
-from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
+from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, sums_of
 from corymb.trees import take
 from tests.tiny import farthest
 
@@ -424,3 +425,17 @@ def test_rows_come_out_as_they_went_in_however_many_there_are():
     buffer = RowBuffer(first)
     buffer.add(torch.zeros(3))
     assert first.tolist() == [1.0]  # what was handed over is not written to
+
+
+@pytest.mark.parametrize("wide", [1, 2**14])
+@given(rows=replies())
+def test_sums_of_parts_are_those_of_their_clients(wide, rows):
+    before, sums.WIDE = sums.WIDE, wide
+    try:
+        parts = [torch.arange(len(rows.weight))[start::3] for start in range(min(3, len(rows.weight)))]
+        found = sums_of(rows, parts)
+    finally:
+        sums.WIDE = before
+    for part, own in zip(parts, found, strict=True):
+        total, weight = by_hand(rows, part.tolist())
+        assert farthest((own.total, own.weight), (total, weight)) < 1e-9

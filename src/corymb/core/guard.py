@@ -53,8 +53,10 @@ UNKNOWN = 1000.0
 """Of sums whose values start from no model, the multiple of the median that is refused; or of the models, if loose."""
 ROUNDING = 1 + 1e-4
 """A length that is to be just so may be so much longer, in low precision."""
-IN_CACHE = 2**18
+IN_CACHE = 2**19
 """Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
+TOGETHER = 64
+"""Rows that are compared at once however wide they are, a part of each: fewer calls for many wide rows."""
 NEVER = 2**31
 """A level that no length reaches."""
 
@@ -120,6 +122,23 @@ def _held(rows: Tree) -> Tree:
     return rows._asdict() if hasattr(rows, "_asdict") else rows
 
 
+def largest_possible(rows: Tree, near: Near | None, lengths: Lengths) -> Tensor | None:
+    """What no number of a row's value can be larger than, if it is as far as this from where it started: n.
+
+    None where lengths do not tell. One that is no number has no length: NaN goes through.
+    """
+    length = 2 * LARGER * lengths.length  # before it was made shorter; rounding in float32 is far less than twice
+    if not isinstance(rows, Share) or not isinstance(rows.value, dict):
+        return None
+    if near is None:
+        return length
+    if rows.value.keys() != near.models.keys():
+        return None
+    by = rows.weight if near.by is None else near.by
+    between = (by >= 0).all(1).cpu() | (_only_sum(by) >= 0)  # or else what it started from may be any length
+    return torch.where(between, length + 2 * _model_lengths(near.models).amax(), math.inf)
+
+
 def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
     if not sums.weight.numel():
@@ -182,19 +201,32 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
     share, only = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double(), _only_sum(by)
     for name, start in near.models.items():
         leaf, starts = _wide(value[name]).reshape(len(by), -1), _wide(start).reshape(len(start), -1)
-        few = max(1, IN_CACHE // max(1, leaf.shape[1])) if leaf.device.type == "cpu" else len(leaf)
-        apart = [
-            torch.linalg.vector_norm(rows - _mixed(starts.to(rows), part, own), dim=1)
-            for rows, part, own in zip(leaf.split(few), share.split(few), only.split(few), strict=True)
-        ]
-        squares.append(torch.cat(apart).double().cpu().square())
+        squares.append(_squares(leaf, starts.to(leaf), share, only).cpu())
     return torch.stack(squares).sum(0).sqrt()
+
+
+def _squares(rows: Tensor, starts: Tensor, share: Tensor, only: Tensor) -> Tensor:
+    """The squared distance of every row from its mixture of the starts: n, float64."""
+    n, width = rows.shape
+    if not rows.numel() or rows.device.type != "cpu":
+        whole: Tensor = torch.linalg.vector_norm(rows - _mixed(starts, share, only), dim=1).double().square()
+        return whole
+    few = min(n, max(TOGETHER, IN_CACHE // width))
+    found = []
+    for part, mine, own in zip(rows.split(few), share.split(few), only.split(few), strict=True):
+        total = torch.zeros(len(part), dtype=torch.float64)
+        for some, begun in zip(part.split(IN_CACHE // few, 1), starts.split(IN_CACHE // few, 1), strict=True):
+            total += torch.linalg.vector_norm(some - _mixed(begun, mine, own), dim=1).double().square()
+        found.append(total)
+    return torch.cat(found)
 
 
 def _mixed(starts: Tensor, share: Tensor, only: Tensor) -> Tensor:
     """Mixtures of the starts, row by row; of those with one part that part, without a product."""
-    if int(only.min()) < 0:
+    if len(only) and int(only.min()) < 0:
         return share.to(starts) @ starts
+    if len(starts) == 1:
+        return starts
     return starts[int(only)][None] if len(only) == 1 else starts.index_select(0, only.to(starts.device))
 
 

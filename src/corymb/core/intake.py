@@ -17,10 +17,20 @@ from torch import Tensor
 
 from corymb.core.client import Shares, Slot
 from corymb.core.engine import Call, Part, Rejection, Verb
-from corymb.core.guard import Bounds, Lengths, Near, bounds, levels, misfit, part_lengths, row_lengths
+from corymb.core.guard import (
+    Bounds,
+    Lengths,
+    Near,
+    bounds,
+    largest_possible,
+    levels,
+    misfit,
+    part_lengths,
+    row_lengths,
+)
 from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
-from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up
-from corymb.trees import Signature, Tree, leaves, map_tensors, signature, take, tree_map
+from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, sums_of
+from corymb.trees import Signature, Tree, leaves, map_tensors, signature, tree_map
 
 REASON = 200
 """Characters of a reason that a host gives."""
@@ -179,15 +189,15 @@ class Intake:
         if problem := rows_problem(rows, self.verb) or self._misfit(rows):
             return self._reject_all(ids, problem)
         form = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
-        everybody = len(ids) == len(self._ids)
-        if found := row_faults(rows, self._sizes[self._places(ids)].to(_device(rows, ids))):
+        everybody, lengths = len(ids) == len(self._ids), self._lengths(ids, rows)
+        if found := self._row_faults(ids, rows, lengths):
             for row, reason in found.items():
                 self.reject(int(ids[row]), reason)
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
+            if not len(good):
+                return None
             ids, rows, writes = _some(ids, rows, writes, good)
-        if not len(ids):
-            return None
-        lengths = self._lengths(ids, rows)
+            lengths = self._lengths(ids, rows)
         if everybody and lengths is not None:  # nobody else to wait for
             limit = bounds(lengths, self._near)
             far = limit.over(levels(lengths.length), lengths.group)
@@ -204,10 +214,14 @@ class Intake:
         self._answered[self._places(ids)] = True
         if self.verb == "sum" and lengths is not None:
             by_level = list(_by_level(lengths))
-            sums = [value] if len(by_level) == 1 else _sums_of(rows, [which for _, _, which in by_level])
+            sums = [value] if len(by_level) == 1 else sums_of(rows, [which for _, _, which in by_level])
             for (level, several, _), own in zip(by_level, sums, strict=True):
                 pile.keep_apart(level, several, own)
         return None
+
+    def _row_faults(self, ids: Tensor, rows: Tree, lengths: Lengths | None) -> dict[int, str]:
+        at_most = None if lengths is None else largest_possible(rows, self._near_to(ids), lengths)
+        return row_faults(rows, self._sizes[self._places(ids)].to(_device(rows, ids)), at_most)
 
     def _lengths(self, ids: Tensor, rows: Tree) -> Lengths | None:
         """How far each reply is from where its client started; None where nobody is compared."""
@@ -356,22 +370,6 @@ def _slot_at(slot: Slot, which: Tensor) -> Slot:
 
 def _rows_at(rows: Tree, which: Tensor) -> Tree:
     return map_tensors(lambda leaf: leaf[which.to(leaf.device)], rows)
-
-
-def _only(rows: Tree, which: Tensor) -> Tree:
-    """Shares of which only some have a weight: cheaper than a copy of those."""
-    chosen = torch.zeros(len(rows.weight), dtype=torch.bool).index_fill(0, which, True).to(rows.weight.device)
-    return rows._replace(weight=torch.where(chosen[:, None], rows.weight, 0))
-
-
-def _sums_of(rows: Tree, parts: Sequence[Tensor]) -> list[Sums[Tree]]:
-    """The sums of several parts of the rows. Values that go into every sum alike are read once for all of them."""
-    weights = [_only(rows, which).weight for which in parts]
-    if isinstance(rows, Shares):
-        return [add_up(rows._replace(weight=weight)) for weight in weights]
-    k, together = rows.weight.shape[1], add_up(rows._replace(weight=torch.cat(weights, 1)))
-    cut = [slice(k * part, k * part + k) for part in range(len(parts))]
-    return [together._replace(total=take(together.total, at), weight=together.weight[at]) for at in cut]
 
 
 def _some(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:

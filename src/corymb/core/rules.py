@@ -18,19 +18,27 @@ LARGEST = 1e15
 ROUNDING = 1 + 1e-6
 
 
-def row_faults(rows: Tree, sizes: Tensor) -> dict[int, str]:
-    """Which rows of stacked replies cannot count, and why; `sizes` are the clients' numbers of examples."""
+def row_faults(rows: Tree, sizes: Tensor, at_most: Tensor | None = None) -> dict[int, str]:
+    """Which rows of stacked replies cannot count, and why; `sizes` are the clients' numbers of examples.
+
+    `at_most`: what no number of a row's value can be larger than, where that is known (`guard.largest_possible`).
+    """
     found: dict[int, str] = {}
-    for bad, reason in _share_faults(rows, sizes) if isinstance(rows, (Share, Shares)) else _not_finite(rows):
+    faults = _share_faults(rows, sizes, at_most) if isinstance(rows, (Share, Shares)) else _not_finite(rows)
+    for bad, reason in faults:
         for row in bad.nonzero().flatten().tolist():
             found.setdefault(row, reason)
     return found
 
 
-def _share_faults(rows: Share[Tree] | Shares[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:
+def _share_faults(
+    rows: Share[Tree] | Shares[Tree], sizes: Tensor, at_most: Tensor | None
+) -> Iterator[tuple[Tensor, str]]:
     most = sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING
     yield from _not_finite(rows[1:])
     numbers = [leaf for leaf in leaves(rows.value) if leaf.is_floating_point() and leaf.numel()]
+    if at_most is not None and bool((at_most <= min(map(_bound, numbers), default=LARGEST)).all()):
+        numbers = []  # there is nothing to find: another look at all of them would cost as much as adding them up
     largest = [_largest(leaf) for leaf in numbers]
     for most_of_row in largest:
         yield ~torch.isfinite(most_of_row), "value is not finite"

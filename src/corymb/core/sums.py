@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
-from corymb.trees import Params, Tree, leaves, map_tensors, tree_map
+from corymb.trees import Params, Tree, leaves, map_tensors, take, tree_map
 
 N = TypeVar("N")
+WIDE = 2**14
+"""Numbers of a row from which on it takes longer to add it than to say so."""
 
 
 class Sums(NamedTuple, Generic[N]):
@@ -36,6 +39,37 @@ def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:
     own = isinstance(rows, Shares)
     total = map_tensors(lambda value: _weighted_sum(value, rows.weight, own=own), rows.value)
     return Sums(total, rows.weight.sum(0), rows.label, rows.note)
+
+
+def sums_of(rows: Share[N] | Shares[N], parts: Sequence[Tensor]) -> list[Sums[N]]:
+    """The weighted sums of each of several parts of the rows, which are all of them together."""
+    if len(parts) == 1:
+        return [add_up(rows)]
+    weights = [_only(rows.weight, part) for part in parts]
+    if isinstance(rows, Shares):
+        return [add_up(rows._replace(weight=weight)) for weight in weights]
+    k, together = rows.weight.shape[1], torch.cat(weights, 1)
+    total = map_tensors(lambda value: _sums_at_once(value, together), rows.value)
+    cuts = [slice(k * part, k * part + k) for part in range(len(parts))]
+    return [
+        Sums(take(total, cut), weight.sum(0), rows.label, rows.note) for cut, weight in zip(cuts, weights, strict=True)
+    ]
+
+
+def _only(weight: Tensor, part: Tensor) -> Tensor:
+    chosen = torch.zeros(len(weight), dtype=torch.bool).index_fill(0, part, True).to(weight.device)
+    return torch.where(chosen[:, None], weight, 0)
+
+
+def _sums_at_once(value: Tensor, weight: Tensor) -> Tensor:
+    """The weighted sums of n rows by weights n k, most of which are 0: wide rows on a CPU are read once for all."""
+    wide = value.dim() > 1 and value[0].numel() >= WIDE and value.device.type == "cpu" and value.is_floating_point()
+    if not wide:
+        return _weighted_sum(value, weight, own=False)
+    total = value.new_zeros(weight.shape[1], *value.shape[1:])
+    for i, j in weight.nonzero().tolist():
+        total[j].add_(value[i], alpha=float(weight[i, j]))
+    return total
 
 
 def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:

@@ -9,10 +9,12 @@ One model is a dict of tensors, `params`; k models, `models`, are the same dict 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from corymb.core.client import Client, Served, on_client
+from corymb.core.client import Client, ClientFn, Served, on_client
 from corymb.core.objective import Examples
 from corymb.local.descent import Descent
 from corymb.local.leaving import Descending, Gradient, Measuring, OfEach, leave
@@ -34,10 +36,12 @@ __all__ = [
     "score",
     "scores",
     "serve_assigned",
+    "serve_labelled",
     "serve_mixture",
     "served_loss",
     "served_predictions",
     "served_score",
+    "serving",
 ]
 
 
@@ -165,7 +169,20 @@ def losses_of(client: Client, models: Params) -> Tensor:
 @on_client
 def serve_assigned(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
     """The model of the client's cluster; one without a cluster takes the model that fits its training data best."""
+    if count(models) == 1:
+        return take(models, 0)
     return take(models, torch.where(label < 0, losses(client, models).argmin(), label))
+
+
+@on_client
+def serve_labelled(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
+    """The model of the client's cluster, where it is known to have one."""
+    return take(models, label)
+
+
+def serving(serve: ClientFn[..., Any], labels: Tensor) -> ClientFn[..., Any]:
+    """`serve`, or what does the same for clients with these labels: of k models' losses, nobody may be in need."""
+    return serve_labelled if serve is serve_assigned and bool((labels >= 0).all()) else serve
 
 
 @on_client

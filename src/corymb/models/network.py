@@ -108,8 +108,9 @@ class Network:
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         """The module's output with these parameters; nothing in it is random."""
         if not self._evaluated:  # look once: watching every operation takes time
-            with torch.no_grad(), KeyedDropout(None, len(x)):
-                functional_call(self.module, params, (x,))
+            few = x[:2]
+            with torch.no_grad(), KeyedDropout(None, len(few)):
+                functional_call(self.module, params, (few,))
             self._evaluated = True
         out: Tensor = functional_call(self.module, params, (x,))
         return out

@@ -32,15 +32,20 @@ class Fits(NamedTuple):
     calibration: Calibration | None = None
 
 
-def model_fits(fed: Federation, at: Snapshot) -> Fits:
+def model_fits(fed: Federation, at: Snapshot, served: Tensor | None = None) -> Fits:
     """Every client's loss under every model, and what losses new clients may be expected to have.
 
+    `served` are everybody's losses under the model they are served, where they are known: of one model, that is all.
     What has been trained is not lost if this fails: it is said, and the run ends without it.
     """
     if len(fed.names) * at.k > MOST_LOSSES:
         return Fits()
     try:
-        return Fits(every_loss(fed, at.models), calibrate(fed, at.models, at.labels))
+        if served is not None and at.k == 1 and bool(served.isfinite().all()):
+            losses = served[:, None].to(torch.get_default_dtype())
+        else:
+            losses = every_loss(fed, at.models)
+        return Fits(losses, calibrate(fed, at.models, at.labels))
     except (RuntimeError, MemoryError) as error:  # too little memory, or too few clients that answer
         log.warning(
             "the losses of all models at all clients could not be measured after the last round: %s. The report is "

@@ -17,7 +17,7 @@ from torch import Tensor, nn, no_grad
 from corymb.choices import Dropout
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
-from corymb.core.objective import Objective
+from corymb.core.objective import Examples, Objective
 from corymb.data.schema import DataSchema
 from corymb.engines.host import one_line
 from corymb.engines.room import walls
@@ -274,10 +274,14 @@ def _working_folder_importable() -> Iterator[None]:
             sys.path.remove(here)
 
 
+TRIED = 256
+"""Examples that a model is tried on before a run."""
+
+
 @on_client
 def try_model(client: Client, model: Params) -> Tensor:
-    """A model's loss: fails if the model cannot take the examples."""
-    return loss(client, model)
+    """A model's loss on a few examples: fails if the model cannot take them."""
+    return loss(client, model, on=Examples(*(t[:TRIED] for t in client.train)))
 
 
 def check_model(fed: Federation) -> None:

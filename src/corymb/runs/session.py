@@ -344,7 +344,7 @@ class Session:
                 self.stopped = "diverged"  # too short a run to be stopped for it, but that is how it ended
         metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at)), **spent_in(at)}
         own = served_by(plan.algorithm) in ("own", "points")
-        fits = Fits() if own else model_fits(self.fed, at)
+        fits = Fits() if own else model_fits(self.fed, at, found.losses)
         return Run(
             snapshot=on_cpu(at),
             names=tuple(self.fed.names),

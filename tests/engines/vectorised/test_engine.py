@@ -100,6 +100,36 @@ def test_a_small_job_is_not_measured_first():
     assert calls == [3]
 
 
+def test_a_client_shows_its_need_on_some_of_its_examples(monkeypatch):
+    monkeypatch.setattr("corymb.engines.vectorised.engine.ENOUGH", 30)
+    seen, objective = [], LinearRegression(3, dtype=torch.float64)
+    engine = VectorisedEngine(objective, regression([500, 600]), DOUBLE, memory=2**14)
+    engine.objective = Noting(objective, seen)
+    for batch, examples in ((None, None), (10, 10), (40, None)):
+        seen.clear()
+        Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=1, batch=batch))
+        assert seen[0] == (batch or 30)
+        assert list(engine._needs.values())[-1].examples == examples
+        engine._needs.clear()
+    seen.clear()
+    Federation(engine).clients[:1].map(train, MODEL, how=Descent(lr=0.01, steps=1))
+    assert min(seen) == 500  # alone, it is not tried first
+
+
+class Noting:
+    """An objective that notes how many examples it is asked about at once."""
+
+    def __init__(self, inner, seen) -> None:
+        self.inner, self.seen = inner, seen
+
+    def losses(self, params, on):
+        self.seen.append(len(on.weight))
+        return self.inner.losses(params, on)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
 class Doubling(torch.nn.Module):
     """Writes into what it is given."""
 

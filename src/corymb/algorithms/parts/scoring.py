@@ -8,7 +8,7 @@ from corymb.algorithms.parts.sharing import Sent, pack
 from corymb.core.client import Client, ClientFn, Served, Share, on_client
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
-from corymb.local import losses, one_hot, served_loss
+from corymb.local import losses, one_hot, served_loss, serving
 from corymb.trees import Params
 
 
@@ -25,9 +25,9 @@ def score_of(algorithm: Algorithm, fed: Federation, at: Snapshot) -> float:
     """The algorithm's own `score` where it has one, else the mean training loss of the models clients are served."""
     if hasattr(algorithm, "score"):
         return float(algorithm.score(fed, at))
-    labels = each(fed.clients.pick(at.labels))
+    labels, serve = each(fed.clients.pick(at.labels)), serving(algorithm.serve, fed.clients.pick(at.labels))
     share = None if at.shares is None else each(fed.clients.pick(at.shares))
-    sums = fed.clients.sum(loss_served, at.models, labels, share, serve=algorithm.serve).value
+    sums = fed.clients.sum(loss_served, at.models, labels, share, serve=serve).value
     return float(sums.total["loss"] / sums.weight)
 
 

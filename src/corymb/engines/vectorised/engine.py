@@ -19,7 +19,8 @@ from corymb.choices import KernelName
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExamplesWanted
 from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
-from corymb.core.objective import Objective
+from corymb.core.objective import Examples, Objective
+from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
@@ -29,10 +30,10 @@ from corymb.engines.vectorised.traits import Watched
 from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
-CPU_BUDGET = 256 * 2**20  # a working set far larger than the caches gains nothing
-CPU_TENSOR = 2**25  # a larger one is new memory every time, page by page (glibc's malloc): a fifth of a round
+CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
 UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
+ENOUGH = 1024  # examples by which a client shows what a client function takes
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
 OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")  # where client functions are known to read only
 Errors = list[tuple[int, Exception]]
@@ -70,6 +71,8 @@ class VectorisedEngine:
     ) -> None:
         self._memory, self._kernel = memory, kernel
         host = ClientHost(objective, data, placement, journal)
+        if host.device.type == "cpu":
+            keep_freed_memory()
         self._use(host, probe(host, only=kernel))
 
     def _use(self, host: ClientHost, kernels: Kernels) -> None:
@@ -128,6 +131,8 @@ class VectorisedEngine:
     def _need(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         """What a client function takes beside one descent, seen at one client the first time it matters."""
         name = f"{call.fn.name} {nbytes((call.args, call.options))}"
+        if len(ids) <= 1:
+            return Need()  # there is nothing to divide
         if name not in self._needs:
             crowd = len(ids) * self._bytes_of(int(self.sizes[ids].max()), Need()) if len(ids) else 0
             if crowd * LIKELY_FACTOR <= self.budget or call.fn.name in self._serial:
@@ -141,12 +146,13 @@ class VectorisedEngine:
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         self.kernels.watch.reset()
         peak, watched = Peak(self.host.device), Watched(self.objective)
+        few = None if self.host.device.type == "cuda" else ENOUGH  # a GPU tells what all of them take
         try:
-            outcome = self._stacked(call, ids, places, watched)
+            outcome = self._stacked(call, ids, places, watched, few)
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
-        size = int(self.sizes[ids])
+        size = min(int(self.sizes[ids]), few or 2**62)
         some = watched.examples if 0 < watched.examples < size else None  # a client of few shows no batch
         need = Need(self.kernels.watch.rows, some, nbytes(outcome.value) + writes)
         taken = peak.bytes()
@@ -156,13 +162,12 @@ class VectorisedEngine:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
         traits, table = self.kernels.traits, self.host.examples["train"]
         example = table.row_bytes + 16
-        copies = 4 if self.kernels.pick(None) == "fused" else 8  # the model, its start, its reply, steps in flight
+        copies = 8 if self.kernels.pick(None) == "foreach" else 4  # the model, its start, its reply, steps in flight
         at_once = size if need.examples is None else min(size, need.examples)
         passing = at_once * (example + 3 * traits.activation_bytes)
         work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)
-        return (
-            int(need.part * (need.models * work + 2 * need.reply)) + 64
-        )  # a reply, and its copy on the way out of vmap
+        beside = max(0, need.reply - traits.parameter_bytes)  # a reply, and its copy on the way out of vmap
+        return int(need.part * (need.models * work + 2 * beside)) + 64
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
@@ -180,7 +185,7 @@ class VectorisedEngine:
     @property
     def _most(self) -> int:
         """Clients whose stack of the largest parameter is not too large for a tensor."""
-        return max(8, CPU_TENSOR // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
+        return max(8, REUSED // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
 
     # ---- one chunk
 
@@ -235,14 +240,19 @@ class VectorisedEngine:
             return False
         return True
 
-    def _stacked(self, call: Call, ids: Tensor, places: Tensor, objective: Objective | None = None) -> Outcome:
+    def _stacked(
+        self, call: Call, ids: Tensor, places: Tensor, objective: Objective | None = None, few: int | None = None
+    ) -> Outcome:
         try:
-            return self._under_vmap(call, ids, places, objective or self.objective)
+            return self._under_vmap(call, ids, places, objective or self.objective, few)
         except TestExamplesWanted:
             self._look_at_test.add(call.fn.name)
-            return self._under_vmap(call, ids, places, objective or self.objective)
+            return self._under_vmap(call, ids, places, objective or self.objective, few)
 
-    def _under_vmap(self, call: Call, ids: Tensor, places: Tensor, objective: Objective) -> Outcome:
+    def _under_vmap(
+        self, call: Call, ids: Tensor, places: Tensor, objective: Objective, few: int | None = None
+    ) -> Outcome:
+        """Run a call for a stack of clients, on their first `few` examples where only its need is wanted."""
         host = self.host
         splits: list[Split] = ["train", "test"] if call.fn.name in self._look_at_test else ["train"]
         copy = self.kernels.traits.writes or not _reads_only(call)  # a tenth of a round, where batches are few
@@ -250,6 +260,9 @@ class VectorisedEngine:
         examples = {split: host.examples[split].stack(ids, copy=copy) for split in splits}
         padded = {split: table.longest(ids) for split, table in host.examples.items()}
         stored = host.memory.read(ids, padded)
+        if few is not None and not any(slot.along for slot in stored.values()):
+            examples = {split: Examples(*(t[:, :few] for t in on)) for split, on in examples.items()}
+            padded = {split: min(few, longest) for split, longest in padded.items()}
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
         given_args = copies([None if isinstance(arg, Each) else arg for arg in (*call.args, *call.options.values())])

@@ -13,6 +13,7 @@ from corymb.core.engine import each
 from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.evaluate import Evaluation
+from corymb.local import serving
 from corymb.local.reference import weighted_mean
 from corymb.runs.serving import predictions
 from corymb.settings import InvalidInput, require
@@ -78,10 +79,10 @@ def with_own(
         require(f"test_{name}" not in found.metrics, f"There is a metric {name!r} already: give yours another name.")
     clients = fed.evaluation().clients
     share = None if at.shares is None else each(clients.pick(at.shares))
+    labels = clients.pick(at.labels)
+    serve = serving(algorithm.serve, labels)
     try:
-        replies = clients.map(
-            measure_own, at.models, each(clients.pick(at.labels)), share, serve=algorithm.serve, metrics=dict(metrics)
-        )
+        replies = clients.map(measure_own, at.models, each(labels), share, serve=serve, metrics=dict(metrics))
     except TooFewReplies as problem:
         raise InvalidInput(f"Metrics {', '.join(metrics)} gave no finite value at any client: {problem}.") from None
     except WireError:
