@@ -65,11 +65,11 @@ def test_a_chunk_that_is_too_large_for_the_machine_is_halved(most, monkeypatch, 
     engine = VectorisedEngine(learner.objective(), learner.data(), DOUBLE)
     work, budget, tried = engine._under_vmap, engine.budget, []
 
-    def cramped(call, ids, places, objective):
+    def cramped(call, ids, places, objective, few):
         tried.append(len(ids))
         if len(ids) > most:
             raise torch.OutOfMemoryError("no room")
-        return work(call, ids, places, objective)
+        return work(call, ids, places, objective, few)
 
     monkeypatch.setattr(engine, "_under_vmap", cramped)
     with caplog.at_level(logging.WARNING):

@@ -141,7 +141,7 @@ def test_predictions_are_mixed_by_weight(monkeypatch, engine, objective, learner
 def test_a_reply_that_is_not_checked_spoils_the_sums(monkeypatch, engine):
     from corymb.core import intake
 
-    monkeypatch.setattr(intake, "row_faults", lambda rows, sizes: {})
+    monkeypatch.setattr(intake, "row_faults", lambda rows, sizes, at_most: {})
     monkeypatch.setattr(intake, "sums_fault", lambda sums, sizes: None)
     broken(faults.check_worthless_reply, engine, (3,), "nan in value")
 
