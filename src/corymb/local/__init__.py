@@ -181,7 +181,7 @@ def serve_labelled(client: Client, models: Params, label: Tensor, share: Tensor 
 
 
 def serving(serve: ClientFn[..., Any], labels: Tensor) -> ClientFn[..., Any]:
-    """`serve`, or what does the same for clients with these labels: of k models' losses, nobody may be in need."""
+    """`serve`, or what does the same more cheaply: whoever has a label needs no losses of all k models."""
     return serve_labelled if serve is serve_assigned and bool((labels >= 0).all()) else serve
 
 
