@@ -36,7 +36,7 @@ K, STEPS, LR = 4, 10, 0.1
 CASES = [(400, 50, None), (100, 200, None), (100, 600, 50)]
 FEDAVG_CASES = [(100, 600, 50), (1000, 50, None)]
 GPU_CASES = [(4800, 50, None), (1200, 200, None)]
-CNN_CASES = [(8, 100, 10)]
+CNN_CASES = [(8, 100, 10), (20, 20, 10)]
 SMALL_CASES = [(20, 50, None), (20, 20, 10)]
 SMALL_CNN_CASES = [(2, 20, 10)]
 

@@ -77,9 +77,22 @@ def fold(key: Key, *data: int | str | Tensor) -> Key:
     return key
 
 
+def fold_number(key: int, item: int | str) -> int:
+    """`fold` of a key that is a plain number.
+
+    >>> fold_number(int(root(0)), 1) == int(fold(root(0), 1))
+    True
+    """
+    return _mix_number(_mix_number(key + _GOLDEN) ^ _spread_number(item))
+
+
 def _spread(item: int | str | Tensor) -> int | Tensor:
     if isinstance(item, Tensor):
         return _mix(item.to(torch.int64) * _MIX_2 + _MIX_1)
+    return _spread_number(item)
+
+
+def _spread_number(item: int | str) -> int:
     return _mix_number((hash_name(item) if isinstance(item, str) else item) * _MIX_2 + _MIX_1)
 
 

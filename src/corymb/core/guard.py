@@ -329,5 +329,6 @@ def _level(length: float) -> int:
 
 
 def _model_lengths(models: Params) -> Tensor:
-    squares: list[Tensor] = leaves(map_tensors(lambda v: _wide(v).reshape(len(v), -1).square().sum(1).cpu(), models))
-    return torch.stack([square.double() for square in squares]).sum(0).sqrt()
+    rows = [_wide(value).reshape(len(value), -1) for value in models.values()]
+    lengths = [torch.linalg.vector_norm(row, dim=1).double().cpu() for row in rows if row.numel()]
+    return torch.linalg.vector_norm(torch.stack([torch.zeros(len(rows[0]), dtype=torch.float64), *lengths]), dim=0)

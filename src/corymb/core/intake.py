@@ -29,7 +29,7 @@ from corymb.core.guard import (
     row_lengths,
 )
 from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
-from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, sums_of
+from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, all_of, sums_of
 from corymb.trees import Signature, Tree, leaves, map_tensors, signature, tree_map
 
 REASON = 200
@@ -208,15 +208,19 @@ class Intake:
         if not len(ids):
             return None
         pile = self._piles.setdefault(form, _Pile())
-        value = add_up(rows) if self.verb == "sum" else rows
-        pile.add(value, _Added(ids, lengths or Lengths.none(len(ids)), writes, "", 0))
-        pile.spread = isinstance(rows, Shares)
-        self._answered[self._places(ids)] = True
-        if self.verb == "sum" and lengths is not None:
+        added = _Added(ids, lengths or Lengths.none(len(ids)), writes, "", 0)
+        if self.verb != "sum":
+            pile.add(rows, added)
+        elif lengths is None:
+            pile.add(add_up(rows), added)
+        else:
             by_level = list(_by_level(lengths))
-            sums = [value] if len(by_level) == 1 else sums_of(rows, [which for _, _, which in by_level])
+            sums = sums_of(rows, [which for _, _, which in by_level])
+            pile.add(all_of(sums, rows), added)  # not added up from the rows again: those are far more
             for (level, several, _), own in zip(by_level, sums, strict=True):
                 pile.keep_apart(level, several, own)
+        pile.spread = isinstance(rows, Shares)
+        self._answered[self._places(ids)] = True
         return None
 
     def _row_faults(self, ids: Tensor, rows: Tree, lengths: Lengths | None) -> dict[int, str]:

@@ -56,6 +56,15 @@ def sums_of(rows: Share[N] | Shares[N], parts: Sequence[Tensor]) -> list[Sums[N]
     ]
 
 
+def all_of(parts: Sequence[Sums[N]], rows: Share[N] | Shares[N]) -> Sums[N]:
+    """The weighted sums of all rows, by those of their parts."""
+    first, *others = parts
+    total = first.total
+    for part in others:
+        total = tree_map(torch.add, total, part.total)
+    return Sums(total, rows.weight.sum(0), rows.label, rows.note)
+
+
 def _only(weight: Tensor, part: Tensor) -> Tensor:
     chosen = torch.zeros(len(weight), dtype=torch.bool).index_fill(0, part, True).to(weight.device)
     return torch.where(chosen[:, None], weight, 0)

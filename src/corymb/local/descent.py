@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from corymb.keys import Key, fold
+from corymb.keys import Key, fold, fold_number
 from corymb.settings import require
 
 MEASURED = 8
@@ -102,7 +102,10 @@ class Batches:
             for _ in range(how.steps or how.epochs or 1):
                 yield None, None
             return
-        sizes = (self.weight > 0).sum(-1)  # n, or a number
+        if self.weight.dim() == 1:
+            yield from ((rows, None) for rows in self._of_one(how.batch))
+            return
+        sizes = (self.weight > 0).sum(-1)  # n
         passes = ((sizes + how.batch - 1) // how.batch).clamp_min(1)  # steps a pass
         steps = torch.full_like(passes, how.steps or 1) if how.epochs is None else how.epochs * passes
         lengths = set(passes.flatten().tolist())  # asked once: a GPU would be waited for in every step
@@ -110,19 +113,28 @@ class Batches:
         last, first = int(steps.max()), int(steps.min())
         for step in range(last):
             if any(step % length == 0 for length in lengths):
-                order = self._order(step // passes)
+                order = self._order(fold(self.key, step // passes))
             places = (step % passes * how.batch).unsqueeze(-1) + torch.arange(how.batch, device=order.device)
             rows = order.gather(-1, places.clamp_max(order.shape[-1] - 1))
-            if self.weight.dim() == 1:
-                yield rows[: max(0, min(how.batch, int(sizes) - int(places[0])))], None
-            else:
-                inside = places < sizes.unsqueeze(-1)
-                active = None if step < first else step < steps
-                yield torch.where(inside, rows, -1), active
+            inside = places < sizes.unsqueeze(-1)
+            active = None if step < first else step < steps
+            yield torch.where(inside, rows, -1), active
 
-    def _order(self, epoch: Tensor) -> Tensor:
+    def _of_one(self, batch: int) -> Iterator[Tensor]:
+        """A client alone, in plain numbers: beside the steps of a small model a dozen calls of torch would be felt."""
+        size, key = int((self.weight > 0).sum()), int(self.key)
+        length = max(1, -(-size // batch))
+        steps = (self.how.steps or 1) if self.how.epochs is None else self.how.epochs * length
+        order = torch.empty(0)
+        for step in range(steps):
+            epoch, place = divmod(step, length)
+            if place == 0:
+                order = self._order(torch.tensor(fold_number(key, epoch), device=self.weight.device))[:size]
+            yield order[place * batch : (place + 1) * batch]
+
+    def _order(self, key: Key) -> Tensor:
         rows = torch.arange(self.weight.shape[-1], device=self.weight.device)
-        draws = (fold(fold(self.key, epoch).unsqueeze(-1), rows) >> 1) & (2**62 - 1)
+        draws = (fold(key.unsqueeze(-1), rows) >> 1) & (2**62 - 1)
         return torch.where(self.weight > 0, draws, 2**62).argsort(dim=-1, stable=True)
 
     @staticmethod
