@@ -8,8 +8,8 @@ Task = Literal["classification", "regression", "density"]
 """A density is learned from features alone; labels, where there are any, are the true clusters of examples."""
 Missing = Literal["refuse", "mean", "median", "drop"]
 """What is done about a missing cell of a table."""
-Scale = Literal["standard", "pixels", "none"]
-"""What features are: numbers to be standardised, pixels, or numbers to be taken as they are."""
+Scale = Literal["standard", "pixels", "none", "codes"]
+"""What features are: numbers to be standardised, pixels, numbers to be left alone, or codes that a model embeds."""
 Dropout = Literal["on", "off", "refuse"]
 """What is done about a model's dropout."""
 KernelName = Literal["fused", "foreach", "serial"]

@@ -64,6 +64,20 @@ def test_the_shape_decides_what_is_a_picture_and_not_the_type():
     assert from_arrays(pictures, [0, 1], [0, 0], test=0, standardise=False).preparation.scale == "none"
 
 
+def test_codes_stay_whole_numbers():
+    words = np.array([[3, 0], [2**40, 7], [1, 1]], dtype=np.uint64)
+    for given in (words, words.astype(np.float64), words.tolist()):
+        data = from_arrays(given, [0, 1, 1], ["a", "a", "b"], test=0, scale="codes")
+        assert data.train.x.dtype == torch.int64
+        assert data.train.x.tolist() == words.tolist()
+        assert data.schema["codes"]
+        assert not data.standardise
+        assert data.preparation.apply(np.array([[5, 2**40]])).tolist() == [[5, 2**40]]
+    table = from_arrays(words, [0, 1, 1], ["a", "a", "b"], test=0, scale="codes", feature_names=["one", "two"])
+    assert table.train.x.tolist() == words.tolist()
+    assert table.notes == ()
+
+
 def test_the_given_array_is_not_written_to():
     x = np.full((2, 2), 255, dtype=np.uint8)
     floats = np.ones((2, 2), dtype=np.float32)
@@ -85,6 +99,10 @@ def test_the_given_array_is_not_written_to():
         ((X, [1j] * 4, [0] * 4), {}, "Labels are of type complex128"),
         ((X, Y, [0] * 4), {"missing": "zero"}, "missing='zero': one of 'refuse'"),
         ((X, Y, [0] * 4), {"scale": "log"}, "scale='log': one of 'auto'"),
+        ((X + 0.5, Y, [0] * 4), {"scale": "codes"}, "A feature in row 0 is .*whole numbers from 0 on"),
+        ((-X, Y, [0] * 4), {"scale": "codes"}, "A feature in row . is -.*whole numbers from 0 on"),
+        ((np.where(X == 3, np.inf, X), Y, [0] * 4), {"scale": "codes"}, "A feature in row 1 is inf: codes"),
+        ((np.array([["a", "b"]] * 4), Y, [0] * 4), {"scale": "codes"}, "Column '0' holds no numbers: codes"),
         ((X, Y, [0] * 4), {"test": 1.0}, "is not a share"),
         ((X, Y, [0] * 4), {"test": [True]}, "wanted a share, a boolean for each of the 4 rows"),
         ((X, Y, [0] * 4), {"test": [True] * 4}, "Client '0' has no training examples"),

@@ -1,9 +1,11 @@
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import corymb
 from corymb.data.schema import DataSchema
 from corymb.keys import root
 from corymb.objectives import Classification, LinearRegression, Regression
@@ -142,3 +144,55 @@ def test_a_kind_survives_json(kind):
     import json
 
     assert DataSchema.read(json.loads(json.dumps(kind.describe()))) == kind
+
+
+# ---- codes
+
+
+def embedding(words=6):
+    return lambda: nn.Sequential(nn.Embedding(words, 4), nn.Flatten(), nn.Linear(8, 2))
+
+
+def worded(top=6, scale="codes"):
+    """Six clients with pairs of words; what those of the second half say means the opposite."""
+    rng = np.random.default_rng(0)
+    words, client = rng.integers(6, size=(240, 2)), np.arange(240) // 40
+    y = (words[:, 0] < 3) ^ (client >= 3)
+    words[client == 5, 1] += top - 6
+    return corymb.FederatedDataset.from_arrays(words, y.astype(int), client, scale=scale), words
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "loop"])
+def test_words_reach_a_model_that_embeds_them(engine):
+    data, words = worded()
+    run = corymb.fit(corymb.IFCA(k=2, rounds=8), data, embedding(), engine=engine)
+    assert run.clusters == 2
+    assert run.metrics["test_accuracy"] > 0.95
+    assert (run.predict(words[:5], client="0") == (words[:5, 0] < 3)).all()
+    with pytest.raises(InvalidInput, match="codes are up to 9: its embedding wants more rows"):
+        run.predict(words[:5] * 0 + 9, client="0")
+    with pytest.raises(InvalidInput, match="whole numbers from 0 on"):
+        run.assign(words[:5] - 0.5, [0] * 5)
+
+
+MISREAD = {
+    "numbers": (worded(scale="none"), embedding(), r"it embeds codes: say that they are \(scale='codes'"),
+    "a model of numbers": (worded(), "mlp", "the features are codes: it has to embed them"),
+    "too few rows": (worded(), embedding(2), r"codes are up to \d: its embedding wants more rows"),
+    "no model": (worded(), None, "The features are codes, not numbers: give a model"),
+}
+
+
+@pytest.mark.parametrize(("data", "model", "line"), MISREAD.values(), ids=MISREAD)
+def test_codes_and_models_that_do_not_fit_are_told_so(data, model, line):
+    with pytest.raises(InvalidInput, match=line) as error:
+        corymb.fit(corymb.FedAvg(rounds=1), data[0], model)
+    assert "\n" not in str(error.value)
+
+
+def test_a_client_with_words_that_nobody_else_has_does_not_end_the_run():
+    data, _ = worded(top=50)
+    run = corymb.fit(corymb.FedAvg(rounds=2), data, embedding())
+    assert run.not_scored == ("5",)
+    assert {row["client"] for row in run.rejected} == {"5"}
+    assert all(row["replied"] == 5 for row in run.history)

@@ -19,6 +19,7 @@ from corymb.report.sections.details.commands import run_again
 from corymb.report.words import OF_EXAMPLES, left_out, not_scored
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
+from corymb.runs.learners import OWN, default_model
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -141,6 +142,13 @@ def members(run: Run, label: int) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
 
 
+def _model_to_say(run: Run) -> dict[str, str]:
+    """The run's model, where another run of the same data might take another one if it is not told."""
+    model = run.config["model"]
+    usual = set() if run.schema.codes else {default_model(run.schema, examples) for examples in (0, sys.maxsize)}
+    return {} if usual == {model} or model == OWN else {"model": model}
+
+
 def advice(run: Run, folder: Path | None) -> list[str]:
     """What to do next."""
     entry = CATALOGUE.get(run.config["algorithm"])
@@ -150,7 +158,8 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         for name in WHERE
         if run.config.get("engine") == "flower" and run.config.get(name) is not None
     }
-    own = "".join(f" --{name} {value}" for name, value in {**data_options, **elsewhere}.items())
+    said = {**data_options, **elsewhere, **_model_to_say(run)}
+    own = "".join(f" --{name} {value}" for name, value in said.items())
     lines = []
     if folder is None:
         lines.append("--out DIR saves the run; --json prints the whole result for programs.")

@@ -331,4 +331,5 @@ def _level(length: float) -> int:
 def _model_lengths(models: Params) -> Tensor:
     rows = [_wide(value).reshape(len(value), -1) for value in models.values()]
     lengths = [torch.linalg.vector_norm(row, dim=1).double().cpu() for row in rows if row.numel()]
-    return torch.linalg.vector_norm(torch.stack([torch.zeros(len(rows[0]), dtype=torch.float64), *lengths]), dim=0)
+    squares = torch.zeros(len(rows[0]), dtype=torch.float64)
+    return sum((length.square() for length in lengths), squares).sqrt()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from corymb.keys import Key, fold
+from corymb.settings import InvalidInput, first_line, said
 from corymb.trees import Params
 
 
@@ -124,3 +126,26 @@ def whitened(objective: Objective) -> Coordinates | None:
     """The coordinates in which features have second moment I, as far as an objective knows them."""
     there: Coordinates | None = getattr(objective, "whitened", None)
     return there
+
+
+@contextmanager
+def model_takes(x: Tensor | None = None) -> Iterator[None]:
+    """Whatever goes wrong inside is a model that cannot take the examples: one line, with what to do about it."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape = "" if x is None else f" (one batch of x has shape {list(x.shape)})"
+        hint = "" if x is None else _hint(error, x)
+        raise InvalidInput(f"The model cannot take this data: {first_line(error)}{shape}{hint}.") from error
+
+
+def _hint(error: Exception, x: Tensor) -> str:
+    """What else to say where numbers meet a model that embeds codes, or codes one that does not, or too few of them."""
+    if x.is_floating_point():
+        embeds = "for embedding" in said(error)
+        return "; it embeds codes: say that they are (scale='codes', --scale codes)" if embeds else ""
+    if isinstance(error, IndexError):
+        return f"; codes are up to {int(x.max())}: its embedding wants more rows than that"
+    return "; the features are codes: it has to embed them" if "dtype" in said(error) else ""

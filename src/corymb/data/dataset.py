@@ -51,7 +51,8 @@ class Options(TypedDict, total=False):
     missing: Missing
     """What to do with missing cells: `refuse` them, take the `mean` or `median` of the column, or `drop` the row."""
     scale: Scale | Literal["auto"]
-    """`standard`: to be standardised; `pixels`: divided by 255 if most clients have 0 to 255; `none`: as they are."""
+    """`standard`: to be standardised; `pixels`: divided by 255 if most clients have 0 to 255; `none`: as they are;
+    `codes`: whole numbers that stand for something, such as words, for a model that embeds them."""
     truth: Truth | None
     """True clusters, in the order of the clients or by name."""
     name: str

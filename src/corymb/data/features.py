@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from corymb.core.rules import LARGEST
-from corymb.settings import require
+from corymb.settings import InvalidInput, require
 
 Array = np.ndarray[Any, Any]
 
@@ -55,17 +55,38 @@ def require_sums(values: Array, names: Sequence[str]) -> None:
     )
 
 
+def as_codes(x: ArrayLike | Tensor, where: Callable[[int], str]) -> Tensor:
+    """Whole numbers from 0 on that stand for something, such as words: int64, for a model that embeds them."""
+    array = as_array(x)
+    require(array.dtype.kind in "biuf", f"Features are of type {array.dtype}: wanted codes, whole numbers from 0 on.")
+    _require_axes(array)
+    with np.errstate(invalid="ignore"):
+        codes = array.astype(np.int64)
+        wrong = (codes != array) | (array < 0)  # NaN, fractions, and what is too large for 64 bits
+    if wrong.any():
+        row, *place = (int(axis[0]) for axis in wrong.nonzero())
+        raise InvalidInput(
+            f"A feature in {where(row)} is {array[(row, *place)]:g}: codes (scale='codes') are whole numbers from 0 "
+            "on; what is missing or not known wants a code of its own."
+        )
+    return torch.from_numpy(codes)
+
+
 def as_features(x: ArrayLike | Tensor) -> Tensor:
     """Numbers of any type as float32, by way of float64: the same number has the same bits, whatever its type was."""
     array = as_array(x)
     require(array.dtype.kind in "biuf", f"Features are of type {array.dtype}: wanted numbers.")
-    require(
-        array.ndim >= 2,
-        f"x has the shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
-    )
+    _require_axes(array)
     if array.dtype.itemsize > 4 and array.dtype.kind in "iu":
         array = array.astype(np.float64)
     if array.dtype != np.float32 or not array.flags.writeable:  # torch takes only writable arrays
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
     return torch.from_numpy(array)
+
+
+def _require_axes(array: Array) -> None:
+    require(
+        array.ndim >= 2,
+        f"x has the shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
+    )

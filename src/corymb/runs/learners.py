@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from torch import Tensor, nn, no_grad
 from corymb.choices import Dropout
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation, TooFewReplies
-from corymb.core.objective import Examples, Objective
+from corymb.core.objective import Examples, Objective, model_takes
 from corymb.data.schema import DataSchema
 from corymb.engines.host import one_line
 from corymb.engines.room import walls
@@ -290,14 +290,8 @@ def check_model(fed: Federation) -> None:
     What fails there is tried everywhere: an error is the model's only if it is everybody's.
     """
     clients, model = fed.evaluation().clients, fed.objective.init(root(0))
-    try:
+    with model_takes(), suppress(TooFewReplies):  # losses that are not finite may be some clients' fault: the run tells
         try:
             clients[:1].map(try_model, model)
         except TooFewReplies:
             clients.map(try_model, model)
-    except InvalidInput:
-        raise
-    except TooFewReplies:
-        return  # losses that are not finite may be some clients' fault alone: the run will tell
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise InvalidInput(f"The model cannot take this data: {first_line(error)}.") from error

@@ -16,7 +16,7 @@ from torch import nn
 
 from corymb.core.client import Served
 from corymb.core.federation import Ledger
-from corymb.core.objective import Examples, Objective
+from corymb.core.objective import Examples, Objective, model_takes
 from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
@@ -226,7 +226,8 @@ class Run:
         require(bool(used.any()), "The run has no clusters: no client took part in a round.")
         labels = labels.to(self._dtype) if labels.is_floating_point() else labels
         examples = Examples(features, labels, torch.ones(len(labels)))
-        return assign(self._objective(), self.models, used, examples, self.calibration)
+        with model_takes(features):
+            return assign(self._objective(), self.models, used, examples, self.calibration)
 
     def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
         """Go on with new examples for the run's clients, and with new clients: a run that continues this one.
@@ -373,8 +374,9 @@ class Run:
             served = self._served(self._position(client))
         else:
             served = self.model(self._cluster_of(*new) if new is not None else int(cluster or 0))
-        with torch.no_grad():
-            return predictions(self._objective(), served, self._examples(x))
+        features = self._examples(x)
+        with torch.no_grad(), model_takes(features):
+            return predictions(self._objective(), served, features)
 
     def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:
         answer = self.assign(x, y)
@@ -395,7 +397,7 @@ class Run:
         if self.objective is None:
             name = self.config["model"]
             raise InvalidInput(
-                f"The run's model ({name}) is not the library's: give it again, Run.load(..., model=...)."
+                f"The run's model ({name}) is not the library's: give it again, Run.load(..., model=...) or --model."
             )
         return self.objective if self.standard is None else Standardised(self.objective, self.standard)
 

@@ -155,7 +155,8 @@ class DataOptions:
     missing: Missing | None = None
     """Missing cells: refuse them, take the column's mean or median, or drop the row; if not given, refuse."""
     scale: Scale | None = None
-    """Features: standardise them, take them for pixels, or neither; if not given, by shape: tables or pictures."""
+    """Features: standardise them, take them for pixels, leave them alone, or take them for codes of words that a model
+    embeds; if not given, by shape: tables or pictures."""
     read_limit: int | None = None
     """Bytes that one file may take in memory when it is read; if not given, half of the machine's memory."""
 

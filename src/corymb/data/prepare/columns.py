@@ -100,8 +100,11 @@ def learn_columns(
     return tuple(plans), notes
 
 
-def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName) -> Array:
-    """float32 [rows, features]: the table as `plans` say, or one error that names all that does not fit."""
+def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: bool = False) -> Array:
+    """[rows, features]: the table as `plans` say, or one error that names all that does not fit.
+
+    float32, but for codes: float64 keeps those beyond 2**24 apart.
+    """
     parts: list[Array] = []
     problems = []
     for plan in plans:
@@ -121,7 +124,7 @@ def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName) -> Array:
     if problems:
         raise InvalidInput(f"{'; '.join(problems)}.")
     with np.errstate(over="ignore"):
-        return np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe")
+        return np.concatenate(parts, axis=1, dtype=np.float64 if codes else np.float32, casting="unsafe")
 
 
 # ---- what a column is

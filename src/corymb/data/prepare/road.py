@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corymb.choices import Missing, Scale, Task
 from corymb.data.clients import Clients, name_clients
-from corymb.data.features import Array, as_features, blurred, require_sums
+from corymb.data.features import Array, as_codes, as_features, blurred, require_sums
 from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
 from corymb.data.prepare.columns import ColumnPlan, RowName, Table, encode, learn_columns
@@ -20,7 +20,7 @@ from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
 from corymb.settings import require
 
-_MISSING, _SCALES = ("refuse", "mean", "median", "drop"), ("auto", "standard", "pixels", "none")
+_MISSING, _SCALES = get_args(Missing), ("auto", *get_args(Scale))
 
 
 class Source(NamedTuple):
@@ -75,7 +75,9 @@ class Preparation(NamedTuple):
         if isinstance(table, Mapping):
             absent = [plan.name for plan in self.columns if plan.name not in table]
             require(not absent, f"There is no column {', '.join(map(repr, absent))}: give all that the run was given.")
-            table = encode(table, self.columns, where)
+            table = encode(table, self.columns, where, codes=self.scale == "codes")
+        if self.scale == "codes":
+            return as_codes(table, where)
         return as_in_run(channels_first(table), self.top) if self.scale == "pixels" else as_features(table)
 
 
@@ -218,18 +220,25 @@ def _features(
     x, plans, notes, lost = source.x, tuple[ColumnPlan, ...](), list[str](), list[str]()
     if isinstance(x, Mapping):
         plans, notes = learn_columns(x, clients, np.flatnonzero(train), how.missing, source.where)
+        for plan in plans if how.scale == "codes" else ():
+            require(
+                plan.what == "number",
+                f"Column {plan.name!r} holds no numbers: codes (scale='codes') are whole numbers from 0 on.",
+            )
         numbers = {f"column {plan.name!r}": x[plan.name].values for plan in plans if plan.what == "number"}
-        lost = [what for what, values in numbers.items() if bool(blurred(values))]
-        for what, values in numbers.items():
-            require_sums(values[:, None], [what])
-        x = encode(x, plans, source.where)
-    elif x.ndim == 2 and x.dtype.itemsize > 4:
+        if how.scale != "codes":
+            lost = [what for what, values in numbers.items() if bool(blurred(values))]
+            for what, values in numbers.items():
+                require_sums(values[:, None], [what])
+        x = encode(x, plans, source.where, codes=how.scale == "codes")
+    elif x.ndim == 2 and x.dtype.itemsize > 4 and how.scale != "codes":
         require_sums(x, [f"feature {place}" for place in range(x.shape[1])])
         lost = [f"feature {place}" for place in np.flatnonzero(blurred(x))]
     notes += [f"{what}: large numbers that differ only beyond the 7 digits that are kept" for what in lost[:FEW_TOLD]]
     names = tuple(name for plan in plans for name in plan.features) if source.named else ()
     scale: Scale = ("pixels" if is_picture(x) else "standard") if how.scale == "auto" else how.scale
     if scale != "pixels":
-        return as_features(x), names, Preparation(scale, 1, plans), notes
+        taken = as_codes(x, source.where) if scale == "codes" else as_features(x)
+        return taken, names, Preparation(scale, 1, plans), notes
     pixels, top = in_unit_range(channels_first(x), clients)
     return pixels, names, Preparation(scale, top, plans), notes

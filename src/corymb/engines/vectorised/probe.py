@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from corymb.choices import KernelName
 from corymb.core.client import Examples, Objective
-from corymb.core.objective import Draws
+from corymb.core.objective import Draws, model_takes
 from corymb.engines.host import ClientHost, one_line
 from corymb.engines.room import walls
 from corymb.engines.vectorised.kernels import Kernels
@@ -22,10 +24,12 @@ from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
 from corymb.local import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one
-from corymb.settings import InvalidInput, first_line
+from corymb.settings import InvalidInput
 from corymb.trees import Params, stack, take
 
 log = logging.getLogger(__name__)
+TRIED = 8
+"""Clients that the model is tried on before its complaint counts."""
 DESCENTS = (
     Descent(lr=0.01, steps=2),
     Descent(lr=0.01, epochs=1, batch=2, momentum=0.5),
@@ -35,6 +39,8 @@ DESCENTS = (
 
 def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
     """The kernels to use for this host's objective: the ones chosen, or the fastest that agree with the loop."""
+    if host.device.type == "cuda":
+        refuse_unknown_codes(host)
     objective, clients = _in_double(host)
     traits = _watched(objective, clients[0], host)
     kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
@@ -67,25 +73,56 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
     order = order[table.sizes[order] > 0]
     if not len(order):
         raise InvalidInput("No client has an example: there is nothing to learn from.")
-    picked = []
-    for client, most in ((int(order[-1]), 5), (int(order[0]), 3)):
+
+    def few_of(client: int, most: int) -> Examples:
         x, y, weight = (t[:most] for t in table.one(client))
-        x, y, weight = (t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight))
-        picked.append(Examples(x, y, weight))
-    return objective, picked
+        return Examples(*(t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight)))
+
+    large = [few_of(client, 5) for client in order.flip(0)[:TRIED].tolist()]
+    small = [few_of(client, 3) for client in order[:TRIED].tolist()]
+    return objective, [_first_taken(objective, large), _first_taken(objective, small)]
+
+
+def _first_taken(objective: Objective, clients: list[Examples]) -> Examples:
+    """The first client whose examples the model takes: what one of them has must not end everybody's run."""
+    params = objective.init(root(0))
+    for client in clients:
+        with suppress(RuntimeError, ValueError, TypeError, IndexError), walls():
+            objective.losses(params, client)
+            return client
+    return clients[0]  # the model is at fault, and its complaint is told
+
+
+def refuse_unknown_codes(host: ClientHost) -> None:
+    """Refuse codes that the model has no row for, before a GPU meets one: there the whole process would end with it.
+
+    A model that looks codes up fails at the largest of each place, if it fails at all: that is tried on the CPU.
+    """
+    table = host.examples["train"]
+    if table.x.is_floating_point() or table.x.dtype == torch.uint8 or not len(table.x):
+        return
+    objective = host.objective.to(torch.device("cpu"), torch.float32)
+    params = objective.init(root(0))
+
+    def unknown(x: Tensor) -> bool:
+        try:
+            objective.losses(params, Examples(x.amax(0, keepdim=True).cpu(), table.y[:1].cpu(), torch.ones(1)))
+        except IndexError:
+            return True
+        return False
+
+    if unknown(table.x):
+        names = [host.names[client] for client in range(len(host.names)) if unknown(table.one(client).x)]
+        raise InvalidInput(
+            f"Clients {', '.join(map(repr, names[:3]))} ({len(names)} in all) have codes that the model has no row "
+            "for: leave them out, or give its embedding more rows."
+        )
 
 
 def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits:
     params = objective.init(root(0))
-    try:
-        with walls():
-            losses = objective.losses(params, client)
-    except InvalidInput:
-        raise
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise InvalidInput(
-            f"The model cannot take this data: {first_line(error)} (one batch of x has shape {list(client.x.shape)})."
-        ) from error
+    with model_takes(client.x), walls():
+        losses = objective.losses(params, client)
     if losses.shape != client.weight.shape:
         raise InvalidInput(f"The objective's losses have shape {list(losses.shape)}, wanted one for each example.")
     traits = watch(objective, params, Examples(*(t[:1] for t in client)))

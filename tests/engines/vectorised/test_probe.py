@@ -1,0 +1,29 @@
+import numpy as np
+import pytest
+from torch import nn
+
+import corymb
+from corymb.engines import VectorisedEngine
+from corymb.engines.vectorised.probe import refuse_unknown_codes
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
+from corymb.settings import InvalidInput
+
+
+def engine_of(model, top, scale="codes"):
+    """Four clients with pairs of words from 0 to 5; the last one's largest is `top`."""
+    words, client = np.random.default_rng(0).integers(6, size=(40, 2)), np.arange(40) // 10
+    words[-1, 1] = top
+    data = corymb.FederatedDataset.from_arrays(words, np.arange(40) % 2, client, test=0, scale=scale)
+    return VectorisedEngine(Classification(Network(model), 2), data)
+
+
+def embedding():
+    return nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(8, 2))
+
+
+def test_codes_without_a_row_are_found_before_a_gpu_meets_them():
+    refuse_unknown_codes(engine_of(embedding, top=5).host)
+    refuse_unknown_codes(engine_of(mlp(2, [4], 2), top=50, scale="none").host)
+    with pytest.raises(InvalidInput, match=r"Clients '3' \(1 in all\) have codes that the model has no row for"):
+        refuse_unknown_codes(engine_of(embedding, top=6).host)
