@@ -7,7 +7,6 @@ authors' programs, where the papers leave them out: see `papers/ifca/README.md`.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -117,9 +116,12 @@ def follow(algorithm: Algorithm, fed: Federation, truth: Tensor, seed: int) -> F
     return Followed(last, found, repairs, round(time.monotonic() - began, 1))
 
 
-def last_of(run: Iterable[Snapshot]) -> Snapshot:
-    """The last of a run's snapshots; the others are let go as they come, since each holds models."""
-    (last,) = deque(run, maxlen=1)
+def end_of(algorithm: Algorithm, fed: Federation, seed: int) -> Snapshot:
+    """The last snapshot of a run. The others are let go as they come, and so is what clients kept before them."""
+    last = None
+    for last in drive(algorithm, fed, seed=seed):
+        fed.commit(last.clock, {last.clock})
+    assert last is not None
     return last
 
 
@@ -192,7 +194,7 @@ def compared(
 def alone(fed: Federation, algorithm: Alone, seed: int) -> dict[str, Any]:
     """Every client's own model on its own share of the test examples, turned as the client's are."""
     began = time.monotonic()
-    last = last_of(drive(algorithm, fed, seed=seed))
+    last = end_of(algorithm, fed, seed)
     metrics = evaluate(fed, algorithm, last)
     found, examples = (100 * metrics[f"test_accuracy{over}"] for over in ("", "_examples"))
     return {
@@ -284,7 +286,7 @@ def trained_trunk(data: FederatedDataset, seed: int) -> Params:
     if place.is_file():
         return {name: value.to("cuda" if GPU else "cpu") for name, value in load_file(place).items()}
     algorithm = FedAvg(rounds=TRUNK_ROUNDS, participants=3, local=FEMNIST_STEP, weights="examples")
-    end = last_of(drive(algorithm, federated(data, pixels_to_classes(), tf32=True), seed=seed))
+    end = end_of(algorithm, federated(data, pixels_to_classes(), tf32=True), seed)
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_suffix(".part")
     save_file({name: value.cpu().contiguous() for name, value in end.models.items()}, part)
@@ -349,7 +351,7 @@ def partitioned(fed: Federation, k: int, seed: int) -> Snapshot:
     groups = integers(fold(root(seed), "groups", torch.arange(len(fed.names))), k)
     groups[:k] = torch.arange(k)  # no group is empty
     short = FedAvg(rounds=STARTING_ROUNDS, participants=6, local=FEMNIST_STEP, weights="examples")
-    end = last_of(drive(Oracle(groups=tuple(groups.tolist()), inner=short), fed, seed=seed))
+    end = end_of(Oracle(groups=tuple(groups.tolist()), inner=short), fed, seed)
     return Snapshot(models=end.models, labels=torch.full_like(end.labels, -1), seed=seed)
 
 
@@ -358,7 +360,7 @@ def by_pixels(data: FederatedDataset, k: int, seed: int) -> list[int]:
     flat = replace(data, train=flattened(data.train), test=flattened(data.test))
     fed = federated(flat, Classification(Network(mlp(784, [], CLASSES)), CLASSES))
     once = OneShot(k=k, alone=Descent(lr=0.05, steps=300), inner=FedAvg(rounds=1))
-    end = last_of(drive(once, fed, seed=seed))
+    end = end_of(once, fed, seed)
     used = end.labels.unique().tolist()
     return [used.index(label) for label in end.labels.tolist()]
 
