@@ -1,13 +1,15 @@
 """Steps of many clients on a GPU: Corymb's, plain vmap's and the naive loop's, by model and precision.
 
-    python -m benchmarks.gpu [--device cuda] [--models ...] [--precisions ...] [--small] [--exact|--ways] [--json FILE]
+    python -m benchmarks.gpu [--device cuda] [--models ...] [--precisions ...] [--small]
+                             [--exact|--ways|--rounds] [--json FILE]
 
 A step is one of plain SGD on every client's own model. Each way takes its turn, the least of the repeats counts; what
 Corymb's gives after a few steps is compared with plain vmap's. The fraction of the peak is of the floating-point
 operations of a step (three times those of a forward pass) beside the fastest product measured in the same precision.
 `--exact` takes a few captured steps of every way in float64 instead, several times over, beside plain vmap's: only what
 is wrong, such as two streams that do not wait for each other, would differ by more than rounding there. `--ways` times
-every captured way instead, of those that take the step and of those that give gradients for an optimiser.
+every captured way instead, of those that take the step and of those that give gradients for an optimiser. `--rounds`
+holds a whole round of FedAvg, 10 steps at every client, against those steps by themselves.
 `--small` is for a machine without a GPU: it shows that everything runs.
 """
 
@@ -21,6 +23,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -28,8 +31,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils.flop_counter import FlopCounterMode
 
+from corymb.algorithms import FedAvg
+from corymb.core.driver import drive
+from corymb.core.federation import Federation
 from corymb.core.objective import Draws, Examples, Objective
-from corymb.engines import Placement
+from corymb.engines import Placement, VectorisedEngine
 from corymb.engines.vectorised.graphs import Player, StepFunction, capture
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.recurrent import Cells
@@ -235,6 +241,28 @@ def each_way(name: str, case: Case, device: str, precision: str) -> dict[str, An
     return row
 
 
+def whole_round(
+    name: str, case: Case, device: str, precision: str, steps: int = 10, repeats: int = 5
+) -> dict[str, Any]:
+    """Milliseconds of a round of FedAvg, and of its steps by themselves, in turns."""
+    ways = Ways(case, device, precision)
+    flat = SimpleNamespace(
+        x=ways.on.x.flatten(0, 1), y=ways.on.y.flatten(), offsets=torch.arange(case.clients + 1) * case.batch
+    )
+    data = SimpleNamespace(names=[f"client-{i}" for i in range(case.clients)], train=flat, test=flat)
+    engine = VectorisedEngine(ways.objective, data, ways.placement)  # type: ignore[arg-type]
+    rounds = drive(FedAvg(rounds=10**6, local=Descent(lr=LR, steps=steps)), Federation(engine))
+    for _ in range(4):  # enough for graphs to be captured
+        next(rounds)
+        ways.corymb(steps)
+    whole, alone = float("inf"), float("inf")
+    for _ in range(5):
+        whole = min(whole, seconds(lambda _: next(rounds), 1, 1, device))
+        alone = min(alone, steps * seconds(ways.corymb, steps, 1, device))
+    found = {"round ms": 1e3 * whole, f"its {steps} steps ms": 1e3 * alone, "round by its steps": whole / alone}
+    return {"model": name, "precision": precision, "clients": case.clients, "batch": case.batch, **found}
+
+
 # ---- timing
 
 
@@ -293,6 +321,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--ways", action="store_true")
+    parser.add_argument("--rounds", action="store_true")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     asked.small |= asked.device == "cpu"
@@ -313,6 +342,8 @@ def main() -> None:
             try:
                 if asked.ways:
                     row = each_way(name, cases[name], asked.device, precision)
+                elif asked.rounds:
+                    row = whole_round(name, cases[name], asked.device, precision)
                 else:
                     row = measure(name, cases[name], asked.device, precision, top, steps, repeats)
             except Exception as error:  # the others are still worth knowing

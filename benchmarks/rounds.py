@@ -273,6 +273,7 @@ def compare_fedavg(n: int, m: int, batch: int | None, threads: int, repeats: int
         "FedAvg vs hand, CPU": round(best["hand"][1] / best["fedavg"][1], 2),
         "FedAvg vs hand, wall": round(best["hand"][0] / best["fedavg"][0], 2),
         "IFCA by FedAvg and k forward passes, CPU": round(best["ifca"][1] / parts[1], 2),
+        "wall": round(best["ifca"][0] / parts[0], 2),
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 from unittest import mock
 
 import numpy as np
@@ -15,8 +14,6 @@ from benchmarks.peers.work import Case, Task
 from torch import Tensor
 
 from corymb.core.snapshot import Snapshot
-from corymb.engines.vectorised import kernels
-from corymb.local import reference
 from corymb.local.descent import Batches
 
 TESTED = 2000
@@ -28,8 +25,8 @@ def prepare(case: Case, folder: Path) -> None:
     """Write the work of a case, and `test-x.npy`, `test-y.npy` (and whose cluster they are of) to score it by."""
     x, y, offsets, test = femnist(case.clients, case.batch or 1) if case.network == "cnn" else drawn(case)
     task = Task(case, x, y, offsets, start=[], order=None)
-    with mock.patch.object(kernels, "Batches", _Recorded), mock.patch.object(reference, "Batches", _Recorded):
-        _Recorded.seen.clear()
+    with mock.patch.object(Batches, "__iter__", _recorded):
+        SEEN.clear()
         algorithm, fed = rounds_of(task, objective_of(case))
         fed.set_clock(seed=0, clock=0)
         start = arrays_of(Snapshot.fresh(fed, max(case.k, 1)).models)
@@ -39,16 +36,17 @@ def prepare(case: Case, folder: Path) -> None:
         np.save(folder / f"test-{name}.npy", array, allow_pickle=False)
 
 
-class _Recorded(Batches):
-    """Batches that are written down as they are drawn."""
+SEEN: list[Tensor] = []
+"""The rows of batches, in the order in which they were drawn."""
+_drawn = Batches.__iter__
 
-    seen: ClassVar[list[Tensor]] = []
 
-    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-        for rows, active in super().__iter__():
-            if rows is not None:
-                self.seen.append(rows if rows.dim() == 2 else rows.unsqueeze(0))
-            yield rows, active
+def _recorded(batches: Batches) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+    """Batches that are written down as they are drawn, whoever draws them."""
+    for rows, active in _drawn(batches):
+        if rows is not None:
+            SEEN.append(rows if rows.dim() == 2 else rows.unsqueeze(0))
+        yield rows, active
 
 
 def _order(task: Task, algorithm: Iterator[Snapshot]) -> np.ndarray:
@@ -57,9 +55,9 @@ def _order(task: Task, algorithm: Iterator[Snapshot]) -> np.ndarray:
     place = sizes.argsort(stable=True).argsort()
     found = []
     for _ in range(case.rounds):
-        _Recorded.seen.clear()
+        SEEN.clear()
         next(algorithm)
-        chunks = [_Recorded.seen[first : first + case.steps] for first in range(0, len(_Recorded.seen), case.steps)]
+        chunks = [SEEN[first : first + case.steps] for first in range(0, len(SEEN), case.steps)]
         drawn = torch.cat([torch.stack(chunk, 1) for chunk in chunks])
         found.append(drawn[-case.clients :][place])  # before them, perhaps one client was asked to see what it takes
     order = torch.stack(found)

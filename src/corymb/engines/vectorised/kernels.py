@@ -25,7 +25,7 @@ from torch.func import vmap
 from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
-from corymb.engines.vectorised.blocks import mean_of_blocks, reach, rows_at_once, rows_of_blocks
+from corymb.engines.vectorised.blocks import mean_of_blocks, reach, rows_at_once, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
 from corymb.engines.vectorised.recurrent import Cells
@@ -120,7 +120,8 @@ class Kernels:
             ]
             return torch.stack(rows)
         if shared:
-            return _measure_shared(getattr(objective, what), models, on)
+            rows = rows_in_cache(self.traits, self.threads) if self.device == "cpu" else on.weight.numel()
+            return _measure_shared(getattr(objective, what), models, on, rows)
         with Cells() if self.traits.lstm else nullcontext():
             return _measure_own(getattr(objective, what), models, on)
 
@@ -331,13 +332,16 @@ def _grouped(
     return own, Examples(*inputs[n : n + 3]), draws.of(tuple(rest)), portion
 
 
-def _measure_shared(per_example: Callable[[Params, Examples], Tensor], models: Params, on: Examples) -> Tensor:
-    """One model, all examples of all clients: examples do not know of each other, so this is one flat batch."""
+def _measure_shared(
+    per_example: Callable[[Params, Examples], Tensor], models: Params, on: Examples, rows: int
+) -> Tensor:
+    """All examples of all clients, so many at a time under one model after another: they do not know of each other."""
     n, m = on.weight.shape
-    flat = Examples(on.x.flatten(0, 1), on.y.flatten(0, 1), on.weight.flatten())
-    k = next(iter(models.values())).shape[0]
-    each = [per_example(take(models, j), flat).reshape(n, m) for j in range(k)]
-    return torch.stack([weighted_mean(values, on.weight) for values in each], dim=1)
+    each = [take(models, j) for j in range(next(iter(models.values())).shape[0])]
+    flat = zip(*(t.flatten(0, 1).split(rows) for t in on), strict=True)
+    said = [torch.stack([per_example(model, Examples(*block)) for model in each]) for block in flat]
+    values = torch.cat(said, dim=1).reshape(len(each), n, m)
+    return torch.stack([weighted_mean(of_model, on.weight) for of_model in values], dim=1)
 
 
 def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Params, on: Examples) -> Tensor:
