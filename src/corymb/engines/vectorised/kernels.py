@@ -120,8 +120,8 @@ class Kernels:
             ]
             return torch.stack(rows)
         if shared:
-            rows = rows_in_cache(self.traits, self.threads) if self.device == "cpu" else on.weight.numel()
-            return _measure_shared(getattr(objective, what), models, on, rows)
+            at_once = rows_in_cache(self.traits, self.threads) if self.device == "cpu" else on.weight.numel()
+            return _measure_shared(getattr(objective, what), models, on, at_once)
         with Cells() if self.traits.lstm else nullcontext():
             return _measure_own(getattr(objective, what), models, on)
 
