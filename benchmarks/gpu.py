@@ -81,6 +81,7 @@ CASES = {
     "ifca-cifar": Case(ifca_cifar(), (3, 32, 32), 10, 20, 50),
     "resnet9": Case(resnet9(), (3, 32, 32), 10, 8, 100),
     "char-lstm": Case(char_lstm(), (80,), 80, 10, 10, characters=80),
+    "char-lstm-50": Case(char_lstm(), (80,), 80, 50, 50, characters=80),
     "flow": Case(RealNVP(784, side=28, mask="cyclic"), (784,), 1, 200, 100),
 }
 SMALL = {
@@ -256,7 +257,7 @@ def whole_round(
         next(rounds)
         ways.corymb(steps)
     whole, alone = float("inf"), float("inf")
-    for _ in range(5):
+    for _ in range(repeats):
         whole = min(whole, seconds(lambda _: next(rounds), 1, 1, device))
         alone = min(alone, steps * seconds(ways.corymb, steps, 1, device))
     found = {"round ms": 1e3 * whole, f"its {steps} steps ms": 1e3 * alone, "round by its steps": whole / alone}

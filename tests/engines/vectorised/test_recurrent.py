@@ -1,0 +1,103 @@
+"""LSTM layers of a stack of clients: the numbers and the slopes of torch's own, for every form that it has."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from corymb.engines.vectorised.recurrent import Cells
+from corymb.trees import take
+from tests.tiny import farthest
+
+CLIENTS, BATCH, TIME = 3, 4, 5
+
+
+def drawn(*shape, dtype=torch.float64):
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+FORMS = {
+    "plain": {},
+    "layers": {"num_layers": 3},
+    "batch-first": {"batch_first": True, "num_layers": 2},
+    "no-biases": {"bias": False, "num_layers": 2},
+}
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["from-zeros", "from-a-state"])
+@pytest.mark.parametrize("form", FORMS)
+def test_values_and_slopes_are_those_of_torch(form, given):
+    module = nn.LSTM(2, 6, **FORMS[form]).double()
+    shape = (CLIENTS, BATCH, TIME, 2) if module.batch_first else (CLIENTS, TIME, BATCH, 2)
+    stacked = {name: drawn(CLIENTS, *p.shape) / 2 for name, p in module.named_parameters()}
+    x = drawn(*shape)
+    start = [drawn(CLIENTS, module.num_layers, BATCH, 6) * part for part in (1, 0.5)] if given else []
+
+    def score(params, own, *state):
+        out, (h, c) = functional_call(module, params, (own, tuple(state) or None))
+        return out.sin().sum() + (2 * h).cos().sum() + (c * c).sum() + out.movedim(int(module.batch_first), 0)[-1].sum()
+
+    def slopes(scores, *inputs):
+        return dict(enumerate(torch.autograd.grad(scores, inputs, retain_graph=True)))
+
+    leaves = [*stacked.values(), x, *start]
+    for leaf in leaves:
+        leaf.requires_grad_()
+
+    def all_of(params, own, *state):
+        with Cells():
+            return score(params, own, *state)
+
+    together = vmap(all_of)(stacked, x, *start)
+    apart = torch.stack([score(take(stacked, i), x[i], *(s[i] for s in start)) for i in range(CLIENTS)])
+    assert farthest(together.detach(), apart.detach()) < 1e-12
+    assert farthest(slopes(together.sum(), *leaves), slopes(apart.sum(), *leaves)) < 1e-12
+    with Cells():  # and of one client by itself
+        alone = score(take(stacked, 0), x[0], *(s[0] for s in start))
+    assert farthest(slopes(alone, *leaves), slopes(apart[0], *leaves)) < 1e-12
+
+
+@pytest.mark.parametrize("what", ["output", "memory"])
+def test_slopes_where_only_a_part_is_used(what):
+    module = nn.LSTM(2, 3, num_layers=2).double()
+    x = drawn(1, BATCH, 2)  # a single time step
+
+    def score():
+        out, (_, c) = module(x)
+        return out[-1].sum() if what == "output" else c.square().sum()
+
+    want = dict(enumerate(torch.autograd.grad(score(), list(module.parameters()))))
+    with Cells():
+        got = torch.autograd.grad(score(), list(module.parameters()))
+    assert farthest(dict(enumerate(got)), want) < 1e-12
+
+
+def test_a_shared_start_and_shared_examples_are_everybodys():
+    module = nn.LSTM(2, 3).double()
+    stacked = {name: drawn(CLIENTS, *p.shape) for name, p in module.named_parameters()}
+    x = drawn(TIME, BATCH, 2)
+
+    def last(params):
+        with Cells():
+            return functional_call(module, params, (x,))[0][-1]
+
+    with torch.no_grad():
+        got = vmap(last)(stacked)
+        want = torch.stack([functional_call(module, take(stacked, i), (x,))[0][-1] for i in range(CLIENTS)])
+    assert farthest(got, want) < 1e-12
+
+
+def test_products_in_a_lower_precision_stay_near():
+    module, x = nn.LSTM(8, 16, num_layers=2), drawn(TIME, BATCH, 8, dtype=torch.float32)
+    want = dict(enumerate(torch.autograd.grad(module(x)[0].sum(), list(module.parameters()))))
+    with torch.autocast("cpu", torch.bfloat16), Cells():
+        out = module(x)[0]
+    got = dict(enumerate(torch.autograd.grad(out.float().sum(), list(module.parameters()))))
+    scale = max(float(slope.abs().max()) for slope in want.values())
+    assert 0 < farthest(got, want) < 0.05 * scale
+
+
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"proj_size": 2}, {"num_layers": 2, "dropout": 0.5}])
+def test_what_has_no_cells_says_so(options):
+    with pytest.raises(NotImplementedError, match="no cells"), Cells():
+        nn.LSTM(2, 3, **options)(drawn(TIME, BATCH, 2, dtype=torch.float32))
