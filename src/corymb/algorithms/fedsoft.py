@@ -31,17 +31,16 @@ from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
 from corymb.keys import fold, uniform
-from corymb.local import Descent, descend_with_loss, serve_mixture
+from corymb.local import Descent, descend_with_loss, point_losses, serve_mixture
 from corymb.settings import require
-from corymb.trees import Params, count, take
+from corymb.trees import Params, count
 
 
 @on_client
 def estimate_importance(client: Client, models: Params, *, floor: float) -> Tensor:
     """The share of the client's examples that each model fits best (ties: the lowest number), `floor` at least: k."""
     k, weight = count(models), client.train.weight
-    each_loss = torch.stack([client.objective.losses(take(models, j), client.train) for j in range(k)])  # k m
-    best = each_loss.argmin(0) == torch.arange(k, device=weight.device)[:, None]
+    best = point_losses(client, models).argmin(0) == torch.arange(k, device=weight.device)[:, None]
     return (torch.where(best, weight, 0).sum(1) / weight.sum().clamp_min(1)).clamp_min(floor)
 
 
