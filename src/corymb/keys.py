@@ -62,7 +62,19 @@ def hash_names(names: Sequence[str]) -> Tensor:
 
 def root(seed: int) -> Key:
     """The key everything else in a run is folded from."""
-    return _mix(torch.tensor(_signed(seed), dtype=torch.int64) + _GOLDEN)
+    return key_of(seed)
+
+
+def key_of(seed: int, *data: int | str) -> Key:
+    """`fold(root(seed), *data)` of plain numbers and names: a hundred calls of torch fewer.
+
+    >>> bool(key_of(3, "run", 7) == fold(root(3), "run", 7))
+    True
+    """
+    number = _mix_number(seed + _GOLDEN)
+    for item in data:
+        number = fold_number(number, item)
+    return torch.tensor(number)
 
 
 def fold(key: Key, *data: int | str | Tensor) -> Key:

@@ -19,7 +19,7 @@ from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, e
 from corymb.core.guard import HANDFUL, Near
 from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
-from corymb.keys import Key, fold, hash_names, root, uniform
+from corymb.keys import Key, fold, hash_names, key_of, uniform
 from corymb.settings import require
 from corymb.trees import Params, Signature, Tree, leaves, map_tensors, nbytes, signature, tree_map
 
@@ -210,8 +210,8 @@ class _Moment:
     begun: bool = False
     """Whether anybody has been asked, or a run's versions were taken over."""
 
-    def key(self) -> Key:
-        return fold(root(self.seed), self.stream, self.clock)
+    def key(self, *purpose: int | str) -> Key:
+        return key_of(self.seed, self.stream, self.clock, *purpose)
 
 
 class Federation:
@@ -294,12 +294,12 @@ class Federation:
 
     def key(self, purpose: str) -> Key:
         """Randomness of the server's own, for one purpose at this clock."""
-        return fold(self._moment.key(), "server", purpose)
+        return self._moment.key("server", purpose)
 
     def draw(self, purpose: str) -> Key:
         """As `key`, but a new one each time within a tick of the clock."""
         self._moment.calls += 1
-        return fold(self.key(purpose), self._moment.calls)
+        return self._moment.key("server", purpose, self._moment.calls)
 
     def ask(
         self,
@@ -364,7 +364,7 @@ class Federation:
             fn=fn,
             args=args,
             options=options,
-            key=fold(moment.key(), "call", moment.calls),
+            key=moment.key("call", moment.calls),
             verb=verb,
             version=Version(self.clock, moment.calls),
             since=dict(self._accepted),

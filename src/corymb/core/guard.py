@@ -111,8 +111,8 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     if isinstance(rows, Shares):
         return Lengths(_of_shares(rows, near), torch.full((len(by),), -1))
     by = by if near is None or near.by is None else near.by
-    group = _only_sum(rows.weight if isinstance(rows, Share) else by)
-    return Lengths(_apart(value, near, by), group)
+    apart = _apart(value, near, by)  # before a GPU is waited for
+    return Lengths(apart, _only_sum(rows.weight if isinstance(rows, Share) else by))
 
 
 def _held(rows: Tree) -> Tree:
@@ -122,10 +122,11 @@ def _held(rows: Tree) -> Tree:
     return rows._asdict() if hasattr(rows, "_asdict") else rows
 
 
-def largest_possible(rows: Tree, near: Near | None, lengths: Lengths) -> Tensor | None:
+def largest_possible(rows: Tree, near: Near | None, lengths: Lengths, models: Tensor | None = None) -> Tensor | None:
     """What no number of a row's value can be larger than, if it is as far as this from where it started: n.
 
-    None where lengths do not tell. One that is no number has no length: NaN goes through.
+    `models` are the lengths of the models that are near, where those are known. None where lengths do not tell. One
+    that is no number has no length: NaN goes through.
     """
     length = 2 * LARGER * lengths.length  # before it was made shorter; rounding in float32 is far less than twice
     if not isinstance(rows, Share) or not isinstance(rows.value, dict):
@@ -136,7 +137,8 @@ def largest_possible(rows: Tree, near: Near | None, lengths: Lengths) -> Tensor 
         return None
     by = rows.weight if near.by is None else near.by
     between = (by >= 0).all(1).cpu() | (_only_sum(by) >= 0)  # or else what it started from may be any length
-    return torch.where(between, length + 2 * _model_lengths(near.models).amax(), math.inf)
+    models = model_lengths(near.models) if models is None else models
+    return torch.where(between, length + 2 * models.amax(), math.inf)
 
 
 def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
@@ -194,15 +196,18 @@ def _filled(value: Tree) -> list[Tensor]:
 
 def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
     """The Euclidean length of all of a row, or of its difference from its mixture of models."""
-    squares = [torch.zeros(len(by), dtype=torch.float64)]
+    squares = []
     if near is None:
-        squares += [_wide(leaf).reshape(len(by), -1).square().sum(1).double().cpu() for leaf in _filled(value)]
-        return torch.stack(squares).sum(0).sqrt()
-    share, only = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double(), _only_sum(by)
-    for name, start in near.models.items():
-        leaf, starts = _wide(value[name]).reshape(len(by), -1), _wide(start).reshape(len(start), -1)
-        squares.append(_squares(leaf, starts.to(leaf), share, only).cpu())
-    return torch.stack(squares).sum(0).sqrt()
+        squares += [_wide(leaf).reshape(len(by), -1).square().sum(1).double() for leaf in _filled(value)]
+    else:
+        share = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double()
+        only = torch.zeros(len(by), dtype=torch.int64) if by.shape[1] == 1 else _only_sum(by)
+        for name, start in near.models.items():
+            leaf, starts = _wide(value[name]).reshape(len(by), -1), _wide(start).reshape(len(start), -1)
+            squares.append(_squares(leaf, starts.to(leaf), share, only))
+    if not squares:
+        return torch.zeros(len(by), dtype=torch.float64)
+    return torch.stack([torch.zeros_like(squares[0]), *squares]).cpu().sum(0).sqrt()  # a GPU is waited for once
 
 
 def _squares(rows: Tensor, starts: Tensor, share: Tensor, only: Tensor) -> Tensor:
@@ -268,15 +273,19 @@ class Bounds(NamedTuple):
         return f"update is {times:.3g} times as long as is usual"
 
 
-def bounds(found: Lengths, near: Near | None) -> Bounds:
-    """What the lengths of all replies that could count say of the longest of them."""
+def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> Bounds:
+    """What the lengths of all replies that could count say of the longest of them.
+
+    `models` are the lengths of the models that are near, where those are known.
+    """
     length, group = found
     if near is not None and near.most is not None:
         return Bounds(_level(near.most * ROUNDING), {}, near.most)
-    still = 0.0 if near is None else STILL * float(_model_lengths(near.models).amax())
+    models = model_lengths(near.models) if models is None and near is not None else models
+    still = 0.0 if models is None else STILL * float(models.amax())
     if near is None or near.loose:
         usual = _quantile(_others(length), 0.5)
-        size = 0.0 if near is None else _quantile(_model_lengths(near.models).sort().values, 0.5)
+        size = 0.0 if models is None else _quantile(models.sort().values, 0.5)
         return Bounds(_level(UNKNOWN * max(usual, size)), {}, usual)
     most, usual = max(_most(length), still), _quantile(_others(length), 0.5)
     most = max(most, CROWD * usual) if near.handful else most
@@ -328,8 +337,9 @@ def _level(length: float) -> int:
     return int(levels(torch.tensor(length, dtype=torch.float64))) if 0 < length < math.inf else NEVER
 
 
-def _model_lengths(models: Params) -> Tensor:
+def model_lengths(models: Params) -> Tensor:
+    """The Euclidean length of each of k models: k, float64, on the CPU."""
     rows = [_wide(value).reshape(len(value), -1) for value in models.values()]
-    lengths = [torch.linalg.vector_norm(row, dim=1).double().cpu() for row in rows if row.numel()]
+    lengths = [torch.linalg.vector_norm(row, dim=1).double() for row in rows if row.numel()]
     squares = torch.zeros(len(rows[0]), dtype=torch.float64)
-    return sum((length.square() for length in lengths), squares).sqrt()
+    return sum(torch.stack(lengths).cpu().square(), squares).sqrt() if lengths else squares

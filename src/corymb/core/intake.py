@@ -9,13 +9,13 @@ order of arrival. Offenders are dropped and named.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from corymb.core.client import Shares, Slot
+from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Call, Part, Rejection, Verb
 from corymb.core.guard import (
     Bounds,
@@ -25,6 +25,7 @@ from corymb.core.guard import (
     largest_possible,
     levels,
     misfit,
+    model_lengths,
     part_lengths,
     row_lengths,
 )
@@ -189,7 +190,10 @@ class Intake:
         if problem := rows_problem(rows, self.verb) or self._misfit(rows):
             return self._reject_all(ids, problem)
         form = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
-        everybody, lengths = len(ids) == len(self._ids), self._lengths(ids, rows)
+        everybody, asked = len(ids) == len(self._ids), ids
+        # On a GPU they are added up before anybody waits to hear whether all of them count, as they nearly always do.
+        of_all = add_up(rows) if everybody and self.verb == "sum" and isinstance(rows, (Share, Shares)) else None
+        lengths = self._lengths(ids, rows)
         if found := self._row_faults(ids, rows, lengths):
             for row, reason in found.items():
                 self.reject(int(ids[row]), reason)
@@ -199,7 +203,7 @@ class Intake:
             ids, rows, writes = _some(ids, rows, writes, good)
             lengths = self._lengths(ids, rows)
         if everybody and lengths is not None:  # nobody else to wait for
-            limit = bounds(lengths, self._near)
+            limit = bounds(lengths, self._near, self._models)
             far = limit.over(levels(lengths.length), lengths.group)
             if bool(far.any()):
                 self._refuse(ids[far], lengths.length[far], limit)
@@ -212,7 +216,7 @@ class Intake:
         if self.verb != "sum":
             pile.add(rows, added)
         elif lengths is None:
-            pile.add(add_up(rows), added)
+            pile.add(add_up(rows) if of_all is None or len(ids) < len(asked) else of_all, added)
         else:
             by_level = list(_by_level(lengths))
             sums = sums_of(rows, [which for _, _, which in by_level])
@@ -224,13 +228,18 @@ class Intake:
         return None
 
     def _row_faults(self, ids: Tensor, rows: Tree, lengths: Lengths | None) -> dict[int, str]:
-        at_most = None if lengths is None else largest_possible(rows, self._near_to(ids), lengths)
+        at_most = None if lengths is None else largest_possible(rows, self._near_to(ids), lengths, self._models)
         return row_faults(rows, self._sizes[self._places(ids)].to(_device(rows, ids)), at_most)
 
     def _lengths(self, ids: Tensor, rows: Tree) -> Lengths | None:
         """How far each reply is from where its client started; None where nobody is compared."""
         found = row_lengths(rows, self._near_to(ids), len(ids)) if self._compares else None
         return None if found is None else found.allowing(self._larger(ids))
+
+    @cached_property
+    def _models(self) -> Tensor | None:
+        """The lengths of the models that replies are expected near."""
+        return None if self._near is None else model_lengths(self._near.models)
 
     def _larger(self, ids: Tensor) -> Tensor:
         """How many times the usual number of examples each of these clients has."""
@@ -344,7 +353,7 @@ class Intake:
         if not self._compares or not bool((pile.lengths.length > 0).any()):
             return
         clients, lengths = pile.clients, pile.lengths
-        limit = bounds(lengths, self._near)
+        limit = bounds(lengths, self._near, self._models)
         far = limit.over(levels(lengths.length), lengths.group)
         if bool(far.any()):
             self._refuse(clients[far], lengths.length[far], limit)

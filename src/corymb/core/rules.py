@@ -24,11 +24,16 @@ def row_faults(rows: Tree, sizes: Tensor, at_most: Tensor | None = None) -> dict
     `at_most`: what no number of a row's value can be larger than, where that is known (`guard.largest_possible`).
     """
     found: dict[int, str] = {}
-    faults = _share_faults(rows, sizes, at_most) if isinstance(rows, (Share, Shares)) else _not_finite(rows)
-    for bad, reason in faults:
+    faults = list(_share_faults(rows, sizes, at_most) if isinstance(rows, (Share, Shares)) else _not_finite(rows))
+    for bad, (_, reason) in zip(_looked_at([bad for bad, _ in faults]), faults, strict=True):
         for row in bad.nonzero().flatten().tolist():
             found.setdefault(row, reason)
     return found
+
+
+def _looked_at(flags: list[Tensor]) -> Tensor:
+    """Flags of the same shape, on the CPU: a GPU is waited for once."""
+    return torch.stack([flag.to(flags[0].device) for flag in flags]).cpu() if flags else torch.empty(0)
 
 
 def _share_faults(
@@ -52,25 +57,24 @@ def _share_faults(
 
 def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
     """Why a partial sum over clients of these sizes cannot count: whatever would be refused from a row, and None."""
-    if problem := next((reason for bad, reason in _not_finite((sums.label, sums.note)) if bad.any()), None):
-        return problem
+    faults = list(_sums_faults(sums, sizes))
+    flags = _looked_at([bad.any() for bad, _ in faults]).tolist()
+    return next((reason for bad, (_, reason) in zip(flags, faults, strict=True) if bad), None)
+
+
+def _sums_faults(sums: Sums[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:
+    yield from _not_finite((sums.label, sums.note))
     k, weight = len(sums.weight), sums.weight.double()
-    if not bool(torch.isfinite(weight).all()):
-        return "value is not finite"
-    if bool((weight < 0).any()):
-        return "weight is negative"
-    if bool((weight > float(sizes.clamp_min(1).sum()) * ROUNDING).any()):
-        return "weight is more than its clients' sizes allow"
-    for leaf in leaves(sums.total):
-        if leaf.is_floating_point() and leaf.numel():
-            largest = _largest(leaf).double()
-            if not bool(torch.isfinite(largest).all()):
-                return "value is not finite"
-            if bool((largest > weight.to(largest.device) * LARGEST * ROUNDING).any()):
-                return "total is larger than its weight allows"
-    if sums.label is not None and bool(_outside(sums.label, k).any()):
-        return _out_of_range(k)
-    return None
+    yield ~torch.isfinite(weight), "value is not finite"
+    yield weight < 0, "weight is negative"
+    yield weight > float(sizes.clamp_min(1).sum()) * ROUNDING, "weight is more than its clients' sizes allow"
+    numbers = [leaf for leaf in leaves(sums.total) if leaf.is_floating_point() and leaf.numel()]
+    if numbers:
+        largest = torch.stack([_largest(leaf).double() for leaf in numbers])
+        yield ~torch.isfinite(largest), "value is not finite"
+        yield largest > weight.to(largest.device) * LARGEST * ROUNDING, "total is larger than its weight allows"
+    if sums.label is not None:
+        yield _outside(sums.label, k), _out_of_range(k)
 
 
 def _not_finite(rows: Tree) -> Iterator[tuple[Tensor, str]]:
@@ -82,6 +86,9 @@ def _not_finite(rows: Tree) -> Iterator[tuple[Tensor, str]]:
 def _largest(rows: Tensor) -> Tensor:
     """The largest magnitude in every row; NaN goes through. `isfinite` of all entries takes far longer."""
     flat = rows.reshape(len(rows), -1)
+    if flat.device.type != "cpu":
+        largest: Tensor = torch.linalg.vector_norm(flat, torch.inf, dim=1)
+        return largest
     return torch.maximum(flat.amax(1), -flat.amin(1))
 
 

@@ -26,12 +26,18 @@ class Sums(NamedTuple, Generic[N]):
 
     def mean(self, empty: Params) -> Params:
         """total / weight, row by row; a row without weight is taken from `empty`."""
-        return tree_map(lambda total, default: _ratio(total, self.weight, default), self.total, empty)
+        parts = {leaf.dtype: _divisor(self.weight.to(leaf.dtype)) for leaf in leaves(self.total)}
+        return tree_map(lambda total, default: _ratio(total, *parts[total.dtype], default), self.total, empty)
 
 
-def _ratio(total: Tensor, weight: Tensor, default: Tensor) -> Tensor:
-    weight = weight.reshape(-1, *[1] * (total.dim() - 1)).to(total.dtype)
-    return torch.where(weight > 0, total / torch.where(weight > 0, weight, 1), default)
+def _divisor(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows have weight, and what to divide by."""
+    return (used := weight > 0), torch.where(used, weight, 1)
+
+
+def _ratio(total: Tensor, used: Tensor, weight: Tensor, default: Tensor) -> Tensor:
+    shape = (-1, *[1] * (total.dim() - 1))
+    return torch.where(used.reshape(shape), total / weight.reshape(shape), default)
 
 
 def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:

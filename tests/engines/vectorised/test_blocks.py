@@ -1,5 +1,7 @@
 """Measures in blocks of examples are those of all examples at once."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -74,7 +76,7 @@ def test_what_is_said_in_blocks_is_what_is_said_of_all_examples(case, shared, wh
 def test_clients_that_nobody_weighs_measure_nothing():
     """Nothing has weight where all examples are held out: 0, as without blocks."""
     on = Examples(torch.zeros(2, 40, 1), torch.zeros(2, 40), torch.zeros(2, 40))
-    found = blocks.mean_of_blocks(lambda some, who: torch.ones(len(who), 3), on, 16)
+    found = blocks.mean_of_blocks(lambda some, who: torch.ones(len(who), 3), on, [slice(0, 16), slice(16, 40)])
     assert found.tolist() == [[0.0] * 3] * 2
 
 
@@ -82,6 +84,31 @@ def test_examples_that_know_of_each_other_stay_together(case):
     objective, on = case
     traits = kernels_for(objective, on).traits
     many = Examples(*(t.repeat_interleave(10_000, 1)[:, :600_000] if t.dim() == 2 else t for t in on))
-    assert blocks.rows_at_once(traits._replace(activation_bytes=2**20), many, "cpu") == 64
-    assert blocks.rows_at_once(traits._replace(activation_bytes=2**20, independent=False), many, "cpu") is None
-    assert blocks.rows_at_once(traits, on, "cpu") is None
+    large = traits._replace(activation_bytes=2**20)
+    assert blocks.passes(large, many, "cpu")[1] == slice(64, 128)
+    assert blocks.passes(large._replace(independent=False), many, "cpu") is None
+    assert blocks.passes(traits, on, "cpu") is None
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_on_a_gpu_clients_of_unlike_sizes_are_measured_with_little_padding(case, shared, monkeypatch):
+    objective, on = case
+    models = models_of(objective, 2)
+    if not shared:
+        models = map_tensors(lambda leaf: leaf.expand(len(SIZES), *leaf.shape).clone(), models)
+    kernels = kernels_for(objective, on)
+    whole = kernels.measure("losses", objective, models, on, shared=shared)
+    monkeypatch.setattr(blocks, "ON_GPU", 1)
+    monkeypatch.setattr(blocks, "LEAST", 50)
+    there = replace(kernels, device="cuda", only="foreach")
+    torch.testing.assert_close(there.measure("losses", objective, models, on, shared=shared), whole)
+    found = blocks.passes(kernels.traits, on, "cuda")
+    assert found == [slice(0, 4), slice(4, 54), slice(54, 61), slice(61, 70)]
+    padded = sum((some.stop - some.start) * sum(m > some.start for m in SIZES) for some in found)
+    assert padded <= blocks.UNEVEN * sum(SIZES) + len(SIZES)
+
+
+def test_clients_of_one_size_are_measured_in_one_pass(case):
+    objective, on = case
+    alike = Examples(*(t[2:3].expand(4, *t.shape[1:]) for t in on))
+    assert blocks.passes(kernels_for(objective, on).traits, alike, "cuda") is None

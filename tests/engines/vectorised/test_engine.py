@@ -1,5 +1,7 @@
 """Chunks are as large as memory allows: replies and models worked on at once count, not only one descent a client."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.func import vmap
@@ -10,12 +12,13 @@ from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.engines import VectorisedEngine
 from corymb.engines.vectorised.engine import Need
-from corymb.local import Descent, descend
-from corymb.models import Network
-from corymb.objectives import LinearRegression, Regression
+from corymb.keys import root
+from corymb.local import Descent, descend, loss
+from corymb.models import Network, mlp
+from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.objectives.partial import completed
 from corymb.trees import stack
-from tests.tiny import DOUBLE, regression
+from tests.tiny import DOUBLE, classification, farthest, regression
 
 MANY = 40
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
@@ -45,6 +48,11 @@ def train_one(client: Client, models):
 @on_client
 def train(client: Client, model, *, how):
     return descend(client, model, how)
+
+
+@on_client
+def train_and_measure(client: Client, model, *, how):
+    return descend(client, model, how), loss(client, model)
 
 
 def largest_chunk(fn, models, memory: int) -> int:
@@ -89,6 +97,23 @@ def test_clients_of_unlike_sizes_work_together_where_they_take_batches(batch, ch
     engine._under_vmap = lambda call, ids, *rest: (calls.append(len(ids)), work(call, ids, *rest))[1]
     Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=1, batch=batch))
     assert calls[1:] == chunks  # the first is one client, by which the need is seen
+
+
+@pytest.mark.parametrize(("batch", "chunks"), [(10, [4]), (None, [1, 1, 1, 1])])
+def test_on_a_gpu_so_do_those_who_measure_all_of_their_examples_beside(batch, chunks):
+    sizes, calls = [500, 1_500, 4_500, 13_500], []
+    objective = Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3)
+    how, model = Descent(lr=0.1, steps=1, batch=batch), objective.init(root(0))
+    whole = Federation(VectorisedEngine(objective, classification(sizes), DOUBLE)).clients.map(
+        train_and_measure, model, how=how
+    )
+    engine = VectorisedEngine(objective, classification(sizes), DOUBLE, memory=2**30)
+    engine.kernels = replace(engine.kernels, device="cuda")
+    work = engine._under_vmap
+    engine._under_vmap = lambda call, ids, *rest: (calls.append(len(ids)), work(call, ids, *rest))[1]
+    replies = Federation(engine).clients.map(train_and_measure, model, how=how)
+    assert calls[1:] == chunks
+    assert farthest(replies.value, whole.value) < 1e-12
 
 
 def test_a_small_job_is_not_measured_first():

@@ -24,6 +24,7 @@ from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
+from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.engines.vectorised.traits import Watched
@@ -31,7 +32,6 @@ from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
 CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
-UNEVEN = 1.5  # the longest client of a chunk may be this much longer than the shortest
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
 ENOUGH = 1024  # examples by which a client shows what a client function takes
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
@@ -46,6 +46,8 @@ class Need(NamedTuple):
     """Models that are worked on at once: k where the function maps over the models it was sent."""
     examples: int | None = None
     """Examples of a client that go through a model at once, where that is known to be fewer than all."""
+    measures: bool = False
+    """Whether all examples go through models beside those, in passes of a bounded size (`blocks.passes`)."""
     reply: int = 0
     """Bytes of the reply and of what the client keeps."""
     part: float = 1.0
@@ -134,8 +136,10 @@ class VectorisedEngine:
         if len(ids) <= 1:
             return Need()  # there is nothing to divide
         if name not in self._needs:
-            crowd = len(ids) * self._bytes_of(int(self.sizes[ids].max()), Need()) if len(ids) else 0
-            if crowd * LIKELY_FACTOR <= self.budget or call.fn.name in self._serial:
+            least, most = (int(size) for size in self.sizes[ids].aminmax())
+            alike = most <= UNEVEN * least or not self.kernels.cuts_unlike_sizes
+            crowd = len(ids) * self._bytes_of(most, Need())
+            if (alike and crowd * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
                 return Need()
             one = (
                 slice(-1, None) if self.host.device.type == "cuda" else slice(1)
@@ -154,9 +158,11 @@ class VectorisedEngine:
         writes = nbytes([slot.value for slot in outcome.writes.values()])
         size = min(int(self.sizes[ids]), few or 2**62)
         some = watched.examples if 0 < watched.examples < size else None  # a client of few shows no batch
-        need = Need(self.kernels.watch.rows, some, nbytes(outcome.value) + writes)
+        need = Need(self.kernels.watch.rows, some, reply=nbytes(outcome.value) + writes)
+        if some is None and 0 < watched.trained < size and self.kernels.cuts_unlike_sizes:
+            need = need._replace(examples=watched.trained, measures=True)
         taken = peak.bytes()
-        return need if taken is None else need._replace(part=taken / self._bytes_of(size, need))
+        return need if taken is None else need._replace(part=taken / self._bytes_of_chunk(1, size, need))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
@@ -169,6 +175,11 @@ class VectorisedEngine:
         beside = max(0, need.reply - traits.parameter_bytes)  # a reply, and its copy on the way out of vmap
         return int(need.part * (need.models * work + 2 * beside)) + 64
 
+    def _bytes_of_chunk(self, clients: int, size: int, need: Need) -> int:
+        """What so many clients take, the largest of which has `size` examples."""
+        passing = min(ON_GPU, 3 * clients * size * self.kernels.traits.activation_bytes) if need.measures else 0
+        return clients * self._bytes_of(size, need) + int(need.part * passing)
+
     def _fitting(self, sizes: Tensor, need: Need) -> int:
         """How many of the clients (sorted by size) go into the next chunk."""
         passing = sizes if need.examples is None else sizes.clamp(max=need.examples)  # padding beyond costs memory only
@@ -178,7 +189,7 @@ class VectorisedEngine:
         low, high = 1, n  # the need grows with the number: bisect
         while low < high:
             middle = (low + high + 1) // 2
-            fits = middle * self._bytes_of(int(sizes[middle - 1]), need) <= self.budget
+            fits = self._bytes_of_chunk(middle, int(sizes[middle - 1]), need) <= self.budget
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
-from corymb.engines.vectorised.recurrent import Cells
+from corymb.engines.vectorised.recurrent import Cells, at_full_precision
 from corymb.engines.vectorised.span import Reading, Span
 from corymb.engines.vectorised.traits import PRODUCTS, Traits, linear_arguments
 from corymb.local.reference import training_losses, weighted_mean
@@ -196,9 +196,3 @@ class _Layer(torch.autograd.Function):
             if ctx.own_bias is not None:
                 ctx.own_bias.add_(grad.sum(1).reshape(ctx.own_bias.shape), alpha=-ctx.lr)
         return down, None, None, None, None, None, None
-
-
-def at_full_precision(where: Tensor) -> Any:
-    """Products as their tensors are, in a mixed precision too."""
-    kind = where.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

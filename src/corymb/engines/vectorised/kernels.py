@@ -25,7 +25,7 @@ from torch.func import vmap
 from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
-from corymb.engines.vectorised.blocks import mean_of_blocks, reach, rows_at_once, rows_in_cache, rows_of_blocks
+from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
 from corymb.engines.vectorised.recurrent import Cells
@@ -104,15 +104,18 @@ class Kernels:
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss or score of k models for every client: n k."""
-        few = rows_at_once(self.traits, on, self.device)
-        if few is not None:
-            return mean_of_blocks(
-                lambda some, who: self.measure(
-                    what, objective, models if shared else take(models, who), some, shared=shared
-                ),
-                on,
-                few,
-            )
+        parts = passes(self.traits, on, self.device)
+        if parts is None:
+            return self._measure(what, objective, models, on, shared=shared)
+        return mean_of_blocks(
+            lambda some, who: self._measure(
+                what, objective, models if shared else take(models, who), some, shared=shared
+            ),
+            on,
+            parts,
+        )
+
+    def _measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
                 measure_one(what, objective, models if shared else take(models, i), _client(on, i, m))
@@ -127,15 +130,18 @@ class Kernels:
 
     def of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         """What a model predicts for each example of every client, or its loss there: n m ..."""
-        few = rows_at_once(self.traits, on, self.device)
-        if few is not None:
-            return rows_of_blocks(
-                lambda some, who: self.of_each(
-                    what, objective, params if shared else take(params, who), some, shared=shared
-                ),
-                on,
-                few,
-            )
+        parts = passes(self.traits, on, self.device)
+        if parts is None:
+            return self._of_each(what, objective, params, on, shared=shared)
+        return rows_of_blocks(
+            lambda some, who: self._of_each(
+                what, objective, params if shared else take(params, who), some, shared=shared
+            ),
+            on,
+            parts,
+        )
+
+    def _of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         say = pointwise(what, objective)
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [say(params if shared else take(params, i), _client(on, i, m)) for i, m in enumerate(_lengths(on))]
@@ -266,6 +272,11 @@ class Kernels:
         if player is not None:
             player.begin(params, rates)
         return player
+
+    @property
+    def cuts_unlike_sizes(self) -> bool:
+        """Whether measures of clients of unlike sizes are cut so that hardly any padding is measured."""
+        return self.device == "cuda" and self.traits.independent
 
     @property
     def _captures(self) -> bool:

@@ -8,6 +8,7 @@ The numbers are those of `torch.nn.LSTM`.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -63,7 +64,8 @@ def lstm(
         bias = (biases[0] + biases[1]).unsqueeze(0) if biases else None
         h, c = (one[layer].to(into.dtype) for one in state)
         given = [one.unsqueeze(0) for one in (outputs, h, c, into, across)]
-        outputs, c = (one.squeeze(0) for one in _Layer.apply(*given, bias, torch.is_grad_enabled(), low)[:2])  # type: ignore[no-untyped-call]
+        with at_full_precision(x):  # products are lowered by themselves; all else would be, too
+            outputs, c = (one.squeeze(0) for one in _Layer.apply(*given, bias, torch.is_grad_enabled(), low)[:2])  # type: ignore[no-untyped-call]
         hidden.append(outputs[-1])
         memory.append(c)
     return outputs.transpose(0, 1) if batch_first else outputs, torch.stack(hidden), torch.stack(memory)
@@ -142,6 +144,12 @@ class _Layer(torch.autograd.Function):
         out, last, *made = _Layer.apply(*merged, kept, low)  # type: ignore[no-untyped-call]
         apart = (info.batch_size, -1)
         return (out.unflatten(0, apart), last.unflatten(0, apart), *made), (0, 0, *[None] * len(made))
+
+
+def at_full_precision(where: Tensor) -> Any:
+    """Operations as their tensors are, in a mixed precision too."""
+    kind = where.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _product(one: Tensor, other: Tensor, low: torch.dtype | None, dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from corymb.core.objective import Draws, Examples, Objective
-from corymb.engines.vectorised.fused import at_full_precision
+from corymb.engines.vectorised.recurrent import at_full_precision
 from corymb.engines.vectorised.traits import linear_arguments
 from corymb.keys import Key
 from corymb.local.descent import Batches, Descent

@@ -84,16 +84,22 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
 
 
 class Watched:
-    """An objective that notes with how many examples of a client it is used at once."""
+    """An objective that notes with how many examples of a client it is used at once, and in training."""
 
     def __init__(self, inner: Objective) -> None:
-        self.inner, self.examples = inner, 0
+        self.inner, self.examples, self.trained = inner, 0, 0
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
-        if name in ("losses", "scores", "training_losses"):
-            return lambda params, on, *more: self._see(on.weight, found(params, on, *more))
+        if name == "training_losses":
+            return lambda params, on, *more: self._see_training(on.weight, found(params, on, *more))
+        if name in ("losses", "scores"):
+            return lambda params, on: self._see(on.weight, found(params, on))
         return (lambda params, x: self._see(x, found(params, x))) if name == "predict" else found
+
+    def _see_training(self, examples: Tensor, result: Tensor) -> Tensor:
+        self.trained = max(self.trained, len(examples))
+        return self._see(examples, result)
 
     def _see(self, examples: Tensor, result: Tensor) -> Tensor:
         self.examples = max(self.examples, len(examples))
