@@ -66,6 +66,14 @@ def test_recurrent_networks_train(kind, layers, kernel):
     assert farthest(trained(objective, tokens(), GPU, kernel), want) < 1e-9
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_recurrent_networks_train_in_a_mixed_precision(layers):
+    objective = Classification(Network(lambda: Reader(nn.LSTM, layers)), 3)
+    want = trained(objective, tokens(), Placement(dtype=torch.float64))
+    got = trained(objective, tokens(), Placement("cuda", mixed=True), "foreach")
+    assert 0 < farthest(got, want) < 0.02
+
+
 def test_float32_means_float32_in_convolutions():
     def network() -> nn.Module:
         return nn.Sequential(nn.Conv2d(16, 32, 5), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 64, 3))
