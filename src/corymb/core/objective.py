@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, TypeGuard
 
 import torch
 from torch import Tensor
@@ -103,13 +103,20 @@ class Objective(Protocol):
         ...
 
 
-@runtime_checkable
 class Trained(Protocol):
     """An objective whose gradients are of another loss than `losses`: with dropout, or with weights of classes."""
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """What a step of training makes smaller, for each example. An example's depends on its own draws alone."""
         ...
+
+
+def has_training_losses(objective: object) -> TypeGuard[Trained]:
+    """Whether an objective is `Trained`, by itself or by what it wraps.
+
+    From Python 3.12 on, `isinstance` of a protocol does not see what a wrapper hands on in `__getattr__`.
+    """
+    return hasattr(objective, "training_losses")
 
 
 class Coordinates(NamedTuple):

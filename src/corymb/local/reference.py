@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Measure, Pointwise
-from corymb.core.objective import Draws, Examples, Objective, Trained
+from corymb.core.objective import Draws, Examples, Objective, has_training_losses
 from corymb.keys import Key
 from corymb.local.curvature import step_part
 from corymb.local.descent import Batches, Descent, Stepper
@@ -37,9 +37,9 @@ def measure_one(what: Measure, objective: Objective, models: Params, on: Example
 
 def training_losses(objective: Objective, params: Params, on: Examples, draws: Draws) -> Tensor:
     """The loss of each example that a step of training makes smaller."""
-    return (
-        objective.training_losses(params, on, draws) if isinstance(objective, Trained) else objective.losses(params, on)
-    )
+    if has_training_losses(objective):
+        return objective.training_losses(params, on, draws)
+    return objective.losses(params, on)
 
 
 def gradient_one(objective: Objective, params: Params, on: Examples, draws: Draws) -> Params:

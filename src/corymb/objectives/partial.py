@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from corymb.core.objective import Draws, Examples, Objective, Trained
+from corymb.core.objective import Draws, Examples, Objective, has_training_losses
 from corymb.keys import Key
 from corymb.local.reference import training_losses
 from corymb.models.network import Network
@@ -91,7 +91,7 @@ def completed(objective: Any) -> Objective:
 
 def _refuse_silent_dropout(objective: Any) -> None:
     """An objective around a network with dropout that knows nothing of training steps would leave the dropout out."""
-    if isinstance(objective, Trained):
+    if has_training_losses(objective):
         return
     for held in (getattr(objective, "__dict__", {})).values():
         network = held if isinstance(held, Network) else getattr(held, "network", None)

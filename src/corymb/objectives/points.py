@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -10,7 +10,6 @@ from corymb.keys import Key
 from corymb.trees import Params
 
 
-@runtime_checkable
 class PointModel(Protocol):
     """A model, or k of them, of examples in k clusters: it needs no labels."""
 
@@ -25,3 +24,8 @@ class PointModel(Protocol):
     def space(self, params: Params, x: Tensor) -> Tensor:
         """Examples as vectors in the coordinates that they are compared in."""
         ...
+
+
+def models_points(model: object) -> TypeGuard[PointModel]:
+    """Whether an objective is a `PointModel`, by itself or by what it wraps."""
+    return all(hasattr(model, name) for name in ("label_points", "sample_cluster", "space"))

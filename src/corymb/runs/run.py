@@ -25,7 +25,7 @@ from corymb.keys import fold, root
 from corymb.objectives.linear_form import linear_form
 from corymb.objectives.measures import METRICS
 from corymb.objectives.module import Units, module_of
-from corymb.objectives.points import PointModel
+from corymb.objectives.points import PointModel, models_points
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.reader import read_run
@@ -273,7 +273,7 @@ class Run:
     def _model_of_points(self, wish: str) -> PointModel:
         self._objective()  # says what is missing
         model: object = self.objective
-        if not isinstance(model, PointModel):
+        if not models_points(model):
             wanted = f"{wish} is for runs that gave every example a cluster (uifca, kfed, clustergan)"
             raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
         return model
