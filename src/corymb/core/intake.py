@@ -29,7 +29,17 @@ from corymb.core.guard import (
     part_lengths,
     row_lengths,
 )
-from corymb.core.rules import part_bytes, part_problem, part_signature, row_faults, rows_problem, slot_form, sums_fault
+from corymb.core.rules import (
+    Flags,
+    flag_rows,
+    part_bytes,
+    part_problem,
+    part_signature,
+    row_faults,
+    rows_problem,
+    slot_form,
+    sums_fault,
+)
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, all_of, sums_of
 from corymb.trees import Signature, Tree, leaves, map_tensors, signature, tree_map
 
@@ -193,8 +203,9 @@ class Intake:
         everybody, asked = len(ids) == len(self._ids), ids
         # On a GPU they are added up before anybody waits to hear whether all of them count, as they nearly always do.
         of_all = add_up(rows) if everybody and self.verb == "sum" and isinstance(rows, (Share, Shares)) else None
+        flags = flag_rows(rows, self._sizes_of(ids, rows))
         lengths = self._lengths(ids, rows)
-        if found := self._row_faults(ids, rows, lengths):
+        if found := self._row_faults(ids, rows, lengths, flags):
             for row, reason in found.items():
                 self.reject(int(ids[row]), reason)
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
@@ -227,9 +238,12 @@ class Intake:
         self._answered[self._places(ids)] = True
         return None
 
-    def _row_faults(self, ids: Tensor, rows: Tree, lengths: Lengths | None) -> dict[int, str]:
+    def _sizes_of(self, ids: Tensor, rows: Tree) -> Tensor:
+        return self._sizes[self._places(ids)].to(_device(rows, ids))
+
+    def _row_faults(self, ids: Tensor, rows: Tree, lengths: Lengths | None, flags: Flags) -> dict[int, str]:
         at_most = None if lengths is None else largest_possible(rows, self._near_to(ids), lengths, self._models)
-        return row_faults(rows, self._sizes[self._places(ids)].to(_device(rows, ids)), at_most)
+        return row_faults(rows, flags, at_most)
 
     def _lengths(self, ids: Tensor, rows: Tree) -> Lengths | None:
         """How far each reply is from where its client started; None where nobody is compared."""
@@ -289,7 +303,7 @@ class Intake:
         sizes = self._sizes[self._places(part.ids)]
         if self.verb == "sum":
             return sums_fault(part.value, sizes)
-        return next(iter(row_faults(part.value, sizes).values()), None)
+        return next(iter(row_faults(part.value, flag_rows(part.value, sizes)).values()), None)
 
     def _unasked(self, part: Part) -> str | None:
         """A part may speak for its host's own clients that were asked, and once."""

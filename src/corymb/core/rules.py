@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,16 +18,42 @@ LARGEST = 1e15
 ROUNDING = 1 + 1e-6
 
 
-def row_faults(rows: Tree, sizes: Tensor, at_most: Tensor | None = None) -> dict[int, str]:
-    """Which rows of stacked replies cannot count, and why; `sizes` are the clients' numbers of examples.
+class Flags(NamedTuple):
+    """Which rows of stacked replies cannot count, by reason, as far as their values need not be looked at for it."""
+
+    bad: list[Tensor]  # n each
+    reasons: list[str]
+    first: int
+    """So many of the reasons go before what is wrong with values."""
+
+
+def flag_rows(rows: Tree, sizes: Tensor) -> Flags:
+    """What is wrong beside the values, where the replies are: a GPU is not waited for.
+
+    `sizes` are the clients' numbers of examples. Replies that are not to be added up have nothing but values.
+    """
+    if not isinstance(rows, (Share, Shares)):
+        return Flags([], [], 0)
+    faults = list(_not_finite(rows[1:]))
+    first, most = len(faults), sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING
+    faults.append(((rows.weight < 0).any(1), "weight is negative"))
+    faults.append(((rows.weight > most).any(1), "weight is more than the client's size allows"))
+    if rows.label is not None:
+        faults.append((_outside(rows.label, rows.weight.shape[1]), _out_of_range(rows.weight.shape[1])))
+    return Flags([bad for bad, _ in faults], [reason for _, reason in faults], first)
+
+
+def row_faults(rows: Tree, flags: Flags, at_most: Tensor | None = None) -> dict[int, str]:
+    """Which rows of stacked replies cannot count, and why; `flags` is what `flag_rows` says of them.
 
     `at_most`: what no number of a row's value can be larger than, where that is known (`guard.largest_possible`).
     """
     found: dict[int, str] = {}
-    faults = list(_share_faults(rows, sizes, at_most) if isinstance(rows, (Share, Shares)) else _not_finite(rows))
-    for bad, (_, reason) in zip(_looked_at([bad for bad, _ in faults]), faults, strict=True):
-        for row in bad.nonzero().flatten().tolist():
-            found.setdefault(row, reason)
+    values = list(_value_faults(rows, at_most) if isinstance(rows, (Share, Shares)) else _not_finite(rows))
+    reasons = [*flags.reasons[: flags.first], *(reason for _, reason in values), *flags.reasons[flags.first :]]
+    bad = _looked_at([*flags.bad[: flags.first], *(bad for bad, _ in values), *flags.bad[flags.first :]])
+    for row in bad.any(0).nonzero().flatten().tolist() if reasons else ():
+        found[row] = reasons[int(bad[:, row].byte().argmax())]
     return found
 
 
@@ -36,23 +62,15 @@ def _looked_at(flags: list[Tensor]) -> Tensor:
     return torch.stack([flag.to(flags[0].device) for flag in flags]).cpu() if flags else torch.empty(0)
 
 
-def _share_faults(
-    rows: Share[Tree] | Shares[Tree], sizes: Tensor, at_most: Tensor | None
-) -> Iterator[tuple[Tensor, str]]:
-    most = sizes.clamp_min(1).to(rows.weight)[:, None] * ROUNDING
-    yield from _not_finite(rows[1:])
+def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> Iterator[tuple[Tensor, str]]:
     numbers = [leaf for leaf in leaves(rows.value) if leaf.is_floating_point() and leaf.numel()]
     if at_most is not None and bool((at_most <= min(map(_bound, numbers), default=LARGEST)).all()):
-        numbers = []  # there is nothing to find: another look at all of them would cost as much as adding them up
+        return  # there is nothing to find: another look at all of them would cost as much as adding them up
     largest = [_largest(leaf) for leaf in numbers]
     for most_of_row in largest:
         yield ~torch.isfinite(most_of_row), "value is not finite"
     for leaf, most_of_row in zip(numbers, largest, strict=True):
         yield ~(most_of_row <= _bound(leaf)) & (rows.weight.amax(1) > 0), "value is too large to be added up"
-    yield (rows.weight < 0).any(1), "weight is negative"
-    yield (rows.weight > most).any(1), "weight is more than the client's size allows"
-    if rows.label is not None:
-        yield _outside(rows.label, rows.weight.shape[1]), _out_of_range(rows.weight.shape[1])
 
 
 def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
