@@ -9,7 +9,7 @@ from corymb.core import sums
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Part
 from corymb.core.intake import REASON, Intake
-from corymb.core.rules import LARGEST, row_faults
+from corymb.core.rules import LARGEST, flag_rows, row_faults
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, sums_of
 from corymb.trees import take
 from tests.tiny import farthest
