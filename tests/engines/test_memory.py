@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corymb.core.client import Client, Memory, Slot, on_client
+from corymb.core.engine import Version
 from corymb.core.federation import Federation, NoReplies
 from corymb.engines.memory import MemoryStore
 from corymb.objectives import LinearRegression
@@ -380,3 +381,19 @@ def test_how_numbers_were_made_is_not_kept():
     fed = federation("loop", LinearRegression(3, dtype=torch.float64), regression())
     assert not fed.clients.map(with_history).value["weight"].requires_grad
     assert not fed.clients.map(look, torch.zeros(3).double()).value.requires_grad
+
+
+def test_what_nobody_had_takes_no_memory_to_be_taken_back():
+    """Models that clients keep are as large as the memory they are in: not a third of the same size beside them."""
+    store = MemoryStore({"train": torch.tensor([2, 2, 2])})
+    first, second = Version(1, 1), Version(2, 1)
+    store.write(first, torch.tensor([0, 1]), {"slot": Slot(numbers(4.0, 5.0), torch.ones(2, dtype=torch.bool))})
+    assert [len(undo.values) for undo in store._undo] == [0]
+    store.write(second, torch.tensor([1, 2]), {"slot": Slot(numbers(6.0, 7.0), torch.ones(2, dtype=torch.bool))})
+    assert [undo.values.tolist() for undo in store._undo] == [[], [5.0]]
+    store.forget_after(first)
+    slot = store.read(torch.arange(3), {})["slot"]
+    assert slot.value.tolist() == [4.0, 5.0, 0.0]
+    assert slot.present.tolist() == [True, True, False]
+    store.forget_after(Version(0, 1))
+    assert store.empty

@@ -362,6 +362,10 @@ class Intake:
         hosts, bytes_up = [added.host for added in best.added], sum(added.bytes_up for added in best.added)
         return Taken(part, writes, hosts, bytes_up)
 
+    def let_go(self) -> None:
+        """Hold nothing any longer of what was taken in: the result does."""
+        self._piles.clear()
+
     def _leave_out_far(self, pile: _Pile) -> None:
         """Refuse updates that are too long, now that all lengths are known."""
         if not self._compares or not bool((pile.lengths.length > 0).any()):

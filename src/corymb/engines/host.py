@@ -130,7 +130,9 @@ class ClientHost:
     def settle(self, call: Call, intake: Intake) -> Part:
         """The part for the replies that were taken in; what their clients want to keep is kept."""
         taken = intake.result()
-        for owners, slots in taken.writes:
+        intake.let_go()
+        while taken.writes:  # one after another: all of them may be as much as the memory they go into
+            owners, slots = taken.writes.pop(0)
             self.memory.write(call.version, owners, map_tensors(lambda leaf: leaf.to(self.device), slots))
         return taken.part
 

@@ -14,11 +14,14 @@ from corymb.trees import Signature, leaves, map_tensors, signature, take, tree_m
 
 
 class _Undo(NamedTuple):
+    """What it takes to take back what some clients wrote into a slot."""
+
     version: Version
     slot: str
     ids: Tensor
+    had: Tensor
+    """Those of them who had a value there before: nothing is kept of the others."""
     values: Any
-    present: Tensor
 
 
 class _Table:
@@ -71,15 +74,37 @@ class _Table:
 
     def page(self, ids: Tensor) -> dict[str, Any]:
         """Some clients' rows, to be kept elsewhere."""
-        rows, made = self.row_of[ids], tuple(self.made)
-        values = map_tensors(lambda leaf: leaf[rows.to(leaf.device)], self.values)
-        return {"ids": ids, "values": values, "present": self.present[ids], "along": self.along, "made": made}
+        made = tuple(self.made)
+        return {
+            "ids": ids,
+            "values": self.values_of(ids),
+            "present": self.present[ids],
+            "along": self.along,
+            "made": made,
+        }
+
+    def values_of(self, ids: Tensor) -> Any:
+        """A copy of some clients' rows; all of them have one."""
+        rows = self.row_of[ids]
+        return map_tensors(lambda leaf: leaf[rows.to(leaf.device)], self.values)
+
+    def clear(self, ids: Tensor) -> None:
+        """Nothing is there for these clients any longer."""
+        rows = self.row_of[ids]
+        map_tensors(lambda leaf: leaf.index_fill_(0, rows.to(leaf.device), 0), self.values)
+        self.present[ids] = False
 
     def _grow(self) -> None:
         have = leaves(self.values)[0].shape[0]
         if self.used > have:
-            more = max(self.used, min(2 * have, len(self.row_of))) - have
-            self.values = map_tensors(lambda v: torch.cat([v, v.new_zeros(more, *v.shape[1:])]), self.values)
+            wanted = max(self.used, min(2 * have, len(self.row_of)))
+            self.values = map_tensors(lambda leaf: _longer(leaf, wanted), self.values)
+
+
+def _longer(leaf: Tensor, length: int) -> Tensor:
+    longer = leaf.new_zeros(length, *leaf.shape[1:])
+    longer[: len(leaf)] = leaf
+    return longer
 
 
 class MemoryStore:
@@ -115,9 +140,9 @@ class MemoryStore:
         for name, slot in writes.items():
             values = self._aligned(slot, ids)
             table = self._table(name, values, slot.along, version)
-            rows = table.rows(ids)
-            old = map_tensors(lambda leaf, rows=rows: leaf[rows.to(leaf.device)], table.values)  # type: ignore[misc]
-            self._undo.append(_Undo(version, name, ids, old, table.present[ids]))
+            had = ids[table.present[ids]]
+            self._undo.append(_Undo(version, name, ids, had, table.values_of(had)))
+            table.rows(ids)
             self._put(table, ids, values, slot.present.cpu().expand(len(ids)))
             self._mark_written(name, table, ids)
 
@@ -162,7 +187,9 @@ class MemoryStore:
             )
         while self._undo and self._undo[-1].version > version:
             undo = self._undo.pop()
-            self._put(self._tables[undo.slot], undo.ids, undo.values, undo.present)
+            table = self._tables[undo.slot]
+            table.clear(undo.ids)
+            self._put(table, undo.had, undo.values, torch.ones(len(undo.had), dtype=torch.bool))
         self._tables = {name: table for name, table in self._tables.items() if table.made <= version}
 
     def forget_before(self, clock: int) -> None:
