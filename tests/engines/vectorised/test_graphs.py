@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from corymb.core.objective import Draws, Examples
+from corymb.engines.vectorised import graphs
 from corymb.engines.vectorised.graphs import WORTH
 from corymb.engines.vectorised.kernels import LONG, Kernels, _gradients
 from corymb.engines.vectorised.recurrent import Cells
@@ -79,6 +80,30 @@ def test_a_step_size_that_changes_every_round_needs_no_other_capture():
     far = [sum(float((end[n] - params[n]).norm()) for n in end) for end in ends]
     assert far == sorted(far, reverse=True)
     assert far[3] < far[0] / 4
+
+
+def test_the_first_of_too_many_graphs_stay_until_they_are_stale(monkeypatch):
+    monkeypatch.setattr(graphs, "MOST", 2)
+    monkeypatch.setattr(graphs, "STALE", 6)
+    objective, how = Classification(Network(lambda: small(nn.Tanh())), 3), Descent(lr=0.1, steps=WORTH)
+    kernels, (params, on, key) = on_gpu(objective), job(objective, 0)
+
+    def descend(rows: int) -> None:
+        kernels.descend(objective, params, Examples(*(t[:, :rows] for t in on)), key, how)
+
+    def kept() -> list[int]:
+        return [player.batch.y.shape[1] for seen in kernels.graphs.seen.values() if (player := seen.player)]
+
+    for _ in range(4):  # three take turns: two of them are captured, once
+        for rows in (2, 3, 4):
+            descend(rows)
+    players = [seen.player for seen in kernels.graphs.seen.values()]
+    assert kept() == [2, 3]
+    for _ in range(4):
+        descend(3)
+        descend(4)
+    assert kept() == [3, 4]  # nobody has asked for the first one for long
+    assert any(seen.player is players[1] for seen in kernels.graphs.seen.values())
 
 
 class Reader(nn.Module):

@@ -14,6 +14,7 @@ from corymb.engines.vectorised.traits import Traits
 ON_CPU, ON_GPU = 2**28, 2**32  # bytes of one pass; a GPU wants more at once to be busy
 LEAST = 16  # examples of a client
 UNEVEN = 1.5  # the longest client of a pass may be this much longer than the shortest
+GATES = 8  # what the four gates of an LSTM take, for all time steps and in two orders, beside its states
 MANY = 64  # passes that are as small as such a part of the largest are not worth another
 CACHED, WORTH = (
     2**21,
@@ -31,7 +32,8 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
     if not traits.independent:
         return None
     clients, longest = on.weight.shape
-    most = max(LEAST, (ON_CPU if device == "cpu" else ON_GPU) // max(1, clients * traits.activation_bytes))
+    room, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.lstm else 1)
+    most = max(LEAST, room // max(1, clients * each * traits.activation_bytes))
     ends = [longest] if device == "cpu" else _even_ends(sorted(reach(on).tolist()), longest, most // MANY)
     found, start = [], 0
     for end in ends:

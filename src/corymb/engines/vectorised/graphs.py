@@ -33,6 +33,9 @@ TIMED = 5
 """Replays by which two ways of one step are compared."""
 MOST = 8
 """Graphs that are kept: each holds its inputs on the GPU."""
+STALE = 4 * MOST
+"""Turns of other graphs after which one that was not played makes room for a new one. Where more than `MOST` take
+turns, those that came first stay: to capture each again whenever its turn comes would cost more than it gains."""
 
 TOLERATED = {torch.float64: 1e-8, torch.float32: 0.02}
 """The difference of two ways, as a part of the step, that rounding can explain."""
@@ -93,6 +96,8 @@ class _Seen:
     steps: int = 0
     refused: bool = False
     player: Player | None = None
+    turn: int = 0
+    """When it was last wanted."""
 
 
 @dataclass
@@ -101,6 +106,8 @@ class Graphs:
 
     seen: dict[Any, _Seen] = field(default_factory=dict)
     held: list[Any] = field(default_factory=list)  # an id is only good while its object lives
+    turns: int = 0
+    latest: _Seen | None = None
 
     def find(
         self,
@@ -114,13 +121,23 @@ class Graphs:
     ) -> Player | None:
         """The captured step for tensors like these, once they were seen often enough; `plain` has no graph."""
         seen = self.seen.setdefault(self._name(of, params, batch, draws), _Seen())
-        if seen.player is None and seen.steps >= WORTH and not seen.refused:
-            if sum(other.player is not None for other in self.seen.values()) >= MOST:
-                self.seen.clear()
-                return None
+        self.turns += seen is not self.latest
+        self.latest, seen.turn = seen, self.turns
+        if seen.player is None and seen.steps >= WORTH and not seen.refused and self._make_room():
             seen.player = _fastest(ways(), plain, params, batch, draws, rates)
             seen.refused = seen.player is None
         return seen.player
+
+    def _make_room(self) -> bool:
+        """Whether one more graph can be kept: in the place of one that has not been played for long, if need be."""
+        kept = [other for other in self.seen.values() if other.player is not None]
+        oldest = min(kept, key=lambda other: other.turn, default=None)
+        if oldest is None or len(kept) < MOST:
+            return True
+        if self.turns - oldest.turn < STALE:
+            return False
+        oldest.player, oldest.steps = None, 0
+        return True
 
     def count(self, of: Sequence[Any], params: Params, batch: Examples, draws: Draws) -> None:
         """A step was taken without a graph."""
