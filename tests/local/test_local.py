@@ -11,7 +11,7 @@ from corymb.core.client import Client, Examples, Memory
 from corymb.core.objective import Draws
 from corymb.local import Descent, descend, descend_with_loss, gradient, loss, losses, one_hot, score, scores
 from corymb.local.descent import Batches, Stepper
-from corymb.local.reference import descend_one, gradient_one, measure_one, weighted_mean
+from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses, weighted_mean
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
 from tests.tiny import farthest
@@ -287,3 +287,27 @@ def test_the_step_size_may_fall_in_a_straight_line():
 def test_one_hot_marks_one_of_k():
     assert one_hot(torch.tensor(1), 3).tolist() == [0, 1, 0]
     assert one_hot(torch.tensor(-1), 2).tolist() == [0, 0]
+
+
+class Doubled(LinearRegression):
+    """It trains on twice what it measures."""
+
+    def training_losses(self, params, on, draws):
+        return 2 * self.losses(params, on)
+
+
+class Wrapped:
+    """Hands everything on, as one does who watches or changes a part of an objective."""
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_one_that_is_wrapped_trains_on_its_own_loss():
+    """From Python 3.12 on, `isinstance` of a protocol does not see what `__getattr__` hands on."""
+    own, on, params = Doubled(3, dtype=torch.float64), examples(5), model()
+    assert farthest(training_losses(Wrapped(own), params, on, DRAWS), 2 * own.losses(params, on)) == 0
+    assert farthest(training_losses(Wrapped(OBJECTIVE), params, on, DRAWS), OBJECTIVE.losses(params, on)) == 0
