@@ -213,7 +213,7 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
 def _squares(rows: Tensor, starts: Tensor, share: Tensor, only: Tensor) -> Tensor:
     """The squared distance of every row from its mixture of the starts: n, float64."""
     n, width = rows.shape
-    if not rows.numel() or rows.device.type != "cpu":
+    if rows.numel() <= IN_CACHE or rows.device.type != "cpu":
         whole: Tensor = torch.linalg.vector_norm(rows - _mixed(starts, share, only), dim=1).double().square()
         return whole
     few = min(n, max(TOGETHER, IN_CACHE // width))

@@ -26,7 +26,8 @@ class Sums(NamedTuple, Generic[N]):
 
     def mean(self, empty: Params) -> Params:
         """total / weight, row by row; a row without weight is taken from `empty`."""
-        parts = {leaf.dtype: _divisor(self.weight.to(leaf.dtype)) for leaf in leaves(self.total)}
+        kinds = {leaf.dtype for leaf in leaves(self.total)}
+        parts = {kind: _divisor(self.weight.to(kind)) for kind in kinds}
         return tree_map(lambda total, default: _ratio(total, *parts[total.dtype], default), self.total, empty)
 
 
