@@ -20,7 +20,6 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +28,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.utils.flop_counter import FlopCounterMode
 
 from corymb.algorithms import FedAvg
 from corymb.core.driver import drive
@@ -43,6 +41,7 @@ from corymb.engines.vectorised.traits import Traits, watch
 from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import fold, root
 from corymb.local import Descent
+from corymb.local.operations import operations
 from corymb.local.reference import descend_one, training_losses, weighted_mean
 from corymb.models import Network, char_lstm, cnn, ifca_cifar, mlp, resnet9
 from corymb.models.flows.coupling import RealNVP
@@ -164,11 +163,8 @@ class Ways:
         return self.case.clients / min(self.case.clients, 20)
 
     def flops(self) -> float:
-        """Of products and convolutions; recurrent layers count as the products of their cells."""
-        cells = Cells() if self.traits.lstm else nullcontext()
-        with FlopCounterMode(display=False) as counter, torch.no_grad(), cells:
-            self.objective.losses(take(self.start, 0), take(self.on, 0))
-        return 3.0 * counter.get_total_flops() * self.case.clients
+        """Three times those of a forward pass; recurrent layers count as the products of their cells."""
+        return 3.0 * operations(self.objective, take(self.start, 0), take(self.on, 0)) * self.case.clients
 
     def way(self) -> str:
         players = [seen.player for seen in self.kernels.graphs.seen.values() if seen.player is not None]

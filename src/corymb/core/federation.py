@@ -249,6 +249,11 @@ class Federation:
         return self._engine.sizes
 
     @property
+    def schema(self) -> Mapping[str, Any]:
+        """What clients' examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        return self._engine.schema
+
+    @property
     def versions(self) -> dict[str, Version]:
         """For each host the last call that was accepted from it: what its clients remember goes that far."""
         return dict(self._accepted)

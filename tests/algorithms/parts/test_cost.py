@@ -4,7 +4,9 @@ import torch
 from corymb.algorithms import SRFCA
 from corymb.algorithms.parts.cost import FLOPS, Cost, pairwise_cost, say_or_refuse
 from corymb.core.federation import Federation
-from corymb.objectives import LinearRegression
+from corymb.keys import root
+from corymb.models import Network, char_lstm, cnn, mlp
+from corymb.objectives import Classification, LinearRegression
 from corymb.settings import InvalidInput
 from corymb.testing.engines import Scripted
 
@@ -33,6 +35,26 @@ def test_the_time_is_that_of_the_device(monkeypatch):
     assert pairwise_cost(elsewhere, losses=True) == on_cpu  # nothing is known of it
     monkeypatch.setitem(FLOPS, "meta", FLOPS["cuda"])
     assert pairwise_cost(elsewhere, losses=True).seconds == pytest.approx(on_cpu.seconds / 200)
+
+
+@pytest.mark.parametrize(
+    ("model", "classes", "features", "each"),
+    [
+        (cnn(1, 28, 10, width=32), 10, (1, 28, 28), 5),
+        (char_lstm(width=16), 80, (80,), 5),
+        (mlp(20, [30], 3), 3, (20,), 1),
+        (mlp(20, [30], 3), 3, (7,), 1),  # wrong: then its parameters tell
+    ],
+    ids=["pictures", "text", "rows", "unknown"],
+)
+def test_a_layer_that_is_used_often_costs_more_than_its_parameters(model, classes, features, each):
+    objective = Classification(Network(model), classes)
+    engine = Scripted(objective, torch.full((100,), 50))
+    engine.schema = {"features": features, "codes": classes == 80, "task": "classification"}
+    cost = pairwise_cost(Federation(engine), losses=True)
+    parameters = sum(p.numel() for p in objective.init(root(0)).values())
+    by_parameters = 100 * 100 * 50 * 2 * parameters / FLOPS["cpu"]
+    assert each * by_parameters <= cost.seconds <= (2 * each if each > 1 else 1) * by_parameters
 
 
 def test_sr_fca_says_what_thirty_thousand_clients_cost_and_does_not_begin(monkeypatch):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 from corymb.core.federation import Federation
 from corymb.keys import root
+from corymb.local.operations import one_example, operations
 from corymb.settings import require
-from corymb.trees import nbytes
+from corymb.trees import Params, nbytes
 
 log = logging.getLogger(__name__)
 FLOPS = {"cpu": 5e9, "cuda": 1e12}
 """Multiplications and additions in a second: what one core of a laptop does with small models, and what a GPU does."""
+BUSY = {"cpu": 4e10, "cuda": 2e13}
+"""The same where a layer is used at many places of an example, by convolutions and recurrent layers."""
 COPIES = 3
 """Matrices of all pairs that are held at once."""
 LONGEST = 3600.0
@@ -43,11 +47,19 @@ def pairwise_cost(fed: Federation, *, losses: bool, sample: int | None = None) -
     n = len(fed.clients)
     start = fed.objective.init(root(0))
     model, device = nbytes(start), next(iter(start.values())).device.type
-    parameters = model // 4
     examples = float(fed.clients.sizes.double().mean()) if n else 0.0
-    work = 2 * parameters * (examples if losses else 1.0)
+    each = 2 * sum(value.numel() for value in start.values()) / FLOPS.get(device, FLOPS["cpu"])
+    if losses:
+        each = examples * max(each, _operations(fed, start) / BUSY.get(device, BUSY["cpu"]))
     pairs = n * n if sample is None or sample >= n else 2 * n * sample
-    return Cost(pairs, pairs * work / FLOPS.get(device, FLOPS["cpu"]), COPIES * 8 * pairs + 2 * n * model)
+    return Cost(pairs, pairs * each, COPIES * 8 * pairs + 2 * n * model)
+
+
+def _operations(fed: Federation, model: Params) -> int:
+    """What one example takes: counted where such an example can be made, 0 where it cannot."""
+    with suppress(Exception):  # a model of one's own may want examples that no schema describes
+        return operations(fed.objective, model, one_example(fed.schema, model))
+    return 0
 
 
 def say_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
