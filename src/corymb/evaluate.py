@@ -64,15 +64,15 @@ def score_served(
 
     Its own metrics are the note; of what metrics over all clients' examples are made of, only the sums come back.
     """
-    test, objective = client.test, client.objective
+    test, objective = _never_empty(client.test, client.train), client.objective
     served = serve(client, models, label, share)
     loss, tested = served_loss(client, served), test.weight.sum()
     measures = measures_of(objective)
     if measures is None or trivial is None:
-        own = served_score(client, served).reshape(1)
+        own = served_score(client, served, test).reshape(1)
         note = Scored(loss, tested, own, own[:0], torch.ones_like(own, dtype=torch.bool))
         return Share({"tested": tested}, weight=torch.ones(1), note=note)
-    said = served_predictions(client, served)
+    said = served_predictions(client, served, test)
     both = (said, measures.repeated(trivial.to(said), len(test.weight)))
     found = [measures.values(predictions, test) for predictions in both]
     own_scores = [weighted_mean(objective.grade(predictions, test), test.weight) for predictions in both]
@@ -83,6 +83,11 @@ def score_served(
     defined = torch.cat([torch.ones_like(found[0].defined[:1]), found[0].defined[rest]])
     sums = {"tested": tested, **measures.sums(said, trivial, test)}
     return Share(sums, weight=torch.ones(1), note=Scored(loss, tested, values, constant, defined))
+
+
+def _never_empty(on: Examples, others: Examples) -> Examples:
+    """Another example that counts for nothing, where there is none: not every model takes an empty batch."""
+    return on if len(on.weight) else Examples(others.x[:1], others.y[:1], torch.zeros_like(others.weight[:1]))
 
 
 class ByClient(NamedTuple):

@@ -155,7 +155,7 @@ BAD = {
     "k below 1": ("run clinic ifca --k 0 --label outcome", "k must be at least 1"),
     "k above clients": ("run clinic ifca --k 7 --label outcome", "k=7 clusters are more than the 6 clients"),
     "empty client": ("run empty ifca --k 1", "y.csv has no rows"),
-    "nan": ("run nan ifca --k 1", "column 'b': 1 missing cells, the first in"),
+    "nan": ("run nan ifca --k 1", "column 'b': 1 missing cell in"),
     "text in a column": ("run words ifca --k 1", "column 'b': x.csv, row 2, client 'x', is 'tall'"),
     "unknown data": ("run digit ifca --k 1", "Did you mean 'digits'?"),
     "unknown algorithm": ("run clinic ifac --k 1", "Did you mean 'ifca'?"),

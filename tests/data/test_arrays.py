@@ -116,7 +116,7 @@ def test_the_given_array_is_not_written_to():
         (
             (np.where(X == 3, np.nan, X), Y, ["a"] * 4),
             {},
-            "column '1': 1 missing cells, the first in row 1: say missing",
+            "column '1': 1 missing cell in row 1: say missing",
         ),
         ((X * 1e300, Y, ["a"] * 4), {"test": 0}, "feature 1 is inf"),
     ],

@@ -3,7 +3,12 @@
 import math
 
 import pytest
+import torch
 
+from corymb.core.objective import Examples
+from corymb.keys import root
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
 from corymb.runs.history import converged, divergence, evaluated_loss, growth, noted_loss
 
 
@@ -70,6 +75,7 @@ def test_a_start_at_the_optimum_and_models_trained_alone_are_no_yardstick():
         ((0.3, 100.0, 200.0, 300.0), 8.0, True),
         ((-50.0, math.inf, math.inf, math.nan), 8.0, True),
         ((0.3, 4.0, 5.0, 6.0), None, True),
+        ((0.005, 0.44, 0.99, 0.73), math.log(2), False),  # clusters merge, and the loss is that of chance
     ],
 )
 def test_losses_without_a_zero_of_their_own_grow_by_their_size_and_unit(losses, unit, grown):
@@ -122,3 +128,10 @@ def test_a_note_without_those_who_were_refused_is_no_yardstick_for_everybodys_lo
     assert growth(history, evaluated_loss) is None
     assert growth([*history, *({**row, "evaluated_loss": 900.0} for row in history[:3])], evaluated_loss) == (16, 900)
     assert growth([{**row, "rejected": 0} for row in history], evaluated_loss) == (0.9, 16)
+
+
+def test_the_unit_of_a_classifiers_loss_is_that_of_one_that_knows_nothing():
+    objective = Classification(Network(mlp(3, [], 5)), 5)
+    params = {name: torch.zeros_like(value) for name, value in objective.init(root(0)).items()}
+    on = Examples(torch.ones(2, 3), torch.tensor([0, 4]), torch.ones(2))
+    assert objective.losses(params, on).tolist() == pytest.approx([objective.loss_unit] * 2)

@@ -158,7 +158,8 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         for name in WHERE
         if run.config.get("engine") == "flower" and run.config.get(name) is not None
     }
-    said = {**data_options, **elsewhere, **_model_to_say(run)}
+    off = {"dropout": run.config["dropout"]} if run.config.get("dropout", "on") != "on" else {}
+    said = {**data_options, **elsewhere, **_model_to_say(run), **off}
     own = "".join(f" --{name} {value}" for name, value in said.items())
     lines = []
     if folder is None:

@@ -67,7 +67,8 @@ def difference(apart: Tensor, variance: Tensor, number: Tensor, base: Tensor) ->
 def _weights(apart: Tensor, variance: Tensor, number: Tensor) -> Tensor:
     """1 / (τ² + σ² / number), of sum 1; τ² by the method of moments (DerSimonian and Laird)."""
     freedom = number - 1
-    within = ((variance * freedom).sum() / freedom.sum().clamp_min(1)).clamp_min(1e-300) / number
+    least = 1e-12 * float(apart.square().mean()) + 1e-300  # where nobody knows it, each having one example, say
+    within = ((variance * freedom).sum() / freedom.sum().clamp_min(1)).clamp_min(least) / number
     weight = 1 / within
     mean = (weight @ apart) / weight.sum()
     excess = weight @ (apart - mean).square() - (len(apart) - 1)

@@ -142,7 +142,7 @@ def model_takes(x: Tensor | None = None) -> Iterator[None]:
         yield
     except InvalidInput:
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         shape = "" if x is None else f" (one batch of x has shape {list(x.shape)})"
         hint = "" if x is None else _hint(error, x)
         raise InvalidInput(f"The model cannot take this data: {first_line(error)}{shape}{hint}.") from error

@@ -14,12 +14,13 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
 
 from corymb.choices import Dropout
 from corymb.core.objective import Draws
 from corymb.keys import Key
 from corymb.models.drawing import KeyedDraws, KeyedDropout
-from corymb.settings import InvalidInput
+from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
 ModelLike = nn.Module | Callable[[], nn.Module]
@@ -50,6 +51,8 @@ class Network:
         self.model, self.dropout, self.device, self.dtype = model, dropout, torch.device(device), dtype
         module = self._make(0)
         refuse_coupled(module)
+        lazy = [name for name, p in module.named_parameters() if isinstance(p, UninitializedParameter)]
+        require(not lazy, f"The model's {', '.join(lazy)} have no size yet: give lazy layers their sizes.")
         self.drops = dropout != "off" and refuse_dropout(module, every=dropout == "refuse")
         names = [name for name, _ in module.named_parameters()]
         self.trainable = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -112,8 +115,7 @@ class Network:
             with torch.no_grad(), KeyedDropout(None, len(few)):
                 functional_call(self.module, params, (few,))
             self._evaluated = True
-        out: Tensor = functional_call(self.module, params, (x,))
-        return out
+        return _only_tensor(functional_call(self.module, params, (x,)))
 
     def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
         """The module's output in a step of training: dropout is active, and drawn from the examples' own keys."""
@@ -128,8 +130,7 @@ class Network:
         if not self._draws:
             return self(params, x)
         with KeyedDropout(draws, len(x)):
-            out: Tensor = functional_call(self._in_training, params, (x,))
-        return out
+            return _only_tensor(functional_call(self._in_training, params, (x,)))
 
     @cached_property
     def _in_training(self) -> nn.Module:
@@ -220,3 +221,12 @@ def _load_frozen(module: nn.Module, frozen: Params, trainable: set[str]) -> None
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(frozen[name])
+
+
+def _only_tensor(out: object) -> Tensor:
+    if not isinstance(out, Tensor):
+        raise InvalidInput(
+            f"The model's output is a {type(out).__name__}, wanted one tensor: let its forward return the part to "
+            "learn from (of a recurrent layer, `out, state = layer(x)`, that is the first)."
+        )
+    return out

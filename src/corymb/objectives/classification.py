@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -58,6 +59,11 @@ class Classification:
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""
         return self.network.init(key)
+
+    @property
+    def loss_unit(self) -> float:
+        """The loss of a model that knows nothing."""
+        return math.log(max(2, self.classes))
 
     @property
     def logits(self) -> LinearForm | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -112,7 +113,7 @@ def served_worse(run: Run, score: Score) -> int:
 def score_rows(run: Run) -> list[dict[str, str]]:
     """A row for each measure: its means over clients, over examples and over the worst tenth, and the trivial one."""
     tested, scores, rows = _tested(run), scores_in(run), list[dict[str, str]]()
-    undefined = [int(run.metrics.get(f"undefined_{score.name}", 0)) for score in scores]
+    undefined = [_number(run.metrics.get(f"undefined_{score.name}", 0)) for score in scores]
     for score, without in zip(scores, undefined, strict=True):
         row = {
             "test score": score.words,
@@ -123,6 +124,11 @@ def score_rows(run: Run) -> list[dict[str, str]]:
         }
         rows.append({**row, "clients": f"{tested - without} of {tested}"} if any(undefined) else row)
     return rows
+
+
+def _number(count: float) -> int:
+    """A count of clients; 0 where it is not known, since one of them could not be scored."""
+    return int(count) if math.isfinite(count) else 0
 
 
 def _tested(run: Run) -> int:

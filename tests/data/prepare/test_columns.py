@@ -95,7 +95,7 @@ def test_a_column_is_what_most_clients_have_and_all_bad_ones_are_named():
     assert line.startswith(
         "3 columns cannot be used: column 'x': row 4, client 'c', is 'low' (2 such cells) where most"
     )
-    assert "column 'y': 1 missing cells, the first in row 1" in line
+    assert "column 'y': 1 missing cell in row 1" in line
     assert "column 'z': it has no values" in line
     assert "good" not in line
 

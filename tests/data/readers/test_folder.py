@@ -195,10 +195,8 @@ BAD = {
     "column 'age': a.csv, row 3, client 'a', is 'old' where most clients have numbers": {
         "a__csv": "age,label\n1,cat\nold,dog\n"
     },
-    "column 'age': 1 missing cells, the first in a.csv, row 2: say missing='median'": {
-        "a__csv": "age,b,label\n,1,cat\n2,1,cat\n"
-    },
-    "2 columns cannot be used: column 'dose': b.csv, row 2, client 'b', is 'much' .*; column 'age': 1 missing cells": {
+    "column 'age': 1 missing cell in a.csv, row 2: say missing='median'": {"a__csv": "age,b,label\n,1,cat\n2,1,cat\n"},
+    "2 columns cannot be used: column 'dose': b.csv, row 2, client 'b', is 'much' .*; column 'age': 1 missing": {
         "a__csv": "age,dose,label\nNA,1,cat\n3,2,dog\n",
         "b__csv": "age,dose,label\n4,much,cat\n",
     },
@@ -227,7 +225,7 @@ BAD = {
         "b__npz": ONE | {"x": np.zeros((1, 3, 3))},
     },
     "b.npz lacks 'test'": {"a__npz": ONE | {"test": np.array([False])}, "b__npz": ONE},
-    "column 'age': 1 missing cells, the first in a.parquet, row 2": {"a__parquet": {"age": [1, None], "label": [0, 1]}},
+    "column 'age': 1 missing cell in a.parquet, row 2": {"a__parquet": {"age": [1, None], "label": [0, 1]}},
     "a.parquet: Column 'age' is of type .*convert or drop it": {"a__parquet": {"age": [[1, 2]], "label": [0]}},
     "a.jsonl, row 2 cannot be read as JSON": {"a__jsonl": '{"x": 1, "label": 0}\n{"x": '},
     "a.jsonl, row 1 is no object": {"a__jsonl": "[1, 2]\n"},

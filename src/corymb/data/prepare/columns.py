@@ -59,11 +59,11 @@ class ColumnPlan(NamedTuple):
 
 
 def learn_columns(
-    table: Table, clients: Clients, train: Array, missing: Missing, where: RowName
+    table: Table, clients: Clients, train: Array, missing: Missing, where: RowName, *, codes: bool = False
 ) -> tuple[tuple[ColumnPlan, ...], list[str]]:
     """How to turn a table into features, and what is to be said about it; all columns that cannot be are named.
 
-    `train` are the numbers of the training rows.
+    `train` are the numbers of the training rows. Of codes there is no mean and no median.
     """
     plans, notes, problems = [], [], []
     lacking: dict[str, Array] = {}
@@ -74,7 +74,7 @@ def learn_columns(
         if problem := _odd_cells(column, what, clients, where) or ("it has no values: drop it" if empty.all() else ""):
             problems.append(f"column {name!r}: {problem}")
             continue
-        if missing == "refuse" and empty.any():
+        if (missing == "refuse" or codes) and empty.any():
             lacking[name] = empty
             continue
         mine, owners = column.take(train), clients.take(train)
@@ -93,7 +93,7 @@ def learn_columns(
             notes += _say_numbers_in_signs(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
-        problems += [_say_missing(lacking, where)] if lacking else []
+        problems += [_say_missing(lacking, where, codes=codes)] if lacking else []
         raise InvalidInput(f"{many}{'; '.join(problems)}.")
     notes += _say_filled(filled, missing)
     require(len(plans) > 0, "No column can be used as a feature: each is text without common categories.")
@@ -154,13 +154,19 @@ def _odd_cells(column: Column, what: What, clients: Clients, where: RowName) -> 
     )
 
 
-def _say_missing(lacking: Mapping[str, Array], where: RowName) -> str:
+def _say_missing(lacking: Mapping[str, Array], where: RowName, *, codes: bool) -> str:
     """Which columns lack cells, how many each, and what to do about it, which is the same for all."""
     counts = {name: int(empty.sum()) for name, empty in lacking.items()}
     first = where(min(int(empty.argmax()) for empty in lacking.values()))
     said = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
-    which = f"columns {said}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {sum(counts.values())} "
-    return f"{which}missing cells, the first in {first}: say missing='median', 'mean' or 'drop' (--missing)"
+    total = sum(counts.values())
+    which = f"columns {said}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {total} "
+    cells = "cell" if total == 1 else "cells, the first"
+    if codes:
+        return (
+            f"{which}missing {cells} in {first}: give them a code of their own, or say missing='drop' (--missing drop)"
+        )
+    return f"{which}missing {cells} in {first}: say missing='median', 'mean' or 'drop' (--missing)"
 
 
 def _say_filled(filled: Mapping[str, tuple[int, float]], missing: Missing) -> list[str]:

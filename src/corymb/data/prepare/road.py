@@ -169,6 +169,7 @@ def _complete(source: Source, missing: Missing) -> tuple[Source, list[str]]:
         len(set(lengths)) == 1,
         "x has {} rows, y {} and client {}: give one label and one client for each row.".format(*lengths),
     )
+    require(lengths[0] > 0, "There are no rows: x, y and client are empty.")
     if missing != "drop":
         first = source.where(int(nobody.argmax()))
         how = "fill it in, or drop such rows (missing='drop', --missing drop)"
@@ -219,7 +220,8 @@ def _features(
     """Features as training takes them, their names, what was done to them, and what is to be said about it."""
     x, plans, notes, lost = source.x, tuple[ColumnPlan, ...](), list[str](), list[str]()
     if isinstance(x, Mapping):
-        plans, notes = learn_columns(x, clients, np.flatnonzero(train), how.missing, source.where)
+        rows, codes = np.flatnonzero(train), how.scale == "codes"
+        plans, notes = learn_columns(x, clients, rows, how.missing, source.where, codes=codes)
         for plan in plans if how.scale == "codes" else ():
             require(
                 plan.what == "number",

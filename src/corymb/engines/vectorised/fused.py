@@ -12,7 +12,6 @@ parameters themselves.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -22,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
-from corymb.engines.vectorised.recurrent import Cells, at_full_precision
+from corymb.engines.vectorised.recurrent import at_full_precision
 from corymb.engines.vectorised.span import Reading, Span
+from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.traits import PRODUCTS, Traits, linear_arguments
 from corymb.local.reference import training_losses, weighted_mean
 from corymb.trees import Params
@@ -94,12 +94,11 @@ def _losses(
 ) -> Tensor:
     """Every client's mean loss, by layers that step their `own` parameters or, where these have none, give slopes."""
     layers = own.keys() if traits is None else traits.layers
-    cells = traits is not None and traits.lstm
 
     def mean_loss(one: Params, mine: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
         given, reading = (one, None) if span is None else span.stand_ins(one)
         ours = {id(given[name]): mine.get(name) for name in layers if name in given}
-        with Cells() if cells else nullcontext(), _Linears(ours, examples, token, lr, reading):
+        with stacked_layers(traits), _Linears(ours, examples, token, lr, reading):
             values = training_losses(objective, given, examples, draws.of(drawn))
         return weighted_mean(values, examples.weight)
 

@@ -14,7 +14,6 @@ Which one does a piece of work is a pure function of model, optimiser and device
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +27,9 @@ from corymb.core.objective import Draws
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
-from corymb.engines.vectorised.recurrent import Cells
 from corymb.engines.vectorised.single import descend_in_place
 from corymb.engines.vectorised.span import Span
+from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Step, Tapes
 from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.ways import at_once, by_streams
@@ -119,13 +118,13 @@ class Kernels:
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
                 measure_one(what, objective, models if shared else take(models, i), _client(on, i, m))
-                for i, m in enumerate(_lengths(on))
+                for i, m in enumerate(_lengths(on, least=1))
             ]
             return torch.stack(rows)
         if shared:
             at_once = rows_in_cache(self.traits, self.threads) if self.device == "cpu" else on.weight.numel()
             return _measure_shared(getattr(objective, what), models, on, at_once)
-        with Cells() if self.traits.lstm else nullcontext():
+        with stacked_layers(self.traits):
             return _measure_own(getattr(objective, what), models, on)
 
     def of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
@@ -144,13 +143,16 @@ class Kernels:
     def _of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         say = pointwise(what, objective)
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
-            rows = [say(params if shared else take(params, i), _client(on, i, m)) for i, m in enumerate(_lengths(on))]
+            rows = [
+                say(params if shared else take(params, i), _client(on, i, m))
+                for i, m in enumerate(_lengths(on, least=1))
+            ]
             longest = on.weight.shape[1]
             return torch.stack([torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows])
         if shared:
             said = say(params, Examples(*(t.flatten(0, 1) for t in on)))
             return said.reshape(*on.weight.shape, *said.shape[1:])
-        with Cells() if self.traits.lstm else nullcontext():
+        with stacked_layers(self.traits):
             each: Tensor = vmap(say)(params, on)
         return each
 
@@ -163,7 +165,7 @@ class Kernels:
                 for i, m in enumerate(_lengths(on))
             ]
             return _stacked(rows)
-        return _gradients(objective, params, on, Draws(key), cells=self.traits.lstm)[0]
+        return _gradients(objective, params, on, Draws(key), traits=self.traits)[0]
 
     def descend(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Any, *, own: bool = False
@@ -179,7 +181,7 @@ class Kernels:
             some, same = on if places is None else _rows(on, places, None), Draws(key, 0, places)
 
             def slopes_at(at: Params) -> Params:
-                return _gradients(objective, at, some, same, cells=self.traits.lstm)[0]
+                return _gradients(objective, at, some, same, traits=self.traits)[0]
 
             part = step_part(how, slopes_at, params, clients=len(on.weight))
         span = Span.of(self.traits.entry, params, on, how) if name == "fused" else None
@@ -262,7 +264,7 @@ class Kernels:
         def plain(own: Params, on: Examples, drawn: Draws, rated: Tensor) -> Sequence[Tensor]:
             if name == "fused":
                 return [fused_step(objective, own, on, drawn, 1.0, rated, span)]
-            slopes, loss = _gradients(objective, own, on, drawn, cells=self.traits.lstm)
+            slopes, loss = _gradients(objective, own, on, drawn, traits=self.traits)
             if not steps:
                 return [loss, *slopes.values()]
             torch._foreach_sub_(list(own.values()), [led(rated, slope) * slope for slope in slopes.values()])
@@ -315,7 +317,7 @@ class Kernels:
 
         def slopes(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
             own, on, drawn, _ = _grouped(inputs, params, draws, None)
-            found, loss = _gradients(objective, own, on, drawn, cells=self.traits.lstm)
+            found, loss = _gradients(objective, own, on, drawn, traits=self.traits)
             return *found.values(), loss
 
         number = Step(draws.step)
@@ -362,12 +364,12 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
 
 
 def _gradients(
-    objective: Objective, params: Params, on: Examples, draws: Draws, *, cells: bool = False
+    objective: Objective, params: Params, on: Examples, draws: Draws, *, traits: Traits | None = None
 ) -> tuple[Params, Tensor]:
-    """Every client's gradient, and its mean training loss; `cells` takes recurrent layers apart."""
+    """Every client's gradient, and its mean training loss; with `traits`, in layers for a stack of clients."""
 
     def mean_loss(one: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
-        with Cells() if cells else nullcontext():
+        with stacked_layers(traits):
             values = training_losses(objective, one, examples, draws.of(drawn))
         return weighted_mean(values, examples.weight)
 
@@ -396,8 +398,9 @@ def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
     return Examples(x, y, torch.where(count, weight, 0))
 
 
-def _lengths(on: Examples) -> list[int]:
-    lengths: list[int] = reach(on).tolist()
+def _lengths(on: Examples, least: int = 0) -> list[int]:
+    """How many rows each client has, at least so many: not every model takes an empty batch."""
+    lengths: list[int] = reach(on).clamp_min(least).tolist()
     return lengths
 
 

@@ -52,6 +52,8 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
         log.warning("kernel %s does not fit this model (%s)", name or kernels.pick(DESCENTS[0]), problem)
     kernels = replace(kernels, traits=traits._replace(independent=False))
     if problem := _disagreement(kernels, objective, clients):
+        if isinstance(problem, _Failure):
+            raise InvalidInput(f"The model cannot be trained on these examples: {problem}.")
         raise InvalidInput(f"The model gives other results for the same examples when asked again: {problem}.")
     log.warning("an example's loss depends on the other examples in its batch: clients run one by one")
     return kernels
@@ -78,19 +80,34 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
         x, y, weight = (t[:most] for t in table.one(client))
         return Examples(*(t.to(dtype) if t.is_floating_point() else t for t in (x, y, weight)))
 
-    large = [few_of(client, 5) for client in order.flip(0)[:TRIED].tolist()]
-    small = [few_of(client, 3) for client in order[:TRIED].tolist()]
-    return objective, [_first_taken(objective, large), _first_taken(objective, small)]
+    def both() -> list[Examples]:
+        large = [few_of(client, 5) for client in order.flip(0)[:TRIED].tolist()]
+        small = [few_of(client, 3) for client in order[:TRIED].tolist()]
+        return [_first_taken(objective, large), _first_taken(objective, small)]
+
+    clients = both()
+    if dtype != host.placement.dtype and not _takes(objective, clients[0]):
+        # A model that makes tensors of its own may know float32 only: then it is tried as it will be used.
+        wide, objective, dtype = (objective, clients), host.objective, host.placement.dtype
+        clients = both()
+        if not _takes(objective, clients[0]):
+            return wide
+    return objective, clients
 
 
 def _first_taken(objective: Objective, clients: list[Examples]) -> Examples:
     """The first client whose examples the model takes: what one of them has must not end everybody's run."""
-    params = objective.init(root(0))
     for client in clients:
-        with suppress(RuntimeError, ValueError, TypeError, IndexError), walls():
-            objective.losses(params, client)
+        if _takes(objective, client):
             return client
     return clients[0]  # the model is at fault, and its complaint is told
+
+
+def _takes(objective: Objective, client: Examples) -> bool:
+    with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError), walls():
+        objective.losses(objective.init(root(0)), client)
+        return True
+    return False
 
 
 def refuse_unknown_codes(host: ClientHost) -> None:
@@ -159,7 +176,7 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
     except InvalidInput:  # the model is at fault, whichever the kernel
         raise
     except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
-        return one_line(error)
+        return _Failure(one_line(error))
     return None
 
 
@@ -171,6 +188,12 @@ def _within_reach(gradients: list[Params]) -> list[Descent]:
 
 class _Differs(Exception):
     pass
+
+
+class _Failure(str):
+    """What a kernel raised, rather than how its numbers differ."""
+
+    __slots__ = ()
 
 
 def _compare(what: str, got: Params, want: Params) -> None:

@@ -38,6 +38,8 @@ class Traits(NamedTuple):
     recurrent: bool
     lstm: bool = False
     """All its recurrent layers are LSTMs, which can be taken apart into cells."""
+    looks_up: bool = False
+    """It looks codes up in embeddings."""
     independent: bool = True
     """An example's loss does not depend on the other examples in its batch."""
     writes: bool = False
@@ -75,6 +77,7 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         convolutional=watcher.convolutional,
         recurrent=bool(watcher.kinds),
         lstm=watcher.kinds == {"lstm"},
+        looks_up=watcher.looks_up or training.looks_up,
         writes=writes,
         largest_bytes=max(map(nbytes, params.values()), default=1),
         entry=watcher.entry if watcher.entry == training.entry and not writes else None,
@@ -114,7 +117,7 @@ class _Watcher(TorchFunctionMode):
         self.entry: Entry | None = None
         self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.made = 0
-        self.convolutional = False
+        self.convolutional = self.looks_up = False
         self.kinds: set[str] = set()  # of recurrent layers
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,6 +130,7 @@ class _Watcher(TorchFunctionMode):
         if name in ("__get__", "__set__") and not isinstance(out, Tensor):  # p.shape uses no parameter, p.T does
             return out
         self.convolutional |= name.startswith("conv")
+        self.looks_up |= name == "embedding"
         self.kinds |= {name} & {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"}
         for leaf in leaves([list(args), dict(kwargs or {})]):
             if id(leaf) in self.uses:

@@ -34,7 +34,8 @@ def run_again(run: Run, folder: Path) -> str:
     """The command that makes a saved run again; code of the user's own is named in it, not in the folder alone."""
     data, algorithm = str(run.config["data"]), str(run.config["algorithm"])
     named = f"{shlex.quote(data)} {algorithm} " if is_place(algorithm) else ""
-    return f"corymb run {named}--config {shlex.quote(str(folder / 'config.toml'))}"
+    model = f" --model {run.config['model']}" if is_place(str(run.config["model"])) else ""
+    return f"corymb run {named}--config {shlex.quote(str(folder / 'config.toml'))}{model}"
 
 
 def _in_full(run: Run) -> str:

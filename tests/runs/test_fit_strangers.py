@@ -1,0 +1,135 @@
+"""What people have met with data and models that nobody here had tried: each of these once ended or spoilt a run."""
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from torch import nn
+
+import corymb
+from corymb.report.scores import score_rows
+from corymb.settings import InvalidInput
+from tests.tiny import farthest
+
+WORDS, CLASSES = 30, 3
+
+
+def reviews(*sizes: int, unknown: bool = False):
+    """Texts of five words, numbered from 1 on, at clients of these sizes; one client may have words that are not."""
+    rng = np.random.default_rng(0)
+    client = np.repeat([f"shop-{i}" for i in range(len(sizes))], sizes)
+    y = np.arange(len(client)) % CLASSES
+    words = 1 + 9 * y[:, None] + rng.integers(9, size=(len(client), 5))
+    words[: sizes[0]] += WORDS * unknown
+    return corymb.FederatedDataset.from_arrays(words, y, client, scale="codes")
+
+
+class Packed(nn.Module):
+    """Torch's packed sequences take no empty batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer, self.out = nn.Embedding(WORDS, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        lengths = (x != 0).sum(1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(self.embed(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.out(self.layer(packed)[1][-1])
+
+
+class OwnState(nn.Module):
+    """It makes a float32 state of its own, as tutorials do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(WORDS, 4), nn.GRU(4, 4, batch_first=True)
+        self.out = nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.layer(self.embed(x), torch.zeros(1, len(x), 4))[0][:, -1])
+
+
+class Both(OwnState):
+    """It forgets to take the output apart from the state."""
+
+    def forward(self, x):
+        return self.layer(self.embed(x))
+
+
+class Lazy(OwnState):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.LazyLinear(CLASSES)
+
+
+class Bag(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(WORDS, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.embed(x).mean(1))
+
+
+FEW = corymb.FedAvg(rounds=2)
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "loop"])
+def test_a_client_without_test_examples_spoils_nothing_where_a_model_takes_no_empty_batch(engine):
+    run = corymb.fit(FEW, reviews(30, 30, 2), Packed, engine=engine)
+    assert run.not_scored == ()
+    assert 0 <= run.metrics["test_accuracy"] <= 1
+
+
+def test_a_model_that_knows_float32_only_trains_on_every_engine():
+    one, other = (corymb.fit(FEW, reviews(30, 20), OwnState, engine=engine) for engine in ("vectorised", "loop"))
+    assert one.metrics["train_loss"] == pytest.approx(other.metrics["train_loss"], rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize(
+    ("model", "line"), [(Both, "output is a tuple, wanted one tensor"), (Lazy, "have no size yet")]
+)
+def test_slips_in_a_model_are_told_in_a_line(model, line):
+    with pytest.raises(InvalidInput, match=line):
+        corymb.fit(FEW, reviews(30, 20), model)
+
+
+def test_a_model_whose_slopes_are_sparse_is_not_called_random():
+    def sparse() -> nn.Module:
+        model = Bag()
+        model.embed = nn.Embedding(WORDS, 4, sparse=True)
+        return model
+
+    with pytest.raises(InvalidInput, match="cannot be trained on these examples"):
+        corymb.fit(FEW, reviews(30, 20), sparse)
+
+
+def test_one_client_that_cannot_be_scored_does_not_hide_the_table_of_the_others():
+    # The last has one test example, of which no area under a curve is defined.
+    run = corymb.fit(FEW, reviews(30, 30, 30, 5, unknown=True), Bag)
+    assert run.not_scored == ("shop-0",)
+    assert score_rows(run)[0]["test score"] == "accuracy"
+
+
+@pytest.mark.parametrize("model", [Bag, OwnState])
+def test_a_code_without_a_row_reads_no_other_clients_model(model):
+    """Under vmap torch looks up in the tables of all clients at once, which lie one behind the other."""
+    run = corymb.fit(FEW, reviews(30, 30, 30, unknown=True), model)
+    assert {row["client"] for row in run.rejected} == {"shop-0"}
+    known = reviews(30, 30, 30)
+    others = corymb.fit(FEW, known.subset([1, 2]), model)
+    assert farthest(run.models, others.models) < 1e-6
+
+
+def test_codes_have_neither_mean_nor_median():
+    frame = pandas.DataFrame({"a": [1, 2, None, 4], "b": [1, 1, 2, 2], "y": [0, 1, 0, 1], "who": [0, 0, 1, 1]})
+    for missing in ("refuse", "median", "mean"):
+        with pytest.raises(InvalidInput, match=r"column 'a': 1 missing cell in .*: give them a code of their own"):
+            corymb.FederatedDataset.from_dataframe(frame, client="who", label="y", scale="codes", missing=missing)
+
+
+def test_no_rows_at_all_are_told_in_a_line():
+    empty = np.zeros((0, 3)), np.zeros(0, int), np.zeros(0, int)
+    with pytest.raises(InvalidInput, match="There are no rows"):
+        corymb.fit(FEW, empty)
