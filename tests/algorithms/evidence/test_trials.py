@@ -191,3 +191,15 @@ def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> 
     assert found.guarded
     needed = said(_two(0.9)[:10] + _two(0.9)[10:], LABEL, 2)._replace(k=2)
     assert needed.evidence(trials).pays
+
+
+def test_a_cluster_of_clients_that_hold_nothing_out_dissolves() -> None:
+    """A client with a single example says nothing of a model that nobody else needs."""
+    label = [0] * 5 + [1]
+    at, trials = state(2, (Pair(0, 1, 0),), label)
+    told = said([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)
+    held = torch.tensor([20.0] * 5 + [0.0])
+    done = judge(at, trials, told._replace(number=held), last=False)
+    assert done.at.k == 1
+    assert done.at.labels.tolist() == [0] * 5 + [-1]  # it chooses anew
+    assert judge(at, trials, told, last=False).at.k == 2

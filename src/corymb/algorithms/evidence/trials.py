@@ -294,11 +294,15 @@ def _partner(pairs: tuple[Pair, ...], cluster: int) -> tuple[int, int]:
 
 
 def _alive(said: Said, merging: list[Pair]) -> Tensor:
-    """Which clusters stay: those with clients enough, and small ones whose model is needed beyond doubt."""
-    sizes = said.label.bincount(minlength=said.k)
+    """Which clusters stay: those with clients enough, and small ones whose model is needed beyond doubt.
+
+    A client with a single example holds none out: of a cluster of such clients alone nothing is known.
+    """
+    sizes, known = said.label.bincount(minlength=said.k), said.label[said.number > 0].bincount(minlength=said.k)
     for pair in merging:
         sizes[[pair.a, pair.b]] = sizes[pair.a] + sizes[pair.b]
-    alive = sizes >= said.small
+        known[[pair.a, pair.b]] = known[pair.a] + known[pair.b]
+    alive = (sizes >= said.small) & (known > 0)
     for cluster in ((sizes > 0) & ~alive).nonzero().flatten().tolist():
         _, other = said.next_best(cluster)
         alive[cluster] = other.p < CERTAIN and other.size > MATTERS
