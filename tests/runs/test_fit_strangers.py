@@ -133,3 +133,13 @@ def test_no_rows_at_all_are_told_in_a_line():
     empty = np.zeros((0, 3)), np.zeros(0, int), np.zeros(0, int)
     with pytest.raises(InvalidInput, match="There are no rows"):
         corymb.fit(FEW, empty)
+
+
+def test_another_model_than_the_runs_is_refused_when_it_is_loaded(tmp_path):
+    run = corymb.fit(FEW, reviews(30, 20), Bag, out=tmp_path / "run")
+    assert (
+        corymb.Run.load(run.folder, Bag).predict([[1, 2, 3, 4, 5]], cluster=0)
+        == run.predict([[1, 2, 3, 4, 5]], cluster=0)
+    ).all()
+    with pytest.raises(InvalidInput, match=r"The model is not the run's, which is .*'layer.weight_ih_l0' is of shape"):
+        corymb.Run.load(run.folder, OwnState)

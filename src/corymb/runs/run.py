@@ -317,12 +317,15 @@ class Run:
     def load(folder: str | Path, model: Model | None = None) -> Run:
         """The run in a folder. To predict with a model of your own, give that model again."""
         parts = read_run(folder)
-        recorded = parts["config"]["model"]
+        recorded, given = parts["config"]["model"], model
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
             model = recorded
         dropout = parts["config"].get("dropout", "on")
         objective = None if model is None else learner_for(model, parts["schema"], dropout=dropout).objective
-        return Run(**parts, objective=objective)
+        run = Run(**parts, objective=objective)
+        if given is not None and objective is not None:
+            _check_parameters(objective.init(root(0)), run.models, recorded)
+        return run
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:
         """Write a report on the run, compared with other runs if given; returns the file."""
@@ -408,3 +411,16 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
+
+
+def _check_parameters(made: Params, kept: Params, recorded: str) -> None:
+    """Refuse another model than the run's, as far as its parameters tell."""
+    ours, theirs = (
+        {name: list(value.shape[lead:]) for name, value in of.items()} for of, lead in ((made, 0), (kept, 1))
+    )
+    odd = next((name for name in ours if theirs.get(name) != ours[name]), None) or next(
+        iter(theirs.keys() - ours), None
+    )
+    if odd is not None:
+        wanted, got = (f"of shape {of[odd]}" if odd in of else "missing" for of in (theirs, ours))
+        raise InvalidInput(f"The model is not the run's, which is {recorded}: {odd!r} is {got}, in the run {wanted}.")

@@ -119,7 +119,8 @@ def _unseen(advice: Advice) -> list[str]:
     if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - SURE:
         least = SEEN * alone.gain.error * abs(alone.gain.size / alone.gain.mean) if alone.gain.mean else math.nan
         if math.isfinite(least) and least > PAYS:
-            lines.append(f"A gain of less than {least:.0%} by training alone would mostly not have been seen either.")
+            small = f"A gain of less than {least:.0%}" if least < 1 else "Even a large gain"
+            lines.append(f"{small} by training alone would mostly not have been seen either.")
     return lines
 
 
