@@ -1,3 +1,4 @@
+import math
 from typing import Any, NamedTuple
 
 import pytest
@@ -145,3 +146,22 @@ def test_a_signature_reads_as_dtypes_and_shapes():
     assert str(trees.signature({"w": torch.zeros(2, 3), "b": torch.zeros(2, dtype=torch.int64)})) == (
         "int64[2], float32[2, 3]"
     )
+
+
+KINDS = (torch.bool, torch.uint8, torch.int16, torch.float16, torch.bfloat16, torch.int32, torch.float32, torch.int64)
+
+
+@given(st.permutations(range(len(KINDS))), st.sampled_from([(), (0,), (1,), (3,), (2, 3)]))
+def test_what_is_brought_in_one_piece_is_bit_for_bit_the_same(order, shape):
+    size = math.prod(shape)
+    numbers = torch.arange(-2, size - 2).reshape(shape)
+    given = [(numbers * 1000003).to(KINDS[place]) for place in order]
+    given += [torch.full(shape, torch.nan), (numbers / 3).expand(2, *shape), torch.ones(2, 3)[:, ::2], numbers / 7]
+    for got, want in zip(trees.bring(given), given, strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        assert torch.equal(got.reshape(-1).view(torch.uint8), want.contiguous().reshape(-1).view(torch.uint8))
+
+
+def test_what_is_on_the_cpu_is_left_alone():
+    tree = {"a": torch.ones(2), "b": ("said", None, 3)}
+    assert trees.on_cpu(tree) is tree

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +27,8 @@ def _signed(number: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+_FACTORS = np.uint64(_MIX_1 % 2**64), np.uint64(_MIX_2 % 2**64)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -85,7 +88,7 @@ def fold(key: Key, *data: int | str | Tensor) -> Key:
     True
     """
     for item in data:
-        key = _mix(_mix(key + _GOLDEN) ^ _spread(item))
+        key = _mix(_mix(key + _GOLDEN) ^ (_spread(item) if isinstance(item, Tensor) else _spread_number(item)))
     return key
 
 
@@ -98,10 +101,49 @@ def fold_number(key: int, item: int | str) -> int:
     return _mix_number(_mix_number(key + _GOLDEN) ^ _spread_number(item))
 
 
-def _spread(item: int | str | Tensor) -> int | Tensor:
-    if isinstance(item, Tensor):
-        return _mix(item.to(torch.int64) * _MIX_2 + _MIX_1)
-    return _spread_number(item)
+class KeyRing:
+    """The keys of many numbers, such as clients' hashes, on the CPU: `fold(key, numbers)` at a tenth of its price.
+
+    What of it does not depend on the key is computed once, and the rest in place by numpy, whose calls are short.
+
+    >>> ring = KeyRing(torch.arange(3))
+    >>> keys = ring.keys(5, torch.tensor([0, 2]), ["batches"])
+    >>> wanted = fold(torch.tensor(5), torch.tensor([0, 2]))
+    >>> bool((keys[:, 0] == wanted).all()), bool((keys[:, 1] == fold(wanted, "batches")).all())
+    (True, True)
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._spread = _unsigned(_spread(numbers))
+
+    def keys(self, key: int, which: Tensor, purposes: Sequence[str] = ()) -> Tensor:
+        """The keys of some of the numbers, and what those give folded with each purpose: n, 1 + purposes."""
+        own = _mix_in_place(self._spread[which.numpy()] ^ np.uint64(_mix_number(key + _GOLDEN) % 2**64))
+        found = np.empty((len(own), 1 + len(purposes)), np.uint64)
+        found[:, 0] = own
+        if purposes:
+            mixed = _mix_in_place(own + np.uint64(_GOLDEN % 2**64))
+            for place, purpose in enumerate(purposes, 1):
+                found[:, place] = _mix_in_place(mixed ^ np.uint64(_spread_number(purpose) % 2**64))
+        return torch.from_numpy(found.view(np.int64))
+
+
+def _unsigned(keys: Tensor) -> npt.NDArray[np.uint64]:
+    return keys.numpy().view(np.uint64)
+
+
+def _mix_in_place(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`_mix`, of numbers that nobody else holds."""
+    x ^= x >> _SHIFTS[0]
+    x *= _FACTORS[0]
+    x ^= x >> _SHIFTS[1]
+    x *= _FACTORS[1]
+    x ^= x >> _SHIFTS[2]
+    return x
+
+
+def _spread(item: Tensor) -> Tensor:
+    return _mix(item.to(torch.int64) * _MIX_2 + _MIX_1)
 
 
 def _spread_number(item: int | str) -> int:

@@ -102,6 +102,27 @@ def as_tensors(tree: T) -> T:
     return tree_map(lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(leaf), tree)
 
 
+def on_cpu(tree: T) -> T:
+    """The same numbers on the CPU: a GPU is waited for once, however many tensors there are."""
+    flat, structure = flatten(tree)
+    away = [leaf for leaf in flat if isinstance(leaf, Tensor) and leaf.device.type != "cpu"]
+    if not away:
+        return tree
+    here = dict(zip(map(id, away), bring(away), strict=True))
+    brought: T = unflatten(structure, [here.get(id(leaf), leaf) for leaf in flat])
+    return brought
+
+
+def bring(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies on the CPU, of tensors that are on one device, by a single transfer of all their bytes."""
+    order = sorted(
+        range(len(tensors)), key=lambda i: -tensors[i].element_size()
+    )  # all begin at multiples of their size
+    raw = torch.cat([tensors[i].contiguous().reshape(-1).view(torch.uint8) for i in order]).cpu()
+    parts = dict(zip(order, raw.split([tensors[i].nbytes for i in order]), strict=True))
+    return [parts[i].view(tensor.dtype).view(tensor.shape) for i, tensor in enumerate(tensors)]
+
+
 def take(models: T, index: Tensor | int | slice) -> T:
     """One row, or several, of every leaf: `take(models, label)` is the model of that label.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 import torch
@@ -172,13 +173,15 @@ class Client:
         objective: Objective,
         memory: Memory,
         key: Key,
+        keys: Mapping[str, Key] = MappingProxyType({}),
         kernel: Kernel | None = None,
     ) -> None:
         self.train = train
         self._test = test  # None: an engine that has not stacked them yet
         self.objective = objective
         self.memory = memory
-        self._key = key
+        self._key, self._made = key, keys  # those for some purposes, where the engine has made them beforehand
+        self._keys: dict[str, Key] = {}
         self._kernel = kernel  # the engine's; None means one client at a time
 
     @property
@@ -190,7 +193,15 @@ class Client:
 
     def key(self, purpose: str) -> Key:
         """Randomness for one purpose within one call, this client's alone."""
-        return fold(self._key, purpose)
+        if purpose not in self._keys:
+            made = self._made.get(purpose)
+            self._keys[purpose] = fold(self._key, purpose) if made is None else made
+        return self._keys[purpose]
+
+    @property
+    def purposes(self) -> tuple[str, ...]:
+        """What keys were asked for, so far."""
+        return tuple(self._keys)
 
 
 class ClientFn(Generic[P, T_co]):

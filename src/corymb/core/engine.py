@@ -150,6 +150,9 @@ class Part(NamedTuple):
     """What went wrong at every client of the host that was asked, where that was the same thing."""
     cause: Exception | None = None
     """The same with its traceback, from a host in this process: where it was raised, and nothing of what was there."""
+    sound: bool = False
+    """Whether a host in this process has looked at the numbers of its sums, as the door does. Messages have no place
+    for it: of what comes from elsewhere nobody has."""
 
 
 Pages = dict[str, dict[str, Tree]]

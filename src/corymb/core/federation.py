@@ -317,17 +317,21 @@ class Federation:
         like: Signature | None = None,
     ) -> Replies[Tree]:
         """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
-        if len(ids.unique()) < len(ids):
+        rising = bool((ids.diff() > 0).all())
+        if not rising and len(ids.unique()) < len(ids):
             raise ValueError("a client is asked twice in one call: give each position once")
         for value in (*args, *options.values()):
             if isinstance(value, Each):
                 value.check(len(ids))
         by_rows = verb == "sum" and near is not None and self.reduction.by_rows
         verb = "map" if by_rows else verb
-        call, rising = self._call(ids, verb, fn, args, options, near, like)
+        call, asked = self._call(verb, fn, args, options, near, like), ids
+        if not rising:  # the engine is asked in the order of all clients, whatever the cohort's is
+            order = ids.argsort()
+            call, asked = call.of(order), ids[order]
         self.asking(len(ids))
-        intake = Intake(verb, rising, self.sizes[rising], self._engine.hosts, call.near, guard=self.guard, like=like)
-        for part in self._engine.run(call, rising):
+        intake = Intake(verb, asked, self.sizes[asked], self._engine.hosts, call.near, guard=self.guard, like=like)
+        for part in self._engine.run(call, asked):
             intake.add_part(part)
         taken = intake.result()
         named = self._enter(call, len(ids), taken)
@@ -349,23 +353,22 @@ class Federation:
             return replies
         assert near is not None
         places = torch.searchsorted(ids.sort().values, replies.clients.ids)
-        asked = near.at(ids.argsort()[places])
-        return Replies(replies.clients, self.reduction.sums(replies.value, asked), named)
+        starts = near.at(ids.argsort()[places])
+        return Replies(replies.clients, self.reduction.sums(replies.value, starts), named)
 
     def _call(
         self,
-        ids: Tensor,
         verb: Verb,
         fn: ClientFn[..., Tree],
         args: tuple[Tree, ...],
         options: dict[str, Tree],
         near: Near | None,
         like: Signature | None,
-    ) -> tuple[Call, Tensor]:
-        """The call as it goes to the engine, which is asked in the order of all clients, whatever the cohort's is."""
+    ) -> Call:
+        """The call as it goes to the engine."""
         moment = self._moment
         moment.calls, moment.begun = moment.calls + 1, True
-        call = Call(
+        return Call(
             fn=fn,
             args=args,
             options=options,
@@ -378,8 +381,6 @@ class Federation:
             guard=self.guard,
             like=like,
         )
-        order = ids.argsort()
-        return (call, ids) if bool((order.diff() > 0).all()) else (call.of(order), ids[order])
 
     def _enter(self, call: Call, asked: int, taken: Taken) -> list[tuple[str, str]]:
         """Write a call into the ledger; the clients that were rejected, by name."""
@@ -393,6 +394,8 @@ class Federation:
         return named
 
     def _in_order_asked(self, part: Part, asked: Tensor, verb: Verb, rejected: list[tuple[str, str]]) -> Replies[Tree]:
+        if torch.equal(part.ids, asked):
+            return Replies(Cohort(self, asked), part.value, rejected)
         place = torch.full((len(self.names),), -1)
         place[part.ids] = torch.arange(len(part.ids))
         answered = asked[place[asked] >= 0]

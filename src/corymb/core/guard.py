@@ -14,12 +14,13 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
 from corymb.core.sums import Sums
-from corymb.trees import Params, Tree, leaves, map_tensors
+from corymb.trees import Params, Tree, leaves, map_tensors, on_cpu
 
 STEPS = 4
 """Levels of length for every factor of 2."""
@@ -55,6 +56,8 @@ ROUNDING = 1 + 1e-4
 """A length that is to be just so may be so much longer, in low precision."""
 IN_CACHE = 2**19
 """Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
+IN_GPU_CACHE = 2**23
+"""The same on a GPU, where it is the difference that should not go through memory."""
 TOGETHER = 64
 """Rows that are compared at once however wide they are, a part of each: fewer calls for many wide rows."""
 NEVER = 2**31
@@ -98,21 +101,52 @@ class Lengths(NamedTuple):
         return Lengths(torch.zeros(n, dtype=torch.float64), torch.full((n,), -1))
 
 
-def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
-    """How far each of n stacked replies is from where it started; None for replies that are not compared."""
+class Apart(NamedTuple):
+    """What lengths are made of, where the replies are: a GPU is not waited for until `on_cpu` is asked for them."""
+
+    squares: Tensor
+    """Of a row's distance from its start, in each of its tensors: tensors n (k), float64."""
+    weight: Tensor
+    """What each row says it weighs in every sum, n k; or 1 where nothing is added up."""
+    models: Tensor | None
+    """The lengths of the tensors of the models that are near: tensors k, float64."""
+
+
+def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False) -> Apart | None:
+    """How far each of n stacked replies is from where it started; None for replies that are not compared.
+
+    `known`: whether nobody needs the lengths of the models any longer.
+    """
     if near is None and not isinstance(rows, (Share, Shares)):
         return None
-    value = _held(rows)
-    if isinstance(rows, (Share, Shares)):
-        by = rows.weight
+    models = None if near is None or known else _model_lengths(near.models)
+    if isinstance(rows, Shares):
+        return Apart(_of_shares(rows, near), rows.weight, models)
+    if isinstance(rows, Share):
+        weight = rows.weight
     else:
         assert near is not None
-        by = next(iter(near.models.values())).new_ones(clients, len(next(iter(near.models.values()))))
+        weight = torch.ones(clients, len(next(iter(near.models.values()))))
+    by = weight if near is None or near.by is None else near.by.cpu()
+    return Apart(_apart(_held(rows), near, by), weight, models)
+
+
+def lengths_of(found: Apart, rows: Tree, near: Near | None) -> Lengths:
+    """Lengths by what was `measured` of them and is on the CPU now."""
     if isinstance(rows, Shares):
-        return Lengths(_of_shares(rows, near), torch.full((len(by),), -1))
-    by = by if near is None or near.by is None else near.by
-    apart = _apart(value, near, by)  # before a GPU is waited for
-    return Lengths(apart, _only_sum(rows.weight if isinstance(rows, Share) else by))
+        far = torch.where(found.weight > 0, found.squares.sum(0), 0).amax(1).sqrt()
+        return Lengths(far, torch.full((len(far),), -1))
+    group, squares = _only_sum(found.weight), found.squares
+    taken_for_one = isinstance(rows, Share) and near is not None and near.by is None and found.weight.shape[1] > 1
+    if taken_for_one and rows.weight.device.type != "cpu" and bool((group < 0).any()):
+        squares = _apart(_held(rows), near, found.weight).cpu()  # some have started from a mixture after all
+    return Lengths(squares.sum(0).sqrt(), group)
+
+
+def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
+    """How far each of n stacked replies is from where it started; None for replies that are not compared."""
+    found = measured(rows, near, clients)
+    return None if found is None else lengths_of(on_cpu(found), rows, near)
 
 
 def _held(rows: Tree) -> Tree:
@@ -122,11 +156,13 @@ def _held(rows: Tree) -> Tree:
     return rows._asdict() if hasattr(rows, "_asdict") else rows
 
 
-def largest_possible(rows: Tree, near: Near | None, lengths: Lengths, models: Tensor | None = None) -> Tensor | None:
+def largest_possible(
+    rows: Tree, near: Near | None, lengths: Lengths, models: Tensor | None = None, weight: Tensor | None = None
+) -> Tensor | None:
     """What no number of a row's value can be larger than, if it is as far as this from where it started: n.
 
-    `models` are the lengths of the models that are near, where those are known. None where lengths do not tell. One
-    that is no number has no length: NaN goes through.
+    `models` are the lengths of the models that are near, and `weight` the rows' weights on the CPU, where those are
+    known. None where lengths do not tell. One that is no number has no length: NaN goes through.
     """
     length = 2 * LARGER * lengths.length  # before it was made shorter; rounding in float32 is far less than twice
     if not isinstance(rows, Share) or not isinstance(rows.value, dict):
@@ -135,7 +171,7 @@ def largest_possible(rows: Tree, near: Near | None, lengths: Lengths, models: Te
         return length
     if rows.value.keys() != near.models.keys():
         return None
-    by = rows.weight if near.by is None else near.by
+    by = (rows.weight if weight is None else weight) if near.by is None else near.by
     between = (by >= 0).all(1).cpu() | (_only_sum(by) >= 0)  # or else what it started from may be any length
     models = model_lengths(near.models) if models is None else models
     return torch.where(between, length + 2 * models.amax(), math.inf)
@@ -149,7 +185,7 @@ def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     weight = torch.where(used, sums.weight, 1).double()
     mean = map_tensors(lambda v: v.double() / weight.to(v.device).reshape(-1, *[1] * (v.dim() - 1)), sums.total)
     by = torch.eye(len(weight)) if near is None or near.by is None else near.by.double().mean(0).expand(len(weight), -1)
-    apart = torch.where(used.cpu(), _apart(mean, near, by), 0)
+    apart = torch.where(used.cpu(), _apart(mean, near, by).cpu().sum(0).sqrt(), 0)
     group = _only_sum(sums.weight[None])
     return Lengths(apart.amax().expand(clients), group.expand(clients))
 
@@ -179,15 +215,15 @@ def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
 
 
 def _of_shares(rows: Shares[Tree], near: Near | None) -> Tensor:
-    shape, squares = rows.weight.shape, torch.zeros(rows.weight.shape, dtype=torch.float64)
-    apart = (
-        _filled(rows.value)
-        if near is None
-        else [_wide(rows.value[name]) - start.to(_wide(rows.value[name])) for name, start in near.models.items()]
-    )
-    for leaf in apart:
-        squares += _wide(leaf).reshape(*shape, -1).square().sum(2).double().cpu()
-    return torch.where(rows.weight.cpu() > 0, squares, 0).amax(1).sqrt()
+    """The squares of what every row has for each sum: tensors n k."""
+    shape, found = rows.weight.shape, [torch.zeros_like(rows.weight, dtype=torch.float64)]
+    if near is None:
+        found += [_wide(leaf).reshape(*shape, -1).square().sum(2).double() for leaf in _filled(rows.value)]
+    else:
+        for name, start in near.models.items():
+            leaf = _wide(rows.value[name])
+            found.append((leaf - start.to(leaf)).reshape(*shape, -1).square().sum(2).double())
+    return torch.stack(found)
 
 
 def _filled(value: Tree) -> list[Tensor]:
@@ -195,44 +231,61 @@ def _filled(value: Tree) -> list[Tensor]:
 
 
 def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
-    """The Euclidean length of all of a row, or of its difference from its mixture of models."""
-    squares = []
+    """The squares of a row, or of its difference from its mixture of models: tensors n.
+
+    Shares that are on a GPU are not looked at: there every row is taken to have started from one model.
+    """
     if near is None:
-        squares += [_wide(leaf).reshape(len(by), -1).square().sum(1).double() for leaf in _filled(value)]
+        squares = [_wide(leaf).reshape(len(by), -1).square().sum(1).double() for leaf in _filled(value)]
     else:
-        share = by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double()
-        only = torch.zeros(len(by), dtype=torch.int64) if by.shape[1] == 1 else _only_sum(by)
+        mixture = _mixture(by)
+        squares = []
         for name, start in near.models.items():
             leaf, starts = _wide(value[name]).reshape(len(by), -1), _wide(start).reshape(len(start), -1)
-            squares.append(_squares(leaf, starts.to(leaf), share, only))
-    if not squares:
-        return torch.zeros(len(by), dtype=torch.float64)
-    return torch.stack([torch.zeros_like(squares[0]), *squares]).cpu().sum(0).sqrt()  # a GPU is waited for once
+            squares.append(_squares(leaf, starts.to(leaf), mixture))
+    return torch.stack([torch.zeros_like(squares[0]), *squares]) if squares else torch.zeros(1, len(by)).double()
 
 
-def _squares(rows: Tensor, starts: Tensor, share: Tensor, only: Tensor) -> Tensor:
+class _Mixture(NamedTuple):
+    """Which starts the rows have: shares of all of them, or one each."""
+
+    share: Tensor | None  # n k
+    only: Tensor | None  # n; None where there is one start for all
+
+    def of(self, starts: Tensor, rows: slice) -> Tensor:
+        """The starts of some rows."""
+        if self.share is not None:
+            return self.share[rows].to(starts) @ starts
+        return starts if self.only is None else starts.index_select(0, self.only[rows].to(starts.device))
+
+
+def _mixture(by: Tensor) -> _Mixture:
+    if by.shape[1] == 1:
+        return _Mixture(None, None)
+    if by.device.type != "cpu":
+        return _Mixture(None, (by != 0).int().argmax(1))
+    only = _only_sum(by)
+    if len(only) and int(only.min()) < 0:
+        return _Mixture(by.double() / by.sum(1, keepdim=True).clamp_min(1e-300).double(), None)
+    return _Mixture(None, only)
+
+
+def _squares(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     """The squared distance of every row from its mixture of the starts: n, float64."""
     n, width = rows.shape
-    if rows.numel() <= IN_CACHE or rows.device.type != "cpu":
-        whole: Tensor = torch.linalg.vector_norm(rows - _mixed(starts, share, only), dim=1).double().square()
+    at_once = IN_CACHE if rows.device.type == "cpu" else IN_GPU_CACHE
+    if rows.numel() <= at_once:
+        whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1).double().square()
         return whole
-    few = min(n, max(TOGETHER, IN_CACHE // width))
+    few = min(n, max(TOGETHER, at_once // width))
     found = []
-    for part, mine, own in zip(rows.split(few), share.split(few), only.split(few), strict=True):
-        total = torch.zeros(len(part), dtype=torch.float64)
-        for some, begun in zip(part.split(IN_CACHE // few, 1), starts.split(IN_CACHE // few, 1), strict=True):
-            total += torch.linalg.vector_norm(some - _mixed(begun, mine, own), dim=1).double().square()
+    for first in range(0, n, few):
+        here = slice(first, first + few)
+        total = rows.new_zeros(len(rows[here]), dtype=torch.float64)
+        for some, begun in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
+            total += torch.linalg.vector_norm(some - mixture.of(begun, here), dim=1).double().square()
         found.append(total)
     return torch.cat(found)
-
-
-def _mixed(starts: Tensor, share: Tensor, only: Tensor) -> Tensor:
-    """Mixtures of the starts, row by row; of those with one part that part, without a product."""
-    if len(only) and int(only.min()) < 0:
-        return share.to(starts) @ starts
-    if len(starts) == 1:
-        return starts
-    return starts[int(only)][None] if len(only) == 1 else starts.index_select(0, only.to(starts.device))
 
 
 def _wide(leaf: Tensor) -> Tensor:
@@ -298,6 +351,22 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
     return Bounds(_level(most), by_group, usual)
 
 
+def too_far(found: Lengths, near: Near | None, models: Tensor | None = None) -> tuple[Tensor, Bounds] | None:
+    """Which replies are too far, and by what bounds; None where nobody is."""
+    if near is not None and near.most is None and not near.loose and _alike(found.length):
+        return None
+    limit = bounds(found, near, models)
+    far = limit.over(levels(found.length), found.group)
+    return (far, limit) if bool(far.any()) else None
+
+
+def _alike(lengths: Tensor) -> bool:
+    """Whether the longest is within what every bound allows: in most rounds there is no need for the bounds."""
+    rising = lengths.numpy()
+    rising = np.sort(rising[rising > 0])
+    return len(rising) > 2 and bool(rising[-1] <= LEAD * rising[(len(rising) - 1) // 2])  # the median of the others
+
+
 def longest_beside(rows: Params, start: Params) -> float | None:
     """How long the update of one may be who answers after these have been accepted; None where they show nothing."""
     found = row_lengths(rows, Near(start), len(next(iter(rows.values()))))
@@ -337,9 +406,14 @@ def _level(length: float) -> int:
     return int(levels(torch.tensor(length, dtype=torch.float64))) if 0 < length < math.inf else NEVER
 
 
-def model_lengths(models: Params) -> Tensor:
-    """The Euclidean length of each of k models: k, float64, on the CPU."""
+def model_lengths(models: Params, found: Tensor | None = None) -> Tensor:
+    """The Euclidean length of each of k models: k, float64, on the CPU; by its tensors' where those are `found`."""
+    lengths: Tensor = (_model_lengths(models).cpu() if found is None else found).square().sum(0).sqrt()
+    return lengths
+
+
+def _model_lengths(models: Params) -> Tensor:
+    """The lengths of the tensors of each of k models: tensors k, float64."""
     rows = [_wide(value).reshape(len(value), -1) for value in models.values()]
     lengths = [torch.linalg.vector_norm(row, dim=1).double() for row in rows if row.numel()]
-    squares = torch.zeros(len(rows[0]), dtype=torch.float64)
-    return sum(torch.stack(lengths).cpu().square(), squares).sqrt() if lengths else squares
+    return torch.stack(lengths) if lengths else torch.zeros(1, len(rows[0])).double()

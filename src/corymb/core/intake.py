@@ -18,20 +18,25 @@ from torch import Tensor
 from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Call, Part, Rejection, Verb
 from corymb.core.guard import (
+    Apart,
     Bounds,
     Lengths,
     Near,
-    bounds,
     largest_possible,
+    lengths_of,
     levels,
+    measured,
     misfit,
     model_lengths,
     part_lengths,
     row_lengths,
+    too_far,
 )
 from corymb.core.rules import (
     Flags,
+    SumFlags,
     flag_rows,
+    flag_sums,
     part_bytes,
     part_problem,
     part_signature,
@@ -41,7 +46,7 @@ from corymb.core.rules import (
     sums_fault,
 )
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, all_of, sums_of
-from corymb.trees import Signature, Tree, leaves, map_tensors, signature, tree_map
+from corymb.trees import Signature, Tree, leaves, map_tensors, on_cpu, signature, tree_map
 
 REASON = 200
 """Characters of a reason that a host gives."""
@@ -59,6 +64,14 @@ class _Added(NamedTuple):
     bytes_up: int
 
 
+class _Look(NamedTuple):
+    """What is to be known of stacked replies before they count; looked at together, on the CPU."""
+
+    of_rows: Flags
+    apart: Apart | None
+    of_sums: SumFlags | None = None
+
+
 class _Pile:
     """Accepted replies of one signature.
 
@@ -71,9 +84,11 @@ class _Pile:
         self.added: list[_Added] = []
         self.apart: dict[tuple[int, bool], RunningSum] = {}
         self.spread = False
+        self.sound = False
 
     def add(self, value: Tree, added: _Added) -> None:
         self.added.append(added)
+        self.sound = False  # what was found of one sum says nothing of a sum of several
         if self.replies is None:
             self.replies = RunningSum(value) if isinstance(value, Sums) else RowBuffer(value)
         else:
@@ -114,6 +129,7 @@ class _Pile:
         """Take clients' replies, and what they would keep, out again."""
         assert self.replies is not None
         stay, value, lengths = (~far).nonzero().flatten(), self.replies.result(), self.lengths
+        self.sound = False
         if isinstance(value, Sums):
             total, weight = self._sums_without(far, lengths)
             self.replies = RunningSum(Sums(total, weight, *_rows_at((value.label, value.note), stay)))
@@ -178,6 +194,7 @@ class Intake:
         self._like = like
         self._ids, self._sizes, self._hosts, self._near = ids, sizes, hosts, near  # of all who are asked; ids rise
         self._compares = guard and (verb == "sum" or near is not None)
+        self._models: Tensor | None = None  # the lengths of the models that replies are near, once they are known
         self._answered = torch.zeros(len(ids), dtype=torch.bool)
         self._piles: dict[Form, _Pile] = {}
         self._reasons: dict[int, str] = {}
@@ -200,25 +217,29 @@ class Intake:
         if problem := rows_problem(rows, self.verb) or self._misfit(rows):
             return self._reject_all(ids, problem)
         form = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
-        everybody, asked = len(ids) == len(self._ids), ids
-        # On a GPU they are added up before anybody waits to hear whether all of them count, as they nearly always do.
-        of_all = add_up(rows) if everybody and self.verb == "sum" and isinstance(rows, (Share, Shares)) else None
-        flags = flag_rows(rows, self._sizes_of(ids, rows))
-        lengths = self._lengths(ids, rows)
-        if found := self._row_faults(ids, rows, lengths, flags):
+        everybody, places = len(ids) == len(self._ids), self._places(ids)
+        sums, look = None, self._look(places, rows)
+        if everybody and isinstance(rows, (Share, Shares)) and self.verb == "sum":
+            sums = add_up(rows)  # before anybody waits to hear whether all of them count: they nearly always do
+            look = look._replace(of_sums=flag_sums(sums, self._sizes))
+        look = on_cpu(look)  # here a GPU is waited for
+        lengths = self._lengths(places, rows, look)
+        if found := self._row_faults(places, rows, lengths, look):
             for row, reason in found.items():
                 self.reject(int(ids[row]), reason)
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
             if not len(good):
                 return None
             ids, rows, writes = _some(ids, rows, writes, good)
-            lengths = self._lengths(ids, rows)
+            places = places[good]
+            lengths = self._lengths(places, rows, on_cpu(self._look(places, rows)))
         if everybody and lengths is not None:  # nobody else to wait for
-            limit = bounds(lengths, self._near, self._models)
-            far = limit.over(levels(lengths.length), lengths.group)
-            if bool(far.any()):
+            if (beyond := too_far(lengths, self._near, self._models)) is not None:
+                far, limit = beyond
                 self._refuse(ids[far], lengths.length[far], limit)
-                ids, rows, writes = _some(ids, rows, writes, (~far).nonzero().flatten())
+                stay = (~far).nonzero().flatten()
+                ids, rows, writes = _some(ids, rows, writes, stay)
+                places = places[stay]
             lengths = None
         if not len(ids):
             return None
@@ -227,44 +248,52 @@ class Intake:
         if self.verb != "sum":
             pile.add(rows, added)
         elif lengths is None:
-            pile.add(add_up(rows) if of_all is None or len(ids) < len(asked) else of_all, added)
+            whole = sums is not None and len(ids) == len(self._ids)
+            pile.add(sums if whole else add_up(rows), added)
+            pile.sound = whole and look.of_sums is not None and look.of_sums.fault is None
         else:
             by_level = list(_by_level(lengths))
-            sums = sums_of(rows, [which for _, _, which in by_level])
-            pile.add(all_of(sums, rows), added)  # not added up from the rows again: those are far more
-            for (level, several, _), own in zip(by_level, sums, strict=True):
+            parts = sums_of(rows, [which for _, _, which in by_level])
+            pile.add(all_of(parts, rows), added)  # not added up from the rows again: those are far more
+            for (level, several, _), own in zip(by_level, parts, strict=True):
                 pile.keep_apart(level, several, own)
         pile.spread = isinstance(rows, Shares)
-        self._answered[self._places(ids)] = True
+        self._answered[places] = True
         return None
 
-    def _sizes_of(self, ids: Tensor, rows: Tree) -> Tensor:
-        return self._sizes[self._places(ids)].to(_device(rows, ids))
+    def _look(self, places: Tensor, rows: Tree) -> _Look:
+        """What is to be known of rows before they count, where they are."""
+        # Nobody waits for this copy: numbers that are not in pinned memory are read before the call returns.
+        sizes = self._sizes[places].to(_device(rows, places), non_blocking=True)
+        known = self._models is not None
+        apart = measured(rows, self._near_to(places), len(places), known=known) if self._compares else None
+        return _Look(flag_rows(rows, sizes), apart)
 
-    def _row_faults(self, ids: Tensor, rows: Tree, lengths: Lengths | None, flags: Flags) -> dict[int, str]:
-        at_most = None if lengths is None else largest_possible(rows, self._near_to(ids), lengths, self._models)
-        return row_faults(rows, flags, at_most)
+    def _row_faults(self, places: Tensor, rows: Tree, lengths: Lengths | None, look: _Look) -> dict[int, str]:
+        at_most = None
+        if lengths is not None and look.apart is not None:
+            at_most = largest_possible(rows, self._near_to(places), lengths, self._models, look.apart.weight)
+        return row_faults(rows, look.of_rows, at_most)
 
-    def _lengths(self, ids: Tensor, rows: Tree) -> Lengths | None:
+    def _lengths(self, places: Tensor, rows: Tree, look: _Look) -> Lengths | None:
         """How far each reply is from where its client started; None where nobody is compared."""
-        found = row_lengths(rows, self._near_to(ids), len(ids)) if self._compares else None
-        return None if found is None else found.allowing(self._larger(ids))
+        if look.apart is None:
+            return None
+        if self._models is None and self._near is not None:
+            self._models = model_lengths(self._near.models, look.apart.models)
+        return lengths_of(look.apart, rows, self._near_to(places)).allowing(self._larger[places])
 
     @cached_property
-    def _models(self) -> Tensor | None:
-        """The lengths of the models that replies are expected near."""
-        return None if self._near is None else model_lengths(self._near.models)
-
-    def _larger(self, ids: Tensor) -> Tensor:
-        """How many times the usual number of examples each of these clients has."""
-        usual = self._sizes.double().median().clamp_min(1) if len(self._sizes) else torch.ones(())
-        return self._sizes[self._places(ids)].double() / usual
+    def _larger(self) -> Tensor:
+        """How many times the usual number of examples each of those asked has."""
+        sizes = self._sizes.double()
+        return sizes / sizes.median().clamp_min(1) if len(sizes) else sizes
 
     def _misfit(self, value: Tree, *, summed: bool = False) -> str | None:
         return None if self._near is None else misfit(value, self._near, summed=summed)
 
-    def _near_to(self, ids: Tensor) -> Near | None:
-        return None if self._near is None else self._near.at(self._places(ids))
+    def _near_to(self, places: Tensor) -> Near | None:
+        return None if self._near is None else self._near.at(places)
 
     def add_part(self, part: Part) -> None:
         """Take in what a host hands over for some of its clients: all of it, or nothing."""
@@ -284,22 +313,24 @@ class Intake:
         self.cause = self.cause or part.cause
 
     def _take(self, part: Part) -> None:
-        ids, lengths = part.ids, None
+        ids, places, lengths = part.ids, self._places(part.ids), None
         if self._compares and len(ids) < len(self._ids):  # a host that answers for everybody has compared them itself
             measure = part_lengths if self.verb == "sum" else row_lengths
-            lengths = measure(part.value, self._near_to(ids), len(ids))
+            lengths = measure(part.value, self._near_to(places), len(ids))
             if lengths is not None:
-                larger = self._larger(ids)  # of a sum of several clients, that of the largest
+                larger = self._larger[places]  # of a sum of several clients, that of the largest
                 lengths = lengths.allowing(larger.amax().expand(len(ids)) if self.verb == "sum" else larger)
         pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
         pile.add(part.value, _Added(ids, lengths or Lengths.none(len(ids)), {}, part.host, part_bytes(part, self.verb)))
         pile.spread = part.spread
-        self._answered[self._places(ids)] = True
+        self._answered[places] = True
         if self.verb == "sum" and lengths is not None:
             for level, several, _ in _by_level(lengths):  # one: all clients of a part are said to be as far
                 pile.keep_apart(level, several, part.value)
 
     def _fault(self, part: Part) -> str | None:
+        if part.sound and len(part.ids) == len(self._ids):
+            return None
         sizes = self._sizes[self._places(part.ids)]
         if self.verb == "sum":
             return sums_fault(part.value, sizes)
@@ -357,7 +388,7 @@ class Intake:
         best = piles[winner]
         self._leave_out_far(best)
         assert best.replies is not None
-        part = Part(best.clients, best.replies.result(), self._rejected(), spread=best.spread)
+        part = Part(best.clients, best.replies.result(), self._rejected(), spread=best.spread, sound=best.sound)
         writes = [(added.ids, added.writes) for added in best.added]
         hosts, bytes_up = [added.host for added in best.added], sum(added.bytes_up for added in best.added)
         return Taken(part, writes, hosts, bytes_up)
@@ -371,9 +402,8 @@ class Intake:
         if not self._compares or not bool((pile.lengths.length > 0).any()):
             return
         clients, lengths = pile.clients, pile.lengths
-        limit = bounds(lengths, self._near, self._models)
-        far = limit.over(levels(lengths.length), lengths.group)
-        if bool(far.any()):
+        if (beyond := too_far(lengths, self._near, self._models)) is not None:
+            far, limit = beyond
             self._refuse(clients[far], lengths.length[far], limit)
             pile.leave_out(far)
 

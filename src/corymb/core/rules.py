@@ -11,7 +11,7 @@ from torch import Tensor
 from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Part, Verb
 from corymb.core.sums import Sums
-from corymb.trees import Signature, Tree, flatten, leaves, map_tensors, nbytes, signature, unflatten
+from corymb.trees import Signature, Tree, flatten, leaves, map_tensors, nbytes, on_cpu, signature, unflatten
 
 LARGEST = 1e15
 """What is added up may be so large for every unit of weight: no model is, and sums of more would drown the others."""
@@ -48,18 +48,14 @@ def row_faults(rows: Tree, flags: Flags, at_most: Tensor | None = None) -> dict[
 
     `at_most`: what no number of a row's value can be larger than, where that is known (`guard.largest_possible`).
     """
-    found: dict[int, str] = {}
     values = list(_value_faults(rows, at_most) if isinstance(rows, (Share, Shares)) else _not_finite(rows))
     reasons = [*flags.reasons[: flags.first], *(reason for _, reason in values), *flags.reasons[flags.first :]]
-    bad = _looked_at([*flags.bad[: flags.first], *(bad for bad, _ in values), *flags.bad[flags.first :]])
-    for row in bad.any(0).nonzero().flatten().tolist() if reasons else ():
-        found[row] = reasons[int(bad[:, row].byte().argmax())]
-    return found
-
-
-def _looked_at(flags: list[Tensor]) -> Tensor:
-    """Flags of the same shape, on the CPU: a GPU is waited for once."""
-    return torch.stack([flag.to(flags[0].device) for flag in flags]).cpu() if flags else torch.empty(0)
+    bad = on_cpu([*flags.bad[: flags.first], *(bad for bad, _ in values), *flags.bad[flags.first :]])
+    found: dict[int, str] = {}
+    for flag, reason in zip(bad, reasons, strict=True):
+        for row in flag.nonzero().flatten().tolist() if bool(flag.any()) else ():
+            found.setdefault(row, reason)
+    return dict(sorted(found.items()))
 
 
 def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> Iterator[tuple[Tensor, str]]:
@@ -73,11 +69,27 @@ def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> I
         yield ~(most_of_row <= _bound(leaf)) & (rows.weight.amax(1) > 0), "value is too large to be added up"
 
 
+class SumFlags(NamedTuple):
+    """Whether partial sums cannot count, by reason."""
+
+    bad: list[Tensor]
+    reasons: list[str]
+
+    @property
+    def fault(self) -> str | None:
+        """Why they cannot, or None."""
+        return next((reason for bad, reason in zip(on_cpu(self.bad), self.reasons, strict=True) if bool(bad)), None)
+
+
+def flag_sums(sums: Sums[Tree], sizes: Tensor) -> SumFlags:
+    """What is wrong with a partial sum over clients of these sizes, where it is: a GPU is not waited for."""
+    faults = list(_sums_faults(sums, sizes))
+    return SumFlags([bad.any() for bad, _ in faults], [reason for _, reason in faults])
+
+
 def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
     """Why a partial sum over clients of these sizes cannot count: whatever would be refused from a row, and None."""
-    faults = list(_sums_faults(sums, sizes))
-    flags = _looked_at([bad.any() for bad, _ in faults]).tolist()
-    return next((reason for bad, (_, reason) in zip(flags, faults, strict=True) if bad), None)
+    return flag_sums(sums, sizes).fault
 
 
 def _sums_faults(sums: Sums[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]]:

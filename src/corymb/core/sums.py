@@ -26,19 +26,21 @@ class Sums(NamedTuple, Generic[N]):
 
     def mean(self, empty: Params) -> Params:
         """total / weight, row by row; a row without weight is taken from `empty`."""
-        kinds = {leaf.dtype for leaf in leaves(self.total)}
-        parts = {kind: _divisor(self.weight.to(kind)) for kind in kinds}
-        return tree_map(lambda total, default: _ratio(total, *parts[total.dtype], default), self.total, empty)
+        kinds = {(leaf.dtype, leaf.dim()) for leaf in leaves(self.total)}
+        parts = {kind: _divisor(self.weight, *kind) for kind in kinds}
+
+        def ratio(total: Tensor, default: Tensor) -> Tensor:
+            used, weight = parts[total.dtype, total.dim()]
+            return torch.where(used, total / weight, default)
+
+        return tree_map(ratio, self.total, empty)
 
 
-def _divisor(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows have weight, and what to divide by."""
-    return (used := weight > 0), torch.where(used, weight, 1)
-
-
-def _ratio(total: Tensor, used: Tensor, weight: Tensor, default: Tensor) -> Tensor:
-    shape = (-1, *[1] * (total.dim() - 1))
-    return torch.where(used.reshape(shape), total / weight.reshape(shape), default)
+def _divisor(weight: Tensor, kind: torch.dtype, axes: int) -> tuple[Tensor, Tensor]:
+    """Which rows have weight, and what to divide by: both for tensors of such numbers with so many axes."""
+    weight = weight.to(kind).reshape(-1, *[1] * (axes - 1))
+    used = weight > 0
+    return used, torch.where(used, weight, 1)
 
 
 def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:

@@ -19,7 +19,7 @@ from corymb.engines.examples import ExampleTable
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
-from corymb.keys import fold, hash_names
+from corymb.keys import KeyRing, hash_names
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
 
@@ -57,7 +57,7 @@ class ClientHost:
             "test": ExampleTable(data.test, order, device, placement.dtype),
         }
         self._data, self._refreshed = data, list[str]()
-        self._hashes = hash_names(self.names)
+        self._ring = KeyRing(hash_names(self.names))
         self.begun: Callable[[Sequence[int]], None] = lambda clients: None  # told who is run next, together
         self._begin()
 
@@ -138,9 +138,9 @@ class ClientHost:
 
     # ---- one client
 
-    def keys(self, call: Call, ids: Tensor) -> Tensor:
-        """The key of each client for this call."""
-        return fold(call.key, self._hashes[ids]).to(self.device)
+    def keys(self, call: Call, ids: Tensor, purposes: Sequence[str] = ()) -> Tensor:
+        """The key of each client for this call, and those that it makes of it for these purposes: n, 1 + purposes."""
+        return self._ring.keys(int(call.key), ids, purposes).to(self.device, non_blocking=True)
 
     def ask_one(self, call: Call, client: int, place: int) -> Outcome:
         """Run a call for one client by itself; `place` is its row in arguments made with `each`."""
@@ -153,7 +153,7 @@ class ClientHost:
             test=self.examples["test"].one(client),
             objective=self.objective,
             memory=memory,
-            key=self.keys(call, ids)[0],
+            key=self.keys(call, ids)[0, 0],
         )
         where = torch.tensor(place)
         args = copies([a.at(where) if isinstance(a, Each) else a for a in call.args])

@@ -19,6 +19,7 @@ from corymb.core.objective import Coordinates, Draws, Examples, Objective, white
 from corymb.keys import Key
 from corymb.local.descent import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one, pointwise
+from corymb.local.single_vmap import laid_open, leave_alone
 from corymb.trees import Params, take
 
 
@@ -158,6 +159,23 @@ class _Work:
         k = len(self.names)
         return 0 if place < k else 1 if place < k + 3 else 2
 
+    def for_all(self, size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> tuple[_Work, list[Tensor]]:
+        """The same work for all places along these axes, which are led to the front of the tensors that have them."""
+        groups = [self.group_of(place) for place in range(len(tensors))]
+        led_before = self.led or (False, False, False)
+        now = {group for group, dim in zip(groups, dims, strict=True) if dim is not None}
+        led = tuple(before or group in now for group, before in enumerate(led_before))
+        inner = 1 if self.size is None else self.size
+        moved = []
+        for tensor, dim, group in zip(tensors, dims, groups, strict=True):
+            if not led[group] or (self.size is None and dim == 0):
+                moved.append(tensor)
+            else:
+                t = tensor.movedim(dim, 0) if dim is not None else tensor.unsqueeze(0)
+                t = t if led_before[group] else t.unsqueeze(1)  # outer, inner, ...
+                moved.append(t.expand(size, inner, *t.shape[2:]).reshape(size * inner, *t.shape[2:]))
+        return replace(self, size=size * inner, led=led), moved
+
 
 class _Primitive(torch.autograd.Function):
     @staticmethod
@@ -171,23 +189,10 @@ class _Primitive(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, work: _Work, *tensors: Tensor) -> Any:
         size = info.batch_size
-        batched = [dim is not None for dim in in_dims[1:]]
-        groups = [work.group_of(place) for place in range(len(tensors))]
-        led_before = work.led or (False, False, False)
-        now = tuple(any(b for b, g in zip(batched, groups, strict=True) if g == group) for group in range(3))
-        led = tuple(before or new for before, new in zip(led_before, now, strict=True))
-        inner = 1 if work.size is None else work.size
-        moved = []
-        for tensor, dim, group in zip(tensors, in_dims[1:], groups, strict=True):
-            if not led[group]:
-                moved.append(tensor)
-                continue
-            t = tensor.movedim(dim, 0) if dim is not None else tensor.unsqueeze(0)
-            t = t if led_before[group] else t.unsqueeze(1)  # outer, inner, ...
-            moved.append(t.expand(size, inner, *t.shape[2:]).reshape(size * inner, *t.shape[2:]))
-        out = _apply(replace(work, size=size * inner, led=led), *moved)
+        whole, moved = work.for_all(size, in_dims[1:], tensors)
+        out = _apply(whole, *moved)
         if work.size is not None:
-            out = tuple(o.reshape(size, inner, *o.shape[1:]) for o in out)
+            out = tuple(o.reshape(size, work.size, *o.shape[1:]) for o in out)
         return out, (0,) * len(out)
 
     @staticmethod
@@ -200,7 +205,9 @@ def leave(
 ) -> tuple[Tensor, ...]:
     """Do a piece of work for this client, or, under an engine's vmap, for all clients of its stack."""
     work = _Work(operation, client.objective, client._kernel, tuple(models))
-    return _apply(work, *models.values(), *on, *(() if key is None else (key,)))
+    tensors = (*models.values(), *on, *(() if key is None else (key,)))
+    found = None if client._kernel is None else laid_open(tensors)
+    return _apply(work, *tensors) if found is None else leave_alone(work.for_all, found)
 
 
 def _apply(work: _Work, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -85,6 +85,7 @@ class VectorisedEngine:
         self._serial: set[str] = set()  # client functions that vmap cannot take
         self._look_at_test: set[str] = set()
         self._needs: dict[str, Need] = {}
+        self._purposes: dict[str, tuple[str, ...]] = {}
 
     names = OfHost(lambda host: host.names)
     hosts = OfHost(lambda host: host.hosts)
@@ -186,8 +187,10 @@ class VectorisedEngine:
         first = int(passing[0])
         light = max(8, LIGHT // max(1, self.host.examples["train"].x[:1].numel()))
         n = min(self._most, int((passing <= max(UNEVEN * first, first + light)).sum()))
-        low, high = 1, n  # the need grows with the number: bisect
-        while low < high:
+        low, high = 1, n
+        if self._bytes_of_chunk(n, int(sizes[n - 1]), need) <= self.budget:
+            return n
+        while low < high:  # the need grows with the number: bisect
             middle = (low + high + 1) // 2
             fits = self._bytes_of_chunk(middle, int(sizes[middle - 1]), need) <= self.budget
             low, high = (middle, high) if fits else (low, middle - 1)
@@ -276,13 +279,15 @@ class VectorisedEngine:
             padded = {split: min(few, longest) for split, longest in padded.items()}
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
-        given_args = copies([None if isinstance(arg, Each) else arg for arg in (*call.args, *call.options.values())])
-        rows = [_rows_at(arg, places) for arg in (*call.args, *call.options.values())]
-        inputs, structure = flatten((examples, slots, host.keys(call, ids), rows))
+        every = (*call.args, *call.options.values())
+        given_args = copies([None if isinstance(arg, Each) else arg for arg in every])
+        rows = [_rows_at(arg, places) for arg in every]
+        purposes = self._purposes.get(call.fn.name, ())  # what it asked for keys for the last time
+        inputs, structure = flatten((examples, slots, host.keys(call, ids, purposes), rows))
         answer: dict[str, Any] = {}
 
         def one(*leaves: Tensor) -> tuple[Tensor, ...]:
-            given, kept, key, own = unflatten(structure, leaves)
+            given, kept, keys, own = unflatten(structure, leaves)
             memory = Memory(
                 {name: Slot(value, present, along[name]) for name, (value, present) in kept.items()},
                 lengths=padded,
@@ -293,15 +298,16 @@ class VectorisedEngine:
                 test=given.get("test"),
                 objective=objective,
                 memory=memory,
-                key=key,
+                key=keys[0],
+                keys={purpose: keys[place] for place, purpose in enumerate(purposes, 1)},
                 kernel=self.kernels,
             )
-            every = [
-                row if isinstance(arg, Each) else mine
-                for arg, row, mine in zip((*call.args, *call.options.values()), own, given_args, strict=True)
+            mine = [
+                row if isinstance(arg, Each) else given for arg, row, given in zip(every, own, given_args, strict=True)
             ]
             n = len(call.args)
-            value = call.fn.body(subject, *every[:n], **dict(zip(call.options, every[n:], strict=True)))
+            value = call.fn.body(subject, *mine[:n], **dict(zip(call.options, mine[n:], strict=True)))
+            self._purposes[call.fn.name] = subject.purposes
             writes = {name: (slot.value, slot.present) for name, slot in memory.writes.items()}
             answer["along"] = {name: slot.along for name, slot in memory.writes.items()}
             out, answer["structure"] = flatten(as_tensors((value, writes)))

@@ -78,7 +78,7 @@ def check_parts_hold_replies_only(engine: AnyEngine) -> None:
     case = CASES["keeper"]
     spy, fed = _watched(case, engine)
     list(drive(case.algorithm, fed))
-    assert Part._fields == ("ids", "value", "rejected", "host", "spread", "error", "cause")
+    assert Part._fields == ("ids", "value", "rejected", "host", "spread", "error", "cause", "sound")
     for parts, call in zip(spy.parts, spy.calls, strict=True):
         for part in parts:
             assert type(part) is Part

@@ -1,0 +1,94 @@
+"""Work leaves a vmap that stands alone by a shorter way, with the same result as by torch's rules for functions."""
+
+import torch
+from torch.func import vmap
+
+from corymb.core.client import Client, Memory, on_client
+from corymb.core.federation import Federation
+from corymb.core.objective import Examples
+from corymb.engines import VectorisedEngine
+from corymb.keys import fold, root
+from corymb.local import Descent, descend, gradient, leaving, losses, scores
+from corymb.models import Network, mlp
+from corymb.objectives import Classification
+from corymb.trees import flatten, stack, take
+from tests.tiny import DOUBLE, classification
+
+DESCENTS = Descent(lr=0.1, steps=3), Descent(lr=0.1, epochs=1, batch=2, momentum=0.5)
+
+
+@on_client
+def everything(client, models):
+    """All that leaves vmap: with models of all, of each, and in a vmap of the client's own."""
+    own = descend(client, take(models, 0), DESCENTS[0])
+    return {
+        "fit": losses(client, models),
+        "scores": scores(client, models),
+        "own fit": losses(client, stack([own, take(models, 1)])),
+        "slopes": gradient(client, own),
+        "own": own,
+        "batches": descend(client, own, DESCENTS[1]),
+        "nested": vmap(lambda model: losses(client, take(stack([model]), slice(0, 1))))(models),
+    }
+
+
+DATA = classification()
+FEATURES = DATA.train.x.shape[1]
+OBJECTIVE = Classification(Network(mlp(FEATURES, [5], 3), dtype=torch.float64), 3)
+MODELS = stack([OBJECTIVE.init(fold(root(5), j)) for j in range(2)])
+ENGINE = VectorisedEngine(OBJECTIVE, DATA, DOUBLE)
+
+
+def in_an_engine():
+    answered = Federation(ENGINE).clients.map(everything, MODELS)
+    assert answered.rejected == []
+    return answered.value
+
+
+def along(axis: int, n: int = 4, m: int = 6):
+    """Clients along any axis, with models of their own."""
+    draw = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(n, m, FEATURES, generator=draw).double(), torch.rand(n, m, generator=draw).double()
+    on = Examples(x, torch.randint(3, (n, m), generator=draw), weight)
+    own = stack([OBJECTIVE.init(fold(root(1), i)) for i in range(n)])
+    lead = {name: value.movedim(0, -1) for name, value in own.items()}
+    moved = Examples(*(t.movedim(0, axis) for t in on))
+
+    def work(params, examples, key):
+        memory = Memory({}, lengths={})
+        client = Client(
+            train=examples, test=examples, objective=OBJECTIVE, memory=memory, key=key, kernel=ENGINE.kernels
+        )
+        return descend(client, params, DESCENTS[0]), losses(client, MODELS)
+
+    return vmap(work, in_dims=(-1, axis, 0))(lead, moved, fold(root(2), torch.arange(n)))
+
+
+def test_both_ways_give_the_same_bits(monkeypatch):
+    cases = [in_an_engine, lambda: along(0), lambda: along(1)]
+    short = [flatten(case())[0] for case in cases]
+    assert all(map(torch.equal, short[1], short[2]))  # wherever the axis is
+    monkeypatch.setattr(leaving, "laid_open", lambda tensors: None)
+    for found, case in zip(short, cases, strict=True):
+        by_rules = flatten(case())[0]
+        assert len(found) == len(by_rules)
+        assert all(map(torch.equal, found, by_rules))
+
+
+def test_what_is_differentiated_goes_by_the_rules(monkeypatch):
+    """There a gradient through training is refused, not forgotten."""
+    seen = []
+    found = leaving.laid_open
+    monkeypatch.setattr(leaving, "laid_open", lambda tensors: seen.append(found(tensors)) or seen[-1])
+    next(iter(MODELS.values())).requires_grad_(True)
+    try:
+        Federation(ENGINE).clients.map(fit_of, MODELS)
+    finally:
+        next(iter(MODELS.values())).requires_grad_(False)
+    assert seen
+    assert all(one is None for one in seen)
+
+
+@on_client
+def fit_of(client, models):
+    return losses(client, models).detach()
