@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from corymb.algorithms import IFCA, Alone, FedAvg, OneShot, Oracle
-from corymb.clustering.agreement import matched_accuracy
+from corymb.clustering.agreement import matched_accuracy, purity
 from corymb.core.client import Client, on_client
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
@@ -87,10 +87,14 @@ def accuracy(fed: Federation, models: Params, by: Any) -> float:
 
 def identity(labels: Tensor, truth: Tensor) -> float:
     """The share of clients that are with their own kind, clusters matched to kinds as well as can be."""
+    return matched_accuracy(pairs(labels, truth))[0]
+
+
+def pairs(labels: Tensor, truth: Tensor) -> Tensor:
+    """How many clients of every kind each cluster has."""
     known = labels >= 0
-    pairs = torch.zeros(int(max(labels.max(), truth.max())) + 1, int(truth.max()) + 1)
-    pairs.index_put_((labels[known], truth[known]), torch.ones(int(known.sum())), accumulate=True)
-    return matched_accuracy(pairs)[0]
+    table = torch.zeros(int(max(labels.max(), truth.max())) + 1, int(truth.max()) + 1)
+    return table.index_put_((labels[known], truth[known]), torch.ones(int(known.sum())), accumulate=True)
 
 
 @dataclass(frozen=True)
@@ -166,8 +170,10 @@ def truth_of(data: FederatedDataset) -> Tensor:
 
 def clusters_of(run: Followed, data: FederatedDataset) -> dict[str, Any]:
     """What a run says of its clusters."""
+    labels, truth = run.end.labels, truth_of(data)
     return {
-        "ari": adjusted_rand_index(run.end.labels, truth_of(data)),
+        "ari": adjusted_rand_index(labels, truth),
+        "purity": purity(pairs(labels, truth)),
         "identity": run.identity,
         "repairs": run.repairs,
         "seconds": run.seconds,

@@ -7,7 +7,7 @@ start from the same w_0 (`IFCA`'s k models from w_0 and k - 1 others).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -172,6 +172,15 @@ def _global(at: Place, rounds: int | None = None) -> FedAvg:
     return FedAvg(rounds=rounds or s.rounds, local=s.local, participants=s.participants)
 
 
+LOOSE_PULL = 0.01
+"""A tenth of FedSoft's own, which holds a recurrent network where it begins: see papers/sr-fca/README.md."""
+
+
+def _fedsoft(at: Place) -> FedSoft:
+    s = at.setting
+    return FedSoft(k=s.k, rounds=s.rounds, local=s.local, draws=s.each)
+
+
 def _whole(at: Place) -> int:
     """As many rounds as both refinements of SR-FCA have."""
     return 2 * at.setting.rounds
@@ -186,9 +195,8 @@ METHODS: Mapping[str, Callable[[Place], Algorithm]] = MappingProxyType(
         "cfl-evidence": lambda at: _cfl(at, "evidence"),
         "local-kmeans": lambda at: LocalKMeans(k=at.setting.k, alone=at.setting.alone),
         "ifca": lambda at: _ifca(at, k=at.setting.k),
-        "fedsoft": lambda at: FedSoft(
-            k=at.setting.k, rounds=at.setting.rounds, local=at.setting.local, draws=at.setting.each
-        ),
+        "fedsoft": _fedsoft,
+        "fedsoft-loose": lambda at: replace(_fedsoft(at), pull=LOOSE_PULL),
         "one-shot-ifca": lambda at: OneShotIFCA(
             alone=at.setting.alone,
             rounds=at.setting.rounds,

@@ -32,7 +32,7 @@ LATER: Mapping[str, Sequence[str]] = {
     "inverted": ("ifca-true-start", "cfl-evidence", *twice),
     "rotated-short": ("local-kmeans", "local-kmeans-scattered"),
     "femnist": ("sr-fca-quantile", "global-twice"),
-    "shakespeare": ("sr-fca-quantile", "global-twice"),
+    "shakespeare": ("fedsoft-loose", "sr-fca-quantile", "global-twice"),
     "shakespeare-short": ("sr-fca", "local", "global", "ifca"),
     "cifar-labels-coded": ("sr-fca", "global"),
 }
