@@ -26,6 +26,15 @@ def test_who_was_not_scored_is_in_the_summary(capsys, monkeypatch):
     assert "not scored" not in capsys.readouterr().out
 
 
+def test_the_summary_never_names_another_number_of_clusters_than_its_table(capsys, monkeypatch):
+    """SR-FCA's evidence is of the clusters it found first; refinement may dissolve some of them."""
+    monkeypatch.setenv("COLUMNS", "120")
+    run = fit(FedAvg(rounds=2), small.prices())
+    found = {"k": 3, "evidence": "3 clusters: held-out loss 0.1."}
+    print_result(replace(run, history=[*run.history[:-1], {**run.history[-1], "notes": found}]), as_json=False)
+    assert "\n1 cluster at the end; when held-out examples were asked, 3 clusters:" in capsys.readouterr().out
+
+
 def test_a_run_that_diverges_has_a_code_and_names_the_setting(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "120")
     algorithm = FedAvg(rounds=9, local=Descent(lr=1.0, steps=5))

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.lazy import is_place
-from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
-from corymb.report.words import OF_EXAMPLES, left_out, not_scored
+from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 from corymb.runs.learners import OWN, default_model
@@ -95,8 +94,8 @@ def show_run(run: Run, folder: Path | None) -> None:
     )
     for line in left_out(run):
         console.print(escape(line), style="bold", highlight=False)
-    if evidence := notes_of(run).get("evidence"):
-        console.print(str(evidence), highlight=False)
+    if evidence := evidence_of(run):
+        console.print(escape(evidence), highlight=False)
     if grew := divergence(run.history, run.config):
         console.print(f"Diverging: {escape(grew)}.", style="bold", highlight=False)
     if run.not_scored:
