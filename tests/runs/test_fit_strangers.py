@@ -1,5 +1,7 @@
 """What people have met with data and models that nobody here had tried: each of these once ended or spoilt a run."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas
 import pytest
@@ -143,3 +145,28 @@ def test_another_model_than_the_runs_is_refused_when_it_is_loaded(tmp_path):
     ).all()
     with pytest.raises(InvalidInput, match=r"The model is not the run's, which is .*'layer.weight_ih_l0' is of shape"):
         corymb.Run.load(run.folder, OwnState)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"seed": "x"}, "RunSettings: seed is 'x': wanted a whole number"),
+        ({"device": 0}, "RunSettings: device is 0: wanted text"),
+        ({"max_seconds": "60"}, "max_seconds must be a number that is not negative, got '60'"),
+    ],
+)
+def test_options_of_a_wrong_type_are_told_in_a_line(options, line):
+    with pytest.raises(InvalidInput, match=line):
+        corymb.fit(FEW, reviews(30, 20), Bag, **options)
+
+
+def test_an_algorithm_of_ones_own_is_checked_when_it_is_run():
+    @dataclass(frozen=True, kw_only=True)
+    class Own:
+        rounds: int = 2
+        serve = None
+
+        def run(self, fed, start=None): ...
+
+    with pytest.raises(InvalidInput, match=r"^Own: rounds is 'many': wanted a whole number\.$"):
+        corymb.fit(Own(rounds="many"), reviews(30, 20), Bag)

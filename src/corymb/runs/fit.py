@@ -38,7 +38,7 @@ from corymb.runs.run import Run
 from corymb.runs.serving import labels_points
 from corymb.runs.session import Progress, Session
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import expanded, require, to_dict
+from corymb.settings import check_all_types, expanded, require, to_dict
 
 Folder = str | os.PathLike[str]
 Data = Any
@@ -241,6 +241,7 @@ def _check_algorithm(algorithm: object) -> None:
         f"The algorithm is {got}: wanted one such as corymb.IFCA(k=4); corymb.configure('ifca', data, k=4) makes it by "
         "name.",
     )
+    check_all_types(algorithm)
 
 
 def _check_clusters(k: object, clients: int, name: str) -> None:
