@@ -73,6 +73,18 @@ class Bag(nn.Module):
         return self.out(self.embed(x).mean(1))
 
 
+class Transformer(nn.Module):
+    """Torch packs what is not masked into nested tensors, which it cannot do for many clients at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.embed, self.layers, self.out = nn.Embedding(WORDS, 4), nn.TransformerEncoder(layer, 1), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.layers(self.embed(x), src_key_padding_mask=x == 0).mean(1))
+
+
 FEW = corymb.FedAvg(rounds=2)
 
 
@@ -170,3 +182,15 @@ def test_an_algorithm_of_ones_own_is_checked_when_it_is_run():
 
     with pytest.raises(InvalidInput, match=r"^Own: rounds is 'many': wanted a whole number\.$"):
         corymb.fit(Own(rounds="many"), reviews(30, 20), Bag)
+
+
+def test_a_transformer_is_complained_of_once_and_torch_keeps_its_own_warnings(caplog):
+    torch.set_warn_always(True)  # else torch gives them once in a process; here they would be errors
+    try:
+        run = corymb.fit(FEW, reviews(30, 20), Transformer)
+        assert run.predict([[1, 2, 3, 4, 0]], cluster=0).shape == (1,)
+    finally:
+        torch.set_warn_always(False)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert told[0].startswith("kernel foreach does not fit this model (RuntimeError: Batching rule not implemented")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
+from corymb.engines.room import torch_quiet
 from corymb.runs.elsewhere.cluster import kept_in
 from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
@@ -194,6 +195,7 @@ def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore |
     """A session that is ready to run; its folder is released afterwards."""
     with ExitStack() as stack:
         stack.enter_context(threads_set(threads))
+        stack.enter_context(torch_quiet())
         if store is not None:
             stack.enter_context(closing(store))
         planned = plan()

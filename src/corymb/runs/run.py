@@ -20,6 +20,7 @@ from corymb.core.objective import Examples, Objective, model_takes
 from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
+from corymb.engines.room import torch_quiet
 from corymb.evaluate import ByClient, clusters_in_use
 from corymb.keys import fold, root
 from corymb.objectives.linear_form import linear_form
@@ -226,7 +227,7 @@ class Run:
         require(bool(used.any()), "The run has no clusters: no client took part in a round.")
         labels = labels.to(self._dtype) if labels.is_floating_point() else labels
         examples = Examples(features, labels, torch.ones(len(labels)))
-        with model_takes(features):
+        with torch_quiet(), model_takes(features):
             return assign(self._objective(), self.models, used, examples, self.calibration)
 
     def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
@@ -378,7 +379,7 @@ class Run:
         else:
             served = self.model(self._cluster_of(*new) if new is not None else int(cluster or 0))
         features = self._examples(x)
-        with torch.no_grad(), model_takes(features):
+        with torch.no_grad(), torch_quiet(), model_takes(features):
             return predictions(self._objective(), served, features)
 
     def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from corymb.core.objective import Objective
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.apart import held_apart
+from corymb.engines.room import torch_quiet
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.pairs import LOSS, Judge, Paired, combined, compare
@@ -81,7 +82,7 @@ def advise(
     require(bool(asked), "seeds is empty: give at least one.")
     plainly = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
     study = _Study(dataset, model, settings, plainly, None if max_seconds is None else max_seconds / len(asked))
-    with threads_set(settings.threads), said_once():
+    with threads_set(settings.threads), torch_quiet(), said_once():
         if progress is True:
             with RoundLine(0) as line:  # the first trial says how many rounds there are
                 study.run(asked, TrialLine(line))
