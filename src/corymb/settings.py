@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -357,6 +358,15 @@ def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
             yield f"--{outer}{name}" if value else f"--no-{outer}{name}"
         elif value is not None:
             yield from (f"--{outer}{name}", str(value))
+
+
+def run_command(algorithm: str, data: str, options: Mapping[str, Any]) -> str:
+    """A run as it is typed.
+
+    >>> run_command("ifca", "my data/", {"k": "auto", "local": {"lr": 0.1}, "keep_going": True})
+    "corymb run 'my data/' ifca --k auto --local.lr 0.1 --keep_going"
+    """
+    return shlex.join(["corymb", "run", data, algorithm, *as_options(options)])
 
 
 def fingerprint(*parts: object) -> str:

@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import signal
 import time
 from dataclasses import replace
@@ -82,6 +83,36 @@ def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
     assert line in " ".join(capsys.readouterr().out.split())
     assert main(["run", "clinic", "fedavg", "--label", "outcome", "--metric", "mae"]) == 2
     assert "choose accuracy, balanced_accuracy, macro_f1, auc or log_loss." in capsys.readouterr().err
+
+
+def test_the_comparison_that_is_suggested_repeats_what_was_asked_for(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    small.folder(tmp_path / "my clinic")
+
+    def suggested(line):
+        assert main(shlex.split(line)) == 0
+        said = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("Compare with"))
+        return said.partition(": ")[2]
+
+    own = "--label outcome --seed 3 --no-guard --metric auc"
+    line = suggested(f"run 'my clinic' ifca --k 2 --rounds 2 --local.steps 1 --threads 1 {own} -q")
+    assert (
+        line
+        == "corymb run 'my clinic' fedavg --rounds 2 --label outcome --model linear --seed 3 --no-guard --metric auc"
+    )
+    assert main([*shlex.split(line)[1:], "-q", "--json"]) == 0
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert (config["rounds"], config["seed"], config["guard"], config["metric"]) == (2, 3, False, "auc")
+    whole = suggested("run 'my clinic' ifca --k 2 --label outcome --max_seconds 0 -q")  # no rounds were asked for
+    assert whole == "corymb run 'my clinic' fedavg --label outcome --model linear"
+    of_examples = suggested("run 'my clinic' uifca --k 2 --label outcome --rounds 1 -q")
+    assert of_examples == "corymb run 'my clinic' kfed --k 2 --label outcome --task density"
+    assert main([*shlex.split(of_examples)[1:], "-q", "--json"]) == 0
+    capsys.readouterr()
+    assert suggested("run 'my clinic' kfed --k 2 --label outcome -q").endswith(
+        "uifca --k 2 --label outcome --task density"
+    )
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])

@@ -38,7 +38,7 @@ from corymb.runs.learners import Model
 from corymb.runs.plan import threads_set
 from corymb.runs.progress import RoundLine, said_once
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import InvalidInput, require, to_dict
+from corymb.settings import InvalidInput, require, run_command, to_dict
 
 
 class NothingToJudge(InvalidInput):
@@ -157,7 +157,7 @@ class _Study:
             clusters=clusters[name],
             algorithm=name,
             run_next=configured(name, self.data, chosen),
-            command=words.command(name, called, self._options(name, chosen, data_options)),
+            command=run_command(name, called, self._options(name, chosen, data_options)),
             judge=judge,
             score_name=self.objective.score_name,
             by_score=choose(whole, names, own) if judge.name == LOSS else "",
