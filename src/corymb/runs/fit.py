@@ -17,6 +17,7 @@ from corymb.runs.elsewhere.cluster import kept_in
 from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
+from corymb.runs.folder.own_model import check_answers
 from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import counted
@@ -166,6 +167,7 @@ def resume_run(
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
     with session_for(plan, settings.threads, store) as session:
+        check_answers(session.answers, config.get("record", {}).get("answers"), config["model"])
         saved = store.reopen()
         start = session.restore(saved, environment)
         if longer:

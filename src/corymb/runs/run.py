@@ -29,6 +29,7 @@ from corymb.objectives.module import Units, module_of
 from corymb.objectives.points import PointModel, models_points
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
+from corymb.runs.folder.own_model import answers_of, check_answers, check_parameters
 from corymb.runs.folder.reader import read_run
 from corymb.runs.history import Round, counted, plain, readable
 from corymb.runs.learners import MODELS, Model, learner_for
@@ -321,11 +322,18 @@ class Run:
         recorded, given = parts["config"]["model"], model
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
             model = recorded
-        dropout = parts["config"].get("dropout", "on")
-        objective = None if model is None else learner_for(model, parts["schema"], dropout=dropout).objective
+        schema, dropout = parts["schema"], parts["config"].get("dropout", "on")
+        with torch_quiet():
+            objective = None if model is None else learner_for(model, schema, dropout=dropout).objective
         run = Run(**parts, objective=objective)
-        if given is not None and objective is not None and run.served != "points":  # those grow with their clusters
-            _check_parameters(objective.init(root(0)), run.models, recorded)
+        if given is None or objective is None:
+            return run
+        if run.served != "points":  # those grow with their clusters
+            check_parameters(objective.init(root(0)), run.models, recorded)
+        wanted = run.config["record"].get("answers")
+        if recorded in MODELS:
+            wanted = answers_of(learner_for(recorded, schema, dropout=dropout).objective, schema)
+        check_answers(answers_of(objective, schema), wanted, recorded)
         return run
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:
@@ -412,16 +420,3 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
-
-
-def _check_parameters(made: Params, kept: Params, recorded: str) -> None:
-    """Refuse another model than the run's, as far as its parameters tell."""
-    ours, theirs = (
-        {name: list(value.shape[lead:]) for name, value in of.items()} for of, lead in ((made, 0), (kept, 1))
-    )
-    odd = next((name for name in ours if theirs.get(name) != ours[name]), None) or next(
-        iter(theirs.keys() - ours), None
-    )
-    if odd is not None:
-        wanted, got = (f"of shape {of[odd]}" if odd in of else "missing" for of in (theirs, ours))
-        raise InvalidInput(f"The model is not the run's, which is {recorded}: {odd!r} is {got}, in the run {wanted}.")
