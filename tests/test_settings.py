@@ -1,14 +1,16 @@
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corymb.algorithms import IFCA, FedAvg, FedProx, FedSoft, OneShot, Restarts, Then
+from corymb.algorithms import IFCA, FedAvg, FedProx, FedSoft, OneShot, Oracle, Restarts, Then
 from corymb.core.driver import fingerprint_of
 from corymb.local import Descent
-from corymb.settings import InvalidInput, did_you_mean, fingerprint, from_dict, require, to_dict
+from corymb.settings import InvalidInput, check_all_types, did_you_mean, fingerprint, from_dict, require, to_dict
 from tests.contracts.cases import CASES
 
 
@@ -197,3 +199,56 @@ def test_settings_out_of_range_are_refused(make):
 def test_a_guess_needs_something_close():
     assert did_you_mean("fedavgg", ["ifca", "fedavg"]) == "Did you mean 'fedavg'?"
     assert did_you_mean("zzz", ["ifca", "fedavg"]) == "Known: fedavg, ifca."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A class of somebody who checks nothing, with a default that its type does not allow."""
+
+    rounds: int = 2
+    step: float = None  # type: ignore[assignment]
+    inner: Inner = Inner()
+    anything: Any = None
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: IFCA(k="two"), "IFCA: k is 'two': wanted a whole number, 'auto' or None."),
+        (lambda: IFCA(k=2.5), "IFCA: k is 2.5: wanted a whole number, 'auto' or None."),
+        (lambda: IFCA(k=True), "IFCA: k is True: wanted a whole number, 'auto' or None."),
+        (lambda: IFCA(k=2, rounds="3"), "IFCA: rounds is '3': wanted a whole number."),
+        (lambda: IFCA(k=2, local=3), r"IFCA: local is 3: wanted Descent\(...\)."),
+        (lambda: IFCA(k=2, averaging="model"), "IFCA: averaging is 'model': wanted 'models' or 'gradients'."),
+        (lambda: IFCA(k=2, participants="all"), "IFCA: participants is 'all': wanted a number or None."),
+        (lambda: IFCA(k=2, shared="head"), "IFCA: shared is 'head': wanted a tuple, each item text."),
+        (lambda: Descent(lr="fast"), "Descent: lr is 'fast': wanted a number."),
+        (lambda: check_all_types(Own(rounds="2")), "Own: rounds is '2': wanted a whole number."),
+        (lambda: check_all_types(Own(inner=Inner(names=3))), "Inner: names is 3: wanted a tuple, each item text."),
+    ],
+)
+def test_values_of_a_wrong_type_are_told_in_a_line(make, line):
+    with pytest.raises(InvalidInput, match=f"^{line}$"):
+        make()
+
+
+def test_numbers_of_numpy_and_ints_for_floats_are_taken():
+    made = IFCA(k=np.int64(3), rounds=np.int32(2), local=Descent(lr=1, decay=np.float32(0.5)), shared=["a"])
+    assert made == IFCA(k=3, rounds=2, local=Descent(lr=1.0, decay=0.5), shared=["a"])
+    assert (type(made.k), type(made.rounds), type(made.local.decay)) == (int, int, float)
+    assert Oracle(groups=np.array([0, 1, 0])).groups == (0, 1, 0)
+
+
+def test_what_types_do_not_say_is_left_alone():
+    array = np.zeros(3)
+    own = Own(anything=array)
+    check_all_types(own)
+    assert own.anything is array
+    assert OneShot(k=2, inner=SomebodysAlgorithm()).inner == SomebodysAlgorithm()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SomebodysAlgorithm:
+    rounds: int = 2
+
+    def run(self, fed, start=None): ...

@@ -8,10 +8,13 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import tomllib
+import types
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 S = TypeVar("S")
 LONGEST_FILE = 10**7
@@ -122,6 +125,111 @@ def _kinds(hint: Any) -> list[Any]:
     """The types that a type hint is made of: `tuple[float, ...] | None` gives float and None's."""
     inner = get_args(hint)
     return [kind for part in inner for kind in _kinds(part)] if inner else [hint]
+
+
+class _Typed(NamedTuple):
+    """A field of a settings dataclass: what it takes, and the types that need no closer look."""
+
+    name: str
+    hint: Any
+    sure: frozenset[type]
+    default: Any
+
+
+@cache
+def _typed(kind: type) -> list[_Typed]:
+    hints = get_type_hints(kind)
+    return [_Typed(f.name, hints[f.name], _sure(hints[f.name]), f.default) for f in dataclasses.fields(kind)]
+
+
+def _sure(hint: Any) -> frozenset[type]:
+    """Types whose values all fit a hint: those in a union, an int for a float, but no list and no literal."""
+    parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
+    whole = {part for part in parts if isinstance(part, type) and get_origin(part) is None}
+    return frozenset(whole | {int} if float in whole else whole)
+
+
+UNIONS = (Union, types.UnionType)
+
+
+def check_types(settings: Any) -> None:
+    """Refuse values that a settings dataclass does not take, by name; numpy's numbers become Python's.
+
+    For `__post_init__`, before values are compared. pydantic, which reads settings from text, would take longer to be
+    imported than all other settings take to be made; here most values are known by their type alone.
+    """
+    for name, hint, sure, default in _typed(settings.__class__):
+        value = getattr(settings, name)
+        if type(value) in sure or _fits(value, hint):
+            continue
+        if _fits(plain := _python(value), hint):
+            object.__setattr__(settings, name, plain)
+        elif value is not default:  # users' classes may have a default of None where their type says a number
+            wanted = _listed(_wanted(hint))
+            raise InvalidInput(f"{type(settings).__name__}: {name} is {_shown(value)}: wanted {wanted}.")
+
+
+def _python(value: Any) -> Any:
+    """Numbers and arrays of numpy's and torch's as Python's; other values as they are."""
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_python, value))
+    return _python(value.tolist()) if hasattr(value, "tolist") else value
+
+
+def check_all_types(settings: object) -> None:
+    """The same for nested settings too, of classes that do not check themselves."""
+    if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
+        return
+    check_types(settings)
+    for field in dataclasses.fields(settings):
+        check_all_types(getattr(settings, field.name))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a hinted type; hints that say nothing of settings (protocols, callables) take anything."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in UNIONS:
+        return any(_fits(value, part) for part in inner)
+    if origin is Literal:
+        return any(value == choice and type(value) is type(choice) for choice in inner)
+    if origin is tuple:
+        parts = inner[:1] * len(value) if isinstance(value, (tuple, list)) and inner[1:] == (...,) else inner
+        return isinstance(value, (tuple, list)) and len(value) == len(parts) and all(map(_fits, value, parts))
+    if hint in (int, float):
+        return isinstance(value, (int, float) if hint is float else int) and not isinstance(value, bool)
+    if hint in (bool, str, type(None)):
+        return isinstance(value, hint)
+    if not dataclasses.is_dataclass(hint):
+        return True
+    algorithms = hasattr(hint, "run") and hasattr(value, "run")  # one of the user's own stands for any
+    return isinstance(value, hint) or algorithms  # type: ignore[arg-type]
+
+
+NAMED = {int: "a whole number", float: "a number", str: "text", bool: "True or False", type(None): "None"}
+
+
+def _wanted(hint: Any) -> list[str]:
+    """What a type takes, in words."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in UNIONS:
+        kinds = [part for part in inner if part is not int or float not in inner]
+        return [words for part in kinds for words in _wanted(part)]
+    if origin is Literal:
+        return [repr(choice) for choice in inner]
+    if origin is tuple:
+        items = [words for part in inner if part is not ... for words in _wanted(part)]
+        return [f"a tuple, each item {_listed(items)}"]
+    return [NAMED.get(hint) or f"{hint.__name__}(...)"]
+
+
+def _listed(parts: Iterable[str]) -> str:
+    *most, last = parts
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
 def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
@@ -250,6 +358,15 @@ def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
             yield f"--{outer}{name}" if value else f"--no-{outer}{name}"
         elif value is not None:
             yield from (f"--{outer}{name}", str(value))
+
+
+def run_command(algorithm: str, data: str, options: Mapping[str, Any]) -> str:
+    """A run as it is typed.
+
+    >>> run_command("ifca", "my data/", {"k": "auto", "local": {"lr": 0.1}, "keep_going": True})
+    "corymb run 'my data/' ifca --k auto --local.lr 0.1 --keep_going"
+    """
+    return shlex.join(["corymb", "run", data, algorithm, *as_options(options)])
 
 
 def fingerprint(*parts: object) -> str:

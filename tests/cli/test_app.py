@@ -72,7 +72,7 @@ def test_without_json_there_is_a_table_and_what_to_do_next(here, capsys):
     assert "hospital-0" in text
     assert "test score" in text
     assert "balanced accuracy" in text
-    assert "corymb run clinic fedavg --label outcome" in text
+    assert "corymb run clinic fedavg --rounds 3 --label outcome" in text
     assert "runs/clinic-ifca-1" in text
 
 

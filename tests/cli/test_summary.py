@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import signal
 import time
 from dataclasses import replace
@@ -24,6 +25,15 @@ def test_who_was_not_scored_is_in_the_summary(capsys, monkeypatch):
     assert "1 of 6 clients not scored: client-3" in capsys.readouterr().out
     assert print_result(fit(FedAvg(rounds=2), small.prices()), as_json=False) == 0
     assert "not scored" not in capsys.readouterr().out
+
+
+def test_the_summary_never_names_another_number_of_clusters_than_its_table(capsys, monkeypatch):
+    """SR-FCA's evidence is of the clusters it found first; refinement may dissolve some of them."""
+    monkeypatch.setenv("COLUMNS", "120")
+    run = fit(FedAvg(rounds=2), small.prices())
+    found = {"k": 3, "evidence": "3 clusters: held-out loss 0.1."}
+    print_result(replace(run, history=[*run.history[:-1], {**run.history[-1], "notes": found}]), as_json=False)
+    assert "\n1 cluster at the end; when held-out examples were asked, 3 clusters:" in capsys.readouterr().out
 
 
 def test_a_run_that_diverges_has_a_code_and_names_the_setting(capsys, monkeypatch, tmp_path):
@@ -73,6 +83,36 @@ def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
     assert line in " ".join(capsys.readouterr().out.split())
     assert main(["run", "clinic", "fedavg", "--label", "outcome", "--metric", "mae"]) == 2
     assert "choose accuracy, balanced_accuracy, macro_f1, auc or log_loss." in capsys.readouterr().err
+
+
+def test_the_comparison_that_is_suggested_repeats_what_was_asked_for(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    small.folder(tmp_path / "my clinic")
+
+    def suggested(line):
+        assert main(shlex.split(line)) == 0
+        said = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("Compare with"))
+        return said.partition(": ")[2]
+
+    own = "--label outcome --seed 3 --no-guard --metric auc"
+    line = suggested(f"run 'my clinic' ifca --k 2 --rounds 2 --local.steps 1 --threads 1 {own} -q")
+    assert (
+        line
+        == "corymb run 'my clinic' fedavg --rounds 2 --label outcome --model linear --seed 3 --no-guard --metric auc"
+    )
+    assert main([*shlex.split(line)[1:], "-q", "--json"]) == 0
+    config = json.loads(capsys.readouterr().out)["config"]
+    assert (config["rounds"], config["seed"], config["guard"], config["metric"]) == (2, 3, False, "auc")
+    whole = suggested("run 'my clinic' ifca --k 2 --label outcome --max_seconds 0 -q")  # no rounds were asked for
+    assert whole == "corymb run 'my clinic' fedavg --label outcome --model linear"
+    of_examples = suggested("run 'my clinic' uifca --k 2 --label outcome --rounds 1 -q")
+    assert of_examples == "corymb run 'my clinic' kfed --k 2 --label outcome --task density"
+    assert main([*shlex.split(of_examples)[1:], "-q", "--json"]) == 0
+    capsys.readouterr()
+    assert suggested("run 'my clinic' kfed --k 2 --label outcome -q").endswith(
+        "uifca --k 2 --label outcome --task density"
+    )
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])

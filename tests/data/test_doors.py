@@ -330,6 +330,19 @@ def test_other_kinds_of_data_are_told_in_one_line(kind):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_examples_without_features_are_refused_by_every_door(door, tmp_path):
+    x, y, client = rows_of_clients()
+    with pytest.raises(InvalidInput, match=r"has the shape \[0\]: there is no feature|no columns of features"):
+        DOORS[door](x[:, :0], y, numbered(client), tmp_path)
+
+
+@pytest.mark.parametrize("empty", [np.zeros((4, 0), object), np.zeros((4, 3, 0)), np.zeros((4, 0), int)])
+def test_neither_do_arrays_of_other_kinds_pass_without_features(empty):
+    with pytest.raises(InvalidInput, match="there is no feature to learn from"):
+        FederatedDataset.from_arrays(empty, [0, 1, 0, 1], [0, 0, 1, 1])
+
+
 @pytest.mark.parametrize("other", ["e\u0301", "\uff45\u0301"])
 def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_path):
     rows = "".join(f"{name},{i},{i % 2}\n" for i in range(4) for name in ("\u00e9", other, "b"))

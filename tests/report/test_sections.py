@@ -42,6 +42,7 @@ def test_what_algorithms_leave_in_their_notes_is_drawn():
     assert figure.data[0]["y"][-1] == "all clients"
     assert "sharing a model would make the loss 12% larger" in figure.caption
     assert "most doubtful" not in figure.caption
+    assert figure.caption.startswith("2 clusters: ...")
 
 
 def test_clients_that_gave_no_losses_are_left_out():

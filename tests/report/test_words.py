@@ -10,7 +10,7 @@ from corymb.report.facts import kept_rounds
 from corymb.report.html import key_numbers, write_report
 from corymb.report.scores import Score
 from corymb.report.sections.overview.sizes import sizes
-from corymb.report.words import not_scored, titles_of, verdict, warnings_of
+from corymb.report.words import evidence_of, not_scored, titles_of, verdict, warnings_of
 from corymb.runs.fit import fit
 from tests.report.reported import HARMFUL, noted, runs
 from tests.runs import small
@@ -24,6 +24,14 @@ def test_the_verdict_is_three_sentences():
         r"points better than one model for all, .* every client alone and .* in the known groups\.$", gained
     )
     assert "add a run of fedavg" in verdict(runs()[:1])[2]
+
+
+def test_evidence_for_clusters_that_later_rounds_dissolved_says_how_many_are_left():
+    run = runs()[0]
+    assert evidence_of(run) == ""
+    assert evidence_of(noted(run, k=2, evidence="2 clusters: held-out loss 0.1.")) == "2 clusters: held-out loss 0.1."
+    said = evidence_of(noted(run, k=3, evidence="3 clusters: held-out loss 0.1."))
+    assert said == "2 clusters at the end; when held-out examples were asked, 3 clusters: held-out loss 0.1."
 
 
 def test_warnings_name_what_went_wrong():

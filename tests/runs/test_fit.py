@@ -108,7 +108,7 @@ def test_frozen_layers_do_not_travel_and_are_part_of_the_model(engine, table, tm
     stop = {"progress": lambda row: 1 // (2 - row["clock"])}
     with pytest.raises(ZeroDivisionError):
         fit(FAST, table, head_on(0.5), engine=engine, out=tmp_path / "run", **stop)
-    with pytest.raises(InvalidInput, match="another run"):
+    with pytest.raises(InvalidInput, match="The model is not the run's"):
         fit(FAST, table, head_on(0.6), resume=tmp_path / "run")
     run = fit(FAST, table, head_on(0.5), resume=tmp_path / "run")
     assert set(run.models) == {"2.weight", "2.bias"}

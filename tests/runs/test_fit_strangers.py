@@ -1,5 +1,7 @@
 """What people have met with data and models that nobody here had tried: each of these once ended or spoilt a run."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas
 import pytest
@@ -69,6 +71,18 @@ class Bag(nn.Module):
 
     def forward(self, x):
         return self.out(self.embed(x).mean(1))
+
+
+class Transformer(nn.Module):
+    """Torch packs what is not masked into nested tensors, which it cannot do for many clients at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.embed, self.layers, self.out = nn.Embedding(WORDS, 4), nn.TransformerEncoder(layer, 1), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.layers(self.embed(x), src_key_padding_mask=x == 0).mean(1))
 
 
 FEW = corymb.FedAvg(rounds=2)
@@ -143,3 +157,40 @@ def test_another_model_than_the_runs_is_refused_when_it_is_loaded(tmp_path):
     ).all()
     with pytest.raises(InvalidInput, match=r"The model is not the run's, which is .*'layer.weight_ih_l0' is of shape"):
         corymb.Run.load(run.folder, OwnState)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"seed": "x"}, "RunSettings: seed is 'x': wanted a whole number"),
+        ({"device": 0}, "RunSettings: device is 0: wanted text"),
+        ({"max_seconds": "60"}, "max_seconds must be a number that is not negative, got '60'"),
+    ],
+)
+def test_options_of_a_wrong_type_are_told_in_a_line(options, line):
+    with pytest.raises(InvalidInput, match=line):
+        corymb.fit(FEW, reviews(30, 20), Bag, **options)
+
+
+def test_an_algorithm_of_ones_own_is_checked_when_it_is_run():
+    @dataclass(frozen=True, kw_only=True)
+    class Own:
+        rounds: int = 2
+        serve = None
+
+        def run(self, fed, start=None): ...
+
+    with pytest.raises(InvalidInput, match=r"^Own: rounds is 'many': wanted a whole number\.$"):
+        corymb.fit(Own(rounds="many"), reviews(30, 20), Bag)
+
+
+def test_a_transformer_is_complained_of_once_and_torch_keeps_its_own_warnings(caplog):
+    torch.set_warn_always(True)  # else torch gives them once in a process; here they would be errors
+    try:
+        run = corymb.fit(FEW, reviews(30, 20), Transformer)
+        assert run.predict([[1, 2, 3, 4, 0]], cluster=0).shape == (1,)
+    finally:
+        torch.set_warn_always(False)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert told[0].startswith("kernel foreach does not fit this model (RuntimeError: Batching rule not implemented")

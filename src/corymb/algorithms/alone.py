@@ -26,7 +26,7 @@ from corymb.core.patience import ask_again
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend, loss
 from corymb.local.held_out import hold_out
-from corymb.settings import first_line, require
+from corymb.settings import check_types, first_line, require
 from corymb.trees import Params, map_tensors, take, tree_map
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,7 @@ class Alone:
     last_stage = ""
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
 
     @property

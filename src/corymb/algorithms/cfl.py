@@ -40,7 +40,7 @@ from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation, NoReplies, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, descend_with_loss, one_hot, serve_assigned
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ class CFL:
     keeps_memory = True
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_averaging(self)
         require(self.settled > 0, f"settled must be positive, got {self.settled}.")
         require(self.apart > 0, f"apart must be positive, got {self.apart}.")

@@ -35,7 +35,7 @@ from corymb.keys import fold
 from corymb.local import Descent, descend, loss
 from corymb.models.adversarial import CODES
 from corymb.objectives.adversarial import joined
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params, stack, take
 
 POINTS = "share of examples in each cluster"
@@ -87,6 +87,7 @@ class ClusterGAN:
     """What it learns where no model is given."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("k", "rounds"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
 

@@ -23,7 +23,7 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, one_hot, serve_assigned
 from corymb.privacy import Privacy
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params, take
 
 
@@ -57,6 +57,7 @@ class FedAvg:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         check_averaging(self)
         check_private(self)

@@ -32,7 +32,7 @@ from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Snapshot
 from corymb.keys import fold, uniform
 from corymb.local import Descent, descend_with_loss, point_losses, serve_mixture
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params, count
 
 
@@ -82,6 +82,7 @@ class FedSoft:
     serve = serve_mixture
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("k", "rounds", "every", "draws"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")

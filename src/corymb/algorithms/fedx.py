@@ -39,7 +39,7 @@ from corymb.core.patience import ask_again
 from corymb.core.snapshot import Snapshot
 from corymb.local import Descent, serve_assigned
 from corymb.objectives.linear_form import linear_form
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params, tree_map
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class FedX:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(self.k is None or self.k >= 1, f"k must be at least 1, got {self.k}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         check_averaging(self)

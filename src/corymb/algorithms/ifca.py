@@ -30,7 +30,7 @@ from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
 from corymb.privacy import Privacy
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params
 
 
@@ -75,7 +75,7 @@ class IFCA:
     last_stage = "rounds"
 
     def __post_init__(self) -> None:
-        auto = self.k == "auto"
+        check_types(self)
         require(self.k is None or self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.restarts >= 1, f"restarts must be at least 1, got {self.restarts}.")
@@ -84,8 +84,8 @@ class IFCA:
         check_options(self)
         require(self.soft is None or self.aggregate == "mean", "soft clusters go with aggregate='mean' (or with clip).")
         require(not (self.saving and self.soft), "saving and soft do not go together.")
-        require(not auto or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
-        require(not auto or self.init == "random", "k='auto' is a start by itself: leave init out, or give k.")
+        require(self.k != "auto" or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
+        require(self.k != "auto" or self.init == "random", "k='auto' is a start by itself: leave init out or give k.")
 
     @property
     def planned_rounds(self) -> int:

@@ -25,7 +25,7 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Examples
 from corymb.core.snapshot import Snapshot
 from corymb.models.flows import Shift
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params
 
 
@@ -58,6 +58,7 @@ class KFed:
     """What it learns where no model is given: centres, as Gaussians with covariance 1."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("k", "centres", "least"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")

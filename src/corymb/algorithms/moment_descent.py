@@ -58,7 +58,7 @@ from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold, normal
 from corymb.local import serve_assigned
 from corymb.orthogonal import leading_subspace, orthonormal, random_bases
-from corymb.settings import require
+from corymb.settings import check_types, require
 
 log = logging.getLogger(__name__)
 NUMBERS = 2**15
@@ -105,6 +105,7 @@ class MomentDescent:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("k", "iterations", "subspace_steps", "anchors", "pairs"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")

@@ -27,7 +27,7 @@ from corymb.core.averaging import reduction_of
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
-from corymb.settings import require
+from corymb.settings import check_types, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,7 @@ class OneShot:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
 
     @property

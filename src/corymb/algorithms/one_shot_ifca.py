@@ -21,6 +21,7 @@ from corymb.core.averaging import Aggregate
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import Descent, serve_assigned
+from corymb.settings import check_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class OneShotIFCA:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
+        check_types(self)
         _ = self._stages  # their checks are ours
 
     keeps_memory = True  # ONE_SHOT's local models

@@ -19,7 +19,7 @@ from corymb.algorithms.parts.within import within
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.local import serve_assigned
-from corymb.settings import require
+from corymb.settings import check_types, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,7 @@ class Oracle:
     serve = serve_assigned
 
     def __post_init__(self) -> None:
+        check_types(self)
         found = set(self.groups)
         wanted = set(range(len(found)))
         require(found == wanted, f"groups must be numbered 0 to {len(found) - 1}, got {sorted(found)}.")

@@ -57,7 +57,7 @@ from corymb.keys import fold
 from corymb.local import Descent
 from corymb.privacy import Privacy
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, check_types, require
 from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, take
 
 Step = Callable[[Federation, Snapshot], Snapshot]
@@ -127,6 +127,7 @@ class SRFCA:
     rounds_come_last = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         given = self.threshold in ("auto", "gap") or (not isinstance(self.threshold, str) and self.threshold > 0)
         require(given, f"threshold must be positive, 'auto' or 'gap', got {self.threshold}.")
         require(self.least >= 1, f"least must be at least 1, got {self.least}.")

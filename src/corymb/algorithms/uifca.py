@@ -42,7 +42,7 @@ from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold, normal
 from corymb.local import Descent, descend
 from corymb.models.flows.projected import BASIS, ORIGIN
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params, stack
 
 SAID = {"train_loss": LOSS, "moved": MOVED}
@@ -119,6 +119,7 @@ class UIFCA:
     last_stage = "rounds"
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("k", "rounds", "exchanges", "restarts", "least", "space_steps"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
         require(self.noise >= 0, f"noise must not be negative, got {self.noise}.")

@@ -8,28 +8,30 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli import Exit
 from corymb.lazy import is_place
-from corymb.report.facts import notes_of
 from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
-from corymb.report.words import OF_EXAMPLES, left_out, not_scored
+from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored
+from corymb.runs.defaults import class_of
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 from corymb.runs.learners import OWN, default_model
+from corymb.runs.plan import rounds_in
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
-from corymb.runs.settings import DataOptions
+from corymb.runs.settings import DataOptions, RunSettings, names
+from corymb.settings import run_command, to_dict
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 NAMES_SHOWN = 3
-WHERE = ("engine", "address", "nodes", "ca", "secret")
-"""Options without which a command would not reach the nodes of a federation."""
+OF_THIS_RUN = ("device", "threads", "memory", "cluster_folder", "checkpoint_every", "until")
+"""Options that another run need not share: what the engine found here, and what `rounds` say already."""
 
 
 def print_result(run: Run, *, as_json: bool) -> int:
@@ -95,8 +97,8 @@ def show_run(run: Run, folder: Path | None) -> None:
     )
     for line in left_out(run):
         console.print(escape(line), style="bold", highlight=False)
-    if evidence := notes_of(run).get("evidence"):
-        console.print(str(evidence), highlight=False)
+    if evidence := evidence_of(run):
+        console.print(escape(evidence), highlight=False)
     if grew := divergence(run.history, run.config):
         console.print(f"Diverging: {escape(grew)}.", style="bold", highlight=False)
     if run.not_scored:
@@ -144,35 +146,39 @@ def members(run: Run, label: int) -> str:
 
 def _model_to_say(run: Run) -> dict[str, str]:
     """The run's model, where another run of the same data might take another one if it is not told."""
+    if run.points:  # methods that give examples clusters have models of their own
+        return {}
     model = run.config["model"]
     usual = set() if run.schema.codes else {default_model(run.schema, examples) for examples in (0, sys.maxsize)}
     return {} if usual == {model} or model == OWN else {"model": model}
 
 
+def _to_repeat(run: Run, other: str) -> dict[str, Any]:
+    """The run's options that a run of another algorithm takes too, so that the two can be compared."""
+    usual = to_dict(RunSettings())
+    of_run = {name: run.config[name] for name in usual if run.config.get(name, usual[name]) != usual[name]}
+    kept = {name: value for name, value in of_run.items() if name not in OF_THIS_RUN}
+    rounds = rounds_in(run.config) if run.config.get("until") == "rounds" else None  # else none were asked for
+    own = {"rounds": rounds} if rounds is not None and "rounds" in names(class_of(other)) else {}
+    return {**own, **DataOptions.recorded(run.config).given(), **_model_to_say(run), **kept}
+
+
 def advice(run: Run, folder: Path | None) -> list[str]:
     """What to do next."""
-    entry = CATALOGUE.get(run.config["algorithm"])
-    data_options = DataOptions.recorded(run.config).given()
-    elsewhere = {
-        name: run.config[name]
-        for name in WHERE
-        if run.config.get("engine") == "flower" and run.config.get(name) is not None
-    }
-    off = {"dropout": run.config["dropout"]} if run.config.get("dropout", "on") != "on" else {}
-    said = {**data_options, **elsewhere, **_model_to_say(run), **off}
-    own = "".join(f" --{name} {value}" for name, value in said.items())
+    entry, data = CATALOGUE.get(run.config["algorithm"]), str(run.config["data"])
     lines = []
     if folder is None:
         lines.append("--out DIR saves the run; --json prints the whole result for programs.")
     else:
         lines.append(f"Saved in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
         lines.append(f"To run it again: {run_again(run, folder)}")
-    baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
-        lines.append(f"Compare with another method: corymb run {run.config['data']} {other} --k {len(run.points)}{own}")
+        again = run_command(other, data, {"k": len(run.points), **_to_repeat(run, other)})
+        lines.append(f"Compare with another method: {again}")
     elif entry is None or entry.role != "global":
-        lines.append(f"Compare with one model for everybody: corymb run {run.config['data']} {baseline}{own}")
+        baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
+        lines.append(f"Compare with one model for everybody: {run_command(baseline, data, _to_repeat(run, baseline))}")
     if run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
         lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

@@ -5,6 +5,7 @@ Examples are read for it once, when a data set is made: clients that are taken f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,9 +43,15 @@ def check_names(names: tuple[str, ...]) -> None:
         seen.add(name)
 
 
+def check_features(shape: Sequence[int]) -> None:
+    """Refuse examples without features; `shape` is that of one example."""
+    require(0 not in shape, f"One example has the shape {list(shape)}: there is no feature to learn from; give some.")
+
+
 def _check_layout(part: str, examples: Ragged, n: int) -> None:
     x, y, offsets = examples
     require(x.ndim >= 2, f"{part}.x has the shape {list(x.shape)}: wanted [rows, features].")
+    check_features(x.shape[1:])
     require(y.ndim == 1, f"{part}.y has the shape {list(y.shape)}: wanted one label for each row.")
     require(len(x) == len(y), f"{part}.x has {len(x)} rows and {part}.y {len(y)}: give one label for each row.")
     require(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -47,6 +48,24 @@ def walls() -> Iterator[None]:
 def copies(tree: T) -> T:
     """The same values in memory of their own, to be handed out."""
     return map_tensors(torch.clone, tree)
+
+
+TORCHS_OWN = (
+    "The PyTorch API of nested tensors is in prototype stage",
+    "There is a performance drop because we have not yet implemented the batching rule",
+    "enable_nested_tensor is True",
+    "RNN module weights are not part of single contiguous chunk of memory",
+)
+"""How warnings begin that are about torch's own ways through a model: nobody who uses one here can do anything."""
+
+
+@contextmanager
+def torch_quiet() -> Iterator[None]:
+    """Without warnings that are torch's own business; for a whole run, since filters are global to the process."""
+    with warnings.catch_warnings():
+        for line in TORCHS_OWN:
+            warnings.filterwarnings("ignore", message=line, category=UserWarning)
+        yield
 
 
 # ---- Ctrl-C

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.keys import Key, fold, fold_number
-from corymb.settings import require
+from corymb.settings import check_types, require
 
 MEASURED = 8
 """Batches whose examples curvature is measured on: of all of them it would cost more than the steps."""
@@ -54,6 +54,7 @@ class Descent:
     """Largest norm of a step's gradient over all parameters; a longer gradient is scaled down to it."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(0 < self.lr <= LARGEST, f"lr must be positive and at most {LARGEST:g}, got {self.lr}.")
         require(0 < self.decay <= 1, f"decay must be in (0, 1], got {self.decay}.")
         require(self.decay == 1 or self.linear_decay is None, "Give decay or linear_decay, not both.")

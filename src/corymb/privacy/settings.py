@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from corymb.settings import require
+from corymb.settings import check_types, require
 
 NOISE = (1e-3, 1e6)
 """Noise multipliers for which ε is a number; with the least it is a million a round."""
@@ -40,6 +40,7 @@ class Privacy:
     """Seed of noise and draws; if not given, from the system, and kept in checkpoints. Who knows it can undo them."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         least, most = NOISE
         hides = self.noise == 0 or least <= self.noise <= most
         require(hides, f"noise must be 0, or from {least:g} (less hides nobody) to {most:g}, got {self.noise}.")

@@ -166,6 +166,20 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
     return f"{text}; {beside_it(run)}"
 
 
+def evidence_of(run: Run) -> str:
+    """What held-out examples said of the clusters; empty where they were not asked.
+
+    They were asked when the clusters were found: rounds that came later may have dissolved some, and that is said.
+    """
+    notes = notes_of(run)
+    if "evidence" not in notes:
+        return ""
+    said, found = str(notes["evidence"]), notes.get("k")
+    if found == run.clusters or not isinstance(found, int):
+        return said
+    return f"{counted(run.clusters, 'cluster')} at the end; when held-out examples were asked, {said}"
+
+
 def beside_it(run: Run) -> str:
     """What to put beside a run that stands alone."""
     if of_examples(run):

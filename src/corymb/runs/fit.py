@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
+from corymb.engines.room import torch_quiet
 from corymb.runs.elsewhere.cluster import kept_in
 from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
+from corymb.runs.folder.own_model import check_answers
 from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import counted
@@ -38,7 +40,7 @@ from corymb.runs.run import Run
 from corymb.runs.serving import labels_points
 from corymb.runs.session import Progress, Session
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import expanded, require, to_dict
+from corymb.settings import check_all_types, expanded, require, to_dict
 
 Folder = str | os.PathLike[str]
 Data = Any
@@ -165,6 +167,7 @@ def resume_run(
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
     plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
     with session_for(plan, settings.threads, store) as session:
+        check_answers(session.answers, config.get("record", {}).get("answers"), config["model"])
         saved = store.reopen()
         start = session.restore(saved, environment)
         if longer:
@@ -194,6 +197,7 @@ def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore |
     """A session that is ready to run; its folder is released afterwards."""
     with ExitStack() as stack:
         stack.enter_context(threads_set(threads))
+        stack.enter_context(torch_quiet())
         if store is not None:
             stack.enter_context(closing(store))
         planned = plan()
@@ -241,6 +245,7 @@ def _check_algorithm(algorithm: object) -> None:
         f"The algorithm is {got}: wanted one such as corymb.IFCA(k=4); corymb.configure('ifca', data, k=4) makes it by "
         "name.",
     )
+    check_all_types(algorithm)
 
 
 def _check_clusters(k: object, clients: int, name: str) -> None:

@@ -119,7 +119,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         limit = self.max_seconds
-        require(limit is None or limit >= 0, f"max_seconds must not be negative, got {limit}.")
+        known = limit is None or (isinstance(limit, (int, float)) and limit >= 0)
+        require(known, f"max_seconds must be a number that is not negative, got {limit!r}.")
         least, clients = self.settings.min_replies, len(self.engine.names)
         require(
             least <= clients, f"min_replies={least} is more than the {clients} clients there are: no round could count."

@@ -20,6 +20,7 @@ from corymb.core.objective import Examples, Objective, model_takes
 from corymb.core.snapshot import Snapshot
 from corymb.data.features import Array
 from corymb.data.schema import DataSchema
+from corymb.engines.room import torch_quiet
 from corymb.evaluate import ByClient, clusters_in_use
 from corymb.keys import fold, root
 from corymb.objectives.linear_form import linear_form
@@ -28,6 +29,7 @@ from corymb.objectives.module import Units, module_of
 from corymb.objectives.points import PointModel, models_points
 from corymb.runs.assign import Assignment, Calibration, assign, features_of, targets_of
 from corymb.runs.folder.contents import save_run
+from corymb.runs.folder.own_model import answers_of, check_answers, check_parameters
 from corymb.runs.folder.reader import read_run
 from corymb.runs.history import Round, counted, plain, readable
 from corymb.runs.learners import MODELS, Model, learner_for
@@ -226,7 +228,7 @@ class Run:
         require(bool(used.any()), "The run has no clusters: no client took part in a round.")
         labels = labels.to(self._dtype) if labels.is_floating_point() else labels
         examples = Examples(features, labels, torch.ones(len(labels)))
-        with model_takes(features):
+        with torch_quiet(), model_takes(features):
             return assign(self._objective(), self.models, used, examples, self.calibration)
 
     def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
@@ -320,11 +322,18 @@ class Run:
         recorded, given = parts["config"]["model"], model
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
             model = recorded
-        dropout = parts["config"].get("dropout", "on")
-        objective = None if model is None else learner_for(model, parts["schema"], dropout=dropout).objective
+        schema, dropout = parts["schema"], parts["config"].get("dropout", "on")
+        with torch_quiet():
+            objective = None if model is None else learner_for(model, schema, dropout=dropout).objective
         run = Run(**parts, objective=objective)
-        if given is not None and objective is not None and run.served != "points":  # those grow with their clusters
-            _check_parameters(objective.init(root(0)), run.models, recorded)
+        if given is None or objective is None:
+            return run
+        if run.served != "points":  # those grow with their clusters
+            check_parameters(objective.init(root(0)), run.models, recorded)
+        wanted = run.config["record"].get("answers")
+        if recorded in MODELS:
+            wanted = answers_of(learner_for(recorded, schema, dropout=dropout).objective, schema)
+        check_answers(answers_of(objective, schema), wanted, recorded)
         return run
 
     def report(self, *others: Run, path: str | Path | None = None) -> Path:
@@ -378,7 +387,7 @@ class Run:
         else:
             served = self.model(self._cluster_of(*new) if new is not None else int(cluster or 0))
         features = self._examples(x)
-        with torch.no_grad(), model_takes(features):
+        with torch.no_grad(), torch_quiet(), model_takes(features):
             return predictions(self._objective(), served, features)
 
     def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:
@@ -411,16 +420,3 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
-
-
-def _check_parameters(made: Params, kept: Params, recorded: str) -> None:
-    """Refuse another model than the run's, as far as its parameters tell."""
-    ours, theirs = (
-        {name: list(value.shape[lead:]) for name, value in of.items()} for of, lead in ((made, 0), (kept, 1))
-    )
-    odd = next((name for name in ours if theirs.get(name) != ours[name]), None) or next(
-        iter(theirs.keys() - ours), None
-    )
-    if odd is not None:
-        wanted, got = (f"of shape {of[odd]}" if odd in of else "missing" for of in (theirs, ours))
-        raise InvalidInput(f"The model is not the run's, which is {recorded}: {odd!r} is {got}, in the run {wanted}.")

@@ -26,6 +26,7 @@ from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
+from corymb.runs.folder.own_model import answers_of
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import (
@@ -43,7 +44,7 @@ from corymb.runs.history import (
     plain,
     record,
 )
-from corymb.runs.learners import check_model, learner_for
+from corymb.runs.learners import MODELS, check_model, learner_for
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
 from corymb.runs.own.privacy import check_covered, spent_in
@@ -74,6 +75,8 @@ class Session:
         model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
         examples = int(plan.engine.sizes.sum())
         self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
+        own = self.learner.name not in MODELS
+        self.answers = answers_of(self.learner.objective, self.schema) if own else []
         if smoothing := plan.settings.label_smoothing:
             self.learner = self.learner._replace(objective=smoothed(self.learner.objective, smoothing))
         self.standard, moments = self._standard()
@@ -372,6 +375,8 @@ class Session:
         config = config_of(self.plan, self.engine, model=self.learner.name, seed=seed, fingerprint=self.fingerprint)
         if self.class_weight is not None:
             config["record"]["class_weight"] = self.class_weight
+        if self.answers:
+            config["record"]["answers"] = self.answers
         return config
 
     def _oracle_error(self, at: Snapshot) -> dict[str, float]:

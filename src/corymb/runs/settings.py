@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from corymb.choices import Dropout, KernelName, Missing, Scale, Task
-from corymb.settings import did_you_mean, require
+from corymb.settings import check_types, did_you_mean, require
 
 if TYPE_CHECKING:
     from corymb.data import FederatedDataset
@@ -90,19 +90,19 @@ class RunSettings:
         from corymb.objectives.class_weight import as_text  # which needs torch: a list of the options does not
 
         object.__setattr__(self, "class_weight", as_text(self.class_weight))  # fit takes a mapping too
-        part = self.label_smoothing
-        require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
         for name, choices in _choices(RunSettings).items():
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
+        check_types(self)
+        require(self.memory == "auto" or self.memory > 0, f"memory is 'auto' or bytes, got {self.memory!r}.")
+        part = self.label_smoothing
+        require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
         one = r"(cpu|cuda|mps)(:[0-9]{1,3})?"
         known = re.fullmatch(rf"auto|{one}(,{one})*", self.device) is not None
         wanted = "'auto', 'cpu', 'cuda' or 'mps', or several such as 'cuda:0,cuda:1'"
         require(known, f"There is no device {self.device!r}: wanted {wanted}.")
         alone = "," not in self.device or self.engine == "vectorised"
         require(alone, f"engine {self.engine!r} runs on one device, got {self.device!r}: leave engine out for several.")
-        positive = self.memory == "auto" or (isinstance(self.memory, int) and self.memory > 0)
-        require(positive, f"memory is 'auto' or bytes, got {self.memory!r}.")
         if self.faults is not None:
             from corymb.faults import read_faults
 

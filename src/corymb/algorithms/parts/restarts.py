@@ -18,7 +18,7 @@ from corymb.core.driver import FAILURES_IN_A_ROW
 from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies
 from corymb.core.patience import ask_again
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params
 
 log = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ class Restarts:
     times: int = 5
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(self.times >= 1, f"times must be at least 1, got {self.times}.")
         require(not isinstance(self.inner, Restarts), "Restarts of Restarts: give the product of their times to one.")
 

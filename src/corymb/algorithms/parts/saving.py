@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corymb.core.federation import Replies, Sums
 from corymb.core.snapshot import Snapshot
-from corymb.settings import require
+from corymb.settings import check_types, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Saving:
     """Every so many rounds all models are sent nevertheless."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         require(self.stable_rounds >= 1, f"stable_rounds must be at least 1, got {self.stable_rounds}.")
         require(self.recheck_every >= 1, f"recheck_every must be at least 1, got {self.recheck_every}.")
 

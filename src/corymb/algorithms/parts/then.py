@@ -9,7 +9,7 @@ from corymb.algorithms.parts.scoring import score_of
 from corymb.core.client import ClientFn, Served
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot, ends_early, planned_rounds
-from corymb.settings import require
+from corymb.settings import check_types, require
 from corymb.trees import Params
 
 Run = Callable[[Federation, Snapshot | None], Iterator[Snapshot]]
@@ -45,6 +45,7 @@ class Then:
     """What the two stages are called in snapshots."""
 
     def __post_init__(self) -> None:
+        check_types(self)
         wanted = "names must be two different names without a slash"
         good = len(set(self.names)) == 2 and all(name and "/" not in name for name in self.names)
         require(good, f"{wanted}, got {self.names}.")

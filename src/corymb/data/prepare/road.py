@@ -18,6 +18,7 @@ from corymb.data.prepare.columns import ColumnPlan, RowName, Table, encode, lear
 from corymb.data.prepare.pictures import as_in_run, channels_first, in_unit_range, is_picture
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
+from corymb.data.validate import check_features
 from corymb.settings import require
 
 _MISSING, _SCALES = get_args(Missing), ("auto", *get_args(Scale))
@@ -99,6 +100,7 @@ def prepare(source: Source, how: How) -> Prepared:
     """Take the road: who there is, what labels are, who tests what, and features as numbers."""
     require(how.missing in _MISSING, f"missing={how.missing!r}: one of {', '.join(map(repr, _MISSING))}.")
     require(how.scale in _SCALES, f"scale={how.scale!r}: one of {', '.join(map(repr, _SCALES))}.")
+    check_features([len(source.x)] if isinstance(source.x, Mapping) else source.x.shape[1:])
     source, notes = _complete(_tabular(source, how.missing), how.missing)
     clients = name_clients(source.client, source.names)
     if how.missing == "drop":

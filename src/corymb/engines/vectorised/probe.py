@@ -44,12 +44,16 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
     objective, clients = _in_double(host)
     traits = _watched(objective, clients[0], host)
     kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
+    said = set[str]()  # the choice may be a kernel that is tried by name next, and complains alike
     for name in _from(only):
         kernels = replace(kernels, only=name)
         problem = _disagreement(kernels, objective, clients)
         if problem is None:
             return kernels
-        log.warning("kernel %s does not fit this model (%s)", name or kernels.pick(DESCENTS[0]), problem)
+        line = f"kernel {name or kernels.pick(DESCENTS[0])} does not fit this model ({problem})"
+        if line not in said:
+            log.warning(line)
+        said.add(line)
     kernels = replace(kernels, traits=traits._replace(independent=False))
     if problem := _disagreement(kernels, objective, clients):
         if isinstance(problem, _Failure):

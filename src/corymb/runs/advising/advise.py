@@ -15,6 +15,7 @@ from typing import Any
 from corymb.core.objective import Objective
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.apart import held_apart
+from corymb.engines.room import torch_quiet
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.pairs import LOSS, Judge, Paired, combined, compare
@@ -37,7 +38,7 @@ from corymb.runs.learners import Model
 from corymb.runs.plan import threads_set
 from corymb.runs.progress import RoundLine, said_once
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import InvalidInput, require, to_dict
+from corymb.settings import InvalidInput, require, run_command, to_dict
 
 
 class NothingToJudge(InvalidInput):
@@ -81,7 +82,7 @@ def advise(
     require(bool(asked), "seeds is empty: give at least one.")
     plainly = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
     study = _Study(dataset, model, settings, plainly, None if max_seconds is None else max_seconds / len(asked))
-    with threads_set(settings.threads), said_once():
+    with threads_set(settings.threads), torch_quiet(), said_once():
         if progress is True:
             with RoundLine(0) as line:  # the first trial says how many rounds there are
                 study.run(asked, TrialLine(line))
@@ -156,7 +157,7 @@ class _Study:
             clusters=clusters[name],
             algorithm=name,
             run_next=configured(name, self.data, chosen),
-            command=words.command(name, called, self._options(name, chosen, data_options)),
+            command=run_command(name, called, self._options(name, chosen, data_options)),
             judge=judge,
             score_name=self.objective.score_name,
             by_score=choose(whole, names, own) if judge.name == LOSS else "",

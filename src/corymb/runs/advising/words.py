@@ -1,9 +1,8 @@
-"""The advice in words: two sentences, what to be careful about, and the command to run next."""
+"""The advice in words: two sentences, and what to be careful about."""
 
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,6 @@ from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
 from corymb.runs.advising.verdict import PAYS, SURE
 from corymb.runs.history import counted, readable
-from corymb.settings import as_options
 
 
 def sentences(advice: Advice) -> list[str]:
@@ -130,15 +128,3 @@ def seen_apart(notes: Mapping[str, Any]) -> float | None:
     if not pair or not pair["mean"]:
         return None
     return float(SEEN * pair["error"] * abs(pair["size"] / pair["mean"]))
-
-
-# ---- the command
-
-
-def command(algorithm: str, data: str, options: Mapping[str, Any]) -> str:
-    """The run to do next, as it is typed.
-
-    >>> command("ifca", "my data/", {"k": "auto", "local": {"lr": 0.1}, "keep_going": True})
-    "corymb run 'my data/' ifca --k auto --local.lr 0.1 --keep_going"
-    """
-    return shlex.join(["corymb", "run", data, algorithm, *as_options(options)])

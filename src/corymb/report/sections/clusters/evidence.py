@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from corymb.report.content import Figure, Section
 from corymb.report.facts import notes_of
 from corymb.report.figures.drawing import NO_CLUSTER
+from corymb.report.words import evidence_of
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -39,12 +40,13 @@ def gains(runs: Sequence[Run]) -> Figure | None:
         "xaxis": {"title": {"text": "held-out loss of one model, less that of the clusters'"}, "zeroline": True},
         "yaxis": {"autorange": "reversed", "showgrid": False, "automargin": True},
     }
-    return Figure("evidence", "Do the clusters pay?", caption_of(notes), [points], layout)
+    return Figure("evidence", "Do the clusters pay?", caption_of(runs[0]), [points], layout)
 
 
-def caption_of(notes: Mapping[str, Any]) -> str:
+def caption_of(run: Run) -> str:
     """The finding, how sure it is, and what could not have been seen."""
-    parts = [notes["evidence"]]
+    notes = notes_of(run)
+    parts = [evidence_of(run)]
     if notes["k"] > 1:
         parts.append("Bars are standard errors.")
     if near := notes.get("nearest_pair"):

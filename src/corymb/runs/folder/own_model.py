@@ -1,0 +1,108 @@
+"""Models of the user's own, which no run folder holds: is one that is given again the run's?
+
+Its parameters must have the run's names and shapes. Those do not tell one `forward` from another, so a run records what
+its model answers to made-up examples with made-up parameters, both the same in every process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from corymb.core.objective import Objective
+from corymb.data.schema import DataSchema
+from corymb.engines.room import torch_quiet, walls
+from corymb.keys import fold, integers, root, uniform
+from corymb.runs.history import is_number
+from corymb.settings import InvalidInput, require
+from corymb.trees import Params
+
+ASKED = 4
+"""Examples that are made up."""
+ALIKE = 1e-3
+"""Answers that differ by no more, as a part of the largest, differ by rounding: on another processor, say."""
+NUDGE = 2e-6
+"""A change of all parameters by a little more than they are rounded: answers must not tell it."""
+DRAWN = 65_521
+"""Values that are drawn for a parameter; larger ones repeat them. A prime, so that no two rows begin alike."""
+KEY = root(0)
+
+
+def answers_of(objective: Objective, schema: DataSchema) -> list[float]:
+    """What a model answers to made-up examples: a number for each, which stands for all its outputs.
+
+    Empty where that would say nothing: the model does not take them (one that reads texts may find no word in them),
+    draws at random, or its answers are not finite, or such as rounding alone could change after a long recurrence.
+    """
+    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+        params = _made_up(objective.init(KEY))
+        like = next(iter(params.values()))
+        examples = _examples(schema)
+        examples = examples.to(like) if examples.is_floating_point() else examples.to(like.device)
+        nudged = {name: value * (1 + NUDGE) for name, value in params.items()}
+        first, again = (_summed(objective.predict(own, examples)) for own in (params, nudged))
+        return first if _alike(first, again) else []
+    return []
+
+
+def _examples(schema: DataSchema) -> Tensor:
+    """Numbers as they are after standardising, pixels from 0 to 1, or codes that every model with two of them has."""
+    key, shape = fold(KEY, "examples"), (ASKED, *schema.features)
+    if schema.codes:
+        codes = integers(key, 2, shape)
+        codes[:, 0] = 1  # 0 often means that nothing is there, and a text of nothing is refused by many models
+        return codes
+    numbers = uniform(key, shape)
+    return numbers if schema.picture else 4 * numbers - 2
+
+
+def _made_up(params: Params) -> Params:
+    """Parameters of the same shapes, of such sizes that signals neither vanish nor grow (He et al. 2015)."""
+
+    def values(name: str, old: Tensor) -> Tensor:
+        inputs, size = max(1, old[:1].numel()) if old.dim() > 1 else 6, old.numel()
+        drawn = (2 * uniform(fold(KEY, name), (min(size, DRAWN),)) - 1) * math.sqrt(6 / inputs)
+        return drawn.repeat(-(-size // DRAWN))[:size].reshape(old.shape).to(old)
+
+    return {name: values(name, old) for name, old in params.items()}
+
+
+def _summed(outputs: Tensor) -> list[float]:
+    """Each example's outputs as one number: their sum, weighted so that no two count alike."""
+    rows = outputs.double().reshape(ASKED, -1).cpu()
+    weighted: list[float] = (rows @ uniform(fold(KEY, "outputs"), (rows.shape[1],), torch.float64)).tolist()
+    return weighted
+
+
+def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether answers are the same but for rounding; never where they are not finite."""
+    most = ALIKE * max(map(abs, one), default=0.0)
+    return len(one) == len(other) and all(abs(a - b) <= most < math.inf for a, b in zip(one, other, strict=True))
+
+
+def check_answers(given: Sequence[float], recorded: object, name: str) -> None:
+    """Refuse a model that answers otherwise than the run's, where both are known: earlier runs recorded nothing."""
+    if not isinstance(recorded, list) or not all(map(is_number, recorded)) or not recorded or not given:
+        return
+    require(
+        _alike(recorded, given),
+        f"The model is not the run's, which is {name}: with the same parameters it gives other outputs. Give it as it "
+        "was when the run was made.",
+    )
+
+
+def check_parameters(made: Params, kept: Params, name: str) -> None:
+    """Refuse another model than the run's, as far as its parameters tell."""
+    ours, theirs = (
+        {name: list(value.shape[lead:]) for name, value in of.items()} for of, lead in ((made, 0), (kept, 1))
+    )
+    odd = next((name for name in ours if theirs.get(name) != ours[name]), None) or next(
+        iter(theirs.keys() - ours), None
+    )
+    if odd is not None:
+        wanted, got = (f"of shape {of[odd]}" if odd in of else "missing" for of in (theirs, ours))
+        raise InvalidInput(f"The model is not the run's, which is {name}: {odd!r} is {got}, in the run {wanted}.")
