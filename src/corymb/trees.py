@@ -46,9 +46,13 @@ def _flatten_into(leaves: list[Any], tree: Tree) -> Structure:
         return Structure(type(None), (), ())
     if isinstance(tree, dict):
         names = tuple(sorted(tree))  # the order of insertion is no part of a message
-        return Structure(dict, names, tuple(_flatten_into(leaves, tree[name]) for name in names))
+        values = [tree[name] for name in names]
+        if all(type(value) is Tensor for value in values):  # a model: rounds are full of these
+            leaves += values
+            return Structure(dict, names, (LEAF,) * len(names))
+        return Structure(dict, names, tuple([_flatten_into(leaves, value) for value in values]))
     if isinstance(tree, (tuple, list)):
-        return Structure(type(tree), (), tuple(_flatten_into(leaves, child) for child in tree))
+        return Structure(type(tree), (), tuple([_flatten_into(leaves, child) for child in tree]))
     leaves.append(tree)
     return LEAF
 
@@ -71,7 +75,7 @@ def _unflatten_from(rest: Any, structure: Structure) -> Tree:
         return next(rest)
     if kind is type(None):
         return None
-    children = [_unflatten_from(rest, child) for child in structure.children]
+    children = [next(rest) if child is LEAF else _unflatten_from(rest, child) for child in structure.children]
     if kind is dict:
         return dict(zip(structure.names, children, strict=True))
     return kind(*children) if hasattr(kind, "_fields") else kind(children)

@@ -14,7 +14,6 @@ import math
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,7 +56,9 @@ ROUNDING = 1 + 1e-4
 IN_CACHE = 2**19
 """Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
 IN_GPU_CACHE = 2**23
-"""The same on a GPU, where it is the difference that should not go through memory."""
+"""The same on a GPU, for rows that are few."""
+FEW_ROWS = 256
+"""Rows that may be called one by one."""
 TOGETHER = 64
 """Rows that are compared at once however wide they are, a part of each: fewer calls for many wide rows."""
 NEVER = 2**31
@@ -259,9 +260,12 @@ class _Mixture(NamedTuple):
         return starts if self.only is None else starts.index_select(0, self.only[rows].to(starts.device))
 
 
+ONE_START = _Mixture(None, None)
+
+
 def _mixture(by: Tensor) -> _Mixture:
     if by.shape[1] == 1:
-        return _Mixture(None, None)
+        return ONE_START
     if by.device.type != "cpu":
         return _Mixture(None, (by != 0).int().argmax(1))
     only = _only_sum(by)
@@ -270,19 +274,30 @@ def _mixture(by: Tensor) -> _Mixture:
     return _Mixture(None, only)
 
 
+def _lengths_on_gpu(rows: Tensor, start: Tensor) -> list[Tensor]:
+    """The distance of every row from the same start, a few rows at once, so that differences stay in the cache."""
+    found: list[Tensor] = []
+    each, few = rows.unbind(0), max(1, IN_GPU_CACHE // max(1, rows.shape[1]))
+    for first in range(0, len(each), few):
+        some = each[first : first + few]
+        found += torch._foreach_norm(torch._foreach_sub(some, [start] * len(some)))
+    return found
+
+
 def _squares(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     """The squared distance of every row from its mixture of the starts: n, float64."""
     n, width = rows.shape
-    at_once = IN_CACHE if rows.device.type == "cpu" else IN_GPU_CACHE
-    if rows.numel() <= at_once:
+    if rows.device.type != "cpu" and mixture == ONE_START and n <= FEW_ROWS:
+        return torch.stack(_lengths_on_gpu(rows, starts[0])).double().square()
+    if rows.numel() <= IN_CACHE or rows.device.type != "cpu":
         whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1).double().square()
         return whole
-    few = min(n, max(TOGETHER, at_once // width))
+    few = min(n, max(TOGETHER, IN_CACHE // width))
     found = []
     for first in range(0, n, few):
         here = slice(first, first + few)
         total = rows.new_zeros(len(rows[here]), dtype=torch.float64)
-        for some, begun in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
+        for some, begun in zip(rows[here].split(IN_CACHE // few, 1), starts.split(IN_CACHE // few, 1), strict=True):
             total += torch.linalg.vector_norm(some - mixture.of(begun, here), dim=1).double().square()
         found.append(total)
     return torch.cat(found)
@@ -351,20 +366,29 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
     return Bounds(_level(most), by_group, usual)
 
 
+def plainly_near(found: Apart, near: Near | None, larger: Tensor, room: float) -> Tensor | None:
+    """Whether lengths alone say that nobody is too far and no number is larger than `room`, where the replies are.
+
+    They do where all have moved, by one model each, and the longest is within what every bound allows: then neither
+    bounds nor numbers need be looked at. None where such a look can never say so. `larger` as for `Lengths.allowing`.
+    """
+    usual = near is not None and near.by is None and near.most is None and not near.loose
+    if not usual or found.models is None or len(larger) < 3:
+        return None
+    weight = found.weight
+    allowed = larger.clamp(1, LARGER).to(found.squares.device, non_blocking=True)
+    rising = (found.squares.sum(0).sqrt() / allowed).sort().values
+    longest, middle = rising[-1], rising[(len(rising) - 1) // 2]  # the median of the others
+    one_model = ((weight > 0).sum(1) == 1).all() & (weight >= 0).all()
+    fits = 2 * LARGER * longest + 2 * found.models.square().sum(0).sqrt().amax() <= room  # as in `largest_possible`
+    return one_model & fits & (rising[0] > 0) & (longest <= LEAD * middle)
+
+
 def too_far(found: Lengths, near: Near | None, models: Tensor | None = None) -> tuple[Tensor, Bounds] | None:
     """Which replies are too far, and by what bounds; None where nobody is."""
-    if near is not None and near.most is None and not near.loose and _alike(found.length):
-        return None
     limit = bounds(found, near, models)
     far = limit.over(levels(found.length), found.group)
     return (far, limit) if bool(far.any()) else None
-
-
-def _alike(lengths: Tensor) -> bool:
-    """Whether the longest is within what every bound allows: in most rounds there is no need for the bounds."""
-    rising = lengths.numpy()
-    rising = np.sort(rising[rising > 0])
-    return len(rising) > 2 and bool(rising[-1] <= LEAD * rising[(len(rising) - 1) // 2])  # the median of the others
 
 
 def longest_beside(rows: Params, start: Params) -> float | None:

@@ -29,6 +29,7 @@ from corymb.core.guard import (
     misfit,
     model_lengths,
     part_lengths,
+    plainly_near,
     row_lengths,
     too_far,
 )
@@ -40,6 +41,7 @@ from corymb.core.rules import (
     part_bytes,
     part_problem,
     part_signature,
+    room_for,
     row_faults,
     rows_problem,
     slot_form,
@@ -58,7 +60,8 @@ class _Added(NamedTuple):
     """Some clients whose replies went into a pile together."""
 
     ids: Tensor
-    lengths: Lengths
+    lengths: Lengths | None
+    """Of those that are still to be judged by everybody's."""
     writes: dict[str, Slot]
     host: str
     bytes_up: int
@@ -114,11 +117,17 @@ class _Pile:
 
     @property
     def clients(self) -> Tensor:
-        return torch.cat([added.ids for added in self.added])
+        return self.added[0].ids if len(self.added) == 1 else torch.cat([added.ids for added in self.added])
+
+    @property
+    def compared(self) -> bool:
+        """Whether there are lengths that have not been judged yet."""
+        return any(added.lengths is not None for added in self.added)
 
     @property
     def lengths(self) -> Lengths:
-        return Lengths(*(torch.cat(every) for every in zip(*(added.lengths for added in self.added), strict=True)))
+        known = (added.lengths or Lengths.none(len(added.ids)) for added in self.added)
+        return Lengths(*(torch.cat(every) for every in zip(*known, strict=True)))
 
     @property
     def votes(self) -> tuple[int, int]:
@@ -222,6 +231,8 @@ class Intake:
         if everybody and isinstance(rows, (Share, Shares)) and self.verb == "sum":
             sums = add_up(rows)  # before anybody waits to hear whether all of them count: they nearly always do
             look = look._replace(of_sums=flag_sums(sums, self._sizes))
+            if self._nothing_to_find(places, rows, look):
+                return self._keep_all(form, sums, _Added(ids, None, writes, "", 0), places)
         look = on_cpu(look)  # here a GPU is waited for
         lengths = self._lengths(places, rows, look)
         if found := self._row_faults(places, rows, lengths, look):
@@ -244,7 +255,7 @@ class Intake:
         if not len(ids):
             return None
         pile = self._piles.setdefault(form, _Pile())
-        added = _Added(ids, lengths or Lengths.none(len(ids)), writes, "", 0)
+        added = _Added(ids, lengths, writes, "", 0)
         if self.verb != "sum":
             pile.add(rows, added)
         elif lengths is None:
@@ -268,6 +279,24 @@ class Intake:
         known = self._models is not None
         apart = measured(rows, self._near_to(places), len(places), known=known) if self._compares else None
         return _Look(flag_rows(rows, sizes), apart)
+
+    def _nothing_to_find(self, places: Tensor, rows: Tree, look: _Look) -> bool:
+        """Whether one look at all that is flagged and measured says that every reply counts; it may say no wrongly.
+
+        A GPU is waited for here, for one bit: what takes longer to find out is asked only where that says no.
+        """
+        if not isinstance(rows, Share) or look.apart is None or look.of_sums is None:
+            return False
+        near = plainly_near(look.apart, self._near, self._larger[places], room_for(rows.value))
+        bad = torch.cat([flag.reshape(-1) for flag in (*look.of_rows.bad, *look.of_sums.bad)])
+        return near is not None and bool(near & ~bad.any())
+
+    def _keep_all(self, form: Form, sums: Sums[Tree], added: _Added, places: Tensor) -> None:
+        """Keep the sums of `Share`s that all count."""
+        pile = self._piles.setdefault(form, _Pile())
+        pile.add(sums, added)
+        pile.sound = True
+        self._answered[places] = True
 
     def _row_faults(self, places: Tensor, rows: Tree, lengths: Lengths | None, look: _Look) -> dict[int, str]:
         at_most = None
@@ -321,7 +350,7 @@ class Intake:
                 larger = self._larger[places]  # of a sum of several clients, that of the largest
                 lengths = lengths.allowing(larger.amax().expand(len(ids)) if self.verb == "sum" else larger)
         pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
-        pile.add(part.value, _Added(ids, lengths or Lengths.none(len(ids)), {}, part.host, part_bytes(part, self.verb)))
+        pile.add(part.value, _Added(ids, lengths, {}, part.host, part_bytes(part, self.verb)))
         pile.spread = part.spread
         self._answered[places] = True
         if self.verb == "sum" and lengths is not None:
@@ -346,7 +375,8 @@ class Intake:
             return "reply was not asked for, or came twice"
         if self._hosts is not None and any(self._hosts[client] != part.host for client in ids.tolist()):
             return "reply came from a host that does not answer for the client"
-        if len(ids.unique()) < len(ids) or bool(self._answered[places].any()):
+        twice = not bool((ids.diff() > 0).all()) and len(ids.unique()) < len(ids)
+        if twice or bool(self._answered[places].any()):
             return "reply was not asked for, or came twice"
         return None
 
@@ -378,7 +408,7 @@ class Intake:
         """The replies of the signature that was asked for or most clients sent, as one part; others are rejected."""
         piles = self._piles
         able = [form for form in piles if self._like is None or form[0] == self._like]
-        winner = max(able, key=lambda form: piles[form].votes, default=None)
+        winner = able[0] if len(able) == 1 else max(able, key=lambda form: piles[form].votes, default=None)
         usual = self._like if winner is None else winner[0]
         for form, pile in piles.items():
             if form != winner:
@@ -399,7 +429,7 @@ class Intake:
 
     def _leave_out_far(self, pile: _Pile) -> None:
         """Refuse updates that are too long, now that all lengths are known."""
-        if not self._compares or not bool((pile.lengths.length > 0).any()):
+        if not self._compares or not pile.compared or not bool((pile.lengths.length > 0).any()):
             return
         clients, lengths = pile.clients, pile.lengths
         if (beyond := too_far(lengths, self._near, self._models)) is not None:

@@ -60,7 +60,7 @@ def row_faults(rows: Tree, flags: Flags, at_most: Tensor | None = None) -> dict[
 
 def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> Iterator[tuple[Tensor, str]]:
     numbers = [leaf for leaf in leaves(rows.value) if leaf.is_floating_point() and leaf.numel()]
-    if at_most is not None and bool((at_most <= min(map(_bound, numbers), default=LARGEST)).all()):
+    if at_most is not None and bool((at_most <= room_for(rows.value)).all()):
         return  # there is nothing to find: another look at all of them would cost as much as adding them up
     largest = [_largest(leaf) for leaf in numbers]
     for most_of_row in largest:
@@ -85,6 +85,11 @@ def flag_sums(sums: Sums[Tree], sizes: Tensor) -> SumFlags:
     """What is wrong with a partial sum over clients of these sizes, where it is: a GPU is not waited for."""
     faults = list(_sums_faults(sums, sizes))
     return SumFlags([bad.any() for bad, _ in faults], [reason for _, reason in faults])
+
+
+def room_for(value: Tree) -> float:
+    """What no number of a reply that is added up may be larger than, whichever of its tensors it is in."""
+    return min((_bound(leaf) for leaf in leaves(value) if leaf.is_floating_point()), default=LARGEST)
 
 
 def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
-from corymb.trees import Params, Tree, leaves, map_tensors, take, tree_map
+from corymb.trees import Params, Tree, flatten, leaves, map_tensors, take, tree_map, unflatten
 
 N = TypeVar("N")
 WIDE = 2**14
@@ -26,21 +26,23 @@ class Sums(NamedTuple, Generic[N]):
 
     def mean(self, empty: Params) -> Params:
         """total / weight, row by row; a row without weight is taken from `empty`."""
-        kinds = {(leaf.dtype, leaf.dim()) for leaf in leaves(self.total)}
-        parts = {kind: _divisor(self.weight, *kind) for kind in kinds}
+        flat, structure = flatten(self.total)
+        used = self.weight > 0
+        whole = bool(used.all())  # a GPU has nothing else to do: what follows is shorter for it
+        divisor = self.weight if whole else torch.where(used, self.weight, 1)
+        by = {kind: divisor.to(kind) for kind in {leaf.dtype for leaf in flat}}
+        ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat])
+        means: Params = unflatten(structure, ratios)
+        return (
+            means
+            if whole
+            else tree_map(lambda mean, other: torch.where(_leading(used, mean), mean, other), means, empty)
+        )
 
-        def ratio(total: Tensor, default: Tensor) -> Tensor:
-            used, weight = parts[total.dtype, total.dim()]
-            return torch.where(used, total / weight, default)
 
-        return tree_map(ratio, self.total, empty)
-
-
-def _divisor(weight: Tensor, kind: torch.dtype, axes: int) -> tuple[Tensor, Tensor]:
-    """Which rows have weight, and what to divide by: both for tensors of such numbers with so many axes."""
-    weight = weight.to(kind).reshape(-1, *[1] * (axes - 1))
-    used = weight > 0
-    return used, torch.where(used, weight, 1)
+def _leading(rows: Tensor, like: Tensor) -> Tensor:
+    """A number for each row, in the shape that goes with its tensor."""
+    return rows.reshape(-1, *[1] * (like.dim() - 1)) if like.dim() > 1 else rows
 
 
 def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:
