@@ -6,11 +6,22 @@ from hypothesis import strategies as st
 from corymb.core import guard
 from corymb.core.client import Share, Shares
 from corymb.core.federation import Federation
-from corymb.core.guard import Lengths, Near, bounds, largest_possible, levels, part_lengths, row_lengths
+from corymb.core.guard import (
+    Lengths,
+    Near,
+    bounds,
+    largest_possible,
+    levels,
+    measured,
+    part_lengths,
+    plainly_near,
+    row_lengths,
+    too_far,
+)
 from corymb.core.intake import Intake
 from corymb.core.sums import Sums, add_up
 from corymb.engines import LoopEngine
-from corymb.keys import fold, normal, permutation, root
+from corymb.keys import fold, integers, normal, permutation, root, uniform
 from corymb.objectives import LinearRegression
 from corymb.testing.engines import DOUBLE
 from corymb.testing.small_data import regression
@@ -247,3 +258,56 @@ def test_a_number_that_cannot_count_is_found_wherever_it_is(bad, near):
         assert guarded.rejected == plain.rejected
         assert [client for client, _ in plain.rejected] == [4]
         assert torch.equal(guarded.value.total["wide"], plain.value.total["wide"])
+
+
+# ---- the short look
+
+
+def drawn_replies(seed, scale, strange):
+    """Replies of seven clients near two models: alike, or with something strange about one of them."""
+    key = fold(root(seed), "short look")
+    models = {"a": normal(key, (2, 4)), "b": normal(fold(key, 1), (2,))}
+    label = integers(fold(key, 2), 2, (7,))
+    moves = 10.0**scale * (1 + uniform(fold(key, 3), (7,)))
+    value = {
+        n: m[label] + moves.reshape(-1, *[1] * (m.dim() - 1)) * normal(fold(key, n), (7, *m.shape[1:]))
+        for n, m in models.items()
+    }
+    weight = torch.nn.functional.one_hot(label, 2).float()
+    if strange == "still":
+        value = {n: v.index_copy(0, torch.tensor([3]), models[n][label[3:4]]) for n, v in value.items()}
+    if strange in ("nan", "far", "huge"):
+        value["a"][2] += {"nan": torch.nan, "far": 40 * 10.0**scale, "huge": 1e20}[strange]
+    if strange in ("two", "none", "negative"):
+        weight[4] = torch.tensor({"two": [1.0, 1.0], "none": [0.0, 0.0], "negative": [2.0, -1.0]}[strange])
+    return Share(value, weight), Near(models)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.floats(-6, 6),
+    st.sampled_from(["", "", "still", "nan", "far", "huge", "two", "none", "negative"]),
+    st.lists(st.floats(0.1, 20), min_size=7, max_size=7),
+)
+def test_where_the_short_look_finds_nothing_there_is_nothing(seed, scale, strange, larger):
+    rows, near = drawn_replies(seed, scale, strange)
+    larger = torch.tensor(larger).double()
+    found = measured(rows, near, 7)
+    if not bool(plainly_near(found, near, larger, 1e15)):
+        return
+    assert strange not in ("still", "nan", "huge", "two", "none", "negative")
+    lengths = row_lengths(rows, near, 7).allowing(larger)
+    assert too_far(lengths, near) is None
+    assert bool((largest_possible(rows, near, lengths) <= 1e15).all())
+
+
+def test_the_short_look_says_yes_of_replies_that_are_alike():
+    rows, near = drawn_replies(0, -2, "")
+    assert bool(plainly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15))
+
+
+@pytest.mark.parametrize("changes", [{"loose": True}, {"most": 3.0}, {"by": torch.ones(7, 2)}])
+def test_bounds_of_another_kind_are_looked_into(changes):
+    rows, near = drawn_replies(0, -2, "")
+    near = near._replace(**changes)
+    assert plainly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15) is None

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from corymb.core import sums
 from corymb.core.client import Share, Shares
 from corymb.core.engine import Part
+from corymb.core.guard import Near
 from corymb.core.intake import REASON, Intake
 from corymb.core.rules import LARGEST, flag_rows, row_faults
 from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, sums_of
+from corymb.messages import part_from_bytes, part_to_bytes
 from corymb.trees import take
 from tests.tiny import farthest
 
@@ -440,3 +442,31 @@ def test_sums_of_parts_are_those_of_their_clients(wide, rows):
     for part, own in zip(parts, found, strict=True):
         total, weight = by_hand(rows, part.tolist())
         assert farthest((own.total, own.weight), (total, weight)) < 1e-9
+
+
+def test_the_short_look_and_the_long_one_take_in_the_same(monkeypatch):
+    """Sums that the host has looked at are marked, so that the door in the same process need not; others are not."""
+    models = {"w": torch.ones(1, 3).double()}
+    rows = Share({"w": models["w"] + torch.arange(1.0, 13).reshape(4, 3) / 100}, torch.ones(4, 1))
+    found = []
+    for short in (True, False):
+        if not short:
+            monkeypatch.setattr(Intake, "_nothing_to_find", lambda self, places, rows, look: False)
+        intake = Intake("sum", torch.arange(4), torch.full((4,), 5), near=Near(models))
+        intake.add_rows(torch.arange(4), rows, {})
+        found.append(intake.result().part)
+    assert [part.sound for part in found] == [True, True]
+    assert found[0].ids.tolist() == found[1].ids.tolist() == [0, 1, 2, 3]
+    assert torch.equal(found[0].value.total["w"], found[1].value.total["w"])
+
+
+def test_sums_of_several_chunks_are_looked_at_by_the_door():
+    intake = Intake("sum", torch.arange(4), torch.full((4,), 5))
+    for client in range(4):
+        intake.add_rows(torch.tensor([client]), Share({"w": torch.ones(1, 3)}, torch.ones(1, 1)), {})
+    assert not intake.result().part.sound
+
+
+def test_a_part_from_elsewhere_is_never_sound():
+    part = Part(torch.tensor([0]), {"w": torch.ones(1)}, [], sound=True)
+    assert not part_from_bytes(part_to_bytes(part), "host").sound

@@ -55,10 +55,6 @@ ROUNDING = 1 + 1e-4
 """A length that is to be just so may be so much longer, in low precision."""
 IN_CACHE = 2**19
 """Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
-IN_GPU_CACHE = 2**23
-"""The same on a GPU, for rows that are few."""
-FEW_ROWS = 256
-"""Rows that may be called one by one."""
 TOGETHER = 64
 """Rows that are compared at once however wide they are, a part of each: fewer calls for many wide rows."""
 NEVER = 2**31
@@ -260,12 +256,9 @@ class _Mixture(NamedTuple):
         return starts if self.only is None else starts.index_select(0, self.only[rows].to(starts.device))
 
 
-ONE_START = _Mixture(None, None)
-
-
 def _mixture(by: Tensor) -> _Mixture:
     if by.shape[1] == 1:
-        return ONE_START
+        return _Mixture(None, None)
     if by.device.type != "cpu":
         return _Mixture(None, (by != 0).int().argmax(1))
     only = _only_sum(by)
@@ -274,21 +267,9 @@ def _mixture(by: Tensor) -> _Mixture:
     return _Mixture(None, only)
 
 
-def _lengths_on_gpu(rows: Tensor, start: Tensor) -> list[Tensor]:
-    """The distance of every row from the same start, a few rows at once, so that differences stay in the cache."""
-    found: list[Tensor] = []
-    each, few = rows.unbind(0), max(1, IN_GPU_CACHE // max(1, rows.shape[1]))
-    for first in range(0, len(each), few):
-        some = each[first : first + few]
-        found += torch._foreach_norm(torch._foreach_sub(some, [start] * len(some)))
-    return found
-
-
 def _squares(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     """The squared distance of every row from its mixture of the starts: n, float64."""
     n, width = rows.shape
-    if rows.device.type != "cpu" and mixture == ONE_START and n <= FEW_ROWS:
-        return torch.stack(_lengths_on_gpu(rows, starts[0])).double().square()
     if rows.numel() <= IN_CACHE or rows.device.type != "cpu":
         whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1).double().square()
         return whole

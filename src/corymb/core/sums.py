@@ -31,7 +31,7 @@ class Sums(NamedTuple, Generic[N]):
         whole = bool(used.all())  # a GPU has nothing else to do: what follows is shorter for it
         divisor = self.weight if whole else torch.where(used, self.weight, 1)
         by = {kind: divisor.to(kind) for kind in {leaf.dtype for leaf in flat}}
-        ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat])
+        ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat]) if flat else []
         means: Params = unflatten(structure, ratios)
         return (
             means
