@@ -107,12 +107,15 @@ def as_tensors(tree: T) -> T:
 
 
 def on_cpu(tree: T) -> T:
-    """The same numbers on the CPU: a GPU is waited for once, however many tensors there are."""
+    """The same numbers on the CPU: a GPU is waited for once, however many tensors there are on it."""
     flat, structure = flatten(tree)
     away = [leaf for leaf in flat if isinstance(leaf, Tensor) and leaf.device.type != "cpu"]
     if not away:
         return tree
-    here = dict(zip(map(id, away), bring(away), strict=True))
+    here: dict[int, Tensor] = {}
+    for device in {leaf.device for leaf in away}:
+        there = [leaf for leaf in away if leaf.device == device]
+        here |= zip(map(id, there), bring(there), strict=True)
     brought: T = unflatten(structure, [here.get(id(leaf), leaf) for leaf in flat])
     return brought
 

@@ -118,14 +118,19 @@ def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False
         return None
     models = None if near is None or known else _model_lengths(near.models)
     if isinstance(rows, Shares):
-        return Apart(_of_shares(rows, near), rows.weight, models)
+        return _apart_together(_of_shares(rows, near), rows.weight, models)
     if isinstance(rows, Share):
         weight = rows.weight
     else:
         assert near is not None
         weight = torch.ones(clients, len(next(iter(near.models.values()))))
     by = weight if near is None or near.by is None else near.by.cpu()
-    return Apart(_apart(_held(rows), near, by), weight, models)
+    return _apart_together(_apart(_held(rows), near, by), weight, models)
+
+
+def _apart_together(squares: Tensor, weight: Tensor, models: Tensor | None) -> Apart:
+    """On one device: of several, the models may be on another than the replies."""
+    return Apart(squares, weight, None if models is None else models.to(squares.device))
 
 
 def lengths_of(found: Apart, rows: Tree, near: Near | None) -> Lengths:
