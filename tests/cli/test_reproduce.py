@@ -1,6 +1,11 @@
 """`corymb reproduce`: parts of papers, small versions of all of them, and what is written."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -77,3 +82,76 @@ def test_without_data_the_command_fails_and_says_what_to_do(tmp_path, monkeypatc
     assert "0 of 0 claims hold, 19 are not measured yet" in said.out
     assert main(["reproduce", "ifca", "--workers", "0", "--out", str(tmp_path / "new")]) == Exit.BAD_INPUT
     assert not (tmp_path / "new").exists()
+
+
+def test_missing_data_are_told_once_with_the_number_of_cells(tmp_path, monkeypatch, capsys):
+    looked = []
+
+    def work(name):
+        looked.append(name)
+        raise DataUnavailable(f"{'mnist' if name.startswith('rmnist') else 'cifar10'} is not here.")
+
+    recipe = reproduce.recipe_for("ifca")
+    monkeypatch.setattr(recipe, "work", work)
+    monkeypatch.setattr(recipe, "draw", lambda results, path: path.write_text("<svg></svg>"))
+    assert main(["reproduce", "ifca/table-1", "--out", str(tmp_path / "out"), "--workers", "1"]) == Exit.FILES
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert looked == ["rmnist-4800x50/ifca/0", "rcifar-200x500/ifca/0"]
+    wanted = "75 cells failed (rmnist-4800x50/ifca/0: mnist is not here.). 15 of them failed for other reasons"
+    assert wanted in line
+
+
+@pytest.mark.parametrize("paper", RECIPES)
+def test_cells_that_need_data_say_which(paper):
+    needed = reproduce.data_needed(reproduce.recipe_for(paper))
+    by_setting = {job.split("/")[0]: needed(job) for job in reproduce.jobs_of(paper, Chosen())}
+    known = {"ifca": 3, "moment-descent": 0, "sr-fca": 4, "uifca": 1}
+    assert len(set(by_setting.values()) - {""}) == known[paper]
+    made = ("success", "trial", "variants", "rivals", "gaussians", "subspace", "curve", "overfitting")
+    assert all(setting.startswith(made) for setting, data in by_setting.items() if not data)
+
+
+def test_ctrl_c_says_what_is_kept(tmp_path, monkeypatch, capsys):
+    def work(name):
+        if name.endswith("global/0"):
+            raise KeyboardInterrupt
+        return {"accuracy": 50.0}
+
+    monkeypatch.setattr(reproduce.recipe_for("ifca"), "work", work)
+    out = ["--out", str(tmp_path / "out"), "--workers", "1"]
+    assert main(["reproduce", "ifca", "--cells", "rmnist-1200x200/*/0", *out]) == Exit.INTERRUPTED
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"corymb: Stopped: 1 of 3 cells are kept in {tmp_path / 'out' / 'cells'}; the same command goes on."
+
+
+HEARING = """if __name__ == "__main__":
+    import signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background would not hear it
+    from corymb.cli.app import main
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent otherwise there")
+def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path):
+    command = [sys.executable, "-c", HEARING, "reproduce", "moment-descent", "--workers", "2"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    end = time.monotonic() + 120
+    while not (tmp_path / "out" / "cells").exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(1)  # processes are still importing, or at their first cells
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()  # which ends its processes too
+    assert process.returncode == Exit.INTERRUPTED
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("corymb: Stopped: 0 of 42 cells are kept")

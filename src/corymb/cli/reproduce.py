@@ -1,7 +1,7 @@
 """`corymb reproduce`: run a paper's experiments, draw its figures, and compare its claims with our measurements.
 
 A recipe is a package of `corymb.recipes` with a module `recipe` (`jobs`, `work`, `measures` and `draw`; perhaps
-`TABLES`, `tables`, `quick_jobs`) and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
+`TABLES`, `NEEDS`, `tables`, `quick_jobs`) and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
 processes of their own, one thread each, and are kept as they end (`corymb.recipes.cells`), so that the same command
 goes on where it was stopped, and work can be split over days and machines. Files written:
 
@@ -22,7 +22,7 @@ import platform
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
@@ -148,7 +148,7 @@ def reproduce(
     workers
         Number of processes; one per core if not given, or one where there is a GPU.
     seconds
-        Stop after this time; the same command goes on later.
+        Stop after this time: cells that have not ended are given up. The same command goes on later.
     """
     name, _, table = paper.partition("/")
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
@@ -163,9 +163,16 @@ def reproduce(
         print(f"{counted(outcome.left, 'cell')} left: the same command goes on.")
     print(f"{outcome.said}; {outcome.seconds:.0f} s; {outcome.folder}")
     if outcome.failed:
-        first, why = next(iter(outcome.failed.items()))
         small = "" if quick else " --quick is a small version that needs no data."
-        raise CellsFailed(f"{counted(len(outcome.failed), 'cell')} failed ({first}: {why}).{small}")
+        raise CellsFailed(f"{_why_cells_failed(outcome.failed)}{small}")
+
+
+def _why_cells_failed(failed: Mapping[str, str]) -> str:
+    """How many, and the first one's reason: that of the others, where it is another, was told when they failed."""
+    first, why = next(iter(failed.items()))
+    others = sum(reason != why for reason in failed.values())
+    rest = f" {others} of them failed for other reasons: see above." if others else ""
+    return f"{counted(len(failed), 'cell')} failed ({first}: {why}).{rest}"
 
 
 class Chosen(NamedTuple):
@@ -197,6 +204,12 @@ def jobs_of(paper: str, chosen: Chosen) -> list[str]:
     return jobs
 
 
+def data_needed(recipe: Recipe) -> Callable[[str], str]:
+    """The name of the data that a cell of a recipe needs to be there; nothing of data that are made."""
+    needs: Mapping[str, str] = getattr(recipe, "NEEDS", {})
+    return lambda job: next((data for pattern, data in needs.items() if fnmatch(job, pattern)), "")
+
+
 def run_recipe(
     paper: str, out: Path, chosen: Chosen = EVERYTHING, *, workers: int | None = None, seconds: float | None = None
 ) -> Outcome:
@@ -208,7 +221,13 @@ def run_recipe(
     began = time.monotonic()
     work = f"{RECIPES[paper]}.recipe:work"
     at_once = workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
-    done = run_cells(work, jobs, folder / CELLS, workers=at_once, seconds=seconds)
+    try:
+        done = run_cells(work, jobs, folder / CELLS, workers=at_once, seconds=seconds, needs=data_needed(recipe))
+    except KeyboardInterrupt:
+        kept_now = sum(read_cell(folder / CELLS, job) is not None for job in jobs)
+        raise KeyboardInterrupt(
+            f"Stopped: {kept_now} of {counted(len(jobs), 'cell')} are kept in {folder / CELLS}; the same command goes on."
+        ) from None
     taken = time.monotonic() - began
     missing = [*done.failed, *done.left]
     if missing and not getattr(recipe, "PARTIAL", False):

@@ -13,12 +13,14 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from corymb.data.fetching.home import DataUnavailable
+from corymb.runs.run import Run
 from corymb.settings import first_line, require
 
 log = logging.getLogger(__name__)
@@ -48,12 +51,20 @@ class CellsFailed(OSError):
 
 
 def run_cells(
-    work: str, names: Sequence[str], folder: Path, *, workers: int = 1, seconds: float | None = None
+    work: str,
+    names: Sequence[str],
+    folder: Path,
+    *,
+    workers: int = 1,
+    seconds: float | None = None,
+    needs: Callable[[str], str] = lambda name: "",
 ) -> Cells:
     """Run the cells that are not in `folder` yet, in this order.
 
     `work` is the place of the function, `module:name`, since cells run in processes of their own, one thread each (with
-    one worker, in this one). After `seconds` no other cell is begun, and those that have not ended are given up.
+    one worker and no limit, in this one). After `seconds` no other cell is begun, and those that have not ended are
+    given up. `needs` names the data that a cell needs to be there: where they are not, the cells that need the same
+    fail for the same reason without another attempt to get them.
     """
     require(len(set(names)) == len(names), "Two cells have the same name: names must differ.")
     require(workers >= 1, f"workers must be at least 1, got {workers}.")
@@ -64,12 +75,26 @@ def run_cells(
     if todo:
         tempfile.TemporaryFile(dir=folder).close()  # a folder that cannot be written to is told before hours of work
     failed: dict[str, str] = {}
-    end = None if seconds is None else time.monotonic() + seconds
-    run = _one_by_one if workers == 1 else _in_processes
-    for name, value in run(work, todo, folder, workers, end):
+    missing: dict[str, str] = {}
+
+    def hopeful() -> Iterator[str]:
+        """Cells to begin, as they are asked for: by then it may be known that their data are not there."""
+        for name in todo:
+            if needs(name) in missing:
+                failed[name] = missing[needs(name)]
+            else:
+                yield name
+
+    for name, value in _begun(work, hopeful(), folder, workers, seconds):
         if isinstance(value, BaseException):
             failed[name] = str(value) if isinstance(value, DataUnavailable) else first_line(value)  # it says what to do
-            log.warning("cell %s failed: %s", name, failed[name])
+            data = needs(name) if isinstance(value, DataUnavailable) else ""
+            if data in missing:  # of another process, that had asked for them meanwhile
+                continue
+            others = [other for other in todo if data and needs(other) == data and other != name]
+            missing |= {data: failed[name]} if data else {}
+            same = f" Of the other {len(others)} that need {data} none is tried." if others else ""
+            log.warning("cell %s failed: %s%s", name, failed[name], same)
         elif value is None:
             log.warning("cell %s is left to another process, which is at it", name)
             continue
@@ -89,22 +114,37 @@ def run_cells(
 Done = Iterator[tuple[str, Any]]
 
 
-def _one_by_one(work: str, names: Sequence[str], folder: Path, workers: int, end: float | None) -> Done:
+def _begun(work: str, names: Iterator[str], folder: Path, workers: int, seconds: float | None) -> Done:
+    """What every cell gave, as it ends. One that is to be given up when time is up needs a process of its own."""
+    if workers == 1 and seconds is None:
+        return _one_by_one(work, names, folder)
+    return _in_processes(work, names, folder, workers, None if seconds is None else time.monotonic() + seconds)
+
+
+def _one_by_one(work: str, names: Iterator[str], folder: Path) -> Done:
     for name in names:
-        if end is not None and time.monotonic() > end:
-            return
         try:
             yield name, attempt(work, name, folder)
         except Exception as error:  # whatever a cell does wrong must not end the others
             yield name, error
 
 
-def _in_processes(work: str, names: Sequence[str], folder: Path, workers: int, end: float | None) -> Done:
+def _in_processes(work: str, names: Iterator[str], folder: Path, workers: int, end: float | None) -> Done:
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(),))
-    running: dict[Future[Any], str] = {pool.submit(attempt, work, name, folder): name for name in names}
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(os.getpid(), workers))
+    running: dict[Future[Any], str] = {}
     try:
-        while running:
+        while True:
+            while len(running) < workers and (end is None or time.monotonic() < end):
+                if (name := next(names, None)) is None:
+                    break
+                try:
+                    with _deaf_to_interrupts():
+                        running[pool.submit(attempt, work, name, folder)] = name
+                except BrokenProcessPool as error:  # one of them was killed
+                    yield name, error
+            if not running:
+                return
             left = None if end is None else max(0.0, end - time.monotonic())
             done, _ = wait(running, timeout=left, return_when=FIRST_COMPLETED)
             if not done:
@@ -118,9 +158,23 @@ def _in_processes(work: str, names: Sequence[str], folder: Path, workers: int, e
             process.terminate()
 
 
-def _begin(parent: int) -> None:
-    """In a process that runs cells: one thread, and an end when the process that asks for them is gone."""
-    torch.set_num_threads(1)
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes begun meanwhile never hear Ctrl-C, which a terminal sends to all: this one ends them, and says so."""
+    if not hasattr(signal, "pthread_sigmask"):  # not Unix
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(parent: int, workers: int) -> None:
+    """In a process that runs cells: one thread if there are others, and an end when the process that asks is gone."""
+    if workers > 1:
+        torch.set_num_threads(1)
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -167,6 +221,13 @@ def timed(work: str, name: str) -> dict[str, Any]:
     began = time.monotonic()
     result = getattr(importlib.import_module(module), function)(name)
     return {"cell": name, "seconds": round(time.monotonic() - began, 2), "result": result}
+
+
+def whole(run: Run) -> Run:
+    """The run, if it has not ended by Ctrl-C: what rounds before that gave is no cell's result."""
+    if run.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return run
 
 
 def device_name() -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from corymb.data.built_in.sources import CIFAR10, MNIST
+from corymb.data.built_in.sources import FEMNIST as FEMNIST_DATA
 from corymb.recipes.ifca import success
 from corymb.recipes.ifca.cells import work as work
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
@@ -35,6 +37,13 @@ TABLES: Mapping[str, Sequence[str]] = {
     "figure-4": ("rmnist-*/ifca*", "rcifar-*/ifca*"),
     "collapse": ("collapse-*", "rmnist-*/ifca*"),
 }
+NEEDS: Mapping[str, str] = {
+    "rmnist-*": MNIST.name,
+    "collapse-*": MNIST.name,
+    "rcifar-*": CIFAR10.name,
+    "femnist/*": FEMNIST_DATA.name,
+}
+"""The data that cells need; the others make theirs."""
 FIGURES = published(Path(str(files("corymb.recipes.ifca").joinpath("expected.toml"))))
 
 

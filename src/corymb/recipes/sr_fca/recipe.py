@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from corymb.data.built_in.sources import CIFAR10, FEMNIST, MNIST, SHAKESPEARE
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
 from corymb.recipes.sr_fca.cells import METHODS
 from corymb.recipes.sr_fca.cells import work as work
@@ -46,6 +47,14 @@ TABLES: Mapping[str, Sequence[str]] = {
     "table-5": tuple(f"{setting}/sr-fca/*" for setting in (*SIMULATED, *REAL)),
     "figure-3": ("inverted/sr-fca/*", "femnist/sr-fca/*"),
 }
+NEEDS: Mapping[str, str] = {
+    "inverted/*": MNIST.name,
+    "rotated*": MNIST.name,
+    "cifar-*": CIFAR10.name,
+    "femnist/*": FEMNIST.name,
+    "shakespeare*": SHAKESPEARE.name,
+}
+"""The data that cells need; small versions take what there is."""
 AFTER = ("after ONE_SHOT", "after 1st REFINE", "after 2nd REFINE")
 """The rows of Table 5."""
 FIGURES = published(Path(str(files("corymb.recipes.sr_fca").joinpath("expected.toml"))))

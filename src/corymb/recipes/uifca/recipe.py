@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from corymb.data.built_in.sources import MNIST
 from corymb.recipes.published import times_of
 from corymb.recipes.uifca.cells import REPRESENTED
 from corymb.recipes.uifca.cells import work as work
@@ -44,6 +45,9 @@ TABLE_43: Mapping[str, Sequence[str]] = {
 }
 
 
+ON_MNIST = ("digits-*", "rotated-*", "representations-*", "ablation/*", "one_cluster_round/*")
+NEEDS: Mapping[str, str] = dict.fromkeys(ON_MNIST, MNIST.name)
+"""The data that cells need; the others make theirs."""
 LATER = ("gaussian-kfed-prior", "realnvp-kfed", "gaussian-kfed-best-of-5")
 """What no claim is about."""
 
