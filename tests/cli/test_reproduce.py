@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -38,8 +39,38 @@ def test_claims_and_tables_are_about_cells_that_there_are(paper):
     claims = reproduce.expected(paper)
     assert {claim.quick for claim in claims} == {True, False}
     assert all((claim.at_least is None) != (claim.at_most is None) for claim in claims)
-    for table in getattr(recipe, "TABLES", {}):
+    for table in recipe.TABLES:
         assert reproduce.jobs_of(paper, Chosen(table))
+    small = {job for table in recipe.TABLES for job in recipe.quick_jobs() if _in_part(paper, table, job)}
+    assert small == set(recipe.quick_jobs())
+
+
+def _in_part(paper, table, job):
+    with suppress(InvalidInput):  # no small version of this part
+        return job in reproduce.jobs_of(paper, Chosen(table, quick=True))
+    return False
+
+
+def test_a_part_has_its_own_small_cells_or_says_that_there_are_none():
+    methods = [job.split("/")[1] for job in reproduce.jobs_of("ifca", Chosen("table-1", quick=True))]
+    assert methods == ["ifca", "global", "local"]
+    assert len(reproduce.jobs_of("ifca", Chosen("figure-4", quick=True))) == 1
+    said = "ifca/table-2 has no small version: leave --quick out, or ask for table-1, figure-4."
+    with pytest.raises(InvalidInput, match=said):
+        reproduce.jobs_of("ifca", Chosen("table-2", quick=True))
+    assert len(reproduce.jobs_of("moment-descent", Chosen("figure-1", seeds=2))) == 5
+
+
+def test_a_figure_of_moment_descent_can_be_made_by_itself(tmp_path, monkeypatch):
+    curve = [1.0, 0.5, 0.04]
+    trial = {"groups": 3, "farthest_anchor": 0.9, "median_anchor": 0.5, "first": [1.4, 0.3], "second": curve}
+    given = {"trial": trial | {"oracle": curve}, "variants": dict.fromkeys(("s = 1", "s = 10", "FedProx"), curve)}
+    given["rivals"] = dict.fromkeys(("FedAvg", "IFCA", "one-shot"), curve)
+    monkeypatch.setattr(reproduce.recipe_for("moment-descent"), "work", lambda name: given[name.split("/")[0]])
+    chosen = Chosen("figure-2", seeds=2)
+    outcome = reproduce.run_recipe("moment-descent", tmp_path / "out", chosen, workers=1)
+    assert {claim.figure[0] for claim, value in outcome.claims if value is not None} == {"2"}
+    assert (tmp_path / "out" / "figures.png").stat().st_size > 10_000
 
 
 def test_parts_and_cells_are_chosen_by_name(tmp_path, capsys):

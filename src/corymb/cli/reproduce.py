@@ -1,7 +1,7 @@
 """`corymb reproduce`: run a paper's experiments, draw its figures, and compare its claims with our measurements.
 
-A recipe is a package of `corymb.recipes` with a module `recipe` (`jobs`, `work`, `measures` and `draw`; perhaps
-`TABLES`, `NEEDS`, `tables`, `quick_jobs`) and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
+A recipe is a package of `corymb.recipes` with a module `recipe` (`Recipe` below; perhaps `NEEDS`, `SEEDS` and `tables`)
+and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
 processes of their own, one thread each, and are kept as they end (`corymb.recipes.cells`), so that the same command
 goes on where it was stopped, and work can be split over days and machines. Files written:
 
@@ -36,14 +36,21 @@ from corymb.recipes.cells import CellsFailed, read_cell, rounded, run_cells
 from corymb.recipes.page import page
 from corymb.runs.folder.layout import check_free
 from corymb.runs.history import counted
-from corymb.settings import InvalidInput, did_you_mean, require
+from corymb.settings import did_you_mean, require
 
 
 class Recipe(Protocol):
     """How a paper's experiments are run. Results are plain numbers by job."""
 
+    TABLES: Mapping[str, Sequence[str]]
+    """The parts of the paper by name, with patterns of their jobs, small ones among them."""
+
     def jobs(self, seeds: int) -> list[str]:
         """The names of all jobs."""
+        ...
+
+    def quick_jobs(self) -> list[str]:
+        """The names of the small version's jobs."""
         ...
 
     def work(self, job: str) -> dict[str, Any]:
@@ -70,6 +77,7 @@ RECIPES: Mapping[str, str] = MappingProxyType(
 
 
 CELLS = "cells"
+MADE = "data made as the paper's"
 SEEDS = 10
 
 
@@ -192,16 +200,22 @@ def jobs_of(paper: str, chosen: Chosen) -> list[str]:
     recipe = recipe_for(paper)
     seeds = getattr(recipe, "SEEDS", SEEDS) if chosen.seeds is None else chosen.seeds
     require(seeds >= 1, f"seeds must be at least 1, got {seeds}.")
-    jobs: list[str] = recipe.quick_jobs() if chosen.quick else recipe.jobs(seeds)  # type: ignore[attr-defined]
+    jobs = recipe.quick_jobs() if chosen.quick else recipe.jobs(seeds)
     if chosen.table:
-        tables: Mapping[str, Sequence[str]] = getattr(recipe, "TABLES", {})
-        known = did_you_mean(chosen.table, tables) if tables else "Leave the part out."
-        require(chosen.table in tables, f"{paper} has no part {chosen.table!r}. {known}")
-        jobs = [job for job in jobs if any(fnmatch(job, pattern) for pattern in tables[chosen.table])]
+        known = did_you_mean(chosen.table, recipe.TABLES)
+        require(chosen.table in recipe.TABLES, f"{paper} has no part {chosen.table!r}. {known}")
+        parts = {part: _matching(jobs, patterns) for part, patterns in recipe.TABLES.items()}
+        jobs = parts[chosen.table]
+        others = ", ".join(part for part, there in parts.items() if there)
+        require(len(jobs) > 0, f"{paper}/{chosen.table} has no small version: leave --quick out, or ask for {others}.")
     if chosen.cells:
-        jobs = [job for job in jobs if any(fnmatch(job, pattern) for pattern in chosen.cells)]
+        jobs = _matching(jobs, chosen.cells)
         require(len(jobs) > 0, f"No cell of {paper} is called {', '.join(chosen.cells)}: see --left for their names.")
     return jobs
+
+
+def _matching(jobs: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    return [job for job in jobs if any(fnmatch(job, pattern) for pattern in patterns)]
 
 
 def data_needed(recipe: Recipe) -> Callable[[str], str]:
@@ -229,12 +243,6 @@ def run_recipe(
             f"Stopped: {kept_now} of {counted(len(jobs), 'cell')} are kept in {folder / CELLS}; the same command goes on."
         ) from None
     taken = time.monotonic() - began
-    missing = [*done.failed, *done.left]
-    if missing and not getattr(recipe, "PARTIAL", False):
-        why = done.failed.get(missing[0], "there was no time")
-        raise InvalidInput(
-            f"{len(missing)} of {len(jobs)} cells did not end ({missing[0]}: {why}): run the command again."
-        )
     others = [] if chosen.quick else [job for job in jobs_of(paper, Chosen(seeds=chosen.seeds)) if job not in jobs]
     kept = {job: value for job in others if (value := read_cell(folder / CELLS, job)) is not None}
     results = {**done.results, **kept}
@@ -266,7 +274,7 @@ def run_recipe(
 def _what_was_small(results: Mapping[str, Any]) -> str:
     data = sorted({str(value["data"]) for value in results.values() if "data" in value})
     cells = counted(len(results), "small cell")
-    return f"Quick: {cells}, on {'; '.join(data) or 'made data'}. The whole: without --quick.\n"
+    return f"Quick: {cells}, on {'; '.join(data) or MADE}. The whole: without --quick.\n"
 
 
 def recipe_for(paper: str) -> Recipe:

@@ -14,13 +14,13 @@ from typing import Any
 
 from corymb.data.built_in.sources import CIFAR10, MNIST
 from corymb.data.built_in.sources import FEMNIST as FEMNIST_DATA
+from corymb.recipes.at_hand import pictures
 from corymb.recipes.ifca import success
+from corymb.recipes.ifca.cells import QUICK_DATA
 from corymb.recipes.ifca.cells import work as work
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
 from corymb.runs.history import counted
 
-PARTIAL = True
-"""Tables can be made while cells are missing."""
 SEEDS = 5
 MOST_SEEDS = 10
 """Of rotated MNIST with and without repair: what is claimed is of every seed."""
@@ -31,10 +31,10 @@ HARMLESS = ("collapse-1200x200-unbalanced", "collapse-1200x200-k5")
 FEMNIST = ("trunk", "ifca-2", "ifca-3", "one-shot-2", "one-shot-3", "global-1", "local", "ifca-4", "ifca-5")
 SHARED = ("ifca-shared-2", "ifca-shared-3")
 TABLES: Mapping[str, Sequence[str]] = {
-    "table-1": ("rmnist-*", "rcifar-*"),
+    "table-1": ("rmnist-*", "rcifar-*", "quick-*"),
     "table-2": ("femnist/*",),
     "figure-2": ("success-*",),
-    "figure-4": ("rmnist-*/ifca*", "rcifar-*/ifca*"),
+    "figure-4": ("rmnist-*/ifca*", "rcifar-*/ifca*", "quick-*/ifca*"),
     "collapse": ("collapse-*", "rmnist-*/ifca*"),
 }
 NEEDS: Mapping[str, str] = {
@@ -68,8 +68,8 @@ QUICK = ("ifca", "global", "local")
 
 
 def quick_jobs() -> list[str]:
-    """Table 1 on the digits of the package."""
-    return [f"quick-digits/{method}/0" for method in QUICK]
+    """Table 1 in small, on a part of MNIST or on the digits of the package."""
+    return [f"quick-{pictures()}/{method}/0" for method in QUICK]
 
 
 # ---- what the results say
@@ -78,18 +78,19 @@ def quick_jobs() -> list[str]:
 def measures(results: Results) -> dict[str, float]:
     """The numbers that the claims are about; nothing for what has not been run."""
     found = measures_of(FIGURES, results)
-    for setting in (*RMNIST, RCIFAR, "quick-digits"):
+    for setting in (*RMNIST, RCIFAR, *(f"quick-{data}" for data in QUICK_DATA)):
+        name = "quick" if setting.startswith("quick-") else setting
         ours, others = (of_seeds(results, setting, method) for method in ("ifca", "global"))
         if ours and others:
-            found[f"{setting}.gain"] = mean(ours) - mean(others)
+            found[f"{name}.gain"] = mean(ours) - mean(others)
         if aris := of_seeds(results, setting, "ifca", "ari"):
-            found[f"{setting}.least_ari"] = min(aris)
+            found[f"{name}.least_ari"] = min(aris)
         if curves := of_seeds(results, setting, "ifca", "identity"):
-            found[f"{setting}.rounds_to_identity"] = max(map(_settled, curves))
+            found[f"{name}.rounds_to_identity"] = max(map(_settled, curves))
         if local := of_seeds(results, setting, "local"):
-            found[f"{setting}.local"] = mean(local)
+            found[f"{name}.local"] = mean(local)
             if ours:
-                found[f"{setting}.gain_over_local"] = mean(ours) - mean(local)
+                found[f"{name}.gain_over_local"] = mean(ours) - mean(local)
     for setting in COLLAPSE:
         for method in ("ifca-plain", "ifca"):
             if ends := _collapsed(results, setting, method):
