@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,50 @@ def test_parts_and_cells_are_chosen_by_name(tmp_path, capsys):
     reproduce.reproduce("ifca/table-2", cells=("*/0",), left=True, out=tmp_path)
     assert "femnist/ifca-2/0" in capsys.readouterr().out.splitlines()
     assert not any(tmp_path.iterdir())
+
+
+def test_several_names_of_cells_follow_one_option_or_several(tmp_path, capsys):
+    names = ["rmnist-1200x200/ifca/0", "femnist/ifca-2/0"]
+    for cells in (["--cells", *names], [word for name in names for word in ("--cells", name)]):
+        assert main(["reproduce", "ifca", *cells, "--left", "--out", str(tmp_path)]) == Exit.OK
+        assert capsys.readouterr().out.split() == names
+    main(["reproduce", "--help"])
+    assert "empty" not in capsys.readouterr().out.replace("new, empty", "")
+
+
+@pytest.mark.parametrize(("whose", "quick"), [("ifca", True), ("uifca", False), ("ifca", False)])
+def test_a_folder_of_another_paper_or_version_is_refused(tmp_path, whose, quick, monkeypatch, capsys):
+    """Also when it was left with cells alone, as by a process that was killed, or as they are kept under papers/."""
+    monkeypatch.setattr(reproduce.recipe_for("ifca"), "work", lambda name: {"accuracy": 50.0})
+    out = tmp_path / "out"
+    reproduce.run_recipe("ifca", out, Chosen(cells=("rmnist-1200x200/ifca/0",)), workers=1)
+    asked = ["reproduce", whose, *(["--quick"] if quick else []), "--seconds", "0", "--out", str(out)]
+    own = (whose, quick) == ("ifca", False)
+    before = (out / "table.md").read_text()
+    for numbers in (True, False):
+        if not numbers:
+            (out / "numbers.json").unlink()
+        for more in ([], ["--left"]):
+            assert main([*asked, *more]) == (Exit.OK if own else Exit.BAD_INPUT)
+            said = capsys.readouterr().err.splitlines()[-1:]
+            if not own:
+                has = "ifca (the whole)" if quick or numbers else "another paper"
+                asked_for = "ifca --quick" if quick else "uifca (the whole)"
+                wanted = (
+                    f"{out} has the results of {has}, not of {asked_for}: give another folder, new or empty, as --out."
+                )
+                assert said == [f"corymb: {wanted}"]
+    assert (out / "table.md").read_text() == before
+
+
+@pytest.mark.parametrize("paper", RECIPES)
+def test_the_kept_cells_of_a_paper_are_its_own_and_no_others(paper):
+    kept = Path(__file__).parents[2] / "papers" / paper / "results"
+    assert reproduce.own_folder(kept, paper, quick=False) == kept
+    for other in RECIPES:
+        for quick in {True, other == paper}:
+            with pytest.raises(InvalidInput, match="has the results of"):
+                reproduce.own_folder(kept, other, quick=quick)
 
 
 def test_cells_of_other_parts_that_are_there_are_tabled_too(tmp_path, monkeypatch):

@@ -27,16 +27,17 @@ from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import torch
+from cyclopts import Parameter
 
 from corymb import __version__
 from corymb.recipes.cells import CellsFailed, read_cell, rounded, run_cells
 from corymb.recipes.page import page
 from corymb.runs.folder.layout import check_free
 from corymb.runs.history import counted
-from corymb.settings import did_you_mean, require
+from corymb.settings import did_you_mean, expanded, require
 
 
 class Recipe(Protocol):
@@ -76,7 +77,7 @@ RECIPES: Mapping[str, str] = MappingProxyType(
 )
 
 
-CELLS = "cells"
+CELLS, NUMBERS = "cells", "numbers.json"
 MADE = "data made as the paper's"
 SEEDS = 10
 
@@ -129,7 +130,7 @@ class Outcome(NamedTuple):
 def reproduce(
     paper: str,
     *,
-    cells: tuple[str, ...] = (),
+    cells: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative_iterable=())] = (),
     quick: bool = False,
     left: bool = False,
     out: Path | None = None,
@@ -142,15 +143,16 @@ def reproduce(
     Parameters
     ----------
     paper
-        The paper: ifca, moment-descent, sr-fca or uifca; or one of its tables, such as ifca/table-1.
+        The paper: ifca, moment-descent, sr-fca or uifca; or a table or figure of it, such as ifca/table-1.
     cells
-        Only cells of these names, with * for anything: 'rmnist-1200x200/*/0'.
+        Only cells of these names, one or more, with * for anything: 'rmnist-1200x200/*/0'.
     quick
-        A small version that takes seconds, and says what it left out.
+        A small version that takes seconds, and says on which data: a part of the originals where they are at hand, else
+        digits of the package. Nothing is downloaded.
     left
         List the cells that have not been run, and run nothing.
     out
-        A folder for numbers, table and figures: new, empty or this command's own; runs/reproduce-PAPER if not given.
+        A folder for numbers, table and figures: new, empty or with this paper's own; runs/reproduce-PAPER if not given.
     seeds
         Number of seeds for the main claims; as many as the paper has if not given.
     workers
@@ -162,7 +164,9 @@ def reproduce(
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
     chosen = Chosen(table, cells, quick, seeds)
     if left:
-        todo = [job for job in jobs_of(name, chosen) if read_cell(folder / CELLS, job) is None]
+        jobs = jobs_of(name, chosen)
+        kept = own_folder(folder, name, quick) / CELLS
+        todo = [job for job in jobs if read_cell(kept, job) is None]
         print("\n".join(todo) if todo else "no cell is left", file=sys.stdout if todo else sys.stderr)
         return
     outcome = run_recipe(name, folder, chosen, workers=workers, seconds=seconds)
@@ -231,17 +235,17 @@ def run_recipe(
     recipe, claims = recipe_for(paper), [claim for claim in expected(paper) if claim.quick == chosen.quick]
     jobs = jobs_of(paper, chosen)
     require(workers is None or workers >= 1, f"workers must be at least 1, got {workers}.")
-    folder = out if (out / CELLS).is_dir() else check_free(out)
+    folder = own_folder(out, paper, chosen.quick)
+    _name_folder(folder, paper, chosen.quick)
     began = time.monotonic()
     work = f"{RECIPES[paper]}.recipe:work"
     at_once = workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
     try:
         done = run_cells(work, jobs, folder / CELLS, workers=at_once, seconds=seconds, needs=data_needed(recipe))
     except KeyboardInterrupt:
-        kept_now = sum(read_cell(folder / CELLS, job) is not None for job in jobs)
-        raise KeyboardInterrupt(
-            f"Stopped: {kept_now} of {counted(len(jobs), 'cell')} are kept in {folder / CELLS}; the same command goes on."
-        ) from None
+        ended = sum(read_cell(folder / CELLS, job) is not None for job in jobs)
+        some = f"{ended} of {counted(len(jobs), 'cell')} are kept in {folder / CELLS}"
+        raise KeyboardInterrupt(f"Stopped: {some}; the same command goes on.") from None
     taken = time.monotonic() - began
     others = [] if chosen.quick else [job for job in jobs_of(paper, Chosen(seeds=chosen.seeds)) if job not in jobs]
     kept = {job: value for job in others if (value := read_cell(folder / CELLS, job)) is not None}
@@ -253,10 +257,9 @@ def run_recipe(
         table += "\n" + recipe.tables(results)
     if chosen.quick:
         table += "\n" + _what_was_small(results)
-    about = {"paper": paper, "seconds": round(taken, 1), "jobs": len(results), **_machine()}
+    about = {"paper": paper, "quick": chosen.quick, "seconds": round(taken, 1), "jobs": len(results), **_machine()}
     about |= {"seeds": chosen.seeds} if chosen.seeds else {}
-    numbers = json.dumps({"about": about, "measures": rounded(measures)}, indent=1)
-    (folder / "numbers.json").write_text(numbers + "\n", encoding="utf-8")
+    _write_numbers(folder, about, rounded(measures))
     (folder / "curves.json").write_text(json.dumps(rounded(results)) + "\n", encoding="utf-8")
     (folder / "table.md").write_text(table, encoding="utf-8")
     drawings = []
@@ -269,6 +272,67 @@ def run_recipe(
     made = f"{counted(len(results), 'cell')}; the page was made by {versions}."
     (folder / "report.html").write_text(page(title, table, drawings, made), encoding="utf-8")
     return Outcome(judged, table, folder, taken, len(done.left), done.failed)
+
+
+# ---- whose a folder is
+
+
+def own_folder(out: Path, paper: str, quick: bool) -> Path:
+    """The folder, if it is new or empty, or has cells of this paper, and of the same version of it."""
+    place = expanded(out)
+    if not (place / CELLS).is_dir():
+        return check_free(place)
+    about = _about(place)
+    if "quick" in about:
+        own = (about["paper"], about["quick"]) == (paper, quick)
+        has = _version(about["paper"], about["quick"])
+    else:  # cells alone, as they are kept under papers/, or numbers of an earlier version
+        own = about.get("paper", paper) == paper and _has_cells_of(place / CELLS, paper, quick)
+        other = _has_cells_of(place / CELLS, paper, not quick)
+        has = _version(paper, not quick) if other else about.get("paper", "another paper")
+    wanted = _version(paper, quick)
+    require(own, f"{place} has the results of {has}, not of {wanted}: give another folder, new or empty, as --out.")
+    return place
+
+
+def _version(paper: str, quick: bool) -> str:
+    return f"{paper} --quick" if quick else f"{paper} (the whole)"
+
+
+def _has_cells_of(kept: Path, paper: str, quick: bool) -> bool:
+    """Whether cells, told by their names without seeds, are those of a paper; where there are none, they may be.
+
+    Two papers may have a few names in common, so most must be the paper's; of a small version all must be, which would
+    write over what was made of the others.
+    """
+    found = {path.relative_to(kept).parent.as_posix() for path in kept.rglob("*.json")}
+    known = {job.rpartition("/")[0] for job in jobs_of(paper, Chosen(quick=quick))}
+    small = known | {name for name in found if name.startswith("quick-")}  # on other data, or as once called
+    return not found or (found <= small if quick else 2 * len(found & known) > len(found))
+
+
+def _about(place: Path) -> dict[str, Any]:
+    """What a folder says about itself; nothing, if it does not."""
+    try:
+        found = json.loads((place / NUMBERS).read_text(encoding="utf-8"))["about"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) and "paper" in found else {}
+
+
+def _name_folder(place: Path, paper: str, quick: bool) -> None:
+    """Say whose a folder is from the beginning: who is stopped leaves cells, and no numbers."""
+    if not _about(place):
+        place.mkdir(parents=True, exist_ok=True)
+        _write_numbers(place, {"paper": paper, "quick": quick}, {})
+
+
+def _write_numbers(place: Path, about: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+    text = json.dumps({"about": about, "measures": measures}, indent=1)
+    (place / NUMBERS).write_text(text + "\n", encoding="utf-8")
+
+
+# ---- what is written
 
 
 def _what_was_small(results: Mapping[str, Any]) -> str:
