@@ -41,6 +41,13 @@ def _table(paper):
     return (PAPERS / paper / "results" / "table.md").read_text()
 
 
+def test_figure_4_of_ifca_shows_when_every_client_has_found_its_kind():
+    recipe = reproduce.recipe_for("ifca")
+    found = recipe.measures(kept("ifca"))
+    for _, settings, last in recipe.FIGURE_4:
+        assert all(found[f"{setting}.rounds_to_identity"] < last for setting in settings)
+
+
 def plain(value):
     """Every number in what a cell gave, in per cent too where it may be a share."""
     if isinstance(value, dict):
