@@ -1,7 +1,6 @@
 """The papers' pages: tables are those of the cells that are kept, and figures in the text are those of the tables."""
 
 import functools
-import json
 import re
 from pathlib import Path
 
@@ -17,12 +16,9 @@ NUMBER = re.compile(r"(?<![\d.,])\d+\.\d+(?![\d.])")
 @functools.cache
 def kept(paper):
     """What the committed cells of a paper gave, in the order of its jobs."""
-    folder = PAPERS / paper / "results"
-    curves = folder / "curves.json"
-    if curves.is_file():
-        return json.loads(curves.read_text())
+    cells = PAPERS / paper / "results" / "cells"
     jobs = reproduce.jobs_of(paper, reproduce.EVERYTHING)
-    return {job: value for job in jobs if (value := read_cell(folder / "cells", job)) is not None}
+    return {job: value for job in jobs if (value := read_cell(cells, job)) is not None}
 
 
 def made(paper):
@@ -43,6 +39,13 @@ def test_the_table_is_that_of_the_cells(paper):
 
 def _table(paper):
     return (PAPERS / paper / "results" / "table.md").read_text()
+
+
+def test_figure_4_of_ifca_shows_when_every_client_has_found_its_kind():
+    recipe = reproduce.recipe_for("ifca")
+    found = recipe.measures(kept("ifca"))
+    for _, settings, last in recipe.FIGURE_4:
+        assert all(found[f"{setting}.rounds_to_identity"] < last for setting in settings)
 
 
 def plain(value):

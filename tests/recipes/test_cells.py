@@ -1,6 +1,7 @@
 """Cells are run once, kept whole, and survive both failures and being stopped."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,7 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from corymb.recipes.cells import read_cell, run_cells, write_cell
+from corymb.data import DataUnavailable
+from corymb.recipes.cells import read_cell, run_cells, whole, write_cell
 from corymb.settings import InvalidInput
 
 HERE = "tests.recipes.test_cells"
@@ -27,6 +29,15 @@ def square(name):
 def sleepy(name):
     time.sleep(0.01 if name.endswith("0") else 60)
     return {"slept": True}
+
+
+def needy(name):
+    """Needs data that are not there, and leaves a line for each time that it has looked for them."""
+    with Path(os.environ["CORYMB_LOOKED"]).open("a") as file:
+        file.write(f"{name}\n")
+    if not name.startswith("made/"):
+        raise DataUnavailable(f"{name.split('/')[0]} is not here")
+    return {"made": True}
 
 
 def test_cells_are_kept_and_not_run_again(tmp_path):
@@ -57,6 +68,26 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert read_cell(tmp_path, "bad/x/0") is None
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_data_that_are_not_there_are_looked_for_once_a_command(tmp_path, workers, monkeypatch, caplog):
+    monkeypatch.setenv("CORYMB_LOOKED", str(tmp_path / "looked"))
+    names = [f"{data}/x/{seed}" for data in ("mnist", "femnist") for seed in range(5)]
+    names.insert(2, "made/x/0")
+    needs = {"mnist": "mnist", "femnist": "femnist", "made": ""}
+    cells = run_cells(
+        f"{HERE}:needy", names, tmp_path / "cells", workers=workers, needs=lambda name: needs[name.split("/")[0]]
+    )
+    looked = (tmp_path / "looked").read_text().split()
+    assert sum(name.startswith("mnist") for name in looked) <= workers  # at the same time
+    assert sum(name.startswith("femnist") for name in looked) <= workers
+    assert list(cells.results) == ["made/x/0"]
+    assert cells.failed == {name: f"{name.split('/')[0]} is not here" for name in names if name != "made/x/0"}
+    assert cells.left == []
+    said = [one.message for one in caplog.records]
+    assert said[0].endswith("failed: mnist is not here Of the other 4 that need mnist none is tried.")
+    assert len(said) == 2
+
+
 @pytest.mark.parametrize("text", ['{"cell": "a/x', "", "[]", '{"cell": "a/x/2"}'])
 def test_a_broken_file_is_told_and_its_cell_run_again(tmp_path, text, caplog):
     (tmp_path / "a" / "x").mkdir(parents=True)
@@ -80,7 +111,7 @@ OTHER = """if 1:
     from corymb.recipes import cells
     asking, child = os.getpid(), os.fork()
     if not child:  # as a process that runs cells for this one
-        cells._begin(asking)
+        cells._begin(asking, 2)
         time.sleep(600)
     with cells._claimed(Path(sys.argv[1]), "a/x/1") as mine:
         print(mine, child, flush=True)
@@ -135,6 +166,19 @@ def test_processes_are_given_up_when_time_is_up(tmp_path, monkeypatch):
     assert cells.left == ["a/1"]
     assert time.monotonic() - began < 40
     assert list(tmp_path.rglob("*.part")) == []
+
+
+def test_one_process_is_given_up_too(tmp_path):
+    began = time.monotonic()
+    assert run_cells(f"{HERE}:sleepy", ["a/1"], tmp_path, workers=1, seconds=1).left == ["a/1"]
+    assert time.monotonic() - began < 40
+
+
+def test_a_run_that_was_interrupted_is_no_result():
+    run = SimpleNamespace(stopped="converged")
+    assert whole(run) is run
+    with pytest.raises(KeyboardInterrupt):
+        whole(SimpleNamespace(stopped="interrupted"))
 
 
 @pytest.mark.parametrize("name", ["../a", "a//b", "", "a/."])

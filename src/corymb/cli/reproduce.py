@@ -1,7 +1,7 @@
 """`corymb reproduce`: run a paper's experiments, draw its figures, and compare its claims with our measurements.
 
-A recipe is a package of `corymb.recipes` with a module `recipe` (`jobs`, `work`, `measures` and `draw`; perhaps
-`TABLES`, `tables`, `quick_jobs`) and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
+A recipe is a package of `corymb.recipes` with a module `recipe` (`Recipe` below; perhaps `NEEDS`, `SEEDS` and `tables`)
+and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
 processes of their own, one thread each, and are kept as they end (`corymb.recipes.cells`), so that the same command
 goes on where it was stopped, and work can be split over days and machines. Files written:
 
@@ -22,28 +22,36 @@ import platform
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import torch
+from cyclopts import Parameter
 
 from corymb import __version__
 from corymb.recipes.cells import CellsFailed, read_cell, rounded, run_cells
 from corymb.recipes.page import page
 from corymb.runs.folder.layout import check_free
 from corymb.runs.history import counted
-from corymb.settings import InvalidInput, did_you_mean, require
+from corymb.settings import did_you_mean, expanded, require
 
 
 class Recipe(Protocol):
     """How a paper's experiments are run. Results are plain numbers by job."""
 
+    TABLES: Mapping[str, Sequence[str]]
+    """The parts of the paper by name, with patterns of their jobs, small ones among them."""
+
     def jobs(self, seeds: int) -> list[str]:
         """The names of all jobs."""
+        ...
+
+    def quick_jobs(self) -> list[str]:
+        """The names of the small version's jobs."""
         ...
 
     def work(self, job: str) -> dict[str, Any]:
@@ -69,7 +77,8 @@ RECIPES: Mapping[str, str] = MappingProxyType(
 )
 
 
-CELLS = "cells"
+CELLS, NUMBERS = "cells", "numbers.json"
+MADE = "data made as the paper's"
 SEEDS = 10
 
 
@@ -121,7 +130,7 @@ class Outcome(NamedTuple):
 def reproduce(
     paper: str,
     *,
-    cells: tuple[str, ...] = (),
+    cells: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative_iterable=())] = (),
     quick: bool = False,
     left: bool = False,
     out: Path | None = None,
@@ -134,27 +143,30 @@ def reproduce(
     Parameters
     ----------
     paper
-        The paper: ifca, moment-descent, sr-fca or uifca; or one of its tables, such as ifca/table-1.
+        The paper: ifca, moment-descent, sr-fca or uifca; or a table or figure of it, such as ifca/table-1.
     cells
-        Only cells of these names, with * for anything: 'rmnist-1200x200/*/0'.
+        Only cells of these names, one or more, with * for anything: 'rmnist-1200x200/*/0'.
     quick
-        A small version that takes seconds, and says what it left out.
+        A small version that takes seconds, and says on which data: a part of the originals where they are at hand, else
+        digits of the package. Nothing is downloaded.
     left
         List the cells that have not been run, and run nothing.
     out
-        A folder for numbers, table and figures: new, empty or this command's own; runs/reproduce-PAPER if not given.
+        A folder for numbers, table and figures: new, empty or with this paper's own; runs/reproduce-PAPER if not given.
     seeds
         Number of seeds for the main claims; as many as the paper has if not given.
     workers
         Number of processes; one per core if not given, or one where there is a GPU.
     seconds
-        Stop after this time; the same command goes on later.
+        Stop after this time: cells that have not ended are given up. The same command goes on later.
     """
     name, _, table = paper.partition("/")
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
     chosen = Chosen(table, cells, quick, seeds)
     if left:
-        todo = [job for job in jobs_of(name, chosen) if read_cell(folder / CELLS, job) is None]
+        jobs = jobs_of(name, chosen)
+        kept = own_folder(folder, name, quick) / CELLS
+        todo = [job for job in jobs if read_cell(kept, job) is None]
         print("\n".join(todo) if todo else "no cell is left", file=sys.stdout if todo else sys.stderr)
         return
     outcome = run_recipe(name, folder, chosen, workers=workers, seconds=seconds)
@@ -163,9 +175,16 @@ def reproduce(
         print(f"{counted(outcome.left, 'cell')} left: the same command goes on.")
     print(f"{outcome.said}; {outcome.seconds:.0f} s; {outcome.folder}")
     if outcome.failed:
-        first, why = next(iter(outcome.failed.items()))
         small = "" if quick else " --quick is a small version that needs no data."
-        raise CellsFailed(f"{counted(len(outcome.failed), 'cell')} failed ({first}: {why}).{small}")
+        raise CellsFailed(f"{_why_cells_failed(outcome.failed)}{small}")
+
+
+def _why_cells_failed(failed: Mapping[str, str]) -> str:
+    """How many, and the first one's reason: that of the others, where it is another, was told when they failed."""
+    first, why = next(iter(failed.items()))
+    others = sum(reason != why for reason in failed.values())
+    rest = f" {others} of them failed for other reasons: see above." if others else ""
+    return f"{counted(len(failed), 'cell')} failed ({first}: {why}).{rest}"
 
 
 class Chosen(NamedTuple):
@@ -185,16 +204,28 @@ def jobs_of(paper: str, chosen: Chosen) -> list[str]:
     recipe = recipe_for(paper)
     seeds = getattr(recipe, "SEEDS", SEEDS) if chosen.seeds is None else chosen.seeds
     require(seeds >= 1, f"seeds must be at least 1, got {seeds}.")
-    jobs: list[str] = recipe.quick_jobs() if chosen.quick else recipe.jobs(seeds)  # type: ignore[attr-defined]
+    jobs = recipe.quick_jobs() if chosen.quick else recipe.jobs(seeds)
     if chosen.table:
-        tables: Mapping[str, Sequence[str]] = getattr(recipe, "TABLES", {})
-        known = did_you_mean(chosen.table, tables) if tables else "Leave the part out."
-        require(chosen.table in tables, f"{paper} has no part {chosen.table!r}. {known}")
-        jobs = [job for job in jobs if any(fnmatch(job, pattern) for pattern in tables[chosen.table])]
+        known = did_you_mean(chosen.table, recipe.TABLES)
+        require(chosen.table in recipe.TABLES, f"{paper} has no part {chosen.table!r}. {known}")
+        parts = {part: _matching(jobs, patterns) for part, patterns in recipe.TABLES.items()}
+        jobs = parts[chosen.table]
+        others = ", ".join(part for part, there in parts.items() if there)
+        require(len(jobs) > 0, f"{paper}/{chosen.table} has no small version: leave --quick out, or ask for {others}.")
     if chosen.cells:
-        jobs = [job for job in jobs if any(fnmatch(job, pattern) for pattern in chosen.cells)]
+        jobs = _matching(jobs, chosen.cells)
         require(len(jobs) > 0, f"No cell of {paper} is called {', '.join(chosen.cells)}: see --left for their names.")
     return jobs
+
+
+def _matching(jobs: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    return [job for job in jobs if any(fnmatch(job, pattern) for pattern in patterns)]
+
+
+def data_needed(recipe: Recipe) -> Callable[[str], str]:
+    """The name of the data that a cell of a recipe needs to be there; nothing of data that are made."""
+    needs: Mapping[str, str] = getattr(recipe, "NEEDS", {})
+    return lambda job: next((data for pattern, data in needs.items() if fnmatch(job, pattern)), "")
 
 
 def run_recipe(
@@ -204,18 +235,18 @@ def run_recipe(
     recipe, claims = recipe_for(paper), [claim for claim in expected(paper) if claim.quick == chosen.quick]
     jobs = jobs_of(paper, chosen)
     require(workers is None or workers >= 1, f"workers must be at least 1, got {workers}.")
-    folder = out if (out / CELLS).is_dir() else check_free(out)
+    folder = own_folder(out, paper, chosen.quick)
+    _name_folder(folder, paper, chosen.quick)
     began = time.monotonic()
     work = f"{RECIPES[paper]}.recipe:work"
     at_once = workers or (1 if torch.cuda.is_available() else os.cpu_count() or 1)
-    done = run_cells(work, jobs, folder / CELLS, workers=at_once, seconds=seconds)
+    try:
+        done = run_cells(work, jobs, folder / CELLS, workers=at_once, seconds=seconds, needs=data_needed(recipe))
+    except KeyboardInterrupt:
+        ended = sum(read_cell(folder / CELLS, job) is not None for job in jobs)
+        some = f"{ended} of {counted(len(jobs), 'cell')} are kept in {folder / CELLS}"
+        raise KeyboardInterrupt(f"Stopped: {some}; the same command goes on.") from None
     taken = time.monotonic() - began
-    missing = [*done.failed, *done.left]
-    if missing and not getattr(recipe, "PARTIAL", False):
-        why = done.failed.get(missing[0], "there was no time")
-        raise InvalidInput(
-            f"{len(missing)} of {len(jobs)} cells did not end ({missing[0]}: {why}): run the command again."
-        )
     others = [] if chosen.quick else [job for job in jobs_of(paper, Chosen(seeds=chosen.seeds)) if job not in jobs]
     kept = {job: value for job in others if (value := read_cell(folder / CELLS, job)) is not None}
     results = {**done.results, **kept}
@@ -226,10 +257,9 @@ def run_recipe(
         table += "\n" + recipe.tables(results)
     if chosen.quick:
         table += "\n" + _what_was_small(results)
-    about = {"paper": paper, "seconds": round(taken, 1), "jobs": len(results), **_machine()}
+    about = {"paper": paper, "quick": chosen.quick, "seconds": round(taken, 1), "jobs": len(results), **_machine()}
     about |= {"seeds": chosen.seeds} if chosen.seeds else {}
-    numbers = json.dumps({"about": about, "measures": rounded(measures)}, indent=1)
-    (folder / "numbers.json").write_text(numbers + "\n", encoding="utf-8")
+    _write_numbers(folder, about, rounded(measures))
     (folder / "curves.json").write_text(json.dumps(rounded(results)) + "\n", encoding="utf-8")
     (folder / "table.md").write_text(table, encoding="utf-8")
     drawings = []
@@ -244,10 +274,71 @@ def run_recipe(
     return Outcome(judged, table, folder, taken, len(done.left), done.failed)
 
 
+# ---- whose a folder is
+
+
+def own_folder(out: Path, paper: str, quick: bool) -> Path:
+    """The folder, if it is new or empty, or has cells of this paper, and of the same version of it."""
+    place = expanded(out)
+    if not (place / CELLS).is_dir():
+        return check_free(place)
+    about = _about(place)
+    if "quick" in about:
+        own = (about["paper"], about["quick"]) == (paper, quick)
+        has = _version(about["paper"], about["quick"])
+    else:  # cells alone, as they are kept under papers/, or numbers of an earlier version
+        own = about.get("paper", paper) == paper and _has_cells_of(place / CELLS, paper, quick)
+        other = _has_cells_of(place / CELLS, paper, not quick)
+        has = _version(paper, not quick) if other else about.get("paper", "another paper")
+    wanted = _version(paper, quick)
+    require(own, f"{place} has the results of {has}, not of {wanted}: give another folder, new or empty, as --out.")
+    return place
+
+
+def _version(paper: str, quick: bool) -> str:
+    return f"{paper} --quick" if quick else f"{paper} (the whole)"
+
+
+def _has_cells_of(kept: Path, paper: str, quick: bool) -> bool:
+    """Whether cells, told by their names without seeds, are those of a paper; where there are none, they may be.
+
+    Two papers may have a few names in common, so most must be the paper's; of a small version all must be, which would
+    write over what was made of the others.
+    """
+    found = {path.relative_to(kept).parent.as_posix() for path in kept.rglob("*.json")}
+    known = {job.rpartition("/")[0] for job in jobs_of(paper, Chosen(quick=quick))}
+    small = known | {name for name in found if name.startswith("quick-")}  # on other data, or as once called
+    return not found or (found <= small if quick else 2 * len(found & known) > len(found))
+
+
+def _about(place: Path) -> dict[str, Any]:
+    """What a folder says about itself; nothing, if it does not."""
+    try:
+        found = json.loads((place / NUMBERS).read_text(encoding="utf-8"))["about"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) and "paper" in found else {}
+
+
+def _name_folder(place: Path, paper: str, quick: bool) -> None:
+    """Say whose a folder is from the beginning: who is stopped leaves cells, and no numbers."""
+    if not _about(place):
+        place.mkdir(parents=True, exist_ok=True)
+        _write_numbers(place, {"paper": paper, "quick": quick}, {})
+
+
+def _write_numbers(place: Path, about: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+    text = json.dumps({"about": about, "measures": measures}, indent=1)
+    (place / NUMBERS).write_text(text + "\n", encoding="utf-8")
+
+
+# ---- what is written
+
+
 def _what_was_small(results: Mapping[str, Any]) -> str:
     data = sorted({str(value["data"]) for value in results.values() if "data" in value})
     cells = counted(len(results), "small cell")
-    return f"Quick: {cells}, on {'; '.join(data) or 'made data'}. The whole: without --quick.\n"
+    return f"Quick: {cells}, on {'; '.join(data) or MADE}. The whole: without --quick.\n"
 
 
 def recipe_for(paper: str) -> Recipe:

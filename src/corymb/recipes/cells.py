@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from corymb.data.fetching.home import DataUnavailable
+from corymb.runs.run import Run
 from corymb.settings import first_line, require
 
 log = logging.getLogger(__name__)
@@ -87,11 +88,13 @@ def run_cells(
     for name, value in _begun(work, hopeful(), folder, workers, seconds):
         if isinstance(value, BaseException):
             failed[name] = str(value) if isinstance(value, DataUnavailable) else first_line(value)  # it says what to do
-            if isinstance(value, DataUnavailable) and (data := needs(name)):
-                if data in missing:  # another process has found out meanwhile
-                    continue
-                missing[data] = failed[name]
-            log.warning("cell %s failed: %s", name, failed[name])
+            data = needs(name) if isinstance(value, DataUnavailable) else ""
+            if data in missing:  # of another process, that had asked for them meanwhile
+                continue
+            others = [other for other in todo if data and needs(other) == data and other != name]
+            missing |= {data: failed[name]} if data else {}
+            same = f" Of the other {len(others)} that need {data} none is tried." if others else ""
+            log.warning("cell %s failed: %s%s", name, failed[name], same)
         elif value is None:
             log.warning("cell %s is left to another process, which is at it", name)
             continue
@@ -132,7 +135,7 @@ def _in_processes(work: str, names: Iterator[str], folder: Path, workers: int, e
     running: dict[Future[Any], str] = {}
     try:
         while True:
-            while len(running) < workers and (end is None or time.monotonic() <= end):
+            while len(running) < workers and (end is None or time.monotonic() < end):
                 if (name := next(names, None)) is None:
                     break
                 try:
@@ -218,6 +221,13 @@ def timed(work: str, name: str) -> dict[str, Any]:
     began = time.monotonic()
     result = getattr(importlib.import_module(module), function)(name)
     return {"cell": name, "seconds": round(time.monotonic() - began, 2), "result": result}
+
+
+def whole(run: Run) -> Run:
+    """The run, if it has not ended by Ctrl-C: what rounds before that gave is no cell's result."""
+    if run.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return run
 
 
 def device_name() -> str:

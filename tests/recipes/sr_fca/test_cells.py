@@ -16,7 +16,7 @@ from corymb.settings import InvalidInput
 WORK = Descent(lr=0.3, steps=3, batch=20)
 ALONE = Descent(lr=0.3, steps=30, batch=20)
 TINY = replace(
-    settings.SETTINGS["quick-inverted"], data=lambda seed: digits_inverted(seed, clients=8), rounds=3, local=WORK
+    settings.SETTINGS["quick-inverted-digits"], data=lambda seed: digits_inverted(seed, clients=8), rounds=3, local=WORK
 )
 
 

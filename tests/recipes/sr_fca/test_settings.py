@@ -31,7 +31,7 @@ def test_clients_alone_take_as_many_steps_as_in_all_rounds():
 
 
 def test_data_are_in_the_order_of_runs_and_by_seed():
-    data = data_of("quick-rotated", 0)
+    data = data_of("quick-rotated-digits", 0)
     assert data.in_order() is data
-    assert data is data_of("quick-rotated", 0)
-    assert data.fingerprint() != data_of("quick-rotated", 1).fingerprint()
+    assert data is data_of("quick-rotated-digits", 0)
+    assert data.fingerprint() != data_of("quick-rotated-digits", 1).fingerprint()

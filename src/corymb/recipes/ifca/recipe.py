@@ -12,13 +12,15 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from corymb.data.built_in.sources import CIFAR10, MNIST
+from corymb.data.built_in.sources import FEMNIST as FEMNIST_DATA
+from corymb.recipes.at_hand import pictures
 from corymb.recipes.ifca import success
+from corymb.recipes.ifca.cells import QUICK_DATA
 from corymb.recipes.ifca.cells import work as work
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
 from corymb.runs.history import counted
 
-PARTIAL = True
-"""Tables can be made while cells are missing."""
 SEEDS = 5
 MOST_SEEDS = 10
 """Of rotated MNIST with and without repair: what is claimed is of every seed."""
@@ -29,12 +31,19 @@ HARMLESS = ("collapse-1200x200-unbalanced", "collapse-1200x200-k5")
 FEMNIST = ("trunk", "ifca-2", "ifca-3", "one-shot-2", "one-shot-3", "global-1", "local", "ifca-4", "ifca-5")
 SHARED = ("ifca-shared-2", "ifca-shared-3")
 TABLES: Mapping[str, Sequence[str]] = {
-    "table-1": ("rmnist-*", "rcifar-*"),
+    "table-1": ("rmnist-*", "rcifar-*", "quick-*"),
     "table-2": ("femnist/*",),
     "figure-2": ("success-*",),
-    "figure-4": ("rmnist-*/ifca*", "rcifar-*/ifca*"),
+    "figure-4": ("rmnist-*/ifca*", "rcifar-*/ifca*", "quick-*/ifca*"),
     "collapse": ("collapse-*", "rmnist-*/ifca*"),
 }
+NEEDS: Mapping[str, str] = {
+    "rmnist-*": MNIST.name,
+    "collapse-*": MNIST.name,
+    "rcifar-*": CIFAR10.name,
+    "femnist/*": FEMNIST_DATA.name,
+}
+"""The data that cells need; the others make theirs."""
 FIGURES = published(Path(str(files("corymb.recipes.ifca").joinpath("expected.toml"))))
 
 
@@ -59,8 +68,8 @@ QUICK = ("ifca", "global", "local")
 
 
 def quick_jobs() -> list[str]:
-    """Table 1 on the digits of the package."""
-    return [f"quick-digits/{method}/0" for method in QUICK]
+    """Table 1 in small, on a part of MNIST or on the digits of the package."""
+    return [f"quick-{pictures()}/{method}/0" for method in QUICK]
 
 
 # ---- what the results say
@@ -69,18 +78,19 @@ def quick_jobs() -> list[str]:
 def measures(results: Results) -> dict[str, float]:
     """The numbers that the claims are about; nothing for what has not been run."""
     found = measures_of(FIGURES, results)
-    for setting in (*RMNIST, RCIFAR, "quick-digits"):
+    for setting in (*RMNIST, RCIFAR, *(f"quick-{data}" for data in QUICK_DATA)):
+        name = "quick" if setting.startswith("quick-") else setting
         ours, others = (of_seeds(results, setting, method) for method in ("ifca", "global"))
         if ours and others:
-            found[f"{setting}.gain"] = mean(ours) - mean(others)
+            found[f"{name}.gain"] = mean(ours) - mean(others)
         if aris := of_seeds(results, setting, "ifca", "ari"):
-            found[f"{setting}.least_ari"] = min(aris)
+            found[f"{name}.least_ari"] = min(aris)
         if curves := of_seeds(results, setting, "ifca", "identity"):
-            found[f"{setting}.rounds_to_identity"] = max(map(_settled, curves))
+            found[f"{name}.rounds_to_identity"] = max(map(_settled, curves))
         if local := of_seeds(results, setting, "local"):
-            found[f"{setting}.local"] = mean(local)
+            found[f"{name}.local"] = mean(local)
             if ours:
-                found[f"{setting}.gain_over_local"] = mean(ours) - mean(local)
+                found[f"{name}.gain_over_local"] = mean(ours) - mean(local)
     for setting in COLLAPSE:
         for method in ("ifca-plain", "ifca"):
             if ends := _collapsed(results, setting, method):
@@ -149,9 +159,7 @@ def draw(results: Results, path: Path) -> None:
     figure, rows = plt.subplots(3, 2, figsize=(11, 12), layout="constrained")
     for panel, (name, points) in zip(rows.flat, success.panels().items(), strict=False):
         _draw_panel(panel, name, points, success.shares(results, name))
-    for panel, (title, settings) in zip(
-        rows.flat[4:], (("rotated MNIST", RMNIST), ("rotated CIFAR-10", (RCIFAR,))), strict=True
-    ):
+    for panel, (title, settings, last) in zip(rows.flat[4:], FIGURE_4, strict=True):
         seeds = 0
         for number, setting in enumerate(settings):
             label: str | None = setting.partition("-")[2].replace("x", " clients × ")
@@ -159,13 +167,15 @@ def draw(results: Results, path: Path) -> None:
                 panel.plot(range(1, len(curve) + 1), curve, color=f"C{number}", alpha=0.7, label=label)
                 seeds, label = seeds + 1, None
         about = f"Figure 4: {title}, {counted(seeds, 'run') if seeds else 'not run'}"
-        panel.set(title=about, xlabel="round", ylabel="share of clients with their own kind", xlim=(1, 40))
+        panel.set(title=about, xlabel="round", ylabel="share of clients with their own kind", xlim=(1, last))
         if seeds:
             panel.legend(loc="lower right")
     figure.savefig(path, dpi=90)
     plt.close(figure)
 
 
+FIGURE_4 = (("rotated MNIST", RMNIST, 40), ("rotated CIFAR-10", (RCIFAR,), 60))
+"""Its panels, each with the last round that it shows: on CIFAR-10 a client is asked once in ten rounds."""
 MARKS = ("-o", "--s", ":^", "-.D")
 """Lines that lie on each other are told apart by these."""
 

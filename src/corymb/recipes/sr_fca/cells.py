@@ -24,7 +24,7 @@ from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.data.dataset import FederatedDataset
 from corymb.local import Descent, serve_assigned
-from corymb.recipes.cells import device_name
+from corymb.recipes.cells import device_name, whole
 from corymb.recipes.sr_fca.settings import ORIGINAL, Setting, data_of, setting_named
 from corymb.robust import group_mean, group_trimmed_mean
 from corymb.runs.fit import fit
@@ -99,7 +99,7 @@ class Place(NamedTuple):
     def fit(self, algorithm: Algorithm, evaluate_every: int = 0) -> Run:
         """A run with the setting's network."""
         precision = self.setting.precision if torch.cuda.is_available() else "float32"
-        return fit(
+        run = fit(
             algorithm,
             self.data,
             self.setting.model(),
@@ -107,6 +107,7 @@ class Place(NamedTuple):
             evaluate_every=evaluate_every,
             precision=precision,
         )
+        return whole(run)
 
 
 def sr_fca(at: Place, threshold: float | Literal["gap"] = "gap", **options: Any) -> SRFCA:

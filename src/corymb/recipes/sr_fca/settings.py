@@ -20,10 +20,13 @@ from corymb.data.dataset import FederatedDataset
 from corymb.local import Descent
 from corymb.models import ModelLike, Network, char_lstm, cnn, mlp, resnet9
 from corymb.objectives import Augmented, Classification, Cutout, Flip, Translate
+from corymb.recipes.at_hand import IN_PACKAGE
 from corymb.runs.settings import Precision
 from corymb.settings import did_you_mean, require
 
-ORIGINAL, IN_PACKAGE = "original", "8 x 8 digits of the package, not MNIST"
+ORIGINAL = "original"
+QUICK_TEST = 2000
+PART_OF_MNIST = f"MNIST: 40 and 20 clients of 100 images, {QUICK_TEST:,} test images"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,13 @@ def rotated_mnist(seed: int) -> FederatedDataset:
 def inverted_mnist(seed: int) -> FederatedDataset:
     """Dark on light and light on dark, 50 clients each, 600 pictures a client that nobody else has."""
     return images.inverted(*MNIST.load(), clients=100, per_client=600, seed=seed, flat=True, disjoint=True)
+
+
+def part_of_mnist(seed: int, deal: Callable[..., FederatedDataset], clients: int) -> FederatedDataset:
+    """A small version of either: 100 pictures a client."""
+    x, y, x_test, y_test = MNIST.load()
+    tested = x_test[:QUICK_TEST], y_test[:QUICK_TEST]
+    return deal(x, y, *tested, clients=clients, per_client=100, seed=seed, flat=True, disjoint=True)
 
 
 def rotated_cifar(seed: int) -> FederatedDataset:
@@ -152,6 +162,14 @@ _DIGITS = Setting(
     alone_steps=60,
     source=IN_PACKAGE,
 )
+_PART = replace(
+    _DIGITS,
+    data=partial(part_of_mnist, deal=images.rotated, clients=40),
+    model=lambda: mlp(784, [50], 10),
+    local=Descent(lr=0.05, steps=5, batch=20),
+    alone_steps=100,
+    source=PART_OF_MNIST,
+)
 
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
@@ -180,8 +198,10 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
             local=replace(_SHAKESPEARE.local, decay=0.93),
         ),
         "cifar-labels-coded": replace(_CIFAR, data=labelled_cifar_as_coded),
-        "quick-rotated": _DIGITS,
-        "quick-inverted": replace(_DIGITS, data=lambda seed: digits_inverted(seed, clients=20), k=2),
+        "quick-rotated-digits": _DIGITS,
+        "quick-inverted-digits": replace(_DIGITS, data=lambda seed: digits_inverted(seed, clients=20), k=2),
+        "quick-rotated-mnist": _PART,
+        "quick-inverted-mnist": replace(_PART, data=partial(part_of_mnist, deal=images.inverted, clients=20), k=2),
     }
 )
 

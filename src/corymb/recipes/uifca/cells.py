@@ -26,7 +26,7 @@ from corymb.local.reference import descend_one
 from corymb.models.flows import Affine, Pixels, Projected, RealNVP
 from corymb.models.flows.coupling import Mask
 from corymb.objectives import Density
-from corymb.recipes.cells import device_name
+from corymb.recipes.cells import device_name, whole
 from corymb.recipes.uifca import encoder
 from corymb.runs.fit import fit
 from corymb.runs.run import Run
@@ -98,9 +98,8 @@ def cluster_points(setting: str, method: str, seed: int) -> dict[str, Any]:
     small = method.startswith("realnvp")
     data = data_of(setting, seed, side=14 if small else 28)
     synthetic = setting.startswith(SYNTHETIC)
-    run = fit(
-        algorithm, data, flow() if small else None, seed=seed, evaluate_every=0, device="cpu" if synthetic else "auto"
-    )
+    device: Any = "cpu" if synthetic else "auto"
+    run = whole(fit(algorithm, data, flow() if small else None, seed=seed, evaluate_every=0, device=device))
     return {**_numbers(run), "images": int(data.sizes.sum())}
 
 
@@ -120,7 +119,10 @@ def cluster_representations(setting: str, method: str, seed: int) -> dict[str, A
     how = replace(encoder.TRAINING, rounds=int(asked[1])) if asked else encoder.TRAINING
     params = encoder.trained(data, seed, how, float(asked[0]) if asked else encoder.TEMPERATURE)
     seen = encoder.represented(data, params)
-    runs = {name: fit(METHODS[name](10), seen, _gaussian_of(name), seed=seed, evaluate_every=0) for name in REPRESENTED}
+    runs = {
+        name: whole(fit(METHODS[name](10), seen, _gaussian_of(name), seed=seed, evaluate_every=0))
+        for name in REPRESENTED
+    }
     return {"methods": {name: dict(run.metrics) for name, run in runs.items()}, "images": int(data.sizes.sum())}
 
 
@@ -137,14 +139,14 @@ def _numbers(run: Run) -> dict[str, Any]:
 
 def ablation(setting: str, method: str, seed: int) -> dict[str, Any]:
     """Two RealNVPs, one trained on twos and one on threes: the share of pictures that are likelier under their own."""
-    whole = points.mnist_digits(seed, p=1.0, side=14, per_class=PER_CLASS)
-    data = _only(whole, (2, 3))
+    pictures = points.mnist_digits(seed, p=1.0, side=14, per_class=PER_CLASS)
+    data = _only(pictures, (2, 3))
     if "background" in method:
         data = points.random_background(data, seed)
     mask: Mask = "cyclic" if "cyclic" in method else "checkerboard"
     rounds = 40 if WHOLE else 12
     oracle = Oracle(groups=(0, 1), inner=FedAvg(rounds=rounds, local=STEP))
-    run = fit(oracle, data, flow(mask=mask), seed=seed, evaluate_every=0)
+    run = whole(fit(oracle, data, flow(mask=mask), seed=seed, evaluate_every=0))
     found = {part: _right(run, rows) for part, rows in (("train", data.train), ("test", data.test))}
     return {**found, "images": int(data.sizes.sum())}
 
@@ -178,7 +180,7 @@ def curve(setting: str, method: str, seed: int) -> dict[str, Any]:
     """Figure 4.3: purity after every cluster round."""
     algorithm = UIFCA(k=clusters_of(setting), init="kfed" if method == "kfed" else "random")
     data = data_of(setting, seed)
-    run = fit(algorithm, data, seed=seed, evaluate_every=algorithm.exchanges, device="cpu")
+    run = whole(fit(algorithm, data, seed=seed, evaluate_every=algorithm.exchanges, device="cpu"))
     return {"purity": [row["metrics"]["purity"] for row in run.history if "metrics" in row]}
 
 
@@ -186,9 +188,9 @@ def one_cluster_round(setting: str, method: str, seed: int) -> dict[str, Any]:
     """Figure 4.4: purity while models train on labels that stay as they are, and the purity of those labels."""
     data = data_of(setting, seed, side=14)
     k = clusters_of(setting)
-    start = fit(KFed(k=k), data, seed=seed, evaluate_every=0).metrics["purity"]
+    start = whole(fit(KFed(k=k), data, seed=seed, evaluate_every=0)).metrics["purity"]
     algorithm = _with_k(REALNVP, k, init="kfed", rounds=1, exchanges=40 if WHOLE else 10)
-    run = fit(algorithm, data, flow(), seed=seed, evaluate_every=1)
+    run = whole(fit(algorithm, data, flow(), seed=seed, evaluate_every=1))
     rows = [row for row in run.history if "metrics" in row and row["stage"].startswith("rounds")]
     return {"start": start, "purity": [row["metrics"]["purity"] for row in rows]}
 
