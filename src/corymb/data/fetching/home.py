@@ -1,7 +1,8 @@
 """Where a data set's published files are, and the cache folder that they are downloaded into.
 
 A file is compared with its checksum every time it is used. A file whose publisher gives none gets one when it is first
-downloaded, kept beside it as `<name>.sha256`: what is used later is what was downloaded then.
+downloaded, kept beside it as `<name>.sha256`: what is used later is what was downloaded then. It must have the form of
+such a file, so that the page of a network that wants a login first is not kept for ever.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -31,6 +33,29 @@ class DataUnavailable(OSError):
     """Data that are not here and could not be fetched: one line with what was tried and what to do."""
 
 
+class NotTheForm(InvalidInput):
+    """A file that is of another kind than the one that is published."""
+
+
+class Form(NamedTuple):
+    """How files of a kind begin and end."""
+
+    name: str
+    begins: bytes
+    ends: bytes
+
+    def check(self, contents: bytes) -> None:
+        """Refuse what is no such file."""
+        if contents.startswith(self.begins) and contents.endswith(self.ends):
+            return
+        page = contents.lstrip()[:1] == b"<"
+        found = "is a web page, such as one to log in" if page else f"begins with {contents[:8]!r} or is cut short"
+        raise NotTheForm(f"it {found}: wanted a {self.name}")
+
+
+PARQUET = Form("parquet file", b"PAR1", b"PAR1")
+
+
 class Published(NamedTuple):
     """A published file: its name, the most bytes it can have, and its checksum."""
 
@@ -41,6 +66,8 @@ class Published(NamedTuple):
     algorithm: Literal["sha256", "md5"] = "sha256"
     unpacked: bool = False
     """Whether size and checksum are of the contents when gunzipped."""
+    form: Form | None = None
+    """What is checked of a file without a published checksum before it is kept."""
 
     @property
     def said(self) -> str:
@@ -71,6 +98,10 @@ class Home:
     """Files of another form that are read instead where they lie in the cache."""
     licence: str = ""
     """What the publisher says."""
+    needs: tuple[str, ...] = ()
+    """Modules without which the files cannot be read: they are asked for before anything is downloaded."""
+    extra: str = ""
+    """The extra of this package that installs them."""
 
     @property
     def folder(self) -> Path:
@@ -100,9 +131,26 @@ class Home:
         except InvalidInput as error:
             say(f"{place}: {error}; it is downloaded again")
             place.unlink()  # damaged, or left by an older version: as good as missing
+            if isinstance(error, NotTheForm):
+                _pin(place).unlink(missing_ok=True)  # it has the checksum that was kept: that was of no such file
             return None
 
+    def check_needs(self) -> None:
+        """Refuse to go on without what the files are read with."""
+        missing = [module for module in self.needs if find_spec(module) is None]
+        require(not missing, f"Reading {self.name} needs {' and '.join(missing)}: pip install 'corymb[{self.extra}]'.")
+
+    def dropped(self, kept: Kept, error: Exception) -> DataUnavailable:
+        """What to raise when a file cannot be read whose checksum is that of the first download: both are removed."""
+        kept.path.unlink(missing_ok=True)
+        _pin(kept.path).unlink(missing_ok=True)
+        return DataUnavailable(
+            f"{self.name}: what was downloaded as {kept.file.name} cannot be read ({_reason(error)}): it and its "
+            "checksum are removed; run the command again to download it anew."
+        )
+
     def _fetch(self, file: Published, shown: Shown) -> Kept:
+        self.check_needs()
         problems = []
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -165,6 +213,8 @@ def _verified(path: Path, place: Path, file: Published) -> Kept:
     found = hashlib.new(file.algorithm, contents, usedforsecurity=False).hexdigest()
     kind = _KINDS[file.algorithm]
     require(not wanted or found == wanted, f"its contents have the {kind} {found[:12]}..., wanted {wanted[:12]}...")
+    if not file.digest and file.form is not None:
+        file.form.check(contents)
     return Kept(place, contents, file._replace(digest=found))
 
 
