@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
+from socket import gaierror
 from typing import Literal, NamedTuple
+from urllib.error import HTTPError, URLError
 
-from corymb.data.fetching.download import MIB, download
-from corymb.data.fetching.progress import Shown, say
+from corymb.data.fetching.download import MIB, PATIENCE, download, kept_of
+from corymb.data.fetching.progress import Shown, megabytes, say
 from corymb.data.readers.idx import gunzip
 from corymb.settings import InvalidInput, require
 
@@ -169,17 +171,25 @@ class Home:
                 f"{self.name}: {file.name} cannot be kept in {self.folder} ({_reason(error)}): make room there, or set "
                 "CORYMB_CACHE to a folder that can be written to."
             ) from None
-        alone = len(self.files) == 1
         raise DataUnavailable(
-            f"{self.name}: {file.name} is not in {self.folder} and could not be downloaded ({'; '.join(problems)}). If "
-            f"this machine is offline, download {'it' if alone else f'all {len(self.files)} files'} elsewhere and put "
-            f"{'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
+            f"{self.name}: {file.name} is not in {self.folder} and could not be downloaded ({'; '.join(problems)}). "
+            f"{self._what_to_do(file)}"
+        )
+
+    def _what_to_do(self, file: Published) -> str:
+        """How to come by a file that could not be downloaded."""
+        if kept := kept_of(_part(self.folder / file.name), checked=bool(file.digest)):
+            return f"{megabytes(kept)} are kept: run the command again to go on with them."
+        alone = len(self.files) == 1
+        return (
+            f"If this machine is offline, download {'it' if alone else f'all {len(self.files)} files'} elsewhere and "
+            f"put {'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
         )
 
     def _fetch_from(self, url: str, file: Published, shown: Shown) -> Kept:
         """Download beside the file's place, going on with what an earlier attempt left; check, and rename."""
         place = self.folder / file.name
-        part = place.with_name(f"{place.name}.part")
+        part = _part(place)
         for _ in range(2):  # once more from the beginning, if what was gone on with turns out to be wrong
             resumed = download(url, part, most=file.size + MIB, checked=bool(file.digest), shown=shown)
             try:
@@ -232,8 +242,19 @@ def _pin(place: Path) -> Path:
     return place.with_name(f"{place.name}.sha256")
 
 
+def _part(place: Path) -> Path:
+    """Where a file is downloaded to before it is checked."""
+    return place.with_name(f"{place.name}.part")
+
+
 def _reason(error: Exception) -> str:
     """What went wrong, on one line."""
+    if isinstance(error, URLError) and not isinstance(error, HTTPError):
+        cause = error.reason
+        said = "the address cannot be looked up" if isinstance(cause, gaierror) else getattr(cause, "strerror", None)
+        return f"no connection: {said or cause}"
+    if isinstance(error, TimeoutError):
+        return f"no connection: nothing came for {PATIENCE} seconds"
     return " ".join(str(error).split()) or type(error).__name__
 
 
