@@ -12,7 +12,7 @@ from corymb.cli.run import DATA, NOTHING_ON_DATA, OfData
 from corymb.data import FederatedDataset
 from corymb.data.schema import schema_of
 from corymb.runs.history import counted, readable
-from corymb.runs.learners import default_model
+from corymb.runs.learners import FOR_CODES, default_model
 from corymb.runs.settings import DataOptions
 from corymb.settings import from_dict
 
@@ -69,7 +69,7 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
         "clients": f"{len(data)} ({names})",
         "sizes": f"{least} to {most} training examples, median {middle}; {len(data.test.y)} test examples in all",
         "features": f"{list(data.features)}{', to be standardised' if data.standardise else ''}",
-        "model": "give one"
+        "model": FOR_CODES
         if schema_of(data).codes
         else f"{default_model(schema_of(data), len(data.train.y))}, if you give none",
     }
