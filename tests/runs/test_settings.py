@@ -147,6 +147,8 @@ def test_how_data_are_dealt_is_recorded_and_obeyed_again(tmp_path, capsys):
     assert "--deal.clients 6 --deal.alpha 0.2" in " ".join(capsys.readouterr().out.split())
     assert main(["resume", str(tmp_path / "run"), "-q"]) == 0
     assert len(corymb.Run.load(tmp_path / "run").labels) == 6
+    with pytest.raises(InvalidInput, match="deal"):
+        DataOptions.recorded({**config, "deal": 3})
 
 
 def test_data_options_are_those_that_load_takes():

@@ -184,7 +184,8 @@ class DataOptions:
     def recorded(config: Mapping[str, Any]) -> DataOptions:
         """The data options in the config of a run."""
         found = _of(DataOptions, config)
-        return DataOptions(**found | ({"deal": from_dict(Deal, found["deal"])} if "deal" in found else {}))
+        deal = {name: found.pop(name) for name in ("deal",) if name in found}
+        return replace(DataOptions(**found), deal=from_dict(DataOptions, deal).deal) if deal else DataOptions(**found)
 
     def given(self) -> dict[str, Any]:
         """The options that were given, as plain values."""
