@@ -3,9 +3,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from corymb.data import NAMES, FederatedDataset, load
+from corymb.data.built_in import sources
 from corymb.settings import InvalidInput
 
 
@@ -16,6 +18,45 @@ def test_every_name_has_one_line():
 
 def test_by_name_and_seed():
     assert load("digits-iid", seed=3).fingerprint() == NAMES["digits-iid"](3).fingerprint()
+
+
+def test_names_are_dealt_as_is_said():
+    assert load("digits", clients=8, per_client=30).sizes.tolist() == [30] * 8
+    assert load("digits-iid", clients=3, per_client=10).sizes.tolist() == [10] * 3
+    assert load("mixed-regression", clients=7, per_client=12).sizes.tolist() == [12] * 7
+    few, even = (load("digits-skewed", clients=10, alpha=alpha, least=5).sizes for alpha in (0.1, 100.0))
+    assert int(few.min()) >= 5
+    assert float(few.double().std()) > 3 * float(even.double().std())
+    kinds = [len(load("digits-dirichlet", clients=10, alpha=alpha).train.of(0)[1].unique()) for alpha in (0.01, 100.0)]
+    assert kinds[0] < kinds[1] == 10
+
+
+def test_every_partitioner_has_a_name():
+    wanted = {"rotated", "dirichlet", "skewed", "shifted"}
+    for prefix in ("mnist", "fashion", "cifar"):
+        assert wanted <= {name.removeprefix(f"{prefix}-") for name in NAMES if name.startswith(prefix)}
+    assert wanted - {"rotated"} <= {name.removeprefix("digits-") for name in NAMES}
+    assert {"femnist", "shakespeare", "cifar-labels", "mnist-inverted"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name, named in NAMES.items() if named.partitioned])
+def test_downloads_are_dealt_by_the_same_options(name, monkeypatch):
+    rng = np.random.default_rng(0)
+    named = NAMES[name]
+    shape = (3, 8, 8) if named.of == "CIFAR10" else (8, 8)
+    images = [(rng.integers(0, 256, (rows, *shape), dtype=np.uint8), np.arange(rows) % 10) for rows in (400, 80)]
+    monkeypatch.setattr(sources.Source, "load", lambda self: (*images[0], *images[1]))
+    dealt = {"clients": 4, "per_client": 20} if "per_client" in named.takes else {"clients": 4, "alpha": 1.0}
+    data = load(name, **dealt)
+    assert (data.name, len(data), len(data.classes)) == (name, 4, 10)
+    assert "per_client" not in dealt or data.sizes.tolist() == [20] * 4
+
+
+def test_a_list_of_names_needs_no_torch():
+    code = "import sys; from corymb.cli.list import names_of; names_of('data'); print('torch' in sys.modules)"
+    paths = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=paths)
+    assert done.stdout.strip() == "False"
 
 
 def test_by_path(tmp_path):
@@ -42,10 +83,15 @@ def test_a_folder_called_like_a_data_set(tmp_path, monkeypatch):
     ("name", "options", "complaint"),
     [
         ("digts", {}, "There is no data set 'digts', nor a folder of that name. Did you mean 'digits'?"),
-        ("zzz", {}, "digits, digits-iid"),
+        ("zzz", {}, "digits, digits-dirichlet"),
         ("no/such/folder", {}, "no/such/folder is not a folder"),
         ("mine.csv", {}, "mine.csv is not a folder"),
-        ("digits", {"label": "y"}, "digits takes no options but the seed: label"),
+        ("digits", {"label": "y"}, "digits has columns of its own: label is for data of your own"),
+        ("digits", {"alpha": 1.0}, "digits does not take alpha: it takes clients (--deal.clients) and per_client"),
+        ("mnist-digits", {"clients": 5}, "mnist-digits does not take clients: it takes nothing but a seed"),
+        ("mine/", {"clients": 5}, "mine/ has the clients that it has: clients is for names"),
+        ("digits", {"clients": 5}, "clients=5: wanted a multiple of the 4 clusters"),
+        ("digits-skewed", {"alpha": "much"}, "alpha='much': wanted a number"),
         ("saved.safetensors", {}, "saved.safetensors is not a file"),
     ],
 )

@@ -77,6 +77,10 @@ TEXT = DataSchema(task="classification", features=(7,), classes=CLASSES, codes=T
         ("resnet9", PICTURE, ""),
         ("resnet9", PICTURE._replace(features=(3, 7, 8)), r"shape \[3, 7, 8\]"),
         ("resnet9", FLAT, r"shape \[784\]"),
+        ("ifca-cifar", PICTURE._replace(features=(3, 32, 32)), ""),
+        ("ifca-cifar", PICTURE, r"in colour .*shape \[1, 28, 28\]"),
+        ("ifca-cifar", PICTURE._replace(features=(3, 32, 20)), r"24 or more.*shape \[3, 32, 20\]"),
+        ("ifca-cifar", FLAT, r"shape \[784\]"),
     ],
 )
 def test_networks_of_the_papers_by_name(name, kind, line):

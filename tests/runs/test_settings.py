@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 import corymb
+from corymb.cli import Exit
 from corymb.cli.app import main
 from corymb.cli.options import field_texts
 from corymb.cli.request import Request
 from corymb.core.snapshot import Algorithm
 from corymb.data import from_folder, load
+from corymb.data.catalogue import DEALT
 from corymb.local import Descent
 from corymb.runs.fit import fit
 from corymb.runs.folder.reader import read_config
-from corymb.runs.settings import DataOptions, FitOptions, RunSettings
+from corymb.runs.settings import DataOptions, Deal, FitOptions, RunSettings
 from corymb.settings import InvalidInput
 from tests.runs import small
 
@@ -45,6 +47,9 @@ def names(kind) -> set[str]:
     return {field.name for field in fields(kind)}
 
 
+OF_FILES = names(DataOptions) - {"deal"}
+
+
 def options_in_help(line: str, group: str, capsys) -> set[str]:
     assert main([*line.split(), "--help"]) == 0
     _, _, rest = capsys.readouterr().out.partition(f"─ {group} ─")
@@ -55,12 +60,18 @@ def test_the_command_line_has_the_fields_as_options(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     for line in ("run", "run digits ifca"):
         assert options_in_help(line, "The run", capsys) == names(RunSettings) | names(FitOptions)
-        assert options_in_help(line, "Data of your own", capsys) == names(DataOptions)
-    assert options_in_help("data show", "Data of your own", capsys) == names(DataOptions)
+        check_data_options_in_help(line, capsys)
+    check_data_options_in_help("data show", capsys)
+
+
+def check_data_options_in_help(line, capsys):
+    assert options_in_help(line, "Data of your own", capsys) == OF_FILES
+    main([*line.split(), "--help"])
+    assert set(re.findall(r"--deal\.([a-z_]+)", capsys.readouterr().out)) == names(Deal)
 
 
 def test_every_field_has_a_help_text():
-    for kind in (RunSettings, DataOptions, FitOptions):
+    for kind in (RunSettings, DataOptions, Deal, FitOptions):
         assert all(field_texts(kind).get(name) for name in names(kind))
 
 
@@ -123,19 +134,35 @@ def test_data_options_are_recorded_and_read_again(tmp_path, monkeypatch, capsys)
         read_limit=1_000_000,
     )
     assert DataOptions.recorded(config) == Request.read(config).data_options == given
-    assert given.given().keys() == names(DataOptions)
+    assert given.given().keys() == OF_FILES
+
+
+def test_how_data_are_dealt_is_recorded_and_obeyed_again(tmp_path, capsys):
+    line = "run digits-dirichlet ifca --k 2 --rounds 2 --deal.clients 6 --deal.alpha 0.2 --max_seconds 0 -q"
+    assert main([*line.split(), "--out", str(tmp_path / "run")]) in (0, Exit.INTERRUPTED)
+    config = read_config(tmp_path / "run")
+    assert config["deal"] == {"clients": 6, "alpha": 0.2}
+    given = DataOptions(deal=Deal(clients=6, alpha=0.2))
+    assert DataOptions.recorded(config) == Request.read(config).data_options == given
+    assert "--deal.clients 6 --deal.alpha 0.2" in " ".join(capsys.readouterr().out.split())
+    assert main(["resume", str(tmp_path / "run"), "-q"]) == 0
+    assert len(corymb.Run.load(tmp_path / "run").labels) == 6
+    with pytest.raises(InvalidInput, match="deal"):
+        DataOptions.recorded({**config, "deal": 3})
 
 
 def test_data_options_are_those_that_load_takes():
-    assert names(DataOptions) == set(inspect.signature(from_folder).parameters) - {"path", "seed"}
+    assert set(inspect.signature(from_folder).parameters) - {"path", "seed"} == OF_FILES
     assert "seed" in inspect.signature(load).parameters
+    assert set(DEALT) == names(Deal)
 
 
 def test_the_docs_name_every_option():
     docs = Path(__file__).parents[2] / "docs"
     started, line = ((docs / f"{page}.md").read_text() for page in ("getting-started", "command-line"))
     assert all(f"| `{name}` |" in started for name in names(RunSettings))
-    assert all(f"--{name}" in line for name in names(RunSettings) | names(DataOptions) | names(FitOptions))
+    assert all(f"--{name}" in line for name in names(RunSettings) | OF_FILES | names(FitOptions))
+    assert all(f"--deal.{name}" in line for name in names(Deal))
 
 
 def test_an_unknown_option_is_refused_with_a_suggestion():

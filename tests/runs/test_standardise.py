@@ -14,6 +14,7 @@ from corymb.keys import root
 from corymb.local import Descent
 from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression
+from corymb.runs import standardise
 from corymb.runs.fit import fit
 from corymb.runs.standardise import (
     BEYOND,
@@ -48,6 +49,40 @@ def test_the_sums_give_the_mean_and_deviation_of_all_examples_together(engine):
     assert torch.allclose(standard.scale.double(), x.std(0, correction=0), rtol=1e-5)
     assert torch.allclose(standard.target_mean.double(), y.mean(), rtol=1e-6)
     assert torch.allclose(standard.target_scale.double(), y.std(correction=0), rtol=1e-5)
+
+
+def wide_table(features=203, clients=6, rows=20):
+    """Many columns in units of their own; some are 0 or 1, one never varies, and one client has one in other units."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(clients * rows, features)) * 10.0 ** rng.integers(-3, 4, features) + rng.normal(size=features)
+    x[:, ::7], x[:, 5] = x[:, ::7] > 0, 3.25
+    x[:rows, 100] *= 1000
+    return corymb.FederatedDataset.from_arrays(
+        x.astype(np.float32), x @ rng.normal(size=features), np.repeat(np.arange(clients), rows), test=0
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_some_columns_at_a_time_give_what_all_at_once_give(engine, monkeypatch):
+    data = wide_table()
+
+    def found():
+        return robust_standard(Federation(engine(NullObjective(), data)), data.features, targets=True)
+
+    by_blocks = found()
+    monkeypatch.setattr(standardise, "BLOCKS", 1)
+    at_once = found()
+    assert by_blocks.excluded == at_once.excluded == {"0": [100, 203]}
+    assert by_blocks.broad == at_once.broad
+    for one, other in zip(by_blocks.standard, at_once.standard, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=0)
+
+
+def test_what_a_client_makes_of_its_features_is_small_beside_them(monkeypatch):
+    data, sizes, wide = wide_table(), [], standardise._wide
+    monkeypatch.setattr(standardise, "_wide", lambda values: [sizes.append(values.numel()), wide(values)][1])
+    standard_of(Federation(LoopEngine(NullObjective(), data)), data.features, targets=True)
+    assert max(sizes) <= 20 * 203 / standardise.BLOCKS + 20
 
 
 @pytest.mark.parametrize("engine", ENGINES)

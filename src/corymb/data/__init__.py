@@ -1,22 +1,34 @@
-"""The data side: what clients hold, where it comes from, and how it is checked."""
+"""The data side: what clients hold, where it comes from, and how it is checked; imported when it is first used."""
 
-from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
-from corymb.data.built_in.images import inverted, label_sets, rotated
-from corymb.data.built_in.roles import Roles, by_role
-from corymb.data.built_in.skews import concept_shift, dirichlet, quantity_skew
-from corymb.data.built_in.sources import CIFAR10, FASHION_MNIST, FEMNIST, MNIST, SHAKESPEARE, DataUnavailable
-from corymb.data.built_in.synthetic import (
-    mixed_regression,
-    mixed_regression_ifca,
-    mixed_regression_skewed,
-    mixed_regression_unbalanced,
-)
-from corymb.data.built_in.writers import Writers, by_writer
-from corymb.data.catalogue import NAMES, NamedDataset, load
-from corymb.data.dataset import FederatedDataset, Ragged
-from corymb.data.doors import as_dataset
-from corymb.data.files import from_folder
-from corymb.data.partitions import from_flwr_datasets
+from typing import TYPE_CHECKING
+
+from corymb.lazy import lazily
+
+if TYPE_CHECKING:
+    from corymb.data.built_in.digits import (
+        digits,
+        digits_dirichlet,
+        digits_iid,
+        digits_inverted,
+        digits_shifted,
+        digits_skewed,
+    )
+    from corymb.data.built_in.images import inverted, label_sets, rotated
+    from corymb.data.built_in.roles import Roles, by_role
+    from corymb.data.built_in.skews import concept_shift, dirichlet, quantity_skew
+    from corymb.data.built_in.sources import CIFAR10, FASHION_MNIST, FEMNIST, MNIST, SHAKESPEARE, DataUnavailable
+    from corymb.data.built_in.synthetic import (
+        mixed_regression,
+        mixed_regression_ifca,
+        mixed_regression_skewed,
+        mixed_regression_unbalanced,
+    )
+    from corymb.data.built_in.writers import Writers, by_writer
+    from corymb.data.catalogue import NAMES, NamedDataset
+    from corymb.data.dataset import FederatedDataset, Ragged
+    from corymb.data.doors import as_dataset, load
+    from corymb.data.files import from_folder
+    from corymb.data.partitions import from_flwr_datasets
 
 __all__ = [
     "CIFAR10",
@@ -36,8 +48,11 @@ __all__ = [
     "by_writer",
     "concept_shift",
     "digits",
+    "digits_dirichlet",
     "digits_iid",
     "digits_inverted",
+    "digits_shifted",
+    "digits_skewed",
     "dirichlet",
     "from_flwr_datasets",
     "from_folder",
@@ -51,3 +66,30 @@ __all__ = [
     "quantity_skew",
     "rotated",
 ]
+_HOMES = {
+    "corymb.data.built_in.digits": [
+        "digits",
+        "digits_dirichlet",
+        "digits_iid",
+        "digits_inverted",
+        "digits_shifted",
+        "digits_skewed",
+    ],
+    "corymb.data.built_in.images": ["inverted", "label_sets", "rotated"],
+    "corymb.data.built_in.roles": ["Roles", "by_role"],
+    "corymb.data.built_in.skews": ["concept_shift", "dirichlet", "quantity_skew"],
+    "corymb.data.built_in.sources": ["CIFAR10", "FASHION_MNIST", "FEMNIST", "MNIST", "SHAKESPEARE", "DataUnavailable"],
+    "corymb.data.built_in.synthetic": [
+        "mixed_regression",
+        "mixed_regression_ifca",
+        "mixed_regression_skewed",
+        "mixed_regression_unbalanced",
+    ],
+    "corymb.data.built_in.writers": ["Writers", "by_writer"],
+    "corymb.data.catalogue": ["NAMES", "NamedDataset"],
+    "corymb.data.dataset": ["FederatedDataset", "Ragged"],
+    "corymb.data.doors": ["as_dataset", "load"],
+    "corymb.data.files": ["from_folder"],
+    "corymb.data.partitions": ["from_flwr_datasets"],
+}
+__getattr__ = lazily(__name__, {name: home for home, names in _HOMES.items() for name in names})

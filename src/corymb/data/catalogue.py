@@ -1,179 +1,225 @@
-"""Data sets by name, and data of your own by path."""
+"""Data sets by name, each with a line about it. A list of them needs no torch: what makes one is imported then."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corymb.data.built_in import images, points, sources, synthetic
-from corymb.data.built_in.digits import digits, digits_iid, digits_inverted
-from corymb.data.built_in.mnist import Images
-from corymb.data.built_in.roles import by_role, who_says_enough
-from corymb.data.built_in.writers import by_writer
-from corymb.data.dataset import FederatedDataset
-from corymb.data.files import from_folder
-from corymb.data.readers.folder import SUFFIXES
-from corymb.data.readers.tables import kind_of
-from corymb.data.store import SUFFIX
-from corymb.settings import InvalidInput, did_you_mean, expanded, require
+from corymb.lazy import at
+from corymb.settings import require
+
+if TYPE_CHECKING:
+    from corymb.data.built_in.sources import Source
+    from corymb.data.dataset import FederatedDataset
+
+BUILT_IN = "corymb.data.built_in"
+DEALT = ("clients", "per_client", "alpha", "least")
+"""What may be said of how a data set is dealt to clients, where it takes that."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NamedDataset:
     """A data set that has a name."""
 
+    name: str
     description: str
-    loader: Callable[[int], FederatedDataset]
-    source: sources.Source[Any] | None = None
-    """What is downloaded for it, if it does not come with the library."""
+    place: str
+    """The function that makes it: of a seed, or a partitioner, of the examples of `source`."""
+    takes: Mapping[str, str]
+    """Which of `DEALT` it takes, and what the function calls them."""
+    of: str = ""
+    """The name in `corymb.data.built_in.sources` of what is downloaded, if it does not come with the library."""
+    partitioned: bool = False
+    """Whether the function is a partitioner."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What else a partitioner is given."""
 
-    def __call__(self, seed: int = 0) -> FederatedDataset:
-        """The data set made with `seed`."""
-        return self.loader(seed)
+    @property
+    def source(self) -> Source[Any] | None:
+        """What is downloaded for it, if it does not come with the library."""
+        return at(f"{BUILT_IN}.sources:{self.of}") if self.of else None
+
+    def __call__(self, seed: int = 0, **dealt: Any) -> FederatedDataset:
+        """The data set made with `seed`, dealt to clients as is said: see `DEALT`."""
+        self._check(dealt)
+        given = {self.takes[name]: value for name, value in dealt.items()}
+        source, make = self.source, at(self.place)
+        made: FederatedDataset
+        if self.partitioned and source is not None:
+            options = {"name": self.name, "classes": source.classes, **self.options, **given}
+            made = make(*source.load(), seed=seed, **options)
+        else:
+            made = make(seed, **given)
+        return made
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        """Refuse options that this data set does not take."""
+        others = [option for option in options if option not in DEALT]
+        require(not others, f"{self.name} has columns of its own: {', '.join(others)} is for data of your own.")
+        taken = " and ".join(f"{option} (--deal.{option})" for option in self.takes) or "nothing but a seed"
+        for option in options:
+            require(option in self.takes, f"{self.name} does not take {option}: it takes {taken}.")
 
 
-def _mnist_rotated(seed: int) -> FederatedDataset:
-    return _rotated(sources.MNIST, "mnist-rotated", seed)
+IN_CLUSTERS = {"clients": "clients", "per_client": "per_client"}
+OF_DIGITS = {"clients": "clients", "per_client": "train"}
+BY_SHARES = {"clients": "clients", "alpha": "alpha", "least": "least"}
+OF_REGRESSION = {"clients": "n", "per_client": "m"}
+OF_PEOPLE = {"clients": "clients", "least": "least"}
 
 
-def _fashion_rotated(seed: int) -> FederatedDataset:
-    return _rotated(sources.FASHION_MNIST, "fashion-rotated", seed)
+def _made(name: str, function: str, description: str, takes: Mapping[str, str], of: str = "") -> NamedDataset:
+    """A data set that a function makes of a seed."""
+    return NamedDataset(name=name, description=description, place=f"{BUILT_IN}.{function}", takes=takes, of=of)
 
 
-def _rotated(source: sources.Source[Images], name: str, seed: int) -> FederatedDataset:
-    return images.rotated(*source.load(), seed=seed, flat=True, classes=source.classes, name=name)
-
-
-def _mnist_inverted(seed: int) -> FederatedDataset:
-    source = sources.MNIST
-    # No two clients share an image, as in the experiments of Vardhan et al. 2024 (SR-FCA).
-    return images.inverted(
-        *source.load(), seed=seed, flat=True, disjoint=True, classes=source.classes, name="mnist-inverted"
+def _dealt(
+    name: str, of: str, function: str, description: str, takes: Mapping[str, str] = IN_CLUSTERS, **options: Any
+) -> NamedDataset:
+    """A data set that is downloaded and dealt to clients by a partitioner."""
+    return NamedDataset(
+        name=name,
+        description=f"{description}; downloaded once",
+        place=f"{BUILT_IN}.{function}",
+        takes=takes,
+        of=of,
+        partitioned=True,
+        options=options,
     )
 
 
-def _cifar_rotated(seed: int) -> FederatedDataset:
-    source = sources.CIFAR10  # dealt as in Ghosh et al. 2020 (IFCA)
-    return images.rotated(
-        *source.load(),
+def _dealt_unevenly(prefix: str, of: str, title: str, per_client: int, flat: bool) -> Iterator[NamedDataset]:
+    """One source by shares of classes, in different numbers, and with other names of the classes in each cluster."""
+    by_shares = f"{title}, classes dealt to 100 clients by Dirichlet shares"
+    yield _dealt(f"{prefix}-dirichlet", of, "skews:dirichlet", by_shares, BY_SHARES, flat=flat)
+    by_size = f"{title}, dealt to 100 clients in very different numbers"
+    yield _dealt(f"{prefix}-skewed", of, "skews:quantity_skew", by_size, BY_SHARES, flat=flat)
+    renamed = f"{title}, four clusters of 100 clients x {per_client} call classes by other names"
+    yield _dealt(f"{prefix}-shifted", of, "skews:concept_shift", renamed, flat=flat, per_client=per_client)
+
+
+def _all() -> Iterator[NamedDataset]:
+    about = "8 x 8 digits"
+    yield _made("digits", "digits:digits", f"{about} in four rotations, 80 clients; comes with the library", OF_DIGITS)
+    yield _made(
+        "digits-inverted", "digits:digits_inverted", f"{about}, half of 40 clients see them inverted", OF_DIGITS
+    )
+    yield _made(
+        "digits-shifted",
+        "digits:digits_shifted",
+        f"{about}, four clusters of 40 clients call them by other names",
+        OF_DIGITS,
+    )
+    yield _made(
+        "digits-dirichlet",
+        "digits:digits_dirichlet",
+        f"{about}, classes dealt to 20 clients by Dirichlet shares",
+        BY_SHARES,
+    )
+    yield _made(
+        "digits-skewed", "digits:digits_skewed", f"{about}, dealt to 20 clients in very different numbers", BY_SHARES
+    )
+    yield _made("digits-iid", "digits:digits_iid", f"{about} without groups, 20 clients", OF_DIGITS)
+    yield _made(
+        "mixed-regression-ifca",
+        "synthetic:mixed_regression_ifca",
+        "mixed linear regression of Ghosh et al. 2020 (IFCA), 100 clients in 2 clusters",
+        OF_REGRESSION,
+    )
+    yield _made(
+        "mixed-regression",
+        "synthetic:mixed_regression",
+        "mixed linear regression of Su, Xu, Yang 2022, 200 clients x 50",
+        OF_REGRESSION,
+    )
+    yield _made(
+        "mixed-regression-unbalanced",
+        "synthetic:mixed_regression_unbalanced",
+        "the same with 900 clients x 10 and 20 x 50",
+        {},
+    )
+    yield _made(
+        "mixed-regression-skewed",
+        "synthetic:mixed_regression_skewed",
+        "the same, with clusters of 20, 30 and 50 % of the clients",
+        {},
+    )
+    yield _dealt("mnist-rotated", "MNIST", "images:rotated", "MNIST in four rotations, 1200 clients x 200", flat=True)
+    yield _dealt(  # no two clients share an image, as in the experiments of Vardhan et al. 2024 (SR-FCA)
+        "mnist-inverted",
+        "MNIST",
+        "images:inverted",
+        "MNIST, half of 100 clients x 600 see it inverted",
+        flat=True,
+        disjoint=True,
+    )
+    yield from _dealt_unevenly("mnist", "MNIST", "MNIST", 600, flat=True)
+    yield _dealt(
+        "fashion-rotated",
+        "FASHION_MNIST",
+        "images:rotated",
+        "Fashion-MNIST in four rotations, 1200 clients x 200",
+        flat=True,
+    )
+    yield from _dealt_unevenly("fashion", "FASHION_MNIST", "Fashion-MNIST", 600, flat=True)
+    yield _dealt(  # as in Ghosh et al. 2020 (IFCA)
+        "cifar-rotated",
+        "CIFAR10",
+        "images:rotated",
+        "CIFAR-10, half of 200 clients x 500 see it upside down",
         clients=200,
         per_client=500,
         rotations=2,
-        seed=seed,
-        classes=source.classes,
-        name="cifar-rotated",
+    )
+    yield _dealt(
+        "cifar-labels",
+        "CIFAR10",
+        "images:label_sets",
+        "CIFAR-10, the first seven classes or the last, 16 clients x 4375",
+    )
+    yield from _dealt_unevenly("cifar", "CIFAR10", "CIFAR-10", 500, flat=False)
+    yield _made(
+        "femnist",
+        "natural:femnist",
+        "handwritten characters, a client for each writer with 50 images or more; downloaded once",
+        OF_PEOPLE,
+        "FEMNIST",
+    )
+    yield _made(
+        "shakespeare",
+        "natural:shakespeare",
+        "the next character of 80, 50 roles of Shakespeare's plays; downloaded once",
+        OF_PEOPLE,
+        "SHAKESPEARE",
+    )
+    yield _made(
+        "gaussians",
+        "points:gaussians",
+        "no labels: examples of four Gaussians at 4 clients x 1000",
+        {"per_client": "m"},
+    )
+    yield _made(
+        "subspace",
+        "points:subspace",
+        "no labels: examples of four subspaces at 4 clients x 1000",
+        {"per_client": "m"},
+    )
+    yield _made(
+        "mnist-digits",
+        "points:mnist_digits",
+        "no labels: MNIST, clusters by digit, 10 clients; downloaded once",
+        {},
+        "MNIST",
+    )
+    yield _made(
+        "mnist-rotation-points",
+        "points:mnist_rotation_points",
+        "no labels: MNIST's threes in four rotations, 4 clients; downloaded once",
+        {},
+        "MNIST",
     )
 
 
-def _cifar_labels(seed: int) -> FederatedDataset:
-    source = sources.CIFAR10
-    return images.label_sets(*source.load(), seed=seed, classes=source.classes, name="cifar-labels")
-
-
-def _femnist(seed: int) -> FederatedDataset:
-    source = sources.FEMNIST
-    return by_writer(source.load(), least=50, seed=seed, classes=source.classes, name="femnist")
-
-
-def _shakespeare(seed: int) -> FederatedDataset:
-    roles, least = sources.SHAKESPEARE.load(), 2000
-    there = len(who_says_enough(roles, least))
-    if there < (wanted := 50):  # LEAF's program makes small samples too
-        roles = roles._replace(notes=(*roles.notes, f"{there} roles have {least} characters or more: all are taken"))
-    return by_role(roles, clients=min(there, wanted) or wanted, least=least, seed=seed, name="shakespeare")
-
-
-NAMES: Mapping[str, NamedDataset] = MappingProxyType(
-    {
-        "digits": NamedDataset("8 x 8 digits in four rotations, 80 clients; comes with the library", digits),
-        "digits-inverted": NamedDataset("8 x 8 digits, half of 40 clients see them inverted", digits_inverted),
-        "digits-iid": NamedDataset("8 x 8 digits without groups, 20 clients", digits_iid),
-        "mixed-regression-ifca": NamedDataset(
-            "mixed linear regression of Ghosh et al. 2020 (IFCA), 100 clients in 2 clusters",
-            synthetic.mixed_regression_ifca,
-        ),
-        "mixed-regression": NamedDataset(
-            "mixed linear regression of Su, Xu, Yang 2022, 200 clients x 50", synthetic.mixed_regression
-        ),
-        "mixed-regression-unbalanced": NamedDataset(
-            "the same with 900 clients x 10 and 20 x 50", synthetic.mixed_regression_unbalanced
-        ),
-        "mixed-regression-skewed": NamedDataset(
-            "the same, with clusters of 20, 30 and 50 % of the clients", synthetic.mixed_regression_skewed
-        ),
-        "mnist-rotated": NamedDataset(
-            "MNIST in four rotations, 1200 clients x 200; downloaded once", _mnist_rotated, sources.MNIST
-        ),
-        "mnist-inverted": NamedDataset(
-            "MNIST, half of 100 clients x 600 see it inverted; downloaded once", _mnist_inverted, sources.MNIST
-        ),
-        "fashion-rotated": NamedDataset(
-            "Fashion-MNIST in four rotations, 1200 clients x 200; downloaded once",
-            _fashion_rotated,
-            sources.FASHION_MNIST,
-        ),
-        "cifar-rotated": NamedDataset(
-            "CIFAR-10, half of 200 clients x 500 see it upside down; downloaded once", _cifar_rotated, sources.CIFAR10
-        ),
-        "cifar-labels": NamedDataset(
-            "CIFAR-10, the first seven classes or the last, 16 clients x 4375; downloaded once",
-            _cifar_labels,
-            sources.CIFAR10,
-        ),
-        "femnist": NamedDataset(
-            "handwritten characters, a client for each writer with 50 images or more; downloaded once",
-            _femnist,
-            sources.FEMNIST,
-        ),
-        "shakespeare": NamedDataset(
-            "the next character of 80, 50 roles of Shakespeare's plays; downloaded once",
-            _shakespeare,
-            sources.SHAKESPEARE,
-        ),
-        "gaussians": NamedDataset("no labels: examples of four Gaussians at 4 clients x 1000", points.gaussians),
-        "subspace": NamedDataset("no labels: examples of four subspaces at 4 clients x 1000", points.subspace),
-        "mnist-digits": NamedDataset(
-            "no labels: MNIST, clusters by digit, 10 clients; downloaded once", points.mnist_digits, sources.MNIST
-        ),
-        "mnist-rotation-points": NamedDataset(
-            "no labels: MNIST's threes in four rotations, 4 clients; downloaded once",
-            points.mnist_rotation_points,
-            sources.MNIST,
-        ),
-    }
-)
-
-
-def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) -> FederatedDataset:
-    """A data set by its name, or your own by its path.
-
-    Arguments:
-        name_or_path: A name (`corymb list data`), or a folder, a table, an npz file or a file made by
-            `FederatedDataset.save`. A folder that has the name of a built-in data set is reached as `./name`.
-        seed: What is drawn: rotations' permutations, the rows to test on.
-        options: `client`, `label` and whatever else `from_folder` takes, for data of your own.
-
-    >>> load("digits", seed=1).clients
-    80
-    """
-    name = os.fspath(name_or_path)
-    if isinstance(name_or_path, str) and name in NAMES:
-        require(not options, f"{name} takes no options but the seed: {', '.join(options)} are for data of your own.")
-        return NAMES[name](seed)
-    path = expanded(name)
-    if path.suffix == SUFFIX:
-        require(not options, f"{name} was saved with its split: {', '.join(options)} cannot be changed now.")
-        return FederatedDataset.load(path)
-    if path.exists():
-        return from_folder(path, seed=seed, **options)
-    if _looks_like_path(name):
-        raise InvalidInput(f"{name} is not a folder: there is nothing of that name; check the path.")
-    raise InvalidInput(f"There is no data set {name!r}, nor a folder of that name. {did_you_mean(name, NAMES)}")
-
-
-def _looks_like_path(name: str) -> bool:
-    return any(mark in name for mark in "/\\~") or name.startswith(".") or kind_of(Path(name)) in SUFFIXES
+NAMES: Mapping[str, NamedDataset] = MappingProxyType({one.name: one for one in _all()})

@@ -4,19 +4,57 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Dataset
 
-from corymb.data.catalogue import load
+from corymb.data.catalogue import DEALT, NAMES
 from corymb.data.dataset import FederatedDataset
+from corymb.data.files import from_folder
+from corymb.data.readers.folder import SUFFIXES
 from corymb.data.readers.frames import is_frame, is_hugging_face
-from corymb.settings import InvalidInput, require
+from corymb.data.readers.tables import kind_of
+from corymb.data.store import SUFFIX
+from corymb.settings import InvalidInput, did_you_mean, expanded, require
 
 WANTED = (
     "a FederatedDataset, the name of one, a folder, a file, arrays (x, y, client), a data frame, a mapping or list of "
     "clients, or an engine"
 )
+
+
+def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) -> FederatedDataset:
+    """A data set by its name, or your own by its path.
+
+    Arguments:
+        name_or_path: A name (`corymb list data`), or a folder, a table, an npz file or a file made by
+            `FederatedDataset.save`. A folder that has the name of a built-in data set is reached as `./name`.
+        seed: What is drawn: rotations' permutations, the rows to test on.
+        options: For a name, how it is dealt to clients: `clients`, `per_client`, `alpha` or `least`, where it takes
+            them. For data of your own, `client`, `label` and whatever else `from_folder` takes.
+
+    >>> load("digits", seed=1).clients, load("digits-dirichlet", clients=8, alpha=0.1).clients
+    (80, 8)
+    """
+    name = os.fspath(name_or_path)
+    if isinstance(name_or_path, str) and name in NAMES:
+        return NAMES[name](seed, **options)
+    dealt = [option for option in options if option in DEALT]
+    require(not dealt, f"{name} has the clients that it has: {', '.join(dealt)} is for names (corymb list data).")
+    path = expanded(name)
+    if path.suffix == SUFFIX:
+        require(not options, f"{name} was saved with its split: {', '.join(options)} cannot be changed now.")
+        return FederatedDataset.load(path)
+    if path.exists():
+        return from_folder(path, seed=seed, **options)
+    if _looks_like_path(name):
+        raise InvalidInput(f"{name} is not a folder: there is nothing of that name; check the path.")
+    raise InvalidInput(f"There is no data set {name!r}, nor a folder of that name. {did_you_mean(name, NAMES)}")
+
+
+def _looks_like_path(name: str) -> bool:
+    return any(mark in name for mark in "/\\~") or name.startswith(".") or kind_of(Path(name)) in SUFFIXES
 
 
 def as_dataset(data: Any, seed: int = 0) -> FederatedDataset:

@@ -23,9 +23,10 @@ from corymb.engines.host import one_line
 from corymb.engines.room import walls
 from corymb.keys import root
 from corymb.local import loss
-from corymb.models import ModelLike, Network, char_lstm, cnn, mlp, resnet9
+from corymb.models import ModelLike, Network, char_lstm, cnn, ifca_cifar, mlp, resnet9
 from corymb.models.adversarial import Convolutional, Dense
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
+from corymb.models.ifca_cifar import SIDE
 from corymb.models.mlp import Perceptron
 from corymb.objectives import Classification, Density, LinearRegression, Regression
 from corymb.objectives.adversarial import ClusterGame
@@ -110,6 +111,16 @@ def _resnet9(schema: DataSchema) -> ModelLike:
     return resnet9(schema.features[0], outputs(schema))
 
 
+def _ifca_cifar(schema: DataSchema) -> ModelLike:
+    channels, *sides = schema.features if schema.picture else (0, 0)
+    require(
+        channels == 3 and min(sides) >= SIDE,
+        f"Model 'ifca-cifar' wants pictures in colour [3, rows, columns] of {SIDE} or more, as CIFAR-10 has them: the "
+        f"examples have shape {list(schema.features)}.",
+    )
+    return ifca_cifar(outputs(schema))
+
+
 def _char_lstm(schema: DataSchema) -> ModelLike:
     text = schema.codes and len(schema.features) == 1 and schema.task == "classification"
     require(
@@ -158,6 +169,10 @@ MODELS: Mapping[str, Named] = MappingProxyType(
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
         "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),
         "resnet9": Named("ResNet9 with group normalisation, for pictures in colour; slow on a CPU", _resnet9),
+        "ifca-cifar": Named(
+            "IFCA's network for CIFAR-10: two convolutions, local responses, the middle 24 x 24 of pictures",
+            _ifca_cifar,
+        ),
         "char-lstm": Named("LEAF's two-layer LSTM: characters in, the next one out; slow on a CPU", _char_lstm),
         "gaussian": Named("a density: a Gaussian; of 30 principal components for more than 64 inputs", _gaussian),
         "affine": Named("a density: an affine flow with a full matrix, that is a Gaussian", _flow(Affine)),
@@ -177,13 +192,16 @@ ENOUGH = 10
 """Training examples for each parameter of a perceptron; with fewer, a table gets a linear model."""
 
 
+FOR_CODES = (
+    "give a model that embeds them (model=..., --model); 'char-lstm' does, where they are characters and labels the "
+    "next ones, as in shakespeare"
+)
+"""What to do about features that no model by name is right for without being told."""
+
+
 def default_model(schema: DataSchema, examples: int) -> str:
     """The name of the model to use if none is given, by what the examples are like and how many there are in all."""
-    require(
-        not schema.codes,
-        "The features are codes, not numbers: give a model that embeds them (model=..., --model); 'char-lstm' does, "
-        "where they are characters and labels the next ones, as in shakespeare.",
-    )
+    require(not schema.codes, f"The features are codes, not numbers: {FOR_CODES}.")
     if schema.task == "density":
         return "affine" if schema.size <= 64 else "gaussian"
     if schema.linear:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from corymb.choices import Dropout, KernelName, Missing, Scale, Task
-from corymb.settings import check_types, did_you_mean, require
+from corymb.settings import check_types, did_you_mean, from_dict, require
 
 if TYPE_CHECKING:
     from corymb.data import FederatedDataset
@@ -139,8 +139,26 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Deal:
+    """How a data set that has a name is dealt to clients; what is not given is as its line in `corymb list data`."""
+
+    clients: int | None = None
+    """How many clients."""
+    per_client: int | None = None
+    """Training examples of each."""
+    alpha: float | None = None
+    """Concentration of Dirichlet shares, 0.001 or more: the smaller, the more uneven."""
+    least: int | None = None
+    """Training examples that each has at the least; in femnist images, in shakespeare characters, to be a client."""
+
+    def given(self) -> dict[str, Any]:
+        """What was given."""
+        return {name: getattr(self, name) for name in names(Deal) if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """How to read data of your own."""
+    """How to read data of your own, or to deal data that have a name."""
 
     client: str | None = None
     """Column (in npz: array) that names the client of each row; if not given, `client`."""
@@ -159,21 +177,28 @@ class DataOptions:
     embeds; if not given, by shape: tables or pictures."""
     read_limit: int | None = None
     """Bytes that one file may take in memory when it is read; if not given, half of the machine's memory."""
+    deal: Deal | None = None
+    """How a data set of `corymb list data` is dealt to clients, where it takes that."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:
         """The data options in the config of a run."""
-        return DataOptions(**_of(DataOptions, config))
+        found = _of(DataOptions, config)
+        deal = {name: found.pop(name) for name in ("deal",) if name in found}
+        return replace(DataOptions(**found), deal=from_dict(DataOptions, deal).deal) if deal else DataOptions(**found)
 
     def given(self) -> dict[str, Any]:
-        """The options that were given."""
-        return {name: getattr(self, name) for name in names(DataOptions) if getattr(self, name) is not None}
+        """The options that were given, as plain values."""
+        deal = {} if self.deal is None else self.deal.given()
+        others = [name for name in names(DataOptions) if name != "deal" and getattr(self, name) is not None]
+        return {name: getattr(self, name) for name in others} | ({"deal": deal} if deal else {})
 
     def load(self, data: str | os.PathLike[str], seed: int) -> FederatedDataset:
         """Read data by name or path, with these options."""
         from corymb.data import load
 
-        return load(data, seed=seed, **self.given())
+        given = self.given()
+        return load(data, seed=seed, **given.pop("deal", {}), **given)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,6 +62,8 @@ BROAD = 10.0
 """One that varies less than this many times less at a client has a part in the scale of all."""
 REPEATS = 4
 """How often moments are asked for again without those that supplied most of a variance."""
+BLOCKS, NARROWEST = 16, 8
+"""Features are looked at in so many blocks of columns, none narrower than this: what a processor reads at once."""
 UNLIMITED = torch.tensor(torch.inf)
 AS_THEY_ARE = torch.empty(0)
 
@@ -121,16 +123,27 @@ def send_means(client: Client, kept: Moments | None = None, unit: Moments | None
     When they are asked for again, in a `unit` for each: what one client no longer counts for must not make the others'
     answers look too large beside its own.
     """
-    x, y = _wide(client)
-    if unit is not None:
-        x, y = x / unit.x, y / unit.y
-    return _mean(client, {"x": x, "y": y, "size of x": x.abs(), "size of y": y.abs()}, kept)
+    weight, y = _portion(client), _wide(client.train.y)
+    y = y if unit is None else y / unit.y
+
+    def of(x: Tensor, at: slice) -> Params:
+        x = x if unit is None else x / unit.x[at]
+        return {"x": weight @ x, "size of x": weight @ x.abs()}
+
+    means = {**_by_columns(client, of), "y": weight @ y, "size of y": weight @ y.abs()}
+    return _shared(client, means, kept)
 
 
 @on_client
 def send_deviations(client: Client, centre: Moments, unit: Moments, kept: Moments | None = None) -> Share[tuple[()]]:
     """The mean squares of the client's deviations from `centre`, in units that keep them near 1."""
-    return _mean(client, _squares(client, centre, unit)._asdict(), kept)
+    weight = _portion(client)
+
+    def of(x: Tensor, at: slice) -> Params:
+        return {"x": weight @ _squares(x, centre.x[at], unit.x[at])}
+
+    means = {**_by_columns(client, of), "y": weight @ _squares(_wide(client.train.y), centre.y, unit.y)}
+    return _shared(client, means, kept)
 
 
 @on_client
@@ -149,34 +162,44 @@ def tell_excess(
     client's own are not among them where its sums were refused for their size. `kept` says for which features the
     client counts. What is only 0 or 1 is never out of proportion.
     """
-    examples, wide = client.train.weight, _wide(client)
-    size, among = examples.sum().to(total.x), 1 if counted is None else counted
-    found = []
-    for values, squares, all_squares, all_weight in zip(
-        wide, _squares(client, centre, unit), total, weight, strict=True
-    ):
-        mine = examples.to(squares) @ squares
-        rest, others = (all_squares - among * mine).clamp_min(0), all_weight - among * size
-        # mine / size > TIMES² rest / others, without dividing by what may be nothing
-        apart, far_apart = (mine * others > times**2 * rest * size for times in (TIMES, FAR))
-        real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
-        graded = ((values != 0) & (values != 1) & real).any(0)
-        over = (mine > rest) & apart & graded & (others > 0)
-        found.append(over.to(torch.uint8) + (over & far_apart))
-    usual = total.y / weight.y.clamp_min(1)
-    far = _mean_square(client, centre, unit) > UNUSUAL * usual
-    spread = _spread(client, wide.x, unit, total.x / weight.x.clamp_min(1))
+    among, examples = 1 if counted is None else counted, weight.x.expand_as(total.x)
+
+    def of(x: Tensor, at: slice) -> Params:
+        squares = _squares(x, centre.x[at], unit.x[at])
+        over = _excess(client, x, squares, total.x[at], examples[at], among)
+        spread = _spread(client, x, unit.x[at], total.x[at] / examples[at].clamp_min(1))
+        return {"over": over, "spread": spread}
+
+    found, y = _by_columns(client, of), _wide(client.train.y)
+    squares = _squares(y, centre.y, unit.y)
+    over = _excess(client, y, squares, total.y, weight.y, among)
+    far = _portion(client) @ squares > UNUSUAL * total.y / weight.y.clamp_min(1)
     if kept is None:
-        return Told(found[0], found[1], far, spread)
-    return Told(found[0] * kept.x, found[1] * kept.y, far & kept.y, spread * kept.x)
+        return Told(found["over"], over, far, found["spread"])
+    return Told(found["over"] * kept.x, over * kept.y, far & kept.y, found["spread"] * kept.x)
 
 
-def _spread(client: Client, x: Tensor, unit: Moments, usual: Tensor) -> Tensor:
+def _excess(
+    client: Client, values: Tensor, squares: Tensor, total: Tensor, weight: Tensor, among: Tensor | int
+) -> Tensor:
+    """Whether most squares of all are the client's own, out of proportion: no, yes or by far, for each column."""
+    examples = client.train.weight
+    size, mine = examples.sum().to(total), examples.to(squares) @ squares
+    rest, others = (total - among * mine).clamp_min(0), weight - among * size
+    # mine / size > TIMES² rest / others, without dividing by what may be nothing
+    apart, far_apart = (mine * others > times**2 * rest * size for times in (TIMES, FAR))
+    real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
+    graded = ((values != 0) & (values != 1) & real).any(0)
+    over = (mine > rest) & apart & graded & (others > 0)
+    return over.to(torch.uint8) + (over & far_apart)
+
+
+def _spread(client: Client, x: Tensor, unit: Tensor, usual: Tensor) -> Tensor:
     """How much each feature varies at the client, beside everybody's mean square: see `Told`."""
-    weight = client.train.weight
-    portion, x = weight.to(x) / weight.sum().clamp_min(1), x / unit.x
-    own = portion @ (x - portion @ x).square()
-    rounding = (64 * torch.finfo(x.dtype).eps * (portion @ x)).square()  # what never varies says nothing of its units
+    portion, x = _portion(client), x / unit
+    mean = portion @ x
+    own = portion @ (x - mean).square()
+    rounding = (64 * torch.finfo(x.dtype).eps * mean).square()  # what never varies says nothing of its units
     narrow, broad = own < usual / NARROW**2, own > usual / BROAD**2
     return (own > rounding) * (3 - 2 * narrow.to(torch.uint8) - broad.to(torch.uint8))
 
@@ -184,32 +207,42 @@ def _spread(client: Client, x: Tensor, unit: Moments, usual: Tensor) -> Tensor:
 @on_client
 def tell_far(client: Client, centre: Moments, unit: Moments, usual: Tensor) -> Tensor:
     """Whether the client's targets are out of all proportion to those whose mean square is `usual`."""
-    return (_mean_square(client, centre, unit) > FAR**2 * usual) & (usual > 0)
+    squares = _squares(_wide(client.train.y), centre.y, unit.y)
+    return (_portion(client) @ squares > FAR**2 * usual) & (usual > 0)
 
 
-def _mean_square(client: Client, centre: Moments, unit: Moments) -> Tensor:
-    squares, examples = _squares(client, centre, unit).y, client.train.weight
-    return examples.to(squares) @ squares / examples.sum().clamp_min(1)
+def _by_columns(client: Client, of: Callable[[Tensor, slice], Params]) -> Params:
+    """What `of` makes of the client's features, a few columns at a time and put together.
+
+    The numbers of all columns in double precision, and what is made of them, would take ten times the data's memory.
+    """
+    x = client.train.x.flatten(1)
+    width = max(NARROWEST, -(-x.shape[1] // BLOCKS))
+    blocks = [slice(first, first + width) for first in range(0, x.shape[1], width)]
+    found = [of(_wide(x[:, block]), block) for block in blocks]
+    return {name: torch.cat([one[name] for one in found], -1) for name in found[0]}
 
 
-def _wide(client: Client) -> Moments:
-    x, y, _ = client.train
-    dtype = x.dtype if x.device.type == "mps" else torch.float64  # deviations of large numbers need the digits
-    return Moments(x.to(dtype).flatten(1), y.to(dtype))
+def _wide(values: Tensor) -> Tensor:
+    """Numbers with the digits that deviations of large ones need."""
+    return values.to(values.dtype if values.device.type == "mps" else torch.float64)
 
 
-def _squares(client: Client, centre: Moments, unit: Moments) -> Moments:
-    x, y = _wide(client)
-    return Moments(((x - centre.x) / unit.x).square(), ((y - centre.y) / unit.y).square())
-
-
-def _mean(client: Client, values: Params, kept: Moments | None) -> Share[tuple[()]]:
+def _portion(client: Client) -> Tensor:
+    """Each example's part of the client's."""
     weight = client.train.weight
-    portion = weight.to(values["x"]) / weight.sum().clamp_min(1)
-    means = {name: portion @ value for name, value in values.items()}
+    return _wide(weight) / weight.sum().clamp_min(1)
+
+
+def _squares(values: Tensor, centre: Tensor, unit: Tensor) -> Tensor:
+    return ((values - centre) / unit).square()
+
+
+def _shared(client: Client, means: Params, kept: Moments | None) -> Share[tuple[()]]:
+    weight = client.train.weight
     if kept is not None:
         means = {name: mean * getattr(kept, name[-1]) for name, mean in means.items()}
-        means |= {"kept x": kept.x.to(portion), "kept y": kept.y.to(portion)}
+        means |= {"kept x": kept.x.to(means["x"]), "kept y": kept.y.to(means["y"])}
     return Share(means, weight=weight.sum().reshape(1))
 
 

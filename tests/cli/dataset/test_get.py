@@ -9,8 +9,7 @@ import pytest
 
 from corymb.cli import Exit
 from corymb.cli.app import DATA, main
-from corymb.cli.dataset import get
-from corymb.data import NAMES
+from corymb.data.built_in import sources
 from corymb.data.fetching.home import Published, cache_folder
 from tests.data.built_in.test_shakespeare import PLAY, SPEECHES
 from tests.data.fetching.server import server as server
@@ -25,10 +24,9 @@ def plays(server, monkeypatch):
         body = PLAY.replace("king", f"king {number}").encode()
         server.serve(f"plays/{number}.txt", body)
         files.append(Published(f"{number}.txt", 2**18, hashlib.sha256(body).hexdigest()))
-    named = NAMES["shakespeare"]
-    home = replace(named.source.home, mirrors=(f"{server.url}/plays/",), files=tuple(files))
-    small = replace(named, source=replace(named.source, home=home))
-    monkeypatch.setattr(get, "NAMES", {**NAMES, "shakespeare": small})
+    whole = sources.SHAKESPEARE
+    home = replace(whole.home, mirrors=(f"{server.url}/plays/",), files=tuple(files))
+    monkeypatch.setattr(sources, "SHAKESPEARE", replace(whole, home=home))
     return server
 
 

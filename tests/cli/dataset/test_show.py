@@ -124,5 +124,6 @@ def test_clients_are_named_where_clusters_are_not_known():
 def test_text_is_shown_as_text(capsys):
     describe(by_role(Roles({"play/ROLE": "so shaken as we are, so wan with care, " * 9}), clients=1, least=1))
     printed = " ".join(capsys.readouterr().out.split())
+    assert "'char-lstm' does" in printed
     assert "play/ROLE: so shaken as we are, so wan with care, so shaken" in printed
     assert printed.endswith("→ ␣")

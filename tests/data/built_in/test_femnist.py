@@ -1,9 +1,12 @@
 import hashlib
 import io
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from corymb.data import DataUnavailable
 from corymb.data.built_in import femnist
 from corymb.data.built_in.writers import Writers
 from corymb.data.fetching.home import cache_folder
@@ -88,12 +91,74 @@ def parquet():
     return held.getvalue()
 
 
-def test_the_published_file_is_unpacked_once(server, capsys):
-    body = parquet()
-    server.serve("data/train-00000-of-00001.parquet", body)
-    from dataclasses import replace
+PLACE = "data/train-00000-of-00001.parquet"
+LOGIN = b"\n<!DOCTYPE html><html><title>Please log in</title></html>\n"
 
-    home = replace(femnist.FEMNIST, mirrors=(f"{server.url}/data/",))
+
+@pytest.fixture
+def home(server):
+    return replace(femnist.FEMNIST, mirrors=(f"{server.url}/data/",))
+
+
+def test_a_page_to_log_in_is_not_kept(server, home, capsys):
+    body = parquet()
+    server.serve(PLACE, LOGIN)
+    with pytest.raises(DataUnavailable, match="it is a web page, such as one to log in: wanted a parquet file"):
+        femnist.read_published(home)
+    assert "is kept from here on" not in capsys.readouterr().err
+    server.serve(PLACE, body[:-9])
+    with pytest.raises(DataUnavailable, match="cut short: wanted a parquet file"):
+        femnist.read_published(home)
+    server.serve(PLACE, body)
+    assert np.array_equal(femnist.read_published(home).images, IMAGES)
+
+
+def test_a_page_that_an_earlier_version_kept_is_downloaded_again(server, home, capsys):
+    server.serve(PLACE, parquet())
+    home.folder.mkdir(parents=True)
+    kept = home.folder / home.files[0].name
+    kept.write_bytes(LOGIN)
+    kept.with_name(f"{kept.name}.sha256").write_text(f"{hashlib.sha256(LOGIN).hexdigest()}  {kept.name}\n")
+    assert np.array_equal(femnist.read_published(home).images, IMAGES)
+    assert "is a web page, such as one to log in" in capsys.readouterr().err
+
+
+def test_a_damaged_file_does_not_cost_its_checksum(server, home):
+    server.serve(PLACE, parquet())
+    femnist.read_published(home)
+    kept = home.folder / home.files[0].name
+    kept.write_bytes(LOGIN)
+    server.serve(PLACE, parquet() + b"PAR1")
+    with pytest.raises(DataUnavailable, match="its contents have the SHA-256"):
+        femnist.read_published(home)
+
+
+@pytest.mark.parametrize("inside", [b"not what it looks like", None])
+def test_what_cannot_be_read_is_dropped_with_its_checksum(server, home, inside):
+    arrow, writing = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    held = io.BytesIO()
+    writing.write_table(arrow.table({"other": [1]}), held)
+    body = held.getvalue() if inside is None else b"PAR1" + inside + b"PAR1"
+    server.serve(PLACE, body)
+    with pytest.raises(DataUnavailable, match="it and its checksum are removed; run the command again") as caught:
+        femnist.read_published(home)
+    assert "\n" not in str(caught.value)
+    assert list(home.folder.glob("train-*")) == []
+    server.serve(PLACE, parquet())
+    assert len(femnist.read_published(home).labels) == 5
+
+
+def test_what_reads_it_is_asked_for_before_the_download(server, home, monkeypatch):
+    server.serve(PLACE, parquet())
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(InvalidInput, match=r"Reading femnist needs PIL: pip install 'corymb\[pictures\]'"):
+        list(home.obtain())
+    assert server.asked == []
+
+
+def test_the_published_file_is_unpacked_once(server, home, capsys):
+    body = parquet()
+    server.serve(PLACE, body)
     for _ in range(2):
         read = femnist.read_published(home)
         assert np.array_equal(read.images, IMAGES)

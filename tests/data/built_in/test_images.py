@@ -122,6 +122,8 @@ def test_complaints(four):
         (lambda: rotated(*four, clients=2.5), "clients=2.5: wanted a whole number"),
         (lambda: rotated(*four, clients=4, per_client=0), "per_client=0: wanted a whole number, 1 or more"),
         (lambda: label_sets(*four, sets=((0,), ())), "some classes for every cluster"),
+        (lambda: label_sets(*four, sets=[0, 1]), r"sets=\[0, 1\]: wanted a list of classes, as numbers"),
+        (lambda: label_sets(*four, sets=["01", "23"]), "wanted a list of classes, as numbers"),
         (lambda: label_sets(*four, sets=((0, 1), (2,)), clients=10**6), "per_client=1: that takes 500000 images"),
         (lambda: label_sets(*four, clients=2, per_client=24), "images of the .* in the smallest set"),
         (lambda: inverted(x / 255, y, x_test, y_test, clients=2, per_client=1), "Images are float64"),

@@ -58,8 +58,10 @@ def test_complaints(writers):
         ({}, {"clients": 2.5}, "clients=2.5: wanted a whole number"),
         ({"writer": writers.writer + 1}, {}, "one is outside"),
         ({"images": writers.images / 255}, {}, "Images are float64"),
-        ({"labels": writers.labels[1:]}, {}, "one label and one writer for each"),
-        ({"test": writers.writer}, {}, "one label and one writer for each"),
+        ({"labels": writers.labels[1:]}, {}, "26 examples and 25 labels: give one for each"),
+        ({"writer": writers.writer[1:]}, {}, "26 examples and 25 writers"),
+        ({"writer": writers.writer + 0.5}, {}, "Writers: row 0 is"),
+        ({"test": writers.writer}, {}, "not true or false for each"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
             by_writer(writers._replace(**change), **options)

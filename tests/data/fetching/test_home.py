@@ -6,7 +6,9 @@ import hashlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from socket import gaierror
 from unittest.mock import Mock
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -79,7 +81,7 @@ def test_the_next_mirror_helps_out(images):
         (gzip.compress(CONTENTS["x_train.gz"][:-1] + b"?", mtime=0), {}, "its contents have the SHA-256"),
         (gzip.compress(CONTENTS["x_train.gz"], mtime=0)[:-50], {}, "cannot be unpacked"),
         (b"not found, says the page", {}, "its contents have the SHA-256"),
-        (b"short", {"claimed": 50}, "got 5 of 50 bytes"),
+        (b"short", {"claimed": 50}, "it broke off after 0.0 kB of 0.1 kB"),
         (bytes(2**21), {}, "got more than"),
         (None, {}, "HTTP Error 404"),
     ],
@@ -160,11 +162,36 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(images, capsys):
 def test_nobody_answers(images):
     url = images.url
     images.close()
-    with pytest.raises(DataUnavailable, match=f"{url}/good/x_train.gz: .*Connection refused") as caught:
+    with pytest.raises(DataUnavailable, match=f"{url}/good/x_train.gz: no connection: Connection refused") as caught:
         source(images, "good").load()
     assert "If this machine is offline, download all 4 files elsewhere and put them there" in str(caught.value)
     assert str(cache_folder() / "tiny") in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_offline_in_plain_words(monkeypatch, server):
+    away = Mock(side_effect=URLError(gaierror(-2, "Name or service not known")))
+    monkeypatch.setattr("corymb.data.fetching.download.urlopen", away)
+    with pytest.raises(DataUnavailable, match="no connection: the address cannot be looked up") as caught:
+        source(server, "good").load()
+    assert "urlopen" not in str(caught.value)
+    assert "Errno" not in str(caught.value)
+    away.side_effect = TimeoutError("timed out")
+    with pytest.raises(DataUnavailable, match="no connection: nothing came for 30 seconds"):
+        source(server, "good").load()
+
+
+@pytest.mark.parametrize("tag", ["", '"one"'])
+@pytest.mark.parametrize("digest", ["", hashlib.sha256(BODY * 500).hexdigest()])
+def test_what_came_before_it_broke_off_is_told(server, tag, digest):
+    """A file that nobody can say is the same still is begun again, so that nothing of it is kept."""
+    server.serve("one/file", BODY * 500, breaks=(100_000,) * 9, tag=tag)
+    place = home(server, "one", files=(Published("file", len(BODY) * 500, digest),))
+    with pytest.raises(DataUnavailable, match=r"it broke off after 0\.[15] MB of 2\.6 MB") as caught:
+        list(place.obtain())
+    goes_on = bool(tag or digest)
+    assert ("0.5 MB are kept: run the command again" in str(caught.value)) is goes_on
+    assert ("If this machine is offline" in str(caught.value)) is not goes_on
 
 
 def test_a_full_disk_and_a_cache_that_is_no_folder_are_told_as_such(images, monkeypatch, tmp_path):
@@ -201,9 +228,17 @@ def test_packed_arrays_that_are_wrong(images, monkeypatch, tmp_path):
     (tmp_path / "tiny").mkdir()
     packed = tmp_path / "tiny" / "tiny.npz"
     monkeypatch.setenv("CORYMB_DATA", str(tmp_path))
-    packed.write_bytes(b"noise")
-    with pytest.raises(DataUnavailable, match="cannot be read"):
-        source(images, "good").load()
+    objects = IMAGES._asdict() | {"x_test": np.array([None])}
+    for write, complaint in (
+        (lambda: packed.write_bytes(b"noise"), "tiny.npz cannot be read as npz: write it again"),
+        (lambda: np.savez(packed, x_train=IMAGES.x_train), "has no array 'y_train'"),
+        (lambda: np.savez(packed, **objects, allow_pickle=True), "save plain arrays, not Python objects"),
+    ):
+        write()
+        with pytest.raises(DataUnavailable, match=complaint) as caught:
+            source(images, "good").load()
+        assert "allow_pickle" not in str(caught.value)
+        assert str(caught.value).endswith("Pack it again, or unset CORYMB_DATA.")
     np.savez(packed, **(IMAGES._asdict() | {"x_test": np.zeros((2, 3, 3), dtype=np.uint8)}))
     with pytest.raises(InvalidInput, match="wanted uint8 images of 28 x 28"):
         source(images, "good").load()

@@ -1,18 +1,20 @@
 """`corymb data show`: look at data before running anything on them."""
 
-from __future__ import annotations
-
+# No postponed annotations here: cyclopts reads those of functions made with other classes.
 from typing import Annotated
 
 import torch
 from cyclopts import Parameter
 
 from corymb.cli.dataset.pictures import drawn, strips_of
+from corymb.cli.options import given
+from corymb.cli.run import DATA, NOTHING_ON_DATA, OfData
 from corymb.data import FederatedDataset
 from corymb.data.schema import schema_of
 from corymb.runs.history import counted, readable
-from corymb.runs.learners import default_model
+from corymb.runs.learners import FOR_CODES, default_model
 from corymb.runs.settings import DataOptions
+from corymb.settings import from_dict
 
 BARS = 30
 TEXTS = 3
@@ -24,7 +26,7 @@ MOST_LABELS = 20
 def show(
     data: str,
     *,
-    data_options: Annotated[DataOptions, Parameter(name="*", group="Data of your own")] = DataOptions(),  # noqa: B008
+    of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
     seed: int = 0,
 ) -> None:
     """Show clients, sizes, labels and, if the examples are pictures, some of them: of each true cluster, if known.
@@ -36,7 +38,7 @@ def show(
     seed
         Seed for data that are generated or split.
     """
-    describe(data_options.load(data, seed))
+    describe(from_dict(DataOptions, given(of_data)).load(data, seed))
 
 
 def describe(data: FederatedDataset) -> None:
@@ -67,7 +69,7 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
         "clients": f"{len(data)} ({names})",
         "sizes": f"{least} to {most} training examples, median {middle}; {len(data.test.y)} test examples in all",
         "features": f"{list(data.features)}{', to be standardised' if data.standardise else ''}",
-        "model": "give one"
+        "model": FOR_CODES
         if schema_of(data).codes
         else f"{default_model(schema_of(data), len(data.train.y))}, if you give none",
     }

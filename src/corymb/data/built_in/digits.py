@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from corymb.data.built_in.views import View, apply_views, client_names, inversions, rotations
+from corymb.data.built_in.skews import dirichlet, quantity_skew, shifted
+from corymb.data.built_in.views import View, apply_views, client_names, inversions, rotations, unchanged
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array
 from corymb.data.ragged import Ragged
@@ -44,6 +45,49 @@ def digits_inverted(seed: int = 0, *, clients: int = 40, train: int = 60, test: 
 def digits_iid(seed: int = 0, *, clients: int = 20, train: int = 60, test: int = 40) -> FederatedDataset:
     """Digits without groups, to see what an algorithm makes of that: one true cluster; otherwise as `digits`."""
     return _deal("digits-iid", rotations(1), seed, clients, train, test)
+
+
+def digits_shifted(seed: int = 0, *, clients: int = 40, train: int = 60, test: int = 40) -> FederatedDataset:
+    """Four clusters that call the digits by other names, as `concept_shift` does; otherwise as `digits`."""
+    return shifted(_deal("digits-shifted", [unchanged] * 4, seed, clients, train, test), 4, seed)
+
+
+def digits_dirichlet(seed: int = 0, *, clients: int = 20, alpha: float = 0.5, least: int = 1) -> FederatedDataset:
+    """Digits dealt by Dirichlet shares of classes, as `dirichlet` does: 1078 to train on and 719 to test on."""
+    examples, classes = _split(seed), tuple("0123456789")
+    return dirichlet(
+        *examples,
+        clients=clients,
+        alpha=alpha,
+        least=least,
+        seed=seed,
+        flat=True,
+        classes=classes,
+        name="digits-dirichlet",
+    )
+
+
+def digits_skewed(seed: int = 0, *, clients: int = 20, alpha: float = 0.5, least: int = 1) -> FederatedDataset:
+    """Digits dealt in very different numbers, as `quantity_skew` does: 1078 to train on and 719 to test on."""
+    examples, classes = _split(seed), tuple("0123456789")
+    return quantity_skew(
+        *examples,
+        clients=clients,
+        alpha=alpha,
+        least=least,
+        seed=seed,
+        flat=True,
+        classes=classes,
+        name="digits-skewed",
+    )
+
+
+def _split(seed: int) -> tuple[Array, Array, Array, Array]:
+    """The images, pixels divided by 16, and their digits: six tenths to train on, the others to test on."""
+    x, y = _images()
+    train, test = np.split(np.random.default_rng(seed).permutation(len(x)), [round(0.6 * len(x))])
+    pixels = x.astype(np.float32) / _TOP
+    return pixels[train], y[train], pixels[test], y[test]
 
 
 def _deal(name: str, views: Sequence[View], seed: int, clients: int, train: int, test: int) -> FederatedDataset:

@@ -16,7 +16,7 @@ import numpy as np
 from corymb.data.built_in.packed import read_arrays
 from corymb.data.built_in.writers import Writers
 from corymb.data.features import Array
-from corymb.data.fetching.home import Home, Kept, Published
+from corymb.data.fetching.home import PARQUET, Home, Kept, Published
 from corymb.data.fetching.progress import say
 from corymb.data.readers.leaf import users_in
 from corymb.settings import InvalidInput, require
@@ -29,8 +29,10 @@ FEMNIST = Home(
     name="femnist",
     packed=("femnist/femnist.npz", "femnist/train"),
     mirrors=("https://huggingface.co/datasets/flwrlabs/femnist/resolve/main/data/",),
-    files=(Published("train-00000-of-00001.parquet", 2**28),),
+    files=(Published("train-00000-of-00001.parquet", 2**28, form=PARQUET),),
     licence="BSD-2-Clause (LEAF); the images are NIST's, Special Database 19",
+    needs=("pyarrow", "PIL"),
+    extra="pictures",
 )
 
 
@@ -41,7 +43,7 @@ def read_published(home: Home) -> Writers:
     (kept,) = home.obtain()
     unpacked = home.folder / f"unpacked-{kept.file.digest[:16]}.npz"
     if not unpacked.is_file():
-        _unpack(kept, unpacked)
+        _unpack(home, kept, unpacked)
     images, labels, writer, names = read_arrays(unpacked, *_FIELDS)
     return without_repeats(Writers(images, labels, writer, tuple(map(str, names))))
 
@@ -105,10 +107,14 @@ def without_repeats(writers: Writers) -> Writers:
     return Writers(images[kept], labels[kept], writer[kept], names, None if test is None else test[kept], notes)
 
 
-def _unpack(kept: Kept, place: Path) -> None:
+def _unpack(home: Home, kept: Kept, place: Path) -> None:
     """The parquet file's pictures as arrays, once: decoding them takes a minute."""
+    home.check_needs()
     say(f"unpacking {kept.path.name} into {place}: a minute or two, once")
-    images, labels, writer, names = read_parquet(kept.contents)
+    try:
+        images, labels, writer, names = read_parquet(kept.contents)
+    except (ValueError, KeyError, TypeError, OSError) as error:  # pyarrow's and Pillow's are some of these
+        raise home.dropped(kept, error) from None
     partial = place.with_name(f"{place.name}.part")
     with partial.open("wb") as file:
         np.savez_compressed(file, images=images, labels=labels, writer=writer, writer_ids=np.array(names))
@@ -117,11 +123,9 @@ def _unpack(kept: Kept, place: Path) -> None:
 
 def read_parquet(contents: bytes) -> tuple[Array, Array, Array, tuple[str, ...]]:
     """Images, labels, writers and their names out of columns `image` (png), `character` and `writer_id`."""
-    try:
-        import pyarrow.parquet as parquet
-        from PIL import Image
-    except ImportError:
-        raise InvalidInput("Reading FEMNIST needs pyarrow and pillow: pip install 'corymb[pictures]'.") from None
+    import pyarrow.parquet as parquet
+    from PIL import Image
+
     images: list[Array] = []
     labels: list[Array] = []
     writer: list[int] = []

@@ -17,16 +17,18 @@ import torch
 
 from corymb.core.pixels import TOP
 from corymb.data.built_in import views
+from corymb.data.built_in.labelled import Labelled, as_images, labelled_images
+from corymb.data.clients import Values
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array
 from corymb.settings import require
 
 
 def rotated(
-    x: Array,
-    y: Array,
-    x_test: Array,
-    y_test: Array,
+    x: Values,
+    y: Values,
+    x_test: Values,
+    y_test: Values,
     *,
     clients: int = 1200,
     per_client: int = 200,
@@ -40,9 +42,9 @@ def rotated(
     """Clusters see the images turned: 4 rotations are 0, 90, 180 and 270 degrees, 2 are 0 and 180.
 
     Arguments:
-        x: Training images, uint8 [N, H, W] or [N, C, H, W]. They stay bytes until a client's are taken for training, as
-            numbers from 0 to 1 of the shape [C, H, W].
-        y: Their labels [N], from 0. `x_test` and `y_test` are those to test on.
+        x: Training images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]. They stay bytes until a client's are taken
+            for training, as numbers from 0 to 1 of the shape [C, H, W].
+        y: Their labels [N]: whole numbers from 0, or names. `x_test` and `y_test` are those to test on.
         clients: How many, in equal clusters; `per_client` training images each.
         rotations: How many clusters.
         seed: Every cluster orders the images by a permutation of its own.
@@ -51,9 +53,10 @@ def rotated(
         classes: Names of the labels.
         name: What the data set is called in reports.
     """
-    require(x.shape[-1] == x.shape[-2], f"Images are {x.shape[-2]} x {x.shape[-1]}: only square ones can be turned.")
+    height, width = (train := as_images(x)).shape[2:]
+    require(height == width, f"Images are {height} x {width}: only square ones can be turned.")
     return viewed(
-        (x, y, x_test, y_test),
+        (train, y, x_test, y_test),
         views.rotations(rotations),
         clients=clients,
         per_client=per_client,
@@ -66,10 +69,10 @@ def rotated(
 
 
 def inverted(
-    x: Array,
-    y: Array,
-    x_test: Array,
-    y_test: Array,
+    x: Values,
+    y: Values,
+    x_test: Values,
+    y_test: Values,
     *,
     clients: int = 100,
     per_client: int = 600,
@@ -94,7 +97,7 @@ def inverted(
 
 
 def viewed(
-    images: tuple[Array, Array, Array, Array],
+    images: tuple[Values, Values, Values, Values],
     ways: Sequence[views.View],
     *,
     clients: int,
@@ -106,17 +109,17 @@ def viewed(
     name: str,
 ) -> FederatedDataset:
     """A cluster for each way to see the images, dealt as this module says."""
-    x, _, x_test, _ = images
-    train = _train_rows(len(x), clients, per_client, len(ways), seed, disjoint)
-    test = _test_rows(len(x_test), len(ways), disjoint)
-    return _federate(images, ways, train, test, clients, flat, tuple(classes), name)
+    dealt = labelled_images(*images, classes)
+    train = _train_rows(len(dealt.x), clients, per_client, len(ways), seed, disjoint)
+    test = _test_rows(len(dealt.x_test), len(ways), disjoint)
+    return _federate(dealt, ways, train, test, clients, flat, name)
 
 
 def label_sets(
-    x: Array,
-    y: Array,
-    x_test: Array,
-    y_test: Array,
+    x: Values,
+    y: Values,
+    x_test: Values,
+    y_test: Values,
     *,
     sets: Sequence[Sequence[int]] = (range(7), range(3, 10)),
     clients: int = 16,
@@ -137,10 +140,8 @@ def label_sets(
         clients: How many, in equal clusters.
         per_client: Their training images; if not given, as many as there are, in equal parts.
     """
-    k = len(sets)
-    require(k >= 1 and all(len(chosen) for chosen in sets), f"sets={sets!r}: wanted some classes for every cluster.")
-    check_images(x, y)
-    have = [np.flatnonzero(np.isin(y, list(chosen))) for chosen in sets]
+    k, dealt = len(_checked(sets)), labelled_images(x, y, x_test, y_test, classes)
+    have = [np.flatnonzero(np.isin(dealt.y, list(chosen))) for chosen in sets]
     least = min(map(len, have))
     each = max(1, least * k // max(1, clients)) if per_client is None else per_client
     _check_clients(clients, each, k)
@@ -152,11 +153,21 @@ def label_sets(
     )
     rng = np.random.default_rng(seed)
     train = [rng.permutation(rows)[:wanted] for rows in have]
-    test = [np.flatnonzero(np.isin(y_test, list(chosen))) for chosen in sets]
-    data = _federate((x, y, x_test, y_test), [views.unchanged] * k, train, test, clients, flat, tuple(classes), name)
-    absent = sorted({label for chosen in sets for label in chosen} - set(np.unique(y).tolist()))
+    test = [np.flatnonzero(np.isin(dealt.y_test, list(chosen))) for chosen in sets]
+    data = _federate(dealt, [views.unchanged] * k, train, test, clients, flat, name)
+    absent = sorted({label for chosen in sets for label in chosen} - set(np.unique(dealt.y).tolist()))
     said = f"sets name classes without a training image: {', '.join(map(str, absent))}"
     return replace(data, notes=(said,)) if absent else data
+
+
+def _checked(sets: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    """The classes of each cluster, if they are that."""
+    lists = all(isinstance(chosen, (Sequence, np.ndarray)) and not isinstance(chosen, str) for chosen in sets)
+    numbers = lists and all(isinstance(label, (int, np.integer)) for chosen in sets for label in chosen)
+    require(numbers, f"sets={sets!r}: wanted a list of classes, as numbers, for every cluster: [[0, 1], [2, 3]].")
+    some = len(sets) >= 1 and all(len(chosen) for chosen in sets)
+    require(some, f"sets={sets!r}: wanted some classes for every cluster.")
+    return sets
 
 
 def _train_rows(rows: int, clients: int, per_client: int, k: int, seed: int, disjoint: bool) -> list[Array]:
@@ -192,35 +203,21 @@ def _shares(rows: Sequence[Array], each: int) -> torch.Tensor:
 
 
 def _federate(
-    images: tuple[Array, Array, Array, Array],
+    dealt: Labelled,
     ways: Sequence[views.View],
     train: Sequence[Array],
     test: Sequence[Array],
     clients: int,
     flat: bool,
-    classes: tuple[str, ...],
     name: str,
 ) -> FederatedDataset:
-    x, y, x_test, y_test = images
-    check_images(x, y)
-    check_images(x_test, y_test)
     each = clients // len(ways)
     return FederatedDataset(
         name=name,
         names=views.client_names(clients),
-        train=views.apply_views(x, y, train, _shares(train, each), ways, flat=flat),
-        test=views.apply_views(x_test, y_test, test, _shares(test, each), ways, flat=flat),
+        train=views.apply_views(dealt.x, dealt.y, train, _shares(train, each), ways, flat=flat),
+        test=views.apply_views(dealt.x_test, dealt.y_test, test, _shares(test, each), ways, flat=flat),
         task="classification",
-        classes=classes or tuple(str(label) for label in range(int(y.max()) + 1)),
+        classes=dealt.classes,
         truth=torch.arange(len(ways)).repeat_interleave(each),
-    )
-
-
-def check_images(x: Array, y: Array) -> None:
-    """Refuse what are no images with a label each."""
-    right = x.dtype == np.uint8 and x.ndim in (3, 4) and y.shape == x.shape[:1]
-    require(
-        right,
-        f"Images are {x.dtype} {list(x.shape)} with labels {list(y.shape)}: wanted uint8 [N, H, W] or [N, C, H, W] and "
-        "one label for each.",
     )

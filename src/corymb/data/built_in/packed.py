@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
-
-import numpy as np
 
 from corymb.data.features import Array
 from corymb.data.fetching.home import DataUnavailable
+from corymb.data.readers.archives import arrays_in
+from corymb.settings import InvalidInput
 
 
 def read_arrays(path: Path, *names: str) -> list[Array]:
     """The arrays of these names."""
+    instead = "Pack it again, or unset CORYMB_DATA."
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return [arrays[name] for name in names]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataUnavailable(f"{path} cannot be read ({error}): pack it again, or unset CORYMB_DATA.") from None
+        arrays = arrays_in(path, names)
+    except InvalidInput as error:
+        raise DataUnavailable(f"{path.parent}: {error} {instead}") from None
+    for name in names:
+        if name not in arrays:
+            raise DataUnavailable(f"{path} has no array {name!r}: it is not what it should be. {instead}")
+    return [arrays[name] for name in names]

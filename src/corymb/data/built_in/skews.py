@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from corymb.data.built_in import images, views
+from corymb.data.built_in.labelled import Labelled, labelled_images, labelled_rows
+from corymb.data.clients import Values
 from corymb.data.dataset import FederatedDataset
 from corymb.data.features import Array, as_features
-from corymb.data.prepare.pictures import channels_first
 from corymb.data.ragged import Ragged, offsets_of
 from corymb.settings import require
 
@@ -25,10 +26,10 @@ _LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e9
 
 
 def dirichlet(
-    x: Array,
-    y: Array,
-    x_test: Array,
-    y_test: Array,
+    x: Values,
+    y: Values,
+    x_test: Values,
+    y_test: Values,
     *,
     clients: int = 100,
     alpha: float = 0.5,
@@ -46,29 +47,31 @@ def dirichlet(
 
     Arguments:
         x: Training examples, with a row for each; bytes are taken for pixels.
-        y: Their classes, whole numbers from 0. `x_test` and `y_test` are those to test on.
+        y: Their classes: whole numbers from 0, or names. `x_test` and `y_test` are those to test on.
         clients: How many.
         alpha: The concentration of the Dirichlet distribution.
         least: Training examples that every client has.
     """
-    _check(x, y, x_test, y_test, clients, least, alpha)
+    examples = labelled_rows(x, y, x_test, y_test, classes)
+    _check(len(examples.y), clients, least, alpha)
     rng = np.random.default_rng(seed)
-    labels = np.union1d(y, y_test)
+    parts = (examples.y, examples.y_test)
+    labels = np.union1d(*parts)
     shares = rng.dirichlet(np.full(clients, alpha), len(labels))
-    owner, owner_test = (np.empty(len(part), dtype=np.int64) for part in (y, y_test))
+    owner, owner_test = (np.empty(len(part), dtype=np.int64) for part in parts)
     for label, share in zip(labels, shares, strict=True):
-        for part, owners in ((y, owner), (y_test, owner_test)):
+        for part, owners in zip(parts, (owner, owner_test), strict=True):
             rows = rng.permutation(np.flatnonzero(part == label))
             owners[rows] = np.repeat(np.arange(clients), _counts(len(rows), share))
     _raise_to(least, owner, clients)
-    return _dealt((x, y, x_test, y_test), owner, owner_test, clients, flat, classes, name)
+    return _dealt(examples, owner, owner_test, clients, flat, name)
 
 
 def quantity_skew(
-    x: Array,
-    y: Array,
-    x_test: Array,
-    y_test: Array,
+    x: Values,
+    y: Values,
+    x_test: Values,
+    y_test: Values,
     *,
     alpha: float = 0.5,
     clients: int = 100,
@@ -83,20 +86,21 @@ def quantity_skew(
     Each example has one owner; test examples are dealt by the same shares. There are no true clusters. Arguments are
     those of `dirichlet`.
     """
-    _check(x, y, x_test, y_test, clients, least, alpha)
+    examples = labelled_rows(x, y, x_test, y_test, classes)
+    _check(len(examples.y), clients, least, alpha)
     rng = np.random.default_rng(seed)
     share = rng.dirichlet(np.full(clients, alpha))
-    sizes = least + _counts(len(y) - clients * least, share)
+    sizes = least + _counts(len(examples.y) - clients * least, share)
     owner = rng.permutation(np.repeat(np.arange(clients), sizes))
-    owner_test = rng.permutation(np.repeat(np.arange(clients), _counts(len(y_test), share)))
-    return _dealt((x, y, x_test, y_test), owner, owner_test, clients, flat, classes, name)
+    owner_test = rng.permutation(np.repeat(np.arange(clients), _counts(len(examples.y_test), share)))
+    return _dealt(examples, owner, owner_test, clients, flat, name)
 
 
 def concept_shift(
-    x: Array,
-    y: Array,
-    x_test: Array,
-    y_test: Array,
+    x: Values,
+    y: Values,
+    x_test: Values,
+    y_test: Values,
     *,
     clusters: int = 4,
     clients: int = 100,
@@ -113,27 +117,34 @@ def concept_shift(
     one cyclic order, drawn by `seed`. `clusters` is how many there are, at most as many as classes; the other arguments
     are those of `rotated`.
     """
-    images.check_images(x, y)
-    require(len(y) > 0, "There are no training images: wanted some.")
-    kinds = max(int(y.max()), int(y_test.max()) if len(y_test) else 0, len(classes) - 1) + 1
+    dealt = labelled_images(x, y, x_test, y_test, classes)
+    require(len(dealt.y) > 0, "There are no training images: wanted some.")
+    kinds = len(dealt.classes)
+    views.check_whole("clusters", clusters)
     require(1 <= clusters <= kinds, f"clusters={clusters}: there are {kinds} classes, for as many clusters at most.")
     data = images.viewed(
-        (x, y, x_test, y_test),
+        dealt[:4],
         [views.unchanged] * clusters,
         clients=clients,
         per_client=per_client,
         seed=seed,
         flat=flat,
         disjoint=disjoint,
-        classes=classes,
+        classes=dealt.classes,
         name=name,
     )
+    return shifted(data, clusters, seed)
+
+
+def shifted(data: FederatedDataset, clusters: int, seed: int) -> FederatedDataset:
+    """The same examples, called by other names in each true cluster, as `concept_shift` says."""
+    kinds, truth = len(data.classes), data.truth
+    assert truth is not None
     order = np.random.default_rng([seed, 1]).permutation(kinds)
     renamed = np.empty((clusters, kinds), dtype=np.int64)
     for cluster in range(clusters):
         renamed[cluster, order] = np.roll(order, -cluster)
-    table, truth = torch.from_numpy(renamed), data.truth
-    assert truth is not None
+    table = torch.from_numpy(renamed)
 
     def part(rows: Ragged) -> Ragged:
         return rows._replace(y=table[truth.repeat_interleave(rows.sizes), rows.y])
@@ -141,23 +152,16 @@ def concept_shift(
     return replace(data, train=part(data.train), test=part(data.test))
 
 
-def _check(x: Array, y: Array, x_test: Array, y_test: Array, clients: int, least: int, alpha: float) -> None:
-    bounds = f"alpha={alpha}: wanted {_LEAST_ALPHA} to {_MOST_ALPHA:g}."
-    require(_LEAST_ALPHA <= alpha <= _MOST_ALPHA, bounds)
+def _check(rows: int, clients: int, least: int, alpha: float) -> None:
+    number = isinstance(alpha, (int, float, np.number)) and not isinstance(alpha, bool)
+    bounds = f"alpha={alpha!r}: wanted a number, {_LEAST_ALPHA} to {_MOST_ALPHA:g}."
+    require(number and _LEAST_ALPHA <= alpha <= _MOST_ALPHA, bounds)
     for what, value in (("clients", clients), ("least", least)):
         views.check_whole(what, value)
-    for part, labels in ((x, y), (x_test, y_test)):
-        right = part.ndim >= 2 and labels.shape == part.shape[:1] and labels.dtype.kind in "iu"
-        require(
-            right,
-            f"Examples are {list(part.shape)} with labels {labels.dtype} {list(labels.shape)}: wanted rows with one "
-            "whole number for each.",
-        )
-    negative = min(int(labels.min()) for labels in (y, y_test) if len(labels)) if len(y) else -1
-    require(negative >= 0, "Labels are positions among the classes: wanted training examples, and no label below 0.")
+    require(rows > 0, "There are no training examples: wanted some.")
     require(
-        clients * least <= len(y),
-        f"clients={clients}, least={least}: that takes {clients * least} training examples of the {len(y)} there are; "
+        clients * least <= rows,
+        f"clients={clients}, least={least}: that takes {clients * least} training examples of the {rows} there are; "
         "ask for less.",
     )
 
@@ -188,31 +192,20 @@ def _raise_to(least: int, owner: Array, clients: int) -> None:
 
 
 def _dealt(
-    examples: tuple[Array, Array, Array, Array],
-    owner: Array,
-    owner_test: Array,
-    clients: int,
-    flat: bool,
-    classes: Sequence[str],
-    name: str,
+    examples: Labelled, owner: Array, owner_test: Array, clients: int, flat: bool, name: str
 ) -> FederatedDataset:
-    x, y, x_test, y_test = examples
-    top = max(int(labels.max()) for labels in (y, y_test) if len(labels))
-
     def part(rows: Array, labels: Array, owners: Array) -> Ragged:
         order = np.argsort(owners, kind="stable")
-        chosen = rows[order] if rows.ndim == 2 else channels_first(rows[order])
+        chosen = rows[order]
         held = torch.from_numpy(chosen) if chosen.dtype == np.uint8 else as_features(chosen)
         sizes = torch.from_numpy(np.bincount(owners, minlength=clients))
-        return Ragged(
-            held.flatten(1) if flat else held, torch.from_numpy(labels[order].astype(np.int64)), offsets_of(sizes)
-        )
+        return Ragged(held.flatten(1) if flat else held, torch.from_numpy(labels[order]), offsets_of(sizes))
 
     return FederatedDataset(
         name=name,
         names=views.client_names(clients),
-        train=part(x, y, owner),
-        test=part(x_test, y_test, owner_test),
+        train=part(examples.x, examples.y, owner),
+        test=part(examples.x_test, examples.y_test, owner_test),
         task="classification",
-        classes=tuple(classes) or tuple(str(label) for label in range(top + 1)),
+        classes=examples.classes,
     )

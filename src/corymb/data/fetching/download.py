@@ -8,7 +8,7 @@ from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from corymb.data.fetching.progress import Shown
+from corymb.data.fetching.progress import Shown, megabytes
 
 MIB = 2**20
 TRIES = 5
@@ -60,6 +60,11 @@ def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) ->
     raise BrokenOff("the server sends neither the file nor the rest of it")
 
 
+def kept_of(part: Path, *, checked: bool) -> int:
+    """Bytes that the next attempt goes on with."""
+    return _size(part) if checked or _same_as(part.with_name(f"{part.name}.tag")) else 0
+
+
 def _size(part: Path) -> int:
     return part.stat().st_size if part.is_file() else 0
 
@@ -84,7 +89,7 @@ def _receive(url: str, part: Path, tag: Path, before: int, condition: dict[str, 
         with part.open("ab" if goes_on else "wb") as out:
             received = start + _copy(reply, out, most - start, shown)
     if total is not None and received < total:
-        raise BrokenOff(f"got {received} of {total} bytes")
+        raise BrokenOff(f"it broke off after {megabytes(received)} of {megabytes(total)}")
     return goes_on
 
 

@@ -1,7 +1,8 @@
 """Where a data set's published files are, and the cache folder that they are downloaded into.
 
 A file is compared with its checksum every time it is used. A file whose publisher gives none gets one when it is first
-downloaded, kept beside it as `<name>.sha256`: what is used later is what was downloaded then.
+downloaded, kept beside it as `<name>.sha256`: what is used later is what was downloaded then. It must have the form of
+such a file, so that the page of a network that wants a login first is not kept for ever.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
+from importlib.util import find_spec
 from pathlib import Path
+from socket import gaierror
 from typing import Literal, NamedTuple
+from urllib.error import HTTPError, URLError
 
-from corymb.data.fetching.download import MIB, download
-from corymb.data.fetching.progress import Shown, say
+from corymb.data.fetching.download import MIB, PATIENCE, download, kept_of
+from corymb.data.fetching.progress import Shown, megabytes, say
 from corymb.data.readers.idx import gunzip
 from corymb.settings import InvalidInput, require
 
@@ -31,6 +35,29 @@ class DataUnavailable(OSError):
     """Data that are not here and could not be fetched: one line with what was tried and what to do."""
 
 
+class NotTheForm(InvalidInput):
+    """A file that is of another kind than the one that is published."""
+
+
+class Form(NamedTuple):
+    """How files of a kind begin and end."""
+
+    name: str
+    begins: bytes
+    ends: bytes
+
+    def check(self, contents: bytes) -> None:
+        """Refuse what is no such file."""
+        if contents.startswith(self.begins) and contents.endswith(self.ends):
+            return
+        page = contents.lstrip()[:1] == b"<"
+        found = "is a web page, such as one to log in" if page else f"begins with {contents[:8]!r} or is cut short"
+        raise NotTheForm(f"it {found}: wanted a {self.name}")
+
+
+PARQUET = Form("parquet file", b"PAR1", b"PAR1")
+
+
 class Published(NamedTuple):
     """A published file: its name, the most bytes it can have, and its checksum."""
 
@@ -41,6 +68,8 @@ class Published(NamedTuple):
     algorithm: Literal["sha256", "md5"] = "sha256"
     unpacked: bool = False
     """Whether size and checksum are of the contents when gunzipped."""
+    form: Form | None = None
+    """What is checked of a file without a published checksum before it is kept."""
 
     @property
     def said(self) -> str:
@@ -71,6 +100,10 @@ class Home:
     """Files of another form that are read instead where they lie in the cache."""
     licence: str = ""
     """What the publisher says."""
+    needs: tuple[str, ...] = ()
+    """Modules without which the files cannot be read: they are asked for before anything is downloaded."""
+    extra: str = ""
+    """The extra of this package that installs them."""
 
     @property
     def folder(self) -> Path:
@@ -100,9 +133,26 @@ class Home:
         except InvalidInput as error:
             say(f"{place}: {error}; it is downloaded again")
             place.unlink()  # damaged, or left by an older version: as good as missing
+            if isinstance(error, NotTheForm):
+                _pin(place).unlink(missing_ok=True)  # it has the checksum that was kept: that was of no such file
             return None
 
+    def check_needs(self) -> None:
+        """Refuse to go on without what the files are read with."""
+        missing = [module for module in self.needs if find_spec(module) is None]
+        require(not missing, f"Reading {self.name} needs {' and '.join(missing)}: pip install 'corymb[{self.extra}]'.")
+
+    def dropped(self, kept: Kept, error: Exception) -> DataUnavailable:
+        """What to raise when a file cannot be read whose checksum is that of the first download: both are removed."""
+        kept.path.unlink(missing_ok=True)
+        _pin(kept.path).unlink(missing_ok=True)
+        return DataUnavailable(
+            f"{self.name}: what was downloaded as {kept.file.name} cannot be read ({_reason(error)}): it and its "
+            "checksum are removed; run the command again to download it anew."
+        )
+
     def _fetch(self, file: Published, shown: Shown) -> Kept:
+        self.check_needs()
         problems = []
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,17 +171,25 @@ class Home:
                 f"{self.name}: {file.name} cannot be kept in {self.folder} ({_reason(error)}): make room there, or set "
                 "CORYMB_CACHE to a folder that can be written to."
             ) from None
-        alone = len(self.files) == 1
         raise DataUnavailable(
-            f"{self.name}: {file.name} is not in {self.folder} and could not be downloaded ({'; '.join(problems)}). If "
-            f"this machine is offline, download {'it' if alone else f'all {len(self.files)} files'} elsewhere and put "
-            f"{'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
+            f"{self.name}: {file.name} is not in {self.folder} and could not be downloaded ({'; '.join(problems)}). "
+            f"{self._what_to_do(file)}"
+        )
+
+    def _what_to_do(self, file: Published) -> str:
+        """How to come by a file that could not be downloaded."""
+        if kept := kept_of(_part(self.folder / file.name), checked=bool(file.digest)):
+            return f"{megabytes(kept)} are kept: run the command again to go on with them."
+        alone = len(self.files) == 1
+        return (
+            f"If this machine is offline, download {'it' if alone else f'all {len(self.files)} files'} elsewhere and "
+            f"put {'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
         )
 
     def _fetch_from(self, url: str, file: Published, shown: Shown) -> Kept:
         """Download beside the file's place, going on with what an earlier attempt left; check, and rename."""
         place = self.folder / file.name
-        part = place.with_name(f"{place.name}.part")
+        part = _part(place)
         for _ in range(2):  # once more from the beginning, if what was gone on with turns out to be wrong
             resumed = download(url, part, most=file.size + MIB, checked=bool(file.digest), shown=shown)
             try:
@@ -165,6 +223,8 @@ def _verified(path: Path, place: Path, file: Published) -> Kept:
     found = hashlib.new(file.algorithm, contents, usedforsecurity=False).hexdigest()
     kind = _KINDS[file.algorithm]
     require(not wanted or found == wanted, f"its contents have the {kind} {found[:12]}..., wanted {wanted[:12]}...")
+    if not file.digest and file.form is not None:
+        file.form.check(contents)
     return Kept(place, contents, file._replace(digest=found))
 
 
@@ -182,8 +242,19 @@ def _pin(place: Path) -> Path:
     return place.with_name(f"{place.name}.sha256")
 
 
+def _part(place: Path) -> Path:
+    """Where a file is downloaded to before it is checked."""
+    return place.with_name(f"{place.name}.part")
+
+
 def _reason(error: Exception) -> str:
     """What went wrong, on one line."""
+    if isinstance(error, URLError) and not isinstance(error, HTTPError):
+        cause = error.reason
+        said = "the address cannot be looked up" if isinstance(cause, gaierror) else getattr(cause, "strerror", None)
+        return f"no connection: {said or cause}"
+    if isinstance(error, TimeoutError):
+        return f"no connection: nothing came for {PATIENCE} seconds"
     return " ".join(str(error).split()) or type(error).__name__
 
 
