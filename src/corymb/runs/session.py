@@ -201,8 +201,8 @@ class Session:
                 so_far = beat.so_far
                 raise InvalidInput(
                     f"max_seconds={limit:g} was over in the first round after {so_far.done} of {so_far.asked} clients; "
-                    f"a round takes about {so_far.seconds or 0:.0f} s: give more time, or let clients do less "
-                    "(--local.steps, --local.batch, --participants)."
+                    f"{so_far.whole}give more time, or let clients do less (--local.steps, --local.batch, "
+                    "--participants)."
                 ) from None
             self.stopped = "max_seconds"
             self.fed.rewind(self.at.clock)
