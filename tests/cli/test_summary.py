@@ -124,7 +124,7 @@ def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Session, "result", interrupted)
     if not checkpoints:
-        monkeypatch.setattr(Session, "run", lambda *args: None)
+        monkeypatch.setattr(Session, "run", lambda *args, **options: None)
     line = "run mixed-regression-ifca ifca --k 2 --rounds 2 --local.steps 1 -q --out here"
     assert main(line.split()) == Exit.INTERRUPTED
     told = capsys.readouterr().err

@@ -6,7 +6,7 @@ import torch
 
 from corymb.core.engine import TimeIsUp
 from corymb.runs import progress
-from corymb.runs.progress import Beat, RoundLine, readable_bytes, readable_time, said_once
+from corymb.runs.progress import Beat, RoundLine, SoFar, readable_bytes, readable_time, said_once
 
 ROW = {
     "clock": 1,
@@ -203,6 +203,21 @@ def test_before_anything_is_known_of_the_rest_time_that_is_up_ends_the_round(mon
     clock.now += 2
     with pytest.raises(TimeIsUp):
         beat._step(0)
+
+
+def test_a_long_evaluation_says_how_far_it_is(monkeypatch):
+    clock, fed, stream = Clock(monkeypatch), Fed(), io.StringIO()
+    engine, beat = Engine(clock), Beat(1.0, None)
+    beat.watch(fed, engine)
+    line = RoundLine(1, stream)
+    line.evaluating(SoFar(0, 100, None))
+    with beat.evaluating(line.evaluating):
+        list(engine.rounds(fed, 1))
+    assert stream.getvalue().splitlines()[:2] == ["evaluation  0/100 clients", "evaluation  20/100 clients, about 30 s"]
+    terminal = Terminal()
+    with RoundLine(1, terminal) as live:
+        live.evaluating(SoFar(3, 100, 8.0))
+    assert "evaluation: 3/100 clients, about 8 s" in terminal.getvalue()
 
 
 def test_evaluation_is_not_cut_short(monkeypatch):

@@ -89,6 +89,15 @@ class RoundLine:
         else:
             print(f"round {self.done + 1}/{self.total}  {facts}", file=self.stream, flush=True)
 
+    def evaluating(self, so_far: SoFar) -> None:
+        """Show how far the evaluation after the last round is."""
+        facts = f"{so_far.done}/{so_far.asked} clients"
+        facts += "" if so_far.seconds is None else f", about {readable_time(so_far.seconds)}"
+        if self._live is not None:
+            self._live.update(self._task, facts=f"evaluation: {facts}")
+        else:
+            print(f"evaluation  {facts}", file=self.stream, flush=True)
+
     def expect(self, total: int) -> None:
         """Say how many rounds there are now thought to be."""
         self.total = total
@@ -135,14 +144,15 @@ class Beat:
         self.sizes, self.work = torch.empty(0), torch.ones_like
         self._ask(0)
         self.rounds = 0
-        self.active = False
+        self.active = self.here = False
 
     def watch(self, fed: Federation, engine: Any) -> None:
         """Listen to a federation and its engine, where that is in this process."""
         fed.asking, self.sizes = self._ask, fed.sizes
         while not hasattr(engine, "host") and hasattr(engine, "engine"):
             engine = engine.engine
-        if hasattr(engine, "host"):
+        self.here = hasattr(engine, "host")
+        if self.here:
             engine.host.begun = self._begin
         if hasattr(engine, "kernels"):
             engine.kernels.watch.tell, self.work = self._step, engine.kernels.watch.work
@@ -159,6 +169,15 @@ class Beat:
                 self.active = False
             self.rounds += 1
             yield one
+
+    @contextmanager
+    def evaluating(self, tell: Callable[[SoFar], None] | None) -> Iterator[None]:
+        """While what comes after the rounds goes on: it has no limit, but says now and then how far it is."""
+        self.tell, self.limit, self.active, self.told = tell, None, True, time.perf_counter()
+        try:
+            yield
+        finally:
+            self.active = False
 
     @property
     def so_far(self) -> SoFar:

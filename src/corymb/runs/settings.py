@@ -183,7 +183,7 @@ class FitOptions:
     model: str | None = None
     """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
     max_seconds: float | None = None
-    """Stop after the round in which this time is up."""
+    """About how long the rounds and the evaluation after them may take."""
 
 
 def names(kind: type) -> list[str]:
