@@ -94,6 +94,7 @@ class RunSettings:
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
         check_types(self)
+        _check_seed(self.seed)
         require(self.memory == "auto" or self.memory > 0, f"memory is 'auto' or bytes, got {self.memory!r}.")
         part = self.label_smoothing
         require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
@@ -171,6 +172,7 @@ class DataOptions:
 
     def load(self, data: str | os.PathLike[str], seed: int) -> FederatedDataset:
         """Read data by name or path, with these options."""
+        _check_seed(seed)
         from corymb.data import load
 
         return load(data, seed=seed, **self.given())
@@ -184,6 +186,10 @@ class FitOptions:
     """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
     max_seconds: float | None = None
     """About how long the rounds and the evaluation after them may take."""
+
+
+def _check_seed(seed: int) -> None:
+    require(seed >= 0, f"seed must not be negative, got {seed}: give 0 or more.")  # numpy's generators take no other
 
 
 def names(kind: type) -> list[str]:
