@@ -13,6 +13,7 @@ from corymb.cli import Exit
 from corymb.cli.app import main
 from corymb.cli.summary import print_result
 from corymb.local import Descent
+from corymb.report.words import warnings_of
 from corymb.runs.fit import fit
 from corymb.runs.session import Session
 from tests.runs import small
@@ -60,6 +61,17 @@ def test_keep_going_is_an_option(capsys, monkeypatch, tmp_path):
     capsys.readouterr()
     assert main(["resume", "cut", "--keep-going", "--json", "-q"]) == 0
     assert json.loads(capsys.readouterr().out)["config"]["keep_going"] is True
+
+
+def test_one_round_is_a_round(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    small.folder(tmp_path / "clinic")
+    line = "run clinic fedavg --label outcome --rounds 2 --max_seconds 0 -q --out here"
+    assert main(line.split()) == 0
+    printed = capsys.readouterr()
+    assert "corymb: stopped (max_seconds) after 1 round; to continue" in printed.err
+    run = corymb.Run.load("here")
+    assert "The run was stopped early (max_seconds) after 1 round." in warnings_of(run)
 
 
 def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):

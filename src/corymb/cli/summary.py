@@ -38,14 +38,17 @@ def print_result(run: Run, *, as_json: bool) -> int:
     """Print a run that has ended or was stopped; returns the exit code."""
     if run.stopped == CONVERGED:
         why = "the training loss no longer falls, no client changes its cluster; --rounds N goes on to round N"
-        print(f"corymb: converged after {len(run.history)} rounds: {why}", file=sys.stderr)
+        print(f"corymb: converged after {counted(len(run.history), 'round')}: {why}", file=sys.stderr)
     elif run.stopped == BUDGET:
         spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
-        print(f"corymb: the privacy budget is spent after {len(run.history)} rounds: {spent}", file=sys.stderr)
+        print(
+            f"corymb: the privacy budget is spent after {counted(len(run.history), 'round')}: {spent}", file=sys.stderr
+        )
     elif not run.stopped and (falls := unfinished(run.history, run.config)):
         print(f"corymb: ended after {counted(len(run.history), 'round')}: {falls}", file=sys.stderr)
     elif run.stopped:
-        print(f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds{_what_now(run)}", file=sys.stderr)
+        rounds = counted(len(run.history), "round")
+        print(f"corymb: stopped ({run.stopped}) after {rounds}{_what_now(run)}", file=sys.stderr)
     if as_json:
         print(json.dumps({**run.to_dict(), "folder": str(run.folder)}, allow_nan=False))
     else:
