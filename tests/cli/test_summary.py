@@ -157,3 +157,17 @@ def test_a_finite_step_that_diverges_ends_as_diverged_however_short_the_run(roun
     printed = capsys.readouterr()
     assert json.loads(printed.out)["stopped"] == "diverged"
     assert "lower --local.lr (now 1e+09)" in printed.err
+
+
+def test_data_that_were_given_in_python_are_compared_there(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    data = small.arrays()
+    fit(corymb.IFCA(k=2, rounds=2), data, out="here", seed=3, until="rounds")
+    assert main(["resume", "here"]) == 0
+    said = capsys.readouterr().out
+    assert "corymb run" not in said
+    line = next(row for row in said.splitlines() if row.startswith("Compare with one model")).partition(": ")[2]
+    assert line == "corymb.fit(corymb.configure('fedavg', data, rounds=2), data, model='linear', seed=3)"
+    other = corymb.fit(corymb.configure("fedavg", data, rounds=2), data, model="linear", seed=3)
+    assert (other.config["rounds"], other.seed) == (2, 3)

@@ -192,6 +192,13 @@ def _check_seed(seed: int) -> None:
     require(seed >= 0, f"seed must not be negative, got {seed}: give 0 or more.")  # numpy's generators take no other
 
 
+def has_name(data: str) -> bool:
+    """Whether the command line finds data by that name; arrays that were given in Python have none there."""
+    from corymb.data.catalogue import NAMES
+
+    return data in NAMES or os.path.exists(data)
+
+
 def names(kind: type) -> list[str]:
     """The names of the fields of a settings class."""
     return [field.name for field in fields(kind)]
