@@ -13,6 +13,7 @@ from corymb.cli import Exit
 from corymb.cli.app import main
 from corymb.cli.summary import print_result
 from corymb.local import Descent
+from corymb.report.words import warnings_of
 from corymb.runs.fit import fit
 from corymb.runs.session import Session
 from tests.runs import small
@@ -60,6 +61,17 @@ def test_keep_going_is_an_option(capsys, monkeypatch, tmp_path):
     capsys.readouterr()
     assert main(["resume", "cut", "--keep-going", "--json", "-q"]) == 0
     assert json.loads(capsys.readouterr().out)["config"]["keep_going"] is True
+
+
+def test_one_round_is_a_round(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    small.folder(tmp_path / "clinic")
+    line = "run clinic fedavg --label outcome --rounds 2 --max_seconds 0 -q --out here"
+    assert main(line.split()) == 0
+    printed = capsys.readouterr()
+    assert "corymb: stopped (max_seconds) after 1 round; to continue" in printed.err
+    run = corymb.Run.load("here")
+    assert "The run was stopped early (max_seconds) after 1 round." in warnings_of(run)
 
 
 def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
@@ -124,7 +136,7 @@ def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Session, "result", interrupted)
     if not checkpoints:
-        monkeypatch.setattr(Session, "run", lambda *args: None)
+        monkeypatch.setattr(Session, "run", lambda *args, **options: None)
     line = "run mixed-regression-ifca ifca --k 2 --rounds 2 --local.steps 1 -q --out here"
     assert main(line.split()) == Exit.INTERRUPTED
     told = capsys.readouterr().err
@@ -145,3 +157,17 @@ def test_a_finite_step_that_diverges_ends_as_diverged_however_short_the_run(roun
     printed = capsys.readouterr()
     assert json.loads(printed.out)["stopped"] == "diverged"
     assert "lower --local.lr (now 1e+09)" in printed.err
+
+
+def test_data_that_were_given_in_python_are_compared_there(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    data = small.arrays()
+    fit(corymb.IFCA(k=2, rounds=2), data, out="here", seed=3, until="rounds")
+    assert main(["resume", "here"]) == 0
+    said = capsys.readouterr().out
+    assert "corymb run" not in said
+    line = next(row for row in said.splitlines() if row.startswith("Compare with one model")).partition(": ")[2]
+    assert line == "corymb.fit(corymb.configure('fedavg', data, rounds=2), data, model='linear', seed=3)"
+    other = corymb.fit(corymb.configure("fedavg", data, rounds=2), data, model="linear", seed=3)
+    assert (other.config["rounds"], other.seed) == (2, 3)

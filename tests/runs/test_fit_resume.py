@@ -378,5 +378,5 @@ def test_the_rounds_of_the_last_stage_are_those_that_grow(here, capsys):
 def test_time_that_is_up_inside_the_first_round_is_one_line(monkeypatch):
     monkeypatch.setattr("corymb.runs.progress.GRACE", -1.0)
     data = corymb.datasets.digits(clients=8, train=20, test=10)
-    with pytest.raises(InvalidInput, match=r"max_seconds=0 was over in the first round after 1 of 8 clients; a round"):
+    with pytest.raises(InvalidInput, match=r"max_seconds=0 was over in the first round after 0 of 8 clients; give"):
         corymb.fit(corymb.FedAvg(rounds=2), data, engine="loop", max_seconds=0)

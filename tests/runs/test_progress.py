@@ -2,10 +2,11 @@ import io
 import logging
 
 import pytest
+import torch
 
 from corymb.core.engine import TimeIsUp
 from corymb.runs import progress
-from corymb.runs.progress import Beat, RoundLine, readable_bytes, said_once
+from corymb.runs.progress import Beat, RoundLine, SoFar, readable_bytes, readable_time, said_once
 
 ROW = {
     "clock": 1,
@@ -71,6 +72,14 @@ def test_the_terminal_is_given_back_when_the_run_fails():
     assert "\x1b[?25h" in stream.getvalue()  # the cursor is back
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.123, "0.12 s"), (99.4, "99 s"), (104, "104 s"), (119.9, "120 s"), (130, "2.2 min"), (6500, "108 min")],
+)
+def test_times_are_readable(seconds, text):
+    assert readable_time(seconds) == text
+
+
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (5e15, "5000.0 TB")])
 def test_bytes_are_readable(count, text):
     assert readable_bytes(count) == text
@@ -97,7 +106,7 @@ class Clock:
 
 
 class Fed:
-    asking = None
+    asking, sizes = None, torch.full((100,), 20)
 
 
 class Engine:
@@ -132,11 +141,83 @@ def test_time_that_is_up_ends_a_round_unless_it_is_nearly_done(monkeypatch):
     beat.watch(fed, engine)
     with pytest.raises(TimeIsUp):
         list(beat.over(engine.rounds(fed, 3)))
-    assert (beat.rounds, beat.done, clock.now) == (1, 30, 139.0)
+    assert (beat.rounds, beat.so_far.done, clock.now) == (1, 20, 136.0)  # 139 would be farther from 137
     clock.now, near = 100.0, Beat(30.0, None)
     near.watch(fed, engine)
     monkeypatch.setattr(progress, "GRACE", 3.5)
     assert list(near.over(engine.rounds(fed, 1))) == ["round"]  # time is up with the last ten clients
+
+
+class Slow:
+    """Two clients, one with three times the examples of the other, whose every step takes four seconds an example."""
+
+    def __init__(self, clock):
+        self.clock, self.host = clock, type("Host", (), {"begun": None})()
+        watch = type("Watch", (), {"work": staticmethod(torch.clone), "tell": None})()
+        self.kernels = type("Kernels", (), {"watch": watch})()
+
+    def rounds(self, fed):
+        fed.asking(2)
+        for client, size in enumerate(fed.sizes.tolist()):
+            self.host.begun([client])
+            for step in range(10):
+                self.kernels.watch.tell(step / 10)
+                self.clock.now += 4 * size
+            self.kernels.watch.tell(1)
+        yield "round"
+
+
+def slow(clock, limit, stream):
+    """A round of two clients with much work."""
+    fed, engine = type("Two", (), {"asking": None, "sizes": torch.tensor([1, 3])})(), Slow(clock)
+    beat = Beat(limit, RoundLine(1, stream).within)
+    beat.watch(fed, engine)
+    return beat, beat.over(engine.rounds(fed))
+
+
+def test_one_clients_slow_work_is_told_step_by_step(monkeypatch):
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    list(slow(clock, None, stream)[1])
+    lines = stream.getvalue().splitlines()
+    assert clock.now == 260
+    assert lines[0] == "round 1/1  0/2 clients, about 2.7 min a round and 2.7 min in all"
+    assert len(lines) >= 10
+
+
+def test_time_that_is_up_inside_one_clients_work_ends_the_round(monkeypatch):
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    beat, rounds = slow(clock, 17.0, stream)
+    with pytest.raises(TimeIsUp):
+        list(rounds)
+    assert clock.now == 116
+    assert beat.so_far == (0, 2, pytest.approx(160))
+    assert beat.so_far.whole == "a round takes about 2.7 min: "
+
+
+def test_before_anything_is_known_of_the_rest_time_that_is_up_ends_the_round(monkeypatch):
+    clock, stream = Clock(monkeypatch), io.StringIO()
+    beat, _ = slow(clock, 1.0, stream)
+    beat.active, beat.asked = True, 2
+    clock.now += 2
+    beat._step(0)
+    clock.now += 2
+    with pytest.raises(TimeIsUp):
+        beat._step(0)
+
+
+def test_a_long_evaluation_says_how_far_it_is(monkeypatch):
+    clock, fed, stream = Clock(monkeypatch), Fed(), io.StringIO()
+    engine, beat = Engine(clock), Beat(1.0, None)
+    beat.watch(fed, engine)
+    line = RoundLine(1, stream)
+    line.evaluating(SoFar(0, 100, None))
+    with beat.evaluating(line.evaluating):
+        list(engine.rounds(fed, 1))
+    assert stream.getvalue().splitlines()[:2] == ["evaluation  0/100 clients", "evaluation  20/100 clients, about 30 s"]
+    terminal = Terminal()
+    with RoundLine(1, terminal) as live:
+        live.evaluating(SoFar(3, 100, 8.0))
+    assert "evaluation: 3/100 clients, about 8 s" in terminal.getvalue()
 
 
 def test_evaluation_is_not_cut_short(monkeypatch):

@@ -174,6 +174,7 @@ def test_an_unknown_option_is_refused_with_a_suggestion():
 WRONG = {
     "engine": "lop",
     "device": "gpu",
+    "seed": -1,
     "precision": "float16",
     "kernel": "fast",
     "dropout": "of",
@@ -191,6 +192,11 @@ WRONG = {
 def test_values_are_checked_where_the_option_is_defined(name, value):
     with pytest.raises(InvalidInput, match=name):
         RunSettings(**{name: value})
+
+
+def test_data_are_dealt_by_no_negative_seed():
+    with pytest.raises(InvalidInput, match="seed must not be negative, got -1: give 0 or more"):
+        DataOptions().load("digits", -1)
 
 
 def test_no_looks_in_between_may_be_none_or_zero():

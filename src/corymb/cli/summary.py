@@ -17,13 +17,14 @@ from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
 from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored
 from corymb.runs.defaults import class_of
+from corymb.runs.elsewhere.engine import FEDERATION
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 from corymb.runs.learners import OWN, default_model
 from corymb.runs.plan import rounds_in
 from corymb.runs.progress import readable_bytes
 from corymb.runs.run import Run
-from corymb.runs.settings import DataOptions, RunSettings, names
+from corymb.runs.settings import DataOptions, RunSettings, has_name, names
 from corymb.settings import run_command, to_dict
 
 if TYPE_CHECKING:
@@ -38,14 +39,17 @@ def print_result(run: Run, *, as_json: bool) -> int:
     """Print a run that has ended or was stopped; returns the exit code."""
     if run.stopped == CONVERGED:
         why = "the training loss no longer falls, no client changes its cluster; --rounds N goes on to round N"
-        print(f"corymb: converged after {len(run.history)} rounds: {why}", file=sys.stderr)
+        print(f"corymb: converged after {counted(len(run.history), 'round')}: {why}", file=sys.stderr)
     elif run.stopped == BUDGET:
         spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
-        print(f"corymb: the privacy budget is spent after {len(run.history)} rounds: {spent}", file=sys.stderr)
+        print(
+            f"corymb: the privacy budget is spent after {counted(len(run.history), 'round')}: {spent}", file=sys.stderr
+        )
     elif not run.stopped and (falls := unfinished(run.history, run.config)):
         print(f"corymb: ended after {counted(len(run.history), 'round')}: {falls}", file=sys.stderr)
     elif run.stopped:
-        print(f"corymb: stopped ({run.stopped}) after {len(run.history)} rounds{_what_now(run)}", file=sys.stderr)
+        rounds = counted(len(run.history), "round")
+        print(f"corymb: stopped ({run.stopped}) after {rounds}{_what_now(run)}", file=sys.stderr)
     if as_json:
         print(json.dumps({**run.to_dict(), "folder": str(run.folder)}, allow_nan=False))
     else:
@@ -163,6 +167,21 @@ def _to_repeat(run: Run, other: str) -> dict[str, Any]:
     return {**own, **DataOptions.recorded(run.config).given(), **_model_to_say(run), **kept}
 
 
+def _is_typed(data: str) -> bool:
+    """Whether data are something that a command can name: files, built-in data, or the nodes of a federation."""
+    return data == FEDERATION or has_name(data)
+
+
+def _another(run: Run, algorithm: str, own: dict[str, Any]) -> str:
+    """A run of another algorithm on the same data: as it is typed, or in Python where the data are there only."""
+    data, options = str(run.config["data"]), {**own, **_to_repeat(run, algorithm)}
+    if _is_typed(data):
+        return run_command(algorithm, data, options)
+    of_algorithm = {name: options.pop(name) for name in ("k", "rounds") if name in options}
+    first, rest = ("".join(f", {name}={value!r}" for name, value in some.items()) for some in (of_algorithm, options))
+    return f"corymb.fit(corymb.configure({algorithm!r}, data{first}), data{rest})"
+
+
 def advice(run: Run, folder: Path | None) -> list[str]:
     """What to do next."""
     entry, data = CATALOGUE.get(run.config["algorithm"]), str(run.config["data"])
@@ -171,14 +190,14 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append("--out DIR saves the run; --json prints the whole result for programs.")
     else:
         lines.append(f"Saved in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
-        lines.append(f"To run it again: {run_again(run, folder)}")
+        if _is_typed(data):
+            lines.append(f"To run it again: {run_again(run, folder)}")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
-        again = run_command(other, data, {"k": len(run.points), **_to_repeat(run, other)})
-        lines.append(f"Compare with another method: {again}")
+        lines.append(f"Compare with another method: {_another(run, other, {'k': len(run.points)})}")
     elif entry is None or entry.role != "global":
         baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
-        lines.append(f"Compare with one model for everybody: {run_command(baseline, data, _to_repeat(run, baseline))}")
+        lines.append(f"Compare with one model for everybody: {_another(run, baseline, {})}")
     if run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
         lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

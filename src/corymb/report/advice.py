@@ -18,7 +18,7 @@ from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.trials import ALONE
 from corymb.runs.advising.verdict import PAYS, SURE
 from corymb.runs.advising.words import p_words
-from corymb.runs.history import readable
+from corymb.runs.history import counted, readable
 from corymb.runs.progress import readable_bytes
 from corymb.settings import expanded
 
@@ -180,7 +180,7 @@ def _clusters(notes: Mapping[str, Any]) -> list[Content]:
                 "In held-out loss, while the clusters were sought; whiskers: one standard error each way.",
                 [cluster_name(place) for place in range(len(gains))],
                 gains,
-                [f"{size} clients" for size in sizes],
+                [counted(size, "client") for size in sizes],
                 [colour(place) for place in range(len(gains))],
             )
         )

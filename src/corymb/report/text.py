@@ -9,6 +9,7 @@ from corymb.report.content import Code, Content, Figure, Lead, Table
 from corymb.report.facts import clients
 from corymb.report.sections import fill
 from corymb.report.words import title_of, verdict, warnings_of
+from corymb.runs.history import counted
 from corymb.runs.progress import readable_bytes
 from corymb.settings import InvalidInput, csv_cell
 
@@ -24,7 +25,7 @@ def as_markdown(runs: Sequence[Run]) -> bytes:
         f"# {_cell(title_of(run))} on {_cell(run.config['data'])}",
         " ".join(_cell(sentence) for sentence in verdict(runs)),
         *(f"> {_cell(text)}" for text in warnings_of(run)),
-        f"{ledger.rounds} rounds, {sent}, {run.seconds:.1f} seconds.",
+        f"{counted(ledger.rounds, 'round')}, {sent}, {run.seconds:.1f} seconds.",
     ]
     for filled in fill(runs):
         written = [text for content in filled.contents if (text := _written(content))]

@@ -85,10 +85,10 @@ def _found(run: Run) -> str:
     if of_examples(run):
         return _found_examples(run)
     if not sizes:
-        return f"{name} trained {n} clients and put none of them into a cluster."
+        return f"{name} trained {counted(n, 'client')} and put none of them into a cluster."
     if len(sizes) == 1:
         return f"{name} kept all {n} clients together, in one cluster."
-    what = f"{name} found {len(sizes)} clusters among {n} clients"
+    what = f"{name} found {len(sizes)} clusters among {counted(n, 'client')}"
     if len(sizes) > 12:
         return f"{what}."
     return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
@@ -190,13 +190,13 @@ def beside_it(run: Run) -> str:
 
 def warnings_of(run: Run) -> list[str]:
     """What a reader should know before trusting the run."""
-    notes, found = notes_of(run), []
+    notes, found, in_all = notes_of(run), [], counted(len(run.history), "round")
     if run.stopped == CONVERGED:
-        found.append(f"The run ended after {len(run.history)} rounds, when its training loss no longer fell.")
+        found.append(f"The run ended after {in_all}, when its training loss no longer fell.")
     elif run.stopped == BUDGET:
-        found.append(f"The run ended after {len(run.history)} rounds because its privacy budget was spent.")
+        found.append(f"The run ended after {in_all} because its privacy budget was spent.")
     elif run.stopped:
-        found.append(f"The run was stopped early ({run.stopped}) after {len(run.history)} rounds.")
+        found.append(f"The run was stopped early ({run.stopped}) after {in_all}.")
     elif falls := unfinished(run.history, run.config):
         found.append(f"The run ended early: {falls}.")
     if grew := divergence(run.history, run.config):
@@ -241,7 +241,9 @@ def left_out(run: Run) -> Iterator[str]:
     reasons = {entry["client"]: entry["reason"] for entry in run.rejected}
     for client, times in rounds.most_common(5):
         if OFTEN * times > len(run.history):
-            told = f"Client {client!r} was refused in {times} of {len(run.history)} rounds ({reasons[client]})"
+            told = (
+                f"Client {client!r} was refused in {times} of {counted(len(run.history), 'round')} ({reasons[client]})"
+            )
             still = "; if they are right, --no_guard lets it count" * ("as long as is usual" in reasons[client])
             yield f"{told}: those went by without its data{still}."
 

@@ -96,8 +96,9 @@ def calibrate(fed: Federation, models: Params, labels: Tensor) -> Calibration | 
     used = labels[labels >= 0].unique()
     if not len(used):
         return None
-    clients = fed.evaluation().clients[labels >= 0]
-    draws = max(1, min(50, DRAWS // len(clients)))
+    everybody = fed.evaluation().clients
+    clients = everybody[everybody.pick(labels) >= 0]
+    draws = max(1, min(50, DRAWS // int((labels >= 0).sum())))
     rows = clients.map(draw_test_losses, take(models, used.to(_device(models))), draws=draws).value.double().cpu()
     drawn = rows[rows[:, 0, 0] >= 0].flatten(0, 1)  # clients' draws, sizes
     if not len(drawn):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -41,11 +43,7 @@ def model_fits(fed: Federation, at: Snapshot, served: Tensor | None = None) -> F
     if len(fed.names) * at.k > MOST_LOSSES:
         return Fits()
     try:
-        if served is not None and at.k == 1 and bool(served.isfinite().all()):
-            losses = served[:, None].to(torch.get_default_dtype())
-        else:
-            losses = every_loss(fed, at.models)
-        return Fits(losses, calibrate(fed, at.models, at.labels))
+        return _fits(fed, at, served)
     except (RuntimeError, MemoryError) as error:  # too little memory, or too few clients that answer
         log.warning(
             "the losses of all models at all clients could not be measured after the last round: %s. The report is "
@@ -53,6 +51,52 @@ def model_fits(fed: Federation, at: Snapshot, served: Tensor | None = None) -> F
             first_line(error),
         )
         return Fits()
+
+
+def _fits(fed: Federation, at: Snapshot, served: Tensor | None) -> Fits:
+    if served is not None and at.k == 1 and bool(fed.clients.pick(served).isfinite().all()):
+        losses = served[:, None].to(torch.get_default_dtype())
+    else:
+        losses = every_loss(fed, at.models)
+    return Fits(losses, calibrate(fed, at.models, at.labels))
+
+
+class Ending(NamedTuple):
+    """Seconds that the end of a run is likely to take."""
+
+    scores: float = 0.0
+    fits: float = 0.0
+    """For each model."""
+
+    def seconds(self, k: int, *, scored: bool = False) -> float:
+        """With k models; `scored` when their scores are known already."""
+        return (0.0 if scored else self.scores) + k * self.fits
+
+
+def rehearse(
+    fed: Federation, at: Snapshot, score: Callable[[Federation], Tensor], *, fits: bool, enough: float
+) -> Ending:
+    """What the end of a run takes, from what it takes at more and more clients, of all sizes, until that is `enough`.
+
+    `score` evaluates at the clients of a federation and gives everybody's training losses; `fits` says whether
+    `model_fits` follows. Who cannot be evaluated by itself is no measure: then more are asked.
+    """
+    everybody, some, by_size = len(fed.clients), 1, fed.sizes.argsort(stable=True)
+    fits = fits and everybody * at.k <= MOST_LOSSES
+    while True:
+        places = by_size[(torch.arange(some) + 0.5).mul(everybody / some).long()].sort().values
+        part = fed.only(fed.clients[places])
+        began = scored = time.perf_counter()
+        with suppress(RuntimeError):
+            losses = score(part)
+            scored = time.perf_counter()
+            if fits:
+                _fits(part, at, losses)
+        ended = time.perf_counter()
+        if (ended - began >= enough and some > 1) or some == everybody:  # the first of all pays for what is done once
+            times = float(fed.sizes.sum()) / max(1.0, float(part.clients.sizes.sum()))
+            return Ending((scored - began) * times, (ended - scored) * times / at.k)
+        some = min(everybody, 2 * some)
 
 
 def oracle_error(

@@ -77,7 +77,8 @@ def fit(
             and model must be the same. An algorithm with more rounds makes it longer, also one that has ended.
         start: A snapshot to start from.
         progress: True for a line per round on stderr, or a function that takes each round's record.
-        max_seconds: Stop when this time is up; a round that has not ended by then does not count.
+        max_seconds: About how long the rounds and the evaluation after them may take. A round that is far from its end
+            when time is up does not count.
         callbacks: Functions that take each round's record, or objects with any of `on_start`, `on_round`,
             `on_evaluation` and `on_end`. Raising `corymb.StopRun` in one ends the run after that round.
         metrics: Functions of (predictions, y) that give a value for each example, by name: computed at the clients
@@ -258,8 +259,8 @@ def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
     with _shown(watch.progress, session.plan.algorithm) as show:
         callbacks = Callbacks(watch.callbacks, show)
         callbacks.start(session.about_to_start(start))
-        session.run(start, callbacks)
-    run = session.result()
+        session.run(start, callbacks, evaluated=True)
+        run = session.result()
     if session.store is not None:
         session.store.finish(final_files(run))
     callbacks.end(run)

@@ -123,7 +123,7 @@ class Plan:
         require(known, f"max_seconds must be a number that is not negative, got {limit!r}.")
         least, clients = self.settings.min_replies, len(self.engine.names)
         require(
-            least <= clients, f"min_replies={least} is more than the {clients} clients there are: no round could count."
+            least <= clients, f"min_replies={least} is more than there are clients ({clients}): no round could count."
         )
 
     def left(self) -> None:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, TextIO, TypeVar
 
+import torch
+
 from corymb.core.engine import TimeIsUp
 from corymb.core.federation import Federation
 from corymb.runs.history import Round, readable
@@ -21,6 +23,7 @@ GRACE = 2.0
 """A round that is likely to take no longer than this may end, though time is up."""
 
 WIDE = 110
+_TIMES = ((3600.0, "h"), (60.0, "min"))
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -79,11 +82,21 @@ class RoundLine:
         left = max(1, self.total - self.done)
         facts = f"{so_far.done}/{so_far.asked} clients"
         if so_far.seconds is not None:
-            facts += f", about {_time(so_far.seconds)} a round and {_time(left * so_far.seconds)} in all"
+            one, everything = readable_time(so_far.seconds), readable_time(left * so_far.seconds)
+            facts += f", about {one} a round and {everything} in all"
         if self._live is not None:
             self._live.update(self._task, facts=facts)
         else:
             print(f"round {self.done + 1}/{self.total}  {facts}", file=self.stream, flush=True)
+
+    def evaluating(self, so_far: SoFar) -> None:
+        """Show how far the evaluation after the last round is."""
+        facts = f"{so_far.done}/{so_far.asked} clients"
+        facts += "" if so_far.seconds is None else f", about {readable_time(so_far.seconds)}"
+        if self._live is not None:
+            self._live.update(self._task, facts=f"evaluation: {facts}")
+        else:
+            print(f"evaluation  {facts}", file=self.stream, flush=True)
 
     def expect(self, total: int) -> None:
         """Say how many rounds there are now thought to be."""
@@ -112,6 +125,11 @@ class SoFar(NamedTuple):
     seconds: float | None
     """What the round is likely to take, as far as it can be told."""
 
+    @property
+    def whole(self) -> str:
+        """The same in words, for what comes next in the sentence."""
+        return "" if self.seconds is None else f"a round takes about {readable_time(self.seconds)}: "
+
 
 class Beat:
     """The time inside a round: ends it when time is up, and says now and then how far it is.
@@ -122,20 +140,22 @@ class Beat:
 
     def __init__(self, limit: float | None, tell: Callable[[SoFar], None] | None) -> None:
         self.limit, self.tell = limit, tell
-        self.began = self.asked_at = self.told = time.perf_counter()
-        self.asked = self.done = self.begun = 0
+        self.began = self.told = time.perf_counter()
+        self.sizes, self.work = torch.empty(0), torch.ones_like
+        self._ask(0)
         self.rounds = 0
-        self.active = False
+        self.active = self.here = False
 
     def watch(self, fed: Federation, engine: Any) -> None:
         """Listen to a federation and its engine, where that is in this process."""
-        fed.asking = self._ask
+        fed.asking, self.sizes = self._ask, fed.sizes
         while not hasattr(engine, "host") and hasattr(engine, "engine"):
             engine = engine.engine
-        if hasattr(engine, "host"):
+        self.here = hasattr(engine, "host")
+        if self.here:
             engine.host.begun = self._begin
         if hasattr(engine, "kernels"):
-            engine.kernels.watch.done = self._one_done
+            engine.kernels.watch.tell, self.work = self._step, engine.kernels.watch.work
 
     def over(self, rounds: Iterator[T]) -> Iterator[T]:
         """The same rounds; only inside them is time looked at, not while they are evaluated and saved."""
@@ -150,46 +170,80 @@ class Beat:
             self.rounds += 1
             yield one
 
+    @contextmanager
+    def evaluating(self, tell: Callable[[SoFar], None] | None) -> Iterator[None]:
+        """While what comes after the rounds goes on: it has no limit, but says now and then how far it is."""
+        self.tell, self.limit, self.active, self.told = tell, None, True, time.perf_counter()
+        try:
+            yield
+        finally:
+            self.active = False
+
     @property
     def so_far(self) -> SoFar:
         """How far the present question is; a round has one, or a few."""
-        spent = time.perf_counter() - self.asked_at
-        return SoFar(self.done, self.asked, spent / self.done * self.asked if self.done else None)
+        spent, share = time.perf_counter() - self.asked_at, self._share()
+        done = len(self.answered) + int(self._part_done() * len(self.at_work))
+        return SoFar(min(self.asked, done), self.asked, spent / share if share else None)
+
+    def _share(self) -> float:
+        """How much of the present question's work is done: clients with few examples come first, and take less."""
+        work = self.work(self.sizes.double())
+        done = float(work[self.answered].sum()) + self._part_done() * float(work[self.at_work].sum())
+        return min(1.0, done / max(float(work.mean()) * self.asked, 1e-9))
+
+    def _part_done(self) -> float:
+        """The part that is done of the work of those that are at it.
+
+        How many descents their work has is known when the first clients have answered: until then, one.
+        """
+        return (self.descents + self.part) / max(self.expected, self.descents + (self.part > 0), 1)
 
     def _ask(self, clients: int) -> None:
-        self.asked, self.done, self.begun, self.asked_at = clients, 0, 0, time.perf_counter()
+        self.asked, self.asked_at = clients, time.perf_counter()
+        self.looked = self.asked_at
+        self.answered, self.at_work = list[int](), list[int]()
+        self.expected, self.descents, self.part = 0, 0, 0.0
 
     def _begin(self, clients: Sequence[int]) -> None:
-        self.done = self.begun
+        self.answered += self.at_work
+        self.expected, self.descents, self.part, self.at_work = self.descents, 0, 0.0, []
         self._look()
-        self.begun += len(clients)
+        self.at_work = list(clients)
 
-    def _one_done(self) -> None:
-        self.done = min(self.done + 1, self.asked)
+    def _step(self, part: float) -> None:
+        """A part of a descent is done, or, if it is 0, something else that is no descent."""
+        if part == 1:
+            self.descents, self.part = self.descents + 1, 0.0
+        elif part:
+            self.part = part
         self._look()
 
     def _look(self) -> None:
         now = time.perf_counter()
-        if not self.active or self.done >= self.asked:
+        pace, self.looked = now - self.looked, now
+        if not self.active or len(self.answered) >= self.asked:
             return
-        over = self.limit is not None and now - self.began > self.limit
-        if over and self.done and (now - self.asked_at) * (self.asked / self.done - 1) > GRACE:
-            raise TimeIsUp
-        if self.tell is not None and self.done and now - max(self.told, self.asked_at) > EVERY:
+        # Another step as long as the last would end farther from the limit than now, if half of it is beyond.
+        if self.limit is not None and (late := now + pace / 2 - self.began - self.limit) > 0:
+            share = self._share()
+            left = (now - self.asked_at) * (1 / share - 1) if share else late
+            if left > GRACE:
+                raise TimeIsUp
+        if self.tell is not None and now - max(self.told, self.asked_at) > EVERY:
             self.told = now
             self.tell(self.so_far)
 
 
-def _time(seconds: float) -> str:
+def readable_time(seconds: float) -> str:
     """A time in the unit that one would say it in.
 
-    >>> _time(8.24), _time(400), _time(9000)
-    ('8.2 s', '6.7 min', '2.5 h')
+    >>> readable_time(8.24), readable_time(114), readable_time(400), readable_time(9000)
+    ('8.2 s', '114 s', '6.7 min', '2.5 h')
     """
-    for size, unit in ((3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.2g} s"
+    size, unit = next(((size, unit) for size, unit in _TIMES if seconds >= 2 * size), (1.0, "s"))
+    count = seconds / size
+    return f"{count:.2g} {unit}" if count < 99.5 else f"{count:.0f} {unit}"
 
 
 def _clusters(row: Round) -> str:

@@ -357,7 +357,8 @@ class Run:
             if self.points
             else f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
-            f"  ledger    {self.ledger.rounds} rounds, {self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
+            f"  ledger    {counted(self.ledger.rounds, 'round')}, "
+            f"{self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
         return "\n".join([*lines, *([f"  stopped   {self.stopped}"] if self.stopped else [])])
 

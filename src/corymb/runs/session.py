@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -23,7 +24,7 @@ from corymb.objectives.class_weight import smoothed, weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
-from corymb.runs.final import Fits, model_fits, on_cpu, oracle_error
+from corymb.runs.final import Ending, Fits, model_fits, on_cpu, oracle_error, rehearse
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
 from corymb.runs.folder.own_model import answers_of
@@ -49,7 +50,7 @@ from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
 from corymb.runs.own.privacy import check_covered, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
-from corymb.runs.progress import Beat
+from corymb.runs.progress import EVERY, Beat, SoFar
 from corymb.runs.run import Run
 from corymb.runs.serving import served_by
 from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
@@ -59,6 +60,8 @@ from corymb.settings import InvalidInput, to_dict
 log = logging.getLogger(__name__)
 Progress = Callable[[Round], None]
 
+MOST_TRIED, PART_TRIED = 0.5, 0.02
+"""Seconds, and a part of `max_seconds`, by which what the end of a run takes is measured at a few clients."""
 OUT_OF_PROPORTION = "its errors are out of all proportion to the others'; are its labels in the units of theirs?"
 
 
@@ -97,6 +100,8 @@ class Session:
         self.at: Snapshot | None = None
         self.stopped = ""
         self._evaluation: Evaluation | None = None  # of the last snapshot
+        self._ending: Ending | None = None
+        self._evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
         self._said: set[str] = set()
         self._stopper = Stopper()
         self._logged = AuditCursor(0, 0)
@@ -169,11 +174,16 @@ class Session:
         seed = self.plan.settings.seed if start is None else start.seed
         return Start(tuple(self.fed.names), self._config(seed), planned_rounds(self.plan.algorithm), len(self.history))
 
-    def run(self, start: Snapshot | None, show: Progress) -> None:
-        """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed."""
+    def run(self, start: Snapshot | None, show: Progress, *, evaluated: bool = False) -> None:
+        """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed.
+
+        Where the run is to be `evaluated` (`result`) by clients in this process, time for that is kept back.
+        """
         began, limit = time.perf_counter(), self.plan.max_seconds
-        beat = Beat(limit, getattr(getattr(show, "show", show), "within", None))
+        line = getattr(show, "show", show)
+        beat = Beat(limit, getattr(line, "within", None))
         beat.watch(self.fed, self.engine)
+        self._evaluating = partial(self._told, beat, getattr(line, "evaluating", None))
         try:
             with nullcontext() if self.store is None else self._stopper.listening():
                 for row in self._rounds(start, beat):
@@ -186,9 +196,13 @@ class Session:
                     if self._converged():
                         self.stopped = CONVERGED
                         break
-                    if limit is not None and time.perf_counter() - began > limit:
-                        self.stopped = "max_seconds"
-                        break
+                    if limit is not None:
+                        if evaluated and beat.here and self._ending is None:
+                            self._ending = self._rehearsed(limit)
+                        beat.limit = limit - self._seconds_to_end
+                        if time.perf_counter() - began > beat.limit:
+                            self.stopped = "max_seconds"
+                            break
                 else:
                     self.stopped = BUDGET if self._budget_spent() else ""
         except KeyboardInterrupt:
@@ -201,8 +215,8 @@ class Session:
                 so_far = beat.so_far
                 raise InvalidInput(
                     f"max_seconds={limit:g} was over in the first round after {so_far.done} of {so_far.asked} clients; "
-                    f"a round takes about {so_far.seconds or 0:.0f} s: give more time, or let clients do less "
-                    "(--local.steps, --local.batch, --participants)."
+                    f"{so_far.whole}give more time, or let clients do less (--local.steps, --local.batch, "
+                    "--participants)."
                 ) from None
             self.stopped = "max_seconds"
             self.fed.rewind(self.at.clock)
@@ -242,25 +256,51 @@ class Session:
             before, last = after, time.perf_counter()
             yield row
 
+    def _rehearsed(self, limit: float) -> Ending:
+        """What the end of the run is likely to take, from what it takes at a few clients now."""
+        at = self.at
+        assert at is not None
+        self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial  # of all, and once
+        enough = min(MOST_TRIED, PART_TRIED * limit)
+        return rehearse(self.fed, at, lambda fed: self._score(fed, at).losses, fits=self._has_fits, enough=enough)
+
+    @property
+    def _seconds_to_end(self) -> float:
+        """What the end of the run is likely to take from here on; 0 where that is not known."""
+        if self._ending is None or self.at is None:
+            return 0.0
+        return self._ending.seconds(self.at.k, scored=self._evaluation is not None)
+
+    @contextmanager
+    def _told(self, beat: Beat, tell: Callable[[SoFar], None] | None) -> Iterator[None]:
+        """While the run is evaluated: says what that is likely to take, where it takes long, and how far it is."""
+        if tell is not None and self._seconds_to_end > EVERY:
+            tell(SoFar(0, len(self.fed.names), self._seconds_to_end))
+        with beat.evaluating(tell):
+            yield
+
+    def _score(self, fed: Federation, at: Snapshot) -> Evaluation:
+        """Metrics and test scores of these clients."""
+        plan = self.plan
+        self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial
+        found = score(
+            fed,
+            plan.algorithm,
+            at,
+            truth=plan.truth,
+            true_parameters=plan.true_parameters,
+            trivial=self._trivial,
+            classes=self.schema.classes,
+        )
+        return with_own(found, fed, plan.algorithm, at, plan.metrics) if plan.metrics else found
+
     def _evaluate(self, at: Snapshot) -> Evaluation:
         """Metrics and each client's test score, asked for once per snapshot."""
         if self._evaluation is None:
-            plan = self.plan
-            self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial
-            found = score(
-                self.fed,
-                plan.algorithm,
-                at,
-                truth=plan.truth,
-                true_parameters=plan.true_parameters,
-                trivial=self._trivial,
-                classes=self.schema.classes,
-            )
+            self._evaluation = found = self._score(self.fed, at)
             for name in sorted({*found.too_large} - self._said):
                 log.warning("client %r is not scored: %s", name, OUT_OF_PROPORTION)
             self._said |= {*found.too_large}
-            own = plan.metrics
-            self._evaluation = with_own(found, self.fed, plan.algorithm, at, own) if own else found
         return self._evaluation
 
     def _evaluate_into(self, row: Round, at: Snapshot) -> None:
@@ -337,6 +377,15 @@ class Session:
 
     def result(self) -> Run:
         """The run as far as it came."""
+        with self._evaluating():
+            return self._result()
+
+    @property
+    def _has_fits(self) -> bool:
+        """Whether models are the server's, so that all of them can be tried at all clients."""
+        return served_by(self.plan.algorithm) not in ("own", "points")
+
+    def _result(self) -> Run:
         plan, at = self.plan, self.at
         if at is None:
             raise InvalidInput("The snapshot to start from is at the end of the run: there are no rounds left.")
@@ -346,8 +395,7 @@ class Session:
             if not self.stopped and not plan.settings.keep_going and growth(self.history, evaluated_loss, 1):
                 self.stopped = "diverged"  # too short a run to be stopped for it, but that is how it ended
         metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at)), **spent_in(at)}
-        own = served_by(plan.algorithm) in ("own", "points")
-        fits = Fits() if own else model_fits(self.fed, at, found.losses)
+        fits = model_fits(self.fed, at, found.losses) if self._has_fits else Fits()
         return Run(
             snapshot=on_cpu(at),
             names=tuple(self.fed.names),
@@ -360,7 +408,7 @@ class Session:
             objective=placed(self.learner.objective, Placement(dtype=plan.placement.dtype)),
             standard=self.standard,
             stopped=self.stopped,
-            serving=(self.fed.evaluation(), plan.algorithm.serve) if own else None,
+            serving=None if self._has_fits else (self.fed.evaluation(), plan.algorithm.serve),
             losses=fits.losses,
             scores=found.scores,
             by_client=found.by_client,

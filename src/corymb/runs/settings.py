@@ -94,6 +94,7 @@ class RunSettings:
             value = getattr(self, name)
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
         check_types(self)
+        _check_seed(self.seed)
         require(self.memory == "auto" or self.memory > 0, f"memory is 'auto' or bytes, got {self.memory!r}.")
         part = self.label_smoothing
         require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
@@ -195,6 +196,7 @@ class DataOptions:
 
     def load(self, data: str | os.PathLike[str], seed: int) -> FederatedDataset:
         """Read data by name or path, with these options."""
+        _check_seed(seed)
         from corymb.data import load
 
         given = self.given()
@@ -208,7 +210,18 @@ class FitOptions:
     model: str | None = None
     """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
     max_seconds: float | None = None
-    """Stop after the round in which this time is up."""
+    """About how long the rounds and the evaluation after them may take."""
+
+
+def _check_seed(seed: int) -> None:
+    require(seed >= 0, f"seed must not be negative, got {seed}: give 0 or more.")  # numpy's generators take no other
+
+
+def has_name(data: str) -> bool:
+    """Whether the command line finds data by that name; arrays that were given in Python have none there."""
+    from corymb.data.catalogue import NAMES
+
+    return data in NAMES or os.path.exists(data)
 
 
 def names(kind: type) -> list[str]:

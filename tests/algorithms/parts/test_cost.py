@@ -69,6 +69,7 @@ def test_ten_thousand_clients_may_run(monkeypatch, caplog):
     monkeypatch.setattr("corymb.algorithms.parts.cost._memory", lambda: 16e9)
     say_or_refuse(pairwise_cost(crowd(10_000), losses=True), "SR-FCA", asked=False)
     assert "100,000,000 pairs" in caplog.text
+    assert "for the comparison alone; training, in its rounds and to find clusters, is extra" in caplog.text
 
 
 def test_whoever_asks_for_it_gets_it(caplog):

@@ -67,7 +67,7 @@ def _lines():
     yield "a shared layer that is not there", line("run", "DATA", "ifca", "--k=2", "--shared", "nosuch*", *FAST)
     yield "an unknown start", line("run", "DATA", "ifca", "--k=2", "--init", "guess", *FAST)
     for name, values in {
-        "seed": ("x", "1.5", "nan"),
+        "seed": ("x", "1.5", "nan", "-1"),
         "engine": ("fast", ""),
         "device": ("tpu", "cuda:99", "cpu:x"),
         "precision": ("float8", "double"),

@@ -9,6 +9,7 @@ from torch.func import vmap
 from corymb.algorithms import FedAvg
 from corymb.core.client import Client, on_client
 from corymb.core.driver import drive
+from corymb.core.engine import TimeIsUp
 from corymb.core.federation import Federation
 from corymb.engines import VectorisedEngine
 from corymb.engines.vectorised.engine import Need
@@ -127,18 +128,45 @@ def test_a_small_job_is_not_measured_first():
 
 def test_a_client_shows_its_need_on_some_of_its_examples(monkeypatch):
     monkeypatch.setattr("corymb.engines.vectorised.engine.ENOUGH", 30)
-    seen, objective = [], LinearRegression(3, dtype=torch.float64)
-    engine = VectorisedEngine(objective, regression([500, 600]), DOUBLE, memory=2**14)
-    engine.objective = Noting(objective, seen)
-    for batch, examples in ((None, None), (10, 10), (40, None)):
+    seen = []
+    engine = noting(seen)
+    for batch, examples in ((None, None), (10, 10), (40, 40)):
         seen.clear()
-        Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=1, batch=batch))
-        assert seen[0] == (batch or 30)
+        Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=3, batch=batch))
+        assert seen[0] == (1 if batch else 30)
+        assert seen[1] == (batch or 500)  # one step of the trial is enough
         assert list(engine._needs.values())[-1].examples == examples
         engine._needs.clear()
     seen.clear()
-    Federation(engine).clients[:1].map(train, MODEL, how=Descent(lr=0.01, steps=1))
+    Federation(noting(seen)).clients[:1].map(train, MODEL, how=Descent(lr=0.01, steps=1))
     assert min(seen) == 500  # alone, it is not tried first
+
+
+def noting(seen):
+    """An engine with two clients, and room for few of their examples at once."""
+    engine = VectorisedEngine(OBJECTIVE, regression([500, 600]), DOUBLE, memory=2**14)
+    engine.objective = Noting(OBJECTIVE, seen)
+    return engine
+
+
+def test_examples_that_take_long_are_shown_by_fewer():
+    one = completed(Classification(Network(mlp(4, [100_000], 3)), 3))
+    assert VectorisedEngine(one, classification([5] * 3))._few == 64
+    assert VectorisedEngine(OBJECTIVE, regression([5] * 3), DOUBLE)._few == 1024
+
+
+def test_time_that_is_up_while_a_client_shows_its_need_ends_the_call():
+    engine = VectorisedEngine(OBJECTIVE, regression([500, 600]), DOUBLE, memory=2**14)
+    begun = []
+    engine.host.begun = begun.append
+
+    def tell(part):
+        raise TimeIsUp
+
+    engine.kernels.watch.tell = tell
+    with pytest.raises(TimeIsUp):
+        Federation(engine).clients.map(train, MODEL, how=Descent(lr=0.01, steps=3))
+    assert begun == []
 
 
 class Noting:

@@ -30,6 +30,12 @@ def test_each_verdict_with_its_evidence_and_the_command_to_run_next(name, cluste
     assert advice.run_next.rounds == FEW["rounds"]
 
 
+def test_what_to_run_next_is_said_in_python_where_the_data_are_there_only():
+    advice = advise(small.arrays(), given=FEW, threads=1)
+    assert advice.command == "corymb.fit(advice.run_next, data)"
+    assert str(advice).endswith("Next: corymb.fit(advice.run_next, data)")
+
+
 def test_one_model_never_says_that_there_are_no_clusters():
     advice = advice_on("one-model")
     text = " ".join([*advice.sentences, *advice.cautions])

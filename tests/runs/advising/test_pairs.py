@@ -4,7 +4,14 @@ import pytest
 import torch
 from scipy import stats
 
-from corymb.runs.advising.pairs import Judge, Paired, combined
+from corymb.algorithms import FedAvg
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
+from corymb.engines import LoopEngine, VectorisedEngine
+from corymb.models import Network
+from corymb.objectives import Classification
+from corymb.runs.advising.pairs import Judge, Paired, Way, combined, compare
+from tests.tiny import DOUBLE, classification
 
 LOSS, R2 = Judge("loss", higher=False, of_objective=False), Judge("r2", higher=True, of_objective=False)
 
@@ -55,3 +62,27 @@ def test_what_a_gain_is_a_share_of():
     assert float(LOSS.base(half)) == 0.25
     assert float(R2.base(half)) == 0.75
     assert float(Judge("own_score", higher=True, of_objective=True).base(-half)) == 0.25
+
+
+def test_recurrent_models_are_compared_without_vmap_giving_up():
+    data = classification([6, 4, 5])
+    model = Network(Recurrent, dtype=torch.float64)
+    engine = VectorisedEngine(Classification(model, 3), data, DOUBLE)
+    fed, algorithm = Federation(engine), FedAvg(rounds=1)
+    at = Snapshot.fresh(fed, 1)
+    way, other = Way(algorithm, fed, at), Way(algorithm, fed, Snapshot.fresh(fed, 1))
+    assert compare(way, other, None).loss[:, 0].mean() == pytest.approx(way.loss())
+    assert not engine._serial
+    loop = Federation(LoopEngine(Classification(model, 3), data, DOUBLE))
+    assert Way(algorithm, loop, at).loss() == pytest.approx(way.loss())
+
+
+class Recurrent(torch.nn.Module):
+    """Reads an example's four numbers one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.memory, self.out = torch.nn.LSTM(1, 3, batch_first=True), torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(self.memory(x[..., None])[0][:, -1])

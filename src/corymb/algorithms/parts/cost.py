@@ -72,7 +72,8 @@ def say_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
         f"{what} compares {cost}. Give sample=400 (--sample 400) to compare with some clients only, costly=True "
         "(--costly) to do it all the same, or take an algorithm that compares nobody, such as ifca.",
     )
-    log.warning("%s compares %s", what, cost)
+    extra = "for the comparison alone; training, in its rounds and to find clusters, is extra"
+    log.warning("%s compares %s %s", what, cost, extra)
 
 
 def _memory() -> float:

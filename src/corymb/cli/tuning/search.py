@@ -11,7 +11,7 @@ from typing import Any
 from corymb.cli import Exit
 from corymb.cli.request import Request, with_file
 from corymb.cli.tuning.tune import Tuning
-from corymb.runs.history import plain, readable
+from corymb.runs.history import counted, plain, readable
 from corymb.runs.tuning.space import read_space
 from corymb.runs.tuning.study import Trial, Tuned, tune
 from corymb.settings import to_dict
@@ -46,9 +46,8 @@ def _search(given_values: Mapping[str, Any], output: Tuning) -> int:
         print(json_module.dumps(plain(_as_json(found)), allow_nan=False))
         return Exit.OK
     lost = sum(trial.score is None for trial in found.trials)
-    print(
-        f"Best of {len(found.trials)} trials{f', of which {lost} diverged' if lost else ''}: {_words(found.settings)}"
-    )
+    trials = f"{counted(len(found.trials), 'trial')}{f', of which {lost} diverged' if lost else ''}"
+    print(f"Best of {trials}: {_words(found.settings)}")
     print(
         f"{found.metric} {readable(found.score)} on training examples that were held out; test examples took no part."
     )

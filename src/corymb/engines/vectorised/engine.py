@@ -33,7 +33,8 @@ from corymb.trees import as_tensors, flatten, nbytes, unflatten
 log = logging.getLogger(__name__)
 CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
 LIGHT = 1024  # so many further numbers of padding cost less than another chunk
-ENOUGH = 1024  # examples by which a client shows what a client function takes
+LEAST, ENOUGH = 64, 1024  # examples by which a client shows what a client function takes,
+TRIED = 2**23  # and what they may take of memory by it, as a measure of time
 LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
 OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")  # where client functions are known to read only
 Errors = list[tuple[int, Exception]]
@@ -142,28 +143,34 @@ class VectorisedEngine:
             crowd = len(ids) * self._bytes_of(most, Need())
             if (alike and crowd * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
                 return Need()
-            one = (
-                slice(-1, None) if self.host.device.type == "cuda" else slice(1)
-            )  # the largest tells most, and is quick
+            # On a GPU the largest tells most, and is quick.
+            one = slice(-1, None) if self.host.device.type == "cuda" else slice(1)
             self._needs[name] = self._measured(call, ids[one], places[one])
         return self._needs[name]
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
-        self.kernels.watch.reset()
-        peak, watched = Peak(self.host.device), Watched(self.objective)
-        few = None if self.host.device.type == "cuda" else ENOUGH  # a GPU tells what all of them take
+        watch, peak, watched = self.kernels.watch, Peak(self.host.device), Watched(self.objective)
+        few = None if self.host.device.type == "cuda" else self._few  # a GPU tells what all of them take
         try:
-            outcome = self._stacked(call, ids, places, watched, few)
+            with watch.trial(brief=few is not None):
+                outcome = self._stacked(call, ids, places, watched, few)
+        except TimeIsUp:
+            raise
         except Exception:  # what is wrong is found out when everybody is asked
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
         size = min(int(self.sizes[ids]), few or 2**62)
-        some = watched.examples if 0 < watched.examples < size else None  # a client of few shows no batch
-        need = Need(self.kernels.watch.rows, some, reply=nbytes(outcome.value) + writes)
+        some = max(watched.examples, watch.batch) if 0 < watched.examples < size else None
+        need = Need(watch.rows, some, reply=nbytes(outcome.value) + writes)
         if some is None and 0 < watched.trained < size and self.kernels.cuts_unlike_sizes:
-            need = need._replace(examples=watched.trained, measures=True)
+            need = need._replace(examples=max(watched.trained, watch.batch), measures=True)
         taken = peak.bytes()
         return need if taken is None else need._replace(part=taken / self._bytes_of_chunk(1, size, need))
+
+    @property
+    def _few(self) -> int:
+        """Examples by which a client shows on a CPU what a client function takes: fewer where each takes long."""
+        return min(ENOUGH, max(LEAST, TRIED // max(1, self.kernels.traits.activation_bytes)))
 
     def _bytes_of(self, size: int, need: Need) -> int:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
@@ -250,6 +257,8 @@ class VectorisedEngine:
     def _works(self, call: Call, ids: Tensor, places: Tensor) -> bool:
         try:
             self._stacked(call, ids, places)
+        except TimeIsUp:
+            raise
         except Exception:  # the caller finds out which it is
             return False
         return True

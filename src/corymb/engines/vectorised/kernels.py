@@ -14,7 +14,9 @@ Which one does a piece of work is a pure function of model, optimiser and device
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from torch.func import vmap
 
 from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
-from corymb.core.objective import Draws
+from corymb.core.objective import Draws, has_training_losses
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
@@ -35,7 +37,7 @@ from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import Key
 from corymb.local.curvature import step_part
-from corymb.local.descent import Batches, Descent, Stepper, led
+from corymb.local.descent import MEASURED, Batches, Descent, Stepper, led
 from corymb.local.reference import (
     as_params,
     descend_one,
@@ -66,19 +68,64 @@ def choose(traits: Traits, how: Descent | None, device: str, threads: int, *, mi
 
 
 class Watch:
-    """How many models a kernel works on at once: seen, not guessed; and who is told when a client's descent is done."""
+    """What a kernel works on at once, seen and not guessed; and who is told how far it is.
+
+    Before each step `tell` gets the part that is done of the descents of all clients of the stack, and 1 after them;
+    during other work, which has no steps, it gets 0.
+    """
 
     def __init__(self) -> None:
-        self.rows = 1
-        self.done: Callable[[], None] = lambda: None  # of clients that are run one after another
+        self.rows, self.batch, self.brief = 1, 0, False
+        self.how: Descent | None = None
+        self.tell: Callable[[float], None] = lambda part: None
 
-    def reset(self) -> None:
-        """Forget what was seen."""
-        self.rows = 1
+    @contextmanager
+    def trial(self, *, brief: bool) -> Iterator[None]:
+        """Forget what was seen, and see it anew; `brief` descents take one step with one example instead of a batch."""
+        self.rows, self.batch, self.brief = 1, 0, brief
+        try:
+            yield
+        finally:
+            self.brief = False
 
     def see(self, on: Examples) -> None:
         """A stack of so many models with their examples."""
         self.rows = max(self.rows, len(on.weight))
+        self.tell(0.0)
+
+    def descent(self, how: Descent) -> Descent:
+        """Take note of a descent and its batches; the descent to do."""
+        self.how = how
+        if how.batch is not None:
+            self.batch = max(self.batch, how.batch * (MEASURED if how.safe else 1))
+        if not self.brief:
+            return how
+        return replace(how, steps=1, epochs=None, batch=None if how.batch is None else 1, safe=False)
+
+    def work(self, sizes: Tensor) -> Tensor:
+        """How clients with so many examples compare in what the last descent takes: by examples that pass."""
+        batch = None if self.how is None or self.how.epochs is not None else self.how.batch
+        return sizes if batch is None else sizes.clamp(max=batch)
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """An objective that tells, each time it is trained on, which step begins: `descend_one` knows nobody to tell."""
+
+    inner: Objective
+    begins: Callable[[], None]
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name != ("training_losses" if has_training_losses(self.inner) else "losses"):
+            return found
+
+        def told(*given: Any) -> Tensor:
+            self.begins()
+            values: Tensor = found(*given)
+            return values
+
+        return told
 
 
 @dataclass(frozen=True)
@@ -115,10 +162,11 @@ class Kernels:
         )
 
     def _measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
+        self.watch.tell(0.0)
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
-                measure_one(what, objective, models if shared else take(models, i), _client(on, i, m))
-                for i, m in enumerate(_lengths(on, least=1))
+                measure_one(what, objective, models if shared else take(models, i), client)
+                for i, client in enumerate(self._clients(on, least=1))
             ]
             return torch.stack(rows)
         if shared:
@@ -141,11 +189,12 @@ class Kernels:
         )
 
     def _of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
+        self.watch.tell(0.0)
         say = pointwise(what, objective)
         if self.pick(None) == "serial" and not (shared and self.traits.independent):
             rows = [
-                say(params if shared else take(params, i), _client(on, i, m))
-                for i, m in enumerate(_lengths(on, least=1))
+                say(params if shared else take(params, i), client)
+                for i, client in enumerate(self._clients(on, least=1))
             ]
             longest = on.weight.shape[1]
             return torch.stack([torch.cat([row, row.new_zeros(longest - len(row), *row.shape[1:])]) for row in rows])
@@ -161,8 +210,8 @@ class Kernels:
         self.watch.see(on)
         if self.pick(None) == "serial":
             rows = [
-                gradient_one(objective, take(params, i), _client(on, i, m), Draws(key[i]))
-                for i, m in enumerate(_lengths(on))
+                gradient_one(objective, take(params, i), client, Draws(key[i]))
+                for i, client in enumerate(self._clients(on))
             ]
             return _stacked(rows)
         return _gradients(objective, params, on, Draws(key), traits=self.traits)[0]
@@ -172,7 +221,8 @@ class Kernels:
     ) -> tuple[Params, Tensor]:
         """Every client's descent from its own model, and its loss at the first step: n rows."""
         self.watch.see(on)
-        name = self.pick(how)
+        how = self.watch.descent(how)
+        name, steps = self.pick(how), _steps(how, on.weight.shape[1])
         if name == "serial":
             return self._one_by_one(objective, params, on, key, how, own=own)
         part = None
@@ -194,7 +244,8 @@ class Kernels:
         if name == "fused" and self._captures:  # the size of a step is an input of its graph: so it is before, too
             lr, part = 1.0, rates
         before, player, stepper, slopes = torch.empty(0), None, None, list[Tensor]()
-        for batch, active, draws in _batches(on, key, how):
+        for taken, (batch, active, draws) in enumerate(_batches(on, key, how)):
+            self.watch.tell(taken / steps)
             first = not draws.step
             soon = first or (how.steps or 0) - draws.step >= LONG
             if player is None and soon and self._captures:
@@ -218,6 +269,7 @@ class Kernels:
             if stepper is not None and slopes:  # a client that is done has no weight: its fused steps are 0
                 stepper.step(slopes, active)
             before = loss if first else before
+        self.watch.tell(1.0)
         if player is not None:
             params = {n: p.clone() for n, p in params.items()}
         return (params if span is None else span.end(params, start, on, lr, own=own)), before
@@ -230,16 +282,32 @@ class Kernels:
         ends, losses = [], []
         if layers and not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)
-        for i, m in enumerate(_lengths(on)):
-            mine, client = take(params, i), _client(on, i, m)
+        lengths = _lengths(on)
+        ends_at = list(accumulate(_steps(how, m) for m in lengths))
+        for i, m in enumerate(lengths):
+            mine, client, tell = take(params, i), _client(on, i, m), self._teller(ends_at, i)
             if layers:
-                losses.append(descend_in_place(objective, mine, client, key[i], how, layers))
+                losses.append(descend_in_place(objective, mine, client, key[i], how, layers, tell))
             else:
-                end = descend_one(objective, mine, client, key[i], how)
+                end = descend_one(_Telling(objective, tell), mine, client, key[i], how)
                 ends.append(end.params)
                 losses.append(end.loss)
-            self.watch.done()
+        self.watch.tell(1.0)
         return (params if layers else _stacked(ends)), torch.stack(losses)
+
+    def _teller(self, ends_at: Sequence[int], client: int) -> Callable[[], None]:
+        """Tells, when a client's next step begins, how far its stack is; `ends_at` has everybody's steps added up.
+
+        Curvature is no step of the descent, but looks like some: a client is never said to have more than it has.
+        """
+        taken = count(ends_at[client - 1] if client else 0)
+        return lambda: self.watch.tell(min(next(taken), ends_at[client] - 1) / ends_at[-1])
+
+    def _clients(self, on: Examples, least: int = 0) -> Iterator[Examples]:
+        """One client's examples after another; after each it is told that time has passed."""
+        for i, m in enumerate(_lengths(on, least)):
+            yield _client(on, i, m)
+            self.watch.tell(0.0)
 
     def _player(
         self,
@@ -380,6 +448,13 @@ def _gradients(
         ends = list(stacked.values())
         slopes = torch.autograd.grad(losses.sum(), ends, allow_unused=True, materialize_grads=True)
     return as_params(params, slopes), losses.detach()
+
+
+def _steps(how: Descent, examples: int) -> int:
+    """How many steps a descent of a client with so many examples has."""
+    if how.batch is None or how.epochs is None or not examples:
+        return how.steps or how.epochs or 1
+    return how.epochs * -(-examples // how.batch)
 
 
 def _batches(on: Examples, key: Key, how: Descent) -> Iterator[tuple[Examples, Tensor | None, Draws]]:

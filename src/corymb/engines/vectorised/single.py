@@ -8,7 +8,7 @@ their gradients. Right for plain SGD, and for weights that one linear layer uses
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -26,15 +26,22 @@ from corymb.trees import Params
 
 
 def descend_in_place(
-    objective: Objective, params: Params, on: Examples, key: Key, how: Descent, layers: Collection[str]
+    objective: Objective,
+    params: Params,
+    on: Examples,
+    key: Key,
+    how: Descent,
+    layers: Collection[str],
+    begins: Callable[[], None] = lambda: None,
 ) -> Tensor:
     """Steps of plain SGD on one client's model, in place; gives its loss before the first.
 
-    `layers` are the names of parameters that one linear layer uses once.
+    `layers` are the names of parameters that one linear layer uses once; `begins` is told of every step.
     """
     own = {name: params[name] for name in layers}
     before = torch.empty(0)
     for step, (rows, _) in enumerate(Batches(how, on.weight, key)):
+        begins()
         batch = on if rows is None else Examples(*(t[rows] for t in on))
         loss, slopes = step_layers(objective, params, own, batch, Draws(key, step, rows), how.lr)
         torch._foreach_add_([params[name] for name in slopes], list(slopes.values()), alpha=-how.lr)

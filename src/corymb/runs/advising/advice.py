@@ -68,7 +68,7 @@ class Advice:
     run_next: Algorithm
     """The same, to be given to `fit`."""
     command: str
-    """The same on the command line."""
+    """The same on the command line; in Python where the data have no name there."""
     judge: Judge
     score_name: str
     """The objective's own score."""

@@ -37,7 +37,7 @@ from corymb.runs.fit import Data, plan_for
 from corymb.runs.learners import Model
 from corymb.runs.plan import threads_set
 from corymb.runs.progress import RoundLine, said_once
-from corymb.runs.settings import DataOptions, RunSettings
+from corymb.runs.settings import DataOptions, RunSettings, has_name
 from corymb.settings import InvalidInput, require, run_command, to_dict
 
 
@@ -157,7 +157,7 @@ class _Study:
             clusters=clusters[name],
             algorithm=name,
             run_next=configured(name, self.data, chosen),
-            command=run_command(name, called, self._options(name, chosen, data_options)),
+            command=self._next(name, called, chosen, data_options),
             judge=judge,
             score_name=self.objective.score_name,
             by_score=choose(whole, names, own) if judge.name == LOSS else "",
@@ -208,6 +208,12 @@ class _Study:
             overfits_after=trials[0].overfits_after,
             out_of_time=any(trial.out_of_time for trial in trials),
         )
+
+    def _next(self, name: str, called: str, chosen: Mapping[str, Any], data_options: DataOptions) -> str:
+        """The recommended run: as it is typed, or in Python where the data are there only."""
+        if not has_name(called):
+            return "corymb.fit(advice.run_next, data)"
+        return run_command(name, called, self._options(name, chosen, data_options))
 
     def _options(self, name: str, given: Mapping[str, Any], data_options: DataOptions) -> dict[str, Any]:
         """What the recommended command says beside data and algorithm."""

@@ -19,9 +19,9 @@ from corymb.core.client import Client, ClientFn, Served, on_client
 from corymb.core.federation import Federation, each
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.evaluate import score
-from corymb.local import serve_assigned
+from corymb.local import loss, point_losses, serve_assigned, served_predictions
 from corymb.objectives.measures import METRICS, higher_is_better
-from corymb.trees import Params
+from corymb.trees import Params, stack
 
 LOSS = "loss"
 """The judge where no metric was named."""
@@ -59,8 +59,9 @@ def compare_served(
     """What the client is served, against the model of its cluster in another run, on the same held-out examples."""
     ours, theirs = _one(serve(client, models, label, share)), serve_assigned(client, others, other, None)
     held, objective = client.test, client.objective
-    losses = torch.stack([objective.losses(params, held) for params in (ours, theirs)])
-    scores = torch.stack([objective.scores(params, held) for params in (ours, theirs)]).to(losses)
+    losses = point_losses(client, stack([ours, theirs]), on=held)
+    said = [served_predictions(client, params, held) for params in (ours, theirs)]
+    scores = torch.stack([objective.grade(predictions, held) for predictions in said]).to(losses)
     spread = torch.stack([_variance(values[0] - values[1], held.weight) for values in (losses, scores)])
     return Told(held.weight.sum(), _mean(losses, held.weight), _mean(scores, held.weight), spread)
 
@@ -71,8 +72,7 @@ def held_out_loss(
 ) -> HeldOut:
     """The loss of what the client is served on its held-out examples."""
     held = client.test
-    losses = client.objective.losses(_one(serve(client, models, label, share)), held)
-    return HeldOut(_mean(losses, held.weight), held.weight.sum())
+    return HeldOut(loss(client, _one(serve(client, models, label, share)), held), held.weight.sum())
 
 
 def _one(served: Params | Served) -> Params:

@@ -23,6 +23,7 @@ from corymb.data.apart import held_apart
 from corymb.data.schema import schema_of
 from corymb.runs.defaults import class_of, configure, name_of
 from corymb.runs.fit import Data, fit
+from corymb.runs.history import counted
 from corymb.runs.learners import Model, learner_for
 from corymb.runs.progress import said_once
 from corymb.runs.settings import RunSettings
@@ -118,7 +119,8 @@ def tune(
         best = _best(study)
     if best is None:
         raise InvalidInput(
-            f"None of {trials} trials gave a finite {task.metric}: search smaller steps, --param local.lr=log:LOW:HIGH."
+            f"None of {counted(trials, 'trial')} gave a finite {task.metric}: search smaller steps, "
+            "--param local.lr=log:LOW:HIGH."
         )
     chosen = dict(best.user_attrs["settings"])
     full = merged(fixed, nested(chosen))

@@ -9,6 +9,7 @@ from corymb.report.content import Figure, Section
 from corymb.report.facts import notes_of
 from corymb.report.figures.drawing import NO_CLUSTER
 from corymb.report.words import evidence_of
+from corymb.runs.history import counted
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -20,7 +21,9 @@ def gains(runs: Sequence[Run]) -> Figure | None:
     if "gain_by_cluster" not in notes:
         return None
     found, sizes = notes["gain_by_cluster"], notes["clients_by_cluster"]
-    rows = [f"cluster {place}: {count} clients" for place, count in enumerate(sizes)] if len(found) > 1 else []
+    rows = (
+        [f"cluster {place}: {counted(count, 'client')}" for place, count in enumerate(sizes)] if len(found) > 1 else []
+    )
     names = [*rows, "all clients"]
     values = [*(found if rows else []), notes["gain"]]
     errors = [*(notes["gain_error_by_cluster"] if rows else []), notes["gain_error"]]
@@ -53,7 +56,7 @@ def caption_of(run: Run) -> str:
         larger = f"{1 + near['size']:.1f} times as large" if near["size"] > 1 else f"{near['size']:.0%} larger"
         parts.append(
             f"For the nearest pair kept apart, sharing a model would make the loss {larger} (p = {near['p']:.1g}, "
-            f"{near['clients']} clients)."
+            f"{counted(near['clients'], 'client')})."
         )
     if doubt := notes.get("doubtful_pair"):
         parts.append(f"For the most doubtful pair merged, it is {doubt['size']:.0%} larger (p = {doubt['p']:.1g}).")

@@ -9,6 +9,7 @@ from corymb.report.content import Figure, PlotlyTrace, Section
 from corymb.report.facts import kept_rounds, moments
 from corymb.report.figures.drawing import cluster_name, colour
 from corymb.report.figures.river import BAR, Stream, river
+from corymb.runs.history import counted
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -26,7 +27,8 @@ def movement(runs: Sequence[Run]) -> Figure | None:
         for label in sorted({s.label for s in drawn.streams})
     ]
     names = [
-        f"round {drawn.rounds[bar.column]}, {cluster_name(bar.label)}: {bar.clients} clients" for bar in drawn.bars
+        f"round {drawn.rounds[bar.column]}, {cluster_name(bar.label)}: {counted(bar.clients, 'client')}"
+        for bar in drawn.bars
     ]
     handles = {
         "type": "scatter",

@@ -11,6 +11,7 @@ from corymb.report.content import Figure, Section
 from corymb.report.facts import kept_rounds
 from corymb.report.figures.drawing import NO_CLUSTER, label_at, level, line
 from corymb.report.scores import score_of, trivial_of
+from corymb.runs.history import counted
 
 if TYPE_CHECKING:
     from corymb.runs.run import Run
@@ -43,7 +44,8 @@ def course(runs: Sequence[Run]) -> Figure | None:
     }
     where = f" Dotted: {score.trivial}." if near else f" Far off: {score.trivial}, {score.text(trivial)}."
     dotted = "" if trivial is None else where
-    caption = f"It was looked at in {len(rows)} rounds; a flat end says that more rounds would add little.{dotted}"
+    looked = f"It was looked at in {counted(len(rows), 'round')}"
+    caption = f"{looked}; a flat end says that more rounds would add little.{dotted}"
     return Figure("course", f"Test {score.words} by round", caption, traces, layout)
 
 
