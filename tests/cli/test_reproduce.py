@@ -82,7 +82,13 @@ def test_parts_and_cells_are_chosen_by_name(tmp_path, capsys):
     with pytest.raises(InvalidInput, match="has no part 'table-9'"):
         reproduce.jobs_of("ifca", Chosen("table-9"))
     with pytest.raises(InvalidInput, match="No cell of ifca is called nothing"):
-        reproduce.jobs_of("ifca", Chosen(cells=("nothing",)))
+        reproduce.jobs_of("ifca", Chosen(cells=("nothing", "rmnist-1200x200/ifca/0")))
+    with pytest.raises(InvalidInput, match="No cell of ifca/table-2 is called rmnist-1200x200/ifca/0"):
+        reproduce.jobs_of("ifca", Chosen("table-2", ("rmnist-1200x200/ifca/0",)))
+    with pytest.raises(InvalidInput, match="name a part after the slash"):
+        reproduce.reproduce("ifca/", left=True, out=tmp_path)
+    with pytest.raises(InvalidInput, match="seconds must be 0 or more"):
+        reproduce.reproduce("ifca", quick=True, seconds=-1, out=tmp_path / "quick")
     reproduce.reproduce("ifca/table-2", cells=("*/0",), left=True, out=tmp_path)
     assert "femnist/ifca-2/0" in capsys.readouterr().out.splitlines()
     assert not any(tmp_path.iterdir())

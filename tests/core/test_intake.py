@@ -470,3 +470,36 @@ def test_sums_of_several_chunks_are_looked_at_by_the_door():
 def test_a_part_from_elsewhere_is_never_sound():
     part = Part(torch.tensor([0]), {"w": torch.ones(1)}, [], sound=True)
     assert not part_from_bytes(part_to_bytes(part), "host").sound
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [4, sums.WIDE])
+@pytest.mark.parametrize("chunk", [1, 7, 100])
+def test_halves_are_added_up_in_float32(kind, width, chunk):
+    """In halves most of a long sum is rounded away, and 100 clients with 60 examples each overflow float16."""
+    start = {"w": torch.zeros(1, width, dtype=kind)}
+    intake = Intake("sum", torch.arange(100), torch.full((100,), 60), near=Near(start))
+    rows = Share({"w": torch.full((100, width), 20.0, dtype=kind)}, torch.full((100, 1), 60.0, dtype=kind))
+    for ids in torch.arange(100).split(chunk):
+        intake.add_rows(ids, take(rows, ids), {})
+    part = intake.result().part
+    assert part.rejected == []
+    door = Intake("sum", torch.arange(100), torch.full((100,), 60), near=Near(start))
+    door.add_part(part)
+    taken = door.result().part
+    assert taken.rejected == []
+    mean = taken.value.mean(start)["w"]
+    assert mean.dtype == kind
+    assert mean.unique().tolist() == [20.0]
+
+
+@pytest.mark.parametrize("bad", [torch.tensor(3e15), torch.tensor(2**62)])
+def test_a_number_beside_the_models_that_is_too_large_is_its_clients_fault(bad):
+    models = {"w": torch.ones(1, 3)}
+    extra = torch.ones(6, dtype=bad.dtype).index_fill(0, torch.tensor([2]), bad.item())
+    rows = Share({"w": models["w"] + torch.arange(1.0, 19).reshape(6, 3) / 100, "z": extra}, torch.ones(6, 1))
+    intake = Intake("sum", torch.arange(6), torch.full((6,), 5), near=Near(models, apart=True))
+    intake.add_rows(torch.arange(6), rows, {})
+    part = intake.result().part
+    assert [client for client, _ in part.rejected] == [2]
+    assert part.ids.tolist() == [0, 1, 3, 4, 5]

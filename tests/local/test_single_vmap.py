@@ -1,14 +1,15 @@
 """Work leaves a vmap that stands alone by a shorter way, with the same result as by torch's rules for functions."""
 
+import pytest
 import torch
 from torch.func import vmap
 
 from corymb.core.client import Client, Memory, on_client
 from corymb.core.federation import Federation
 from corymb.core.objective import Examples
-from corymb.engines import VectorisedEngine
+from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.keys import fold, root
-from corymb.local import Descent, descend, gradient, leaving, losses, scores
+from corymb.local import Descent, descend, gradient, leaving, loss, losses, scores
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
 from corymb.trees import flatten, stack, take
@@ -92,3 +93,42 @@ def test_what_is_differentiated_goes_by_the_rules(monkeypatch):
 @on_client
 def fit_of(client, models):
     return losses(client, models).detach()
+
+
+@on_client
+def differentiated(client, models):
+    return torch.func.grad(lambda model: loss(client, model))(take(models, 0))
+
+
+@on_client
+def differentiated_inside(client, models):
+    return vmap(torch.func.grad(lambda model: loss(client, model)))(models)
+
+
+@on_client
+def beside_a_gradient(client, models):
+    """A loss of something that nobody differentiates by."""
+    fit = losses(client, models)
+    return torch.func.grad(lambda scale: scale * losses(client, models).sum() + scale)(fit[0])
+
+
+@pytest.mark.parametrize("engine", [LoopEngine, VectorisedEngine])
+def test_a_gradient_through_losses_is_refused_and_not_zero(engine):
+    fed = Federation(engine(OBJECTIVE, DATA, DOUBLE))
+    for function in (differentiated, differentiated_inside):
+        with pytest.raises(RuntimeError, match="have no backward"):
+            fed.clients.map(function, MODELS)
+    wanted = fed.clients.map(fit_of, MODELS).value.sum(1) + 1
+    assert torch.allclose(fed.clients.map(beside_a_gradient, MODELS).value, wanted)
+
+
+@on_client
+def send_back(client, models):
+    return take(models, 0)
+
+
+@pytest.mark.parametrize("engine", [LoopEngine, VectorisedEngine])
+def test_replies_do_not_say_how_they_came_about(engine):
+    own = {name: value.clone().requires_grad_(True) for name, value in MODELS.items()}
+    found = Federation(engine(OBJECTIVE, DATA, DOUBLE)).clients.map(send_back, own).value
+    assert not any(value.requires_grad for value in found.values())

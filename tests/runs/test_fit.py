@@ -430,6 +430,15 @@ def test_an_algorithm_of_the_wrong_kind_is_refused(algorithm):
     assert "\n" not in str(caught.value)
 
 
+def test_an_algorithm_that_serves_nothing_is_told_so():
+    class Half:
+        def run(self, fed, start=None):
+            return iter(())
+
+    with pytest.raises(InvalidInput, match="The algorithm is a Half without `serve`"):
+        fit(Half(), small.arrays())
+
+
 def test_precision_may_be_lower(mixture):
     run = fit(FAST, mixture, precision="bfloat16")
     assert run.config["precision"] == "bfloat16"

@@ -123,7 +123,7 @@ class Outcome(NamedTuple):
         measured = [claim.holds(value) for claim, value in self.claims if value is not None]
         unknown = len(self.claims) - len(measured)
         return f"{sum(measured)} of {len(measured)} claims hold" + (
-            f", {unknown} are not measured yet" if unknown else ""
+            f", {unknown} {'is' if unknown == 1 else 'are'} not measured yet" if unknown else ""
         )
 
 
@@ -160,7 +160,8 @@ def reproduce(
     seconds
         Stop after this time: cells that have not ended are given up. The same command goes on later.
     """
-    name, _, table = paper.partition("/")
+    name, part, table = paper.partition("/")
+    require(bool(table) or not part, f"The paper is {paper!r}: name a part after the slash, or leave it out.")
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
     chosen = Chosen(table, cells, quick, seeds)
     if left:
@@ -213,8 +214,10 @@ def jobs_of(paper: str, chosen: Chosen) -> list[str]:
         others = ", ".join(part for part, there in parts.items() if there)
         require(len(jobs) > 0, f"{paper}/{chosen.table} has no small version: leave --quick out, or ask for {others}.")
     if chosen.cells:
+        unknown = [pattern for pattern in chosen.cells if not _matching(jobs, [pattern])]
+        whole = f"{paper}/{chosen.table}" if chosen.table else paper
+        require(not unknown, f"No cell of {whole} is called {', '.join(unknown)}: see --left for their names.")
         jobs = _matching(jobs, chosen.cells)
-        require(len(jobs) > 0, f"No cell of {paper} is called {', '.join(chosen.cells)}: see --left for their names.")
     return jobs
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
-from corymb.core.sums import Sums
+from corymb.core.sums import Sums, type_of_sum
 from corymb.trees import Params, Tree, leaves, map_tensors, on_cpu
 
 STEPS = 4
@@ -205,7 +205,8 @@ def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
         found = value.get(name) if isinstance(value, dict) else None
         if not isinstance(found, Tensor):
             return f"reply has no {name!r}, which the model has"
-        one, other = ((leaf.dtype, list(leaf.shape[axes:])) for leaf, axes in ((found, lead), (start, 1)))
+        kind = type_of_sum(start.dtype, rows.weight.dtype) if summed else start.dtype
+        one, other = (found.dtype, list(found.shape[lead:])), (kind, list(start.shape[1:]))
         if one != other:
             said = (f"{str(dtype).removeprefix('torch.')}{shape}" for dtype, shape in (one, other))
             return "{!r} of the reply is {}, of the model {}".format(name, *said)

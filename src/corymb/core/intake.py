@@ -285,8 +285,10 @@ class Intake:
 
         A GPU is waited for here, for one bit: what takes longer to find out is asked only where that says no.
         """
-        if not isinstance(rows, Share) or look.apart is None or look.of_sums is None:
+        if not isinstance(rows, Share) or look.apart is None or look.of_sums is None or self._near is None:
             return False
+        if not isinstance(rows.value, dict) or rows.value.keys() != self._near.models.keys():
+            return False  # what the models do not have is not measured
         near = plainly_near(look.apart, self._near, self._larger[places], room_for(rows.value))
         bad = torch.cat([flag.reshape(-1) for flag in (*look.of_rows.bad, *look.of_sums.bad)])
         return near is not None and bool(near & ~bad.any())

@@ -59,7 +59,8 @@ def row_faults(rows: Tree, flags: Flags, at_most: Tensor | None = None) -> dict[
 
 
 def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> Iterator[tuple[Tensor, str]]:
-    numbers = [leaf for leaf in leaves(rows.value) if leaf.is_floating_point() and leaf.numel()]
+    kind = rows.weight.dtype  # whole numbers are added up as such
+    numbers = [leaf if leaf.is_floating_point() else leaf.to(kind) for leaf in leaves(rows.value) if leaf.numel()]
     if at_most is not None and bool((at_most <= room_for(rows.value)).all()):
         return  # there is nothing to find: another look at all of them would cost as much as adding them up
     largest = [_largest(leaf) for leaf in numbers]

@@ -16,6 +16,16 @@ WIDE = 2**14
 """Numbers of a row from which on it takes longer to add it than to say so."""
 
 
+HALVES = frozenset({torch.float16, torch.bfloat16})
+
+
+def type_of_sum(kind: torch.dtype, weight: torch.dtype) -> torch.dtype:
+    """What numbers of a type are added up in: halves would round most of a long sum away, and half of 3 is not 1."""
+    if not kind.is_floating_point:
+        return weight if weight not in HALVES else torch.float32
+    return torch.float32 if kind in HALVES else kind
+
+
 class Sums(NamedTuple, Generic[N]):
     """k weighted sums over clients; labels and notes stay rows, one for each client."""
 
@@ -33,11 +43,11 @@ class Sums(NamedTuple, Generic[N]):
         by = {kind: divisor.to(kind) for kind in {leaf.dtype for leaf in flat}}
         ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat]) if flat else []
         means: Params = unflatten(structure, ratios)
-        return (
-            means
-            if whole
-            else tree_map(lambda mean, other: torch.where(_leading(used, mean), mean, other), means, empty)
-        )
+        if not whole:
+            means = tree_map(lambda mean, other: torch.where(_leading(used, mean), mean, other), means, empty)
+        if not any(leaf.dtype in HALVES for leaf in leaves(empty)):
+            return means
+        return tree_map(lambda mean, other: mean.to(other.dtype) if other.dtype in HALVES else mean, means, empty)
 
 
 def _leading(rows: Tensor, like: Tensor) -> Tensor:
@@ -49,7 +59,7 @@ def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:
     """The weighted sums of stacked replies: `value` has n rows (a `Share`) or n k rows (`Shares`)."""
     own = isinstance(rows, Shares)
     total = map_tensors(lambda value: _weighted_sum(value, rows.weight, own=own), rows.value)
-    return Sums(total, rows.weight.sum(0), rows.label, rows.note)
+    return Sums(total, _whole(rows.weight), rows.label, rows.note)
 
 
 def sums_of(rows: Share[N] | Shares[N], parts: Sequence[Tensor]) -> list[Sums[N]]:
@@ -63,7 +73,7 @@ def sums_of(rows: Share[N] | Shares[N], parts: Sequence[Tensor]) -> list[Sums[N]
     total = map_tensors(lambda value: _sums_at_once(value, together), rows.value)
     cuts = [slice(k * part, k * part + k) for part in range(len(parts))]
     return [
-        Sums(take(total, cut), weight.sum(0), rows.label, rows.note) for cut, weight in zip(cuts, weights, strict=True)
+        Sums(take(total, cut), _whole(weight), rows.label, rows.note) for cut, weight in zip(cuts, weights, strict=True)
     ]
 
 
@@ -73,7 +83,12 @@ def all_of(parts: Sequence[Sums[N]], rows: Share[N] | Shares[N]) -> Sums[N]:
     total = first.total
     for part in others:
         total = tree_map(torch.add, total, part.total)
-    return Sums(total, rows.weight.sum(0), rows.label, rows.note)
+    return Sums(total, _whole(rows.weight), rows.label, rows.note)
+
+
+def _whole(weight: Tensor) -> Tensor:
+    """What all rows weigh together: k."""
+    return weight.sum(0, dtype=type_of_sum(weight.dtype, weight.dtype))
 
 
 def _only(weight: Tensor, part: Tensor) -> Tensor:
@@ -86,14 +101,14 @@ def _sums_at_once(value: Tensor, weight: Tensor) -> Tensor:
     wide = value.dim() > 1 and value[0].numel() >= WIDE and value.device.type == "cpu" and value.is_floating_point()
     if not wide:
         return _weighted_sum(value, weight, own=False)
-    total = value.new_zeros(weight.shape[1], *value.shape[1:])
+    total = value.new_zeros(weight.shape[1], *value.shape[1:], dtype=type_of_sum(value.dtype, weight.dtype))
     for i, j in weight.nonzero().tolist():
-        total[j].add_(value[i], alpha=float(weight[i, j]))
+        total[j].add_(value[i].to(total.dtype), alpha=float(weight[i, j]))
     return total
 
 
 def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:
-    value = value if value.is_floating_point() else value.to(weight.dtype)  # half of 3 is not 1
+    value = value.to(type_of_sum(value.dtype, weight.dtype))
     weight = weight.to(value.dtype)
     if own:  # n k ...: each sum has its own values
         return (value * weight.reshape(*weight.shape, *[1] * (value.dim() - 2))).sum(0)

@@ -40,17 +40,17 @@ def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) ->
     name = os.fspath(name_or_path)
     if isinstance(name_or_path, str) and name in NAMES:
         return NAMES[name](seed, **options)
+    path = expanded(name)
+    if path.suffix != SUFFIX and not path.exists():
+        if _looks_like_path(name):
+            raise InvalidInput(f"{name} is not a folder: there is nothing of that name; check the path.")
+        raise InvalidInput(f"There is no data set {name!r}, nor a folder of that name. {did_you_mean(name, NAMES)}")
     dealt = [option for option in options if option in DEALT]
     require(not dealt, f"{name} has the clients that it has: {', '.join(dealt)} is for names (corymb list data).")
-    path = expanded(name)
     if path.suffix == SUFFIX:
         require(not options, f"{name} was saved with its split: {', '.join(options)} cannot be changed now.")
         return FederatedDataset.load(path)
-    if path.exists():
-        return from_folder(path, seed=seed, **options)
-    if _looks_like_path(name):
-        raise InvalidInput(f"{name} is not a folder: there is nothing of that name; check the path.")
-    raise InvalidInput(f"There is no data set {name!r}, nor a folder of that name. {did_you_mean(name, NAMES)}")
+    return from_folder(path, seed=seed, **options)
 
 
 def _looks_like_path(name: str) -> bool:

@@ -19,8 +19,10 @@ from corymb.core.objective import Coordinates, Draws, Examples, Objective, white
 from corymb.keys import Key
 from corymb.local.descent import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one, pointwise
-from corymb.local.single_vmap import laid_open, leave_alone
+from corymb.local.single_vmap import are_differentiated, laid_open, leave_alone
 from corymb.trees import Params, take
+
+NO_BACKWARD = "losses, gradient and descend have no backward: differentiate client.objective.losses"
 
 
 class Operation(Protocol):
@@ -197,7 +199,7 @@ class _Primitive(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("losses, gradient and descend have no backward: differentiate client.objective.losses")
+        raise RuntimeError(NO_BACKWARD)
 
 
 def leave(
@@ -207,7 +209,11 @@ def leave(
     work = _Work(operation, client.objective, client._kernel, tuple(models))
     tensors = (*models.values(), *on, *(() if key is None else (key,)))
     found = None if client._kernel is None else laid_open(tensors)
-    return _apply(work, *tensors) if found is None else leave_alone(work.for_all, found)
+    if found is not None:
+        return leave_alone(work.for_all, found)
+    if are_differentiated(tensors):
+        raise RuntimeError(NO_BACKWARD)  # else the gradient would be 0, and nobody would know
+    return _apply(work, *tensors)
 
 
 def _apply(work: _Work, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 try:
-    from torch._C._functorch import TransformType, _add_batch_dim, _unwrap_batched, peek_interpreter_stack
+    from torch._C._functorch import (
+        TransformType,
+        _add_batch_dim,
+        _unwrap_batched,
+        get_interpreter_stack,
+        peek_interpreter_stack,
+    )
     from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 except ImportError:  # pragma: no cover - a torch that has other ones
     peek_interpreter_stack = None  # type: ignore[assignment]
@@ -40,6 +46,13 @@ def laid_open(tensors: Sequence[Tensor]) -> list[Laid] | None:
     if all(one.axis is None for one in found) or any(one.plain.requires_grad for one in found):
         return None
     return found
+
+
+def are_differentiated(tensors: Sequence[Tensor]) -> bool:
+    """Whether some of `torch.func` is at work here that differentiates by these: `grad`, or what is made of it."""
+    stack: Any = None if peek_interpreter_stack is None else get_interpreter_stack()
+    at_work = any(inner.key() == TransformType.Grad for inner in stack or ())
+    return at_work and any(tensor.requires_grad for tensor in tensors)
 
 
 def leave_alone(prepare: Prepare, found: Sequence[Laid]) -> tuple[Tensor, ...]:

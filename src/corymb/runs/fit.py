@@ -239,8 +239,11 @@ def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None,
 
 
 def _check_algorithm(algorithm: object) -> None:
-    known = not isinstance(algorithm, type) and hasattr(algorithm, "run") and hasattr(algorithm, "serve")
+    has_run, has_serve = hasattr(algorithm, "run"), hasattr(algorithm, "serve")
+    known = not isinstance(algorithm, type) and has_run and has_serve
     got = repr(algorithm) if isinstance(algorithm, str) else f"a {type(algorithm).__name__}"
+    if has_run and not has_serve:
+        got += " without `serve`, the client function that says what a client is served (such as `serve_assigned`)"
     require(
         known,
         f"The algorithm is {got}: wanted one such as corymb.IFCA(k=4); corymb.configure('ifca', data, k=4) makes it by "
