@@ -238,6 +238,7 @@ def run_recipe(
     recipe, claims = recipe_for(paper), [claim for claim in expected(paper) if claim.quick == chosen.quick]
     jobs = jobs_of(paper, chosen)
     require(workers is None or workers >= 1, f"workers must be at least 1, got {workers}.")
+    require(seconds is None or seconds >= 0, f"seconds must be 0 or more, got {seconds}.")
     folder = own_folder(out, paper, chosen.quick)
     _name_folder(folder, paper, chosen.quick)
     began = time.monotonic()
