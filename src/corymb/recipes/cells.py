@@ -68,7 +68,7 @@ def run_cells(
     """
     require(len(set(names)) == len(names), "Two cells have the same name: names must differ.")
     require(workers >= 1, f"workers must be at least 1, got {workers}.")
-    require(seconds is None or seconds >= 0, f"seconds must be 0 or more, got {seconds}.")
+    require(seconds is None or seconds == seconds, f"seconds must be a number, got {seconds}.")
     folder.mkdir(parents=True, exist_ok=True)
     found = {name: value for name in names if (value := read_cell(folder, name)) is not None}
     todo = [name for name in names if name not in found]
