@@ -133,6 +133,7 @@ def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, cap
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may be told to ignore it
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Session, "result", interrupted)
     if not checkpoints:
