@@ -290,8 +290,10 @@ class Intake:
         if not isinstance(rows.value, dict) or rows.value.keys() != self._near.models.keys():
             return False  # what the models do not have is not measured
         near = plainly_near(look.apart, self._near, self._larger[places], room_for(rows.value))
+        if near is None:
+            return False
         bad = torch.cat([flag.reshape(-1) for flag in (*look.of_rows.bad, *look.of_sums.bad)])
-        return near is not None and bool(near & ~bad.any())
+        return bool(near & ~bad.any())
 
     def _keep_all(self, form: Form, sums: Sums[Tree], added: _Added, places: Tensor) -> None:
         """Keep the sums of `Share`s that all count."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -54,32 +54,16 @@ def digits_shifted(seed: int = 0, *, clients: int = 40, train: int = 60, test: i
 
 def digits_dirichlet(seed: int = 0, *, clients: int = 20, alpha: float = 0.5, least: int = 1) -> FederatedDataset:
     """Digits dealt by Dirichlet shares of classes, as `dirichlet` does: 1078 to train on and 719 to test on."""
-    examples, classes = _split(seed), tuple("0123456789")
-    return dirichlet(
-        *examples,
-        clients=clients,
-        alpha=alpha,
-        least=least,
-        seed=seed,
-        flat=True,
-        classes=classes,
-        name="digits-dirichlet",
-    )
+    return _partitioned(dirichlet, "digits-dirichlet", seed, clients=clients, alpha=alpha, least=least)
 
 
 def digits_skewed(seed: int = 0, *, clients: int = 20, alpha: float = 0.5, least: int = 1) -> FederatedDataset:
     """Digits dealt in very different numbers, as `quantity_skew` does: 1078 to train on and 719 to test on."""
-    examples, classes = _split(seed), tuple("0123456789")
-    return quantity_skew(
-        *examples,
-        clients=clients,
-        alpha=alpha,
-        least=least,
-        seed=seed,
-        flat=True,
-        classes=classes,
-        name="digits-skewed",
-    )
+    return _partitioned(quantity_skew, "digits-skewed", seed, clients=clients, alpha=alpha, least=least)
+
+
+def _partitioned(partitioner: Callable[..., FederatedDataset], name: str, seed: int, **how: float) -> FederatedDataset:
+    return partitioner(*_split(seed), seed=seed, flat=True, classes=tuple("0123456789"), name=name, **how)
 
 
 def _split(seed: int) -> tuple[Array, Array, Array, Array]:
