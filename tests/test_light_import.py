@@ -121,3 +121,11 @@ def test_a_hundred_thousand_clients_fit_in_two_gibibytes():
     assert 30_000 < result["seen"] < 50_000  # a different thousand every round
     assert result["loss"] < 1e-3
     assert result["run_s"] < 30  # it takes less than one
+
+
+def test_the_suite_is_collected_without_flower_and_ray():
+    """`make test` on a fresh machine has neither; `make check` has Flower, so that nobody would notice there."""
+    collect = "import pytest\nsys.exit(pytest.main(['--collect-only', '-qq', '--doctest-modules', 'src', 'tests']))"
+    script = f"import sys\nsys.modules.update(flwr=None, ray=None)\n{collect}"
+    done = subprocess.run([sys.executable, "-c", script], cwd=SOURCE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
