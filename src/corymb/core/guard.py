@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from corymb.core.client import Share, Shares
+from corymb.core.one_pass import in_one_pass
 from corymb.core.sums import Sums, type_of_sum
 from corymb.trees import Params, Tree, leaves, map_tensors, on_cpu
 
@@ -55,6 +56,8 @@ ROUNDING = 1 + 1e-4
 """A length that is to be just so may be so much longer, in low precision."""
 IN_CACHE = 2**19
 """Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
+ON_GPU = 2**27
+"""The same on a GPU, where they take memory beside the models."""
 TOGETHER = 64
 """Rows that are compared at once however wide they are, a part of each: fewer calls for many wide rows."""
 NEVER = 2**31
@@ -276,15 +279,18 @@ def _mixture(by: Tensor) -> _Mixture:
 def _squares(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     """The squared distance of every row from its mixture of the starts: n, float64."""
     n, width = rows.shape
-    if rows.numel() <= IN_CACHE or rows.device.type != "cpu":
+    at_once = IN_CACHE if rows.device.type == "cpu" else ON_GPU
+    if mixture.share is None and (found_at_once := in_one_pass(rows, starts, mixture.only)) is not None:
+        return found_at_once
+    if rows.numel() <= at_once:
         whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1).double().square()
         return whole
-    few = min(n, max(TOGETHER, IN_CACHE // width))
+    few = min(n, max(TOGETHER, at_once // width))
     found = []
     for first in range(0, n, few):
         here = slice(first, first + few)
         total = rows.new_zeros(len(rows[here]), dtype=torch.float64)
-        for some, begun in zip(rows[here].split(IN_CACHE // few, 1), starts.split(IN_CACHE // few, 1), strict=True):
+        for some, begun in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
             total += torch.linalg.vector_norm(some - mixture.of(begun, here), dim=1).double().square()
         found.append(total)
     return torch.cat(found)

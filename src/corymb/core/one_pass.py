@@ -1,0 +1,52 @@
+"""Squared distances of many wide rows from their starts on a GPU, where every number is read once.
+
+To subtract first and take the norm of the difference writes and reads a whole stack of models again, and with several
+starts it copies one for every row. Triton comes with torch for CUDA; where it cannot be used, the caller goes that
+longer way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from corymb.settings import first_line
+
+log = logging.getLogger(__name__)
+WORTH = 2**26
+"""Numbers from which on the kernel pays: to load and compile it takes a second or two, once."""
+
+
+def in_one_pass(rows: Tensor, starts: Tensor, only: Tensor | None) -> Tensor | None:
+    """The squared distance of each row (n d) from its start (k d, by `only`; one for all without it): n, float64.
+
+    None where the kernel does not pay or cannot be used.
+    """
+    if rows.device.type != "cuda" or rows.numel() < WORTH or rows.dtype not in (torch.float32, torch.float64):
+        return None
+    kernel = _kernel(rows.dtype, rows.device)
+    if kernel is None:
+        return None
+    which = torch.zeros(len(rows), dtype=torch.int64, device=rows.device) if only is None else only.to(rows.device)
+    return kernel(rows, starts, which)
+
+
+@cache
+def _kernel(kind: torch.dtype, device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """The compiled kernel, after it has given the right answer on a few numbers; or None."""
+    rows = torch.arange(15.0, dtype=kind, device=device).reshape(3, 5)
+    starts, only = rows[:2] + 1, torch.tensor([1, 0, 1], device=device)
+    try:
+        from corymb.core.distance_kernel import squared_distances
+
+        right = torch.equal(squared_distances(rows, starts, only), (rows - starts[only]).square().sum(1).double())
+    except Exception as error:  # no Triton, no C compiler, a GPU that it does not know: they have no class in common
+        log.info("distances of models are taken in several passes: %s", first_line(error))
+        return None
+    if not right:
+        log.warning("distances of models are taken in several passes: the kernel for one pass is wrong on this GPU")
+    return squared_distances if right else None
