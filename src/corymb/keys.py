@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +147,7 @@ def _spread(item: Tensor) -> Tensor:
     return _mix(item.to(torch.int64) * _MIX_2 + _MIX_1)
 
 
+@lru_cache(2**10)  # the same purposes in every round
 def _spread_number(item: int | str) -> int:
     return _mix_number((hash_name(item) if isinstance(item, str) else item) * _MIX_2 + _MIX_1)
 

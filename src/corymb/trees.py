@@ -47,7 +47,7 @@ def _flatten_into(leaves: list[Any], tree: Tree) -> Structure:
     if isinstance(tree, dict):
         names = tuple(sorted(tree))  # the order of insertion is no part of a message
         values = [tree[name] for name in names]
-        if all(type(value) is Tensor for value in values):  # a model: rounds are full of these
+        if set(map(type, values)) == {Tensor}:  # a model: rounds are full of these
             leaves += values
             return Structure(dict, names, (LEAF,) * len(names))
         return Structure(dict, names, tuple([_flatten_into(leaves, value) for value in values]))
@@ -82,8 +82,21 @@ def _unflatten_from(rest: Any, structure: Structure) -> Tree:
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """The tensors among the leaves."""
-    return [leaf for leaf in flatten(tree)[0] if isinstance(leaf, Tensor)]
+    """The tensors among the leaves, in the order of `flatten`."""
+    found: list[Tensor] = []
+    _gather(found, tree)
+    return found
+
+
+def _gather(found: list[Tensor], tree: Tree) -> None:
+    if isinstance(tree, Tensor):
+        found.append(tree)
+    elif isinstance(tree, dict):
+        for name in sorted(tree):
+            _gather(found, tree[name])
+    elif isinstance(tree, (tuple, list)):
+        for child in tree:
+            _gather(found, child)
 
 
 def tree_map(fn: Callable[..., Any], tree: T, *others: Tree) -> T:

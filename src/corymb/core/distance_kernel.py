@@ -9,8 +9,8 @@ BLOCK, BLOCKS = 4096, 8
 """Numbers that a program reads at once, and how often."""
 
 
-@triton.jit
-def _distances(rows, starts, only, found, width, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):  # noqa: ANN001, ANN202
+@triton.jit  # type: ignore[untyped-decorator]
+def _distances(rows, starts, only, found, width, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)  # rows that share a start run together
     start = tl.load(only + row)
     total = tl.zeros([BLOCK], dtype=rows.dtype.element_ty)

@@ -52,6 +52,8 @@ from corymb.trees import Signature, Tree, leaves, map_tensors, on_cpu, signature
 
 REASON = 200
 """Characters of a reason that a host gives."""
+EVERYBODYS = signature(None)
+"""Stands for the signature of a part that holds everybody's replies: there are no others to agree with."""
 Writes = tuple[Tensor, dict[str, Slot]]
 """Whose memory, and what they want to keep there."""
 
@@ -331,12 +333,7 @@ class Intake:
     def add_part(self, part: Part) -> None:
         """Take in what a host hands over for some of its clients: all of it, or nothing."""
         if len(part.ids):
-            if (
-                problem := self._unasked(part)
-                or part_problem(part, self.verb)
-                or self._misfit(part.value, summed=self.verb == "sum")
-                or self._fault(part)
-            ):
+            if problem := self._unasked(part) or self._part_problem(part):
                 self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
             else:
                 self._take(part)
@@ -344,6 +341,16 @@ class Intake:
         if part.error:
             self.errors.add(part.error[:REASON])
         self.cause = self.cause or part.cause
+
+    def _part_problem(self, part: Part) -> str | None:
+        if self._is_checked(part):
+            return None
+        summed = self.verb == "sum"
+        return part_problem(part, self.verb) or self._misfit(part.value, summed=summed) or self._fault(part)
+
+    def _is_checked(self, part: Part) -> bool:
+        """Whether it is all there is, from a host in this process that has found it good by these same rules."""
+        return part.sound and len(part.ids) == len(self._ids)
 
     def _take(self, part: Part) -> None:
         ids, places, lengths = part.ids, self._places(part.ids), None
@@ -353,7 +360,8 @@ class Intake:
             if lengths is not None:
                 larger = self._larger[places]  # of a sum of several clients, that of the largest
                 lengths = lengths.allowing(larger.amax().expand(len(ids)) if self.verb == "sum" else larger)
-        pile = self._piles.setdefault((part_signature(part, self.verb), None), _Pile())
+        form = EVERYBODYS if self._is_checked(part) else part_signature(part, self.verb)
+        pile = self._piles.setdefault((form, None), _Pile())
         pile.add(part.value, _Added(ids, lengths, {}, part.host, part_bytes(part, self.verb)))
         pile.spread = part.spread
         self._answered[places] = True
@@ -362,8 +370,6 @@ class Intake:
                 pile.keep_apart(level, several, part.value)
 
     def _fault(self, part: Part) -> str | None:
-        if part.sound and len(part.ids) == len(self._ids):
-            return None
         sizes = self._sizes[self._places(part.ids)]
         if self.verb == "sum":
             return sums_fault(part.value, sizes)

@@ -37,11 +37,15 @@ class Sums(NamedTuple, Generic[N]):
     def mean(self, empty: Params) -> Params:
         """total / weight, row by row; a row without weight is taken from `empty`."""
         flat, structure = flatten(self.total)
+        weights = self.weight.tolist()  # a GPU has nothing else to do: what follows is shorter for it
+        whole = min(weights, default=1) > 0
         used = self.weight > 0
-        whole = bool(used.all())  # a GPU has nothing else to do: what follows is shorter for it
-        divisor = self.weight if whole else torch.where(used, self.weight, 1)
-        by = {kind: divisor.to(kind) for kind in {leaf.dtype for leaf in flat}}
-        ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat]) if flat else []
+        if whole and len(weights) == 1 and self.weight.is_cuda:
+            ratios = torch._foreach_div(flat, weights[0]) if flat else []  # one launch for all tensors
+        else:
+            divisor = self.weight if whole else torch.where(used, self.weight, 1)
+            by = {kind: divisor.to(kind) for kind in {leaf.dtype for leaf in flat}}
+            ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat]) if flat else []
         means: Params = unflatten(structure, ratios)
         if not whole:
             means = tree_map(lambda mean, other: torch.where(_leading(used, mean), mean, other), means, empty)
@@ -123,20 +127,22 @@ class RowBuffer:
     """
 
     def __init__(self, first: Tree) -> None:
-        self._rows, self._used = first, _length(first)
-        self._own = False
+        self._rows = first
+        self._used: int | None = None  # rows that are filled, once there are more than the first
 
     def add(self, more: Tree) -> None:
         """Add rows of the same signature."""
-        used = self._used + _length(more)
-        if not self._own or used > _length(self._rows):
-            self._rows, self._own = map_tensors(lambda leaf: _grown(leaf, 2 * used), self._rows), True
-        tree_map(lambda rows, new: rows[self._used : used].copy_(new), self._rows, more)
+        room = _length(self._rows)
+        before = room if self._used is None else self._used
+        used = before + _length(more)
+        if self._used is None or used > room:
+            self._rows = map_tensors(lambda leaf: _grown(leaf, 2 * used), self._rows)
+        tree_map(lambda rows, new: rows[before:used].copy_(new), self._rows, more)
         self._used = used
 
     def result(self) -> Tree:
         """All rows so far."""
-        return map_tensors(lambda leaf: leaf[: self._used], self._rows)
+        return self._rows if self._used is None else map_tensors(lambda leaf: leaf[: self._used], self._rows)
 
 
 def _length(rows: Tree) -> int:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from corymb.core.engine import Rows
 from corymb.core.objective import Examples
 from corymb.core.pixels import as_numbers
+
+
+class _Layout(NamedTuple):
+    """How the rows of some clients lie in a table."""
+
+    longest: int
+    """Rows of the client with the most."""
+    first: int | None
+    """Where they begin, if all have as many rows and these follow one another."""
 
 
 class ExampleTable:
@@ -24,6 +36,7 @@ class ExampleTable:
         offsets = rows.offsets.cpu().to(torch.int64)
         self.starts, self.sizes = offsets[:-1][order], offsets.diff()[order]
         self.device, self.dtype = device, dtype
+        self._latest: tuple[Tensor, _Layout] | None = None
 
     def one(self, client: int) -> Examples:
         """One client's examples, without padding."""
@@ -39,16 +52,15 @@ class ExampleTable:
 
     def stack(self, ids: Tensor, *, copy: bool = True) -> Examples:
         """Several clients' examples, n m ...: short clients are filled up with weight 0."""
-        sizes, starts = self.sizes[ids], self.starts[ids]
-        longest = int(sizes.max())
-        if bool((sizes == longest).all()) and bool((starts.diff() == longest).all()):  # neighbours
-            rows = slice(int(starts[0]), int(starts[0]) + longest * len(ids))
+        longest, first = self._layout(ids)
+        if first is not None:
+            rows = slice(first, first + longest * len(ids))
             own = (t[rows].clone() if copy else t[rows] for t in (self.x, self.y))
             x, y = (t.unflatten(0, (len(ids), longest)) for t in own)
             return Examples(
                 as_numbers(x, self.dtype), y, torch.ones(len(ids), longest, device=self.device, dtype=self.dtype)
             )
-        places = torch.arange(longest)
+        sizes, starts, places = self.sizes[ids], self.starts[ids], torch.arange(longest)
         real = (places < sizes[:, None]).to(self.device)
         # A row of padding repeats the client's last example: a finite loss there is finite in the padding too.
         last = (sizes[:, None] - 1).clamp_min(0)
@@ -62,16 +74,25 @@ class ExampleTable:
     @property
     def row_bytes(self) -> int:
         """What one example takes when it is handed out."""
-        x = self.x[:1]
-        each = torch.finfo(self.dtype).bits // 8 if x.dtype == torch.uint8 else x.itemsize
-        return x.numel() * each + self.y[:1].nbytes
+        each = torch.finfo(self.dtype).bits // 8 if self.x.dtype == torch.uint8 else self.x.itemsize
+        return math.prod(self.x.shape[1:]) * each + math.prod(self.y.shape[1:]) * self.y.itemsize
 
     def longest(self, ids: Tensor) -> int:
         """The number of rows of `stack(ids)` for each client."""
-        return int(self.sizes[ids].max())
+        return self._layout(ids).longest
+
+    def _layout(self, ids: Tensor) -> _Layout:
+        """How these clients' rows lie; most rounds ask the same clients as the one before."""
+        if self._latest is None or not torch.equal(self._latest[0], ids):
+            sizes, starts = self.sizes[ids], self.starts[ids]
+            longest = int(sizes.max())
+            neighbours = bool((sizes == longest).all()) and bool((starts.diff() == longest).all())
+            self._latest = ids, _Layout(longest, int(starts[0]) if neighbours else None)
+        return self._latest[1]
 
     def replace(self, ids: Tensor, rows: Rows, order: Tensor) -> None:
         """Other examples for some clients; `order` are their positions in `rows`."""
+        self._latest = None
         new = ExampleTable(rows, order, self.device, self.dtype)
         if self.x.dtype != new.x.dtype:  # bytes here and numbers there
             self.x, new.x = (as_numbers(x, self.dtype) for x in (self.x, new.x))

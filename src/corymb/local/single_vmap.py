@@ -1,7 +1,8 @@
-"""Out of a vmap that stands alone, by the few calls of torch that its own rules for functions are made of.
+"""Into a vmap that stands alone and out of it again, by the few calls of torch that `torch.func` itself is made of.
 
-The vmap rule of an autograd Function does the same, whatever it is nested in, and takes three times as long, which is
-half a millisecond of every round. Those calls are torch's own affair: where they are missing, rules do the work.
+`torch.func.vmap` and the vmap rule of an autograd Function do the same for whatever they are given and nested in, and
+take several times as long: half a millisecond of every round. Those calls are private to torch: where they are missing,
+the public way does the work.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 try:
     from torch._C._functorch import (
         TransformType,
         _add_batch_dim,
+        _remove_batch_dim,
         _unwrap_batched,
+        _vmap_decrement_nesting,
+        _vmap_increment_nesting,
         get_interpreter_stack,
         peek_interpreter_stack,
     )
     from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+    from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
 except ImportError:  # pragma: no cover - a torch that has other ones
     peek_interpreter_stack = None  # type: ignore[assignment]
 
@@ -28,6 +34,20 @@ Prepare = Callable[
     [int, Sequence[int | None], Sequence[Tensor]], tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]
 ]
 """The work for all places along these axes, and the tensors with these axes in front."""
+
+
+def over_rows(fn: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """`vmap(fn)(*tensors)`, for tensors with n rows each and a function from tensors to tensors."""
+    if peek_interpreter_stack is None or peek_interpreter_stack() is not None:
+        return vmap(fn)(*tensors)
+    lazy_load_decompositions()
+    n = len(tensors[0])
+    level = _vmap_increment_nesting(n, "error")
+    try:
+        out = fn(*(_add_batch_dim(tensor, 0, level) for tensor in tensors))
+        return tuple(_remove_batch_dim(one, level, n, 0) for one in out)
+    finally:
+        _vmap_decrement_nesting()
 
 
 class Laid(NamedTuple):

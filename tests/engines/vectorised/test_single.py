@@ -1,5 +1,6 @@
 """Linear layers of a client by itself, stepped in their backward: the loop's numbers, and only where that is right."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -33,7 +34,15 @@ class Tied(nn.Module):
 
 
 def layers(*parts: nn.Module):
-    return lambda: nn.Sequential(*parts)
+    """A network of new layers like these, so that their first weights are those of the key they are asked for with."""
+
+    def network():
+        new = [deepcopy(part) for part in parts]
+        for part in new:
+            getattr(part, "reset_parameters", list)()
+        return nn.Sequential(*new)
+
+    return network
 
 
 CONV = nn.Conv2d(1, 2, 3, padding=1)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from corymb.choices import KernelName
 from corymb.core.client import Client, ClientFn, Memory, Slot, Split, TestExamplesWanted
@@ -28,6 +27,7 @@ from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.engines.vectorised.traits import Watched
+from corymb.local.single_vmap import over_rows
 from corymb.trees import as_tensors, flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
@@ -323,7 +323,7 @@ class VectorisedEngine:
             return tuple(leaf.to(host.device) for leaf in out)
 
         with walls(), host.placement.computing():
-            outputs = [out.detach() for out in vmap(one)(*inputs)]  # how clients came by them is nobody else's
+            outputs = [out.detach() for out in over_rows(one, inputs)]  # how clients came by them is nobody else's
         if unwritten != {split: host.examples[split].unwritten for split in splits}:
             raise AssertionError(f"{call.fn.name} wrote into the examples of its clients")
         value, writes = unflatten(answer["structure"], outputs)
