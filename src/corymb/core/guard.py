@@ -242,14 +242,16 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
     Shares that are on a GPU are not looked at: there every row is taken to have started from one model.
     """
     if near is None:
-        squares = [_wide(leaf).reshape(len(by), -1).square().sum(1).double() for leaf in _filled(value)]
+        far = [torch.linalg.vector_norm(_wide(leaf).reshape(len(by), -1), dim=1) for leaf in _filled(value)]
     else:
         mixture = _mixture(by)
-        squares = []
+        far = []
         for name, start in near.models.items():
             leaf, starts = _wide(value[name]).reshape(len(by), -1), _wide(start).reshape(len(start), -1)
-            squares.append(_squares(leaf, starts.to(leaf), mixture))
-    return torch.stack([torch.zeros_like(squares[0]), *squares]) if squares else torch.zeros(1, len(by)).double()
+            far.append(_distances(leaf, starts.to(leaf), mixture))
+    if not far:
+        return torch.zeros(1, len(by)).double()
+    return torch.stack([torch.zeros_like(far[0]), *far]).double().square()
 
 
 class _Mixture(NamedTuple):
@@ -276,14 +278,14 @@ def _mixture(by: Tensor) -> _Mixture:
     return _Mixture(None, only)
 
 
-def _squares(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
-    """The squared distance of every row from its mixture of the starts: n, float64."""
+def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
+    """The distance of every row from its mixture of the starts: n."""
     n, width = rows.shape
     at_once = IN_CACHE if rows.device.type == "cpu" else ON_GPU
     if mixture.share is None and (found_at_once := in_one_pass(rows, starts, mixture.only)) is not None:
-        return found_at_once
+        return found_at_once.sqrt()
     if rows.numel() <= at_once:
-        whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1).double().square()
+        whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1)
         return whole
     few = min(n, max(TOGETHER, at_once // width))
     found = []
@@ -293,7 +295,7 @@ def _squares(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
         for some, begun in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
             total += torch.linalg.vector_norm(some - mixture.of(begun, here), dim=1).double().square()
         found.append(total)
-    return torch.cat(found)
+    return torch.cat(found).sqrt()
 
 
 def _wide(leaf: Tensor) -> Tensor:
@@ -432,5 +434,5 @@ def model_lengths(models: Params, found: Tensor | None = None) -> Tensor:
 def _model_lengths(models: Params) -> Tensor:
     """The lengths of the tensors of each of k models: tensors k, float64."""
     rows = [_wide(value).reshape(len(value), -1) for value in models.values()]
-    lengths = [torch.linalg.vector_norm(row, dim=1).double() for row in rows if row.numel()]
-    return torch.stack(lengths) if lengths else torch.zeros(1, len(rows[0])).double()
+    lengths = [torch.linalg.vector_norm(row, dim=1) for row in rows if row.numel()]
+    return torch.stack(lengths).double() if lengths else torch.zeros(1, len(rows[0])).double()

@@ -106,7 +106,7 @@ def _sums_faults(sums: Sums[Tree], sizes: Tensor) -> Iterator[tuple[Tensor, str]
     yield weight > float(sizes.clamp_min(1).sum()) * ROUNDING, "weight is more than its clients' sizes allow"
     numbers = [leaf for leaf in leaves(sums.total) if leaf.is_floating_point() and leaf.numel()]
     if numbers:
-        largest = torch.stack([_largest(leaf).double() for leaf in numbers])
+        largest = torch.stack([_largest(leaf) for leaf in numbers]).double()
         yield ~torch.isfinite(largest), "value is not finite"
         yield largest > weight.to(largest.device) * LARGEST * ROUNDING, "total is larger than its weight allows"
     if sums.label is not None:

@@ -39,15 +39,15 @@ class Sums(NamedTuple, Generic[N]):
         flat, structure = flatten(self.total)
         weights = self.weight.tolist()  # a GPU has nothing else to do: what follows is shorter for it
         whole = min(weights, default=1) > 0
-        used = self.weight > 0
         if whole and len(weights) == 1 and self.weight.is_cuda:
             ratios = torch._foreach_div(flat, weights[0]) if flat else []  # one launch for all tensors
         else:
-            divisor = self.weight if whole else torch.where(used, self.weight, 1)
+            divisor = self.weight if whole else torch.where(self.weight > 0, self.weight, 1)
             by = {kind: divisor.to(kind) for kind in {leaf.dtype for leaf in flat}}
             ratios = torch._foreach_div(flat, [_leading(by[leaf.dtype], leaf) for leaf in flat]) if flat else []
         means: Params = unflatten(structure, ratios)
         if not whole:
+            used = self.weight > 0
             means = tree_map(lambda mean, other: torch.where(_leading(used, mean), mean, other), means, empty)
         if not any(leaf.dtype in HALVES for leaf in leaves(empty)):
             return means

@@ -55,6 +55,20 @@ class Need(NamedTuple):
     """What was really taken, as a part of what is expected on the safe side; a GPU tells."""
 
 
+class _Queue(NamedTuple):
+    """Clients that are still to be asked, by size."""
+
+    ids: Tensor
+    places: Tensor
+    """Where each stands among those that were asked."""
+    fitting: dict[tuple[Need, int], int]
+    """How many of them go into the next chunk, by what they need and the budget, where that is known."""
+
+    def after(self, n: int) -> _Queue:
+        """Without the first n."""
+        return _Queue(self.ids[n:], self.places[n:], {})
+
+
 class VectorisedEngine:
     """Runs a call for many clients at once in this process, on CPU or GPU.
 
@@ -87,6 +101,7 @@ class VectorisedEngine:
         self._look_at_test: set[str] = set()
         self._needs: dict[str, Need] = {}
         self._purposes: dict[str, tuple[str, ...]] = {}
+        self._latest: tuple[Tensor, Tensor, _Queue] | None = None  # of all clients' sizes and the ids that were asked
 
     names = OfHost(lambda host: host.names)
     hosts = OfHost(lambda host: host.hosts)
@@ -122,13 +137,21 @@ class VectorisedEngine:
     def fill(self, call: Call, ids: Tensor, intake: Replies) -> tuple[int, Errors]:
         """Ask the clients and take their replies in: how many answered, and the errors of those that raised."""
         answered, errors = 0, Errors()
-        order = self.sizes[ids].argsort(stable=True)
-        need = self._need(call, ids[order], order)
-        while len(order):
-            n = self._fitting(self.sizes[ids[order]], need)
-            more, problems = self._ask(call, ids[order[:n]], order[:n], intake)
-            answered, errors, order = answered + more, errors + problems, order[n:]
+        queue = self._queue(ids)
+        need = self._need(call, queue.ids, queue.places)
+        while len(queue.ids):
+            n = queue.fitting.get((need, self.budget)) or self._fitting(self.sizes[queue.ids], need)
+            queue.fitting[need, self.budget] = n
+            more, problems = self._ask(call, queue.ids[:n], queue.places[:n], intake)
+            answered, errors, queue = answered + more, errors + problems, queue.after(n)
         return answered, errors
+
+    def _queue(self, ids: Tensor) -> _Queue:
+        """The clients by size; most rounds ask the same ones as the round before."""
+        if self._latest is None or self._latest[0] is not self.sizes or not torch.equal(self._latest[1], ids):
+            places = self.sizes[ids].argsort(stable=True)
+            self._latest = self.sizes, ids, _Queue(ids[places], places, {})
+        return self._latest[2]
 
     # ---- chunks
 
