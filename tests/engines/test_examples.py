@@ -74,3 +74,15 @@ def test_writing_into_what_was_handed_out_changes_nothing():
     for handed in (rows.one(0), rows.stack(torch.arange(4), copy=False)):
         handed.x.fill_(7)
     assert float(rows.one(0).x.max()) <= 1
+
+
+def test_rows_are_where_they_are_now_whoever_was_asked_before():
+    data = pictures()
+    rows, everybody = table(data.train), torch.arange(4)
+    assert rows.stack(everybody).x.shape[:2] == (4, 6)
+    assert rows.stack(torch.tensor([2, 1])).x.shape[:2] == (2, 6)
+    assert torch.equal(rows.stack(torch.tensor([2, 1])).x[0], rows.one(2).x)
+    rows.replace(torch.tensor([1]), uneven(data).subset([3]).train, torch.arange(1))  # ten rows instead of six
+    stacked = rows.stack(everybody)
+    assert rows.longest(everybody) == stacked.x.shape[1] == 10
+    assert all(torch.equal(stacked.x[i, : len(rows.one(i).y)], rows.one(i).x) for i in range(4))

@@ -9,7 +9,7 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Examples
 from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.keys import fold, root
-from corymb.local import Descent, descend, gradient, leaving, loss, losses, scores
+from corymb.local import Descent, descend, gradient, leaving, loss, losses, scores, single_vmap
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
 from corymb.trees import flatten, stack, take
@@ -132,3 +132,28 @@ def test_replies_do_not_say_how_they_came_about(engine):
     own = {name: value.clone().requires_grad_(True) for name, value in MODELS.items()}
     found = Federation(engine(OBJECTIVE, DATA, DOUBLE)).clients.map(send_back, own).value
     assert not any(value.requires_grad for value in found.values())
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_into_a_vmap_and_out_again_is_vmap(monkeypatch, public):
+    if public:  # a torch without those calls
+        monkeypatch.setattr(single_vmap, "peek_interpreter_stack", None)
+
+    def work(x, y):
+        return x.sum() * y, torch.ones(2), x + torch.linspace(0, 1, 3), (y > 0).long()
+
+    x, y = torch.arange(12.0).reshape(4, 3), torch.arange(-2.0, 2.0)
+    for got, want in zip(single_vmap.over_rows(work, [x, y]), vmap(work)(x, y), strict=True):
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)
+
+
+def test_an_error_in_a_vmap_leaves_none_behind():
+    def fails(x):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        single_vmap.over_rows(fails, [torch.ones(2)])
+    assert single_vmap.peek_interpreter_stack() is None
+    inside = vmap(lambda x: single_vmap.over_rows(lambda y: (y * x,), [torch.ones(2)])[0])(torch.arange(3.0))
+    assert inside.tolist() == [[0, 0], [1, 1], [2, 2]]
