@@ -229,3 +229,17 @@ def test_an_echo_goes_to_every_node_and_back():
     engine = remote(OBJECTIVE, regression(), DOUBLE)
     assert engine.echo(MODELS) < 5
     assert engine.traffic.messages >= 3
+
+
+@pytest.mark.parametrize("lie", [1e300, -5.0, float("nan"), "long"])
+def test_a_node_cannot_have_worked_longer_than_it_was_waited_for(lie):
+    def change(name, node):
+        return only_calls(node, lambda reply: pack(reply | {"seconds": lie})) if name == "node-0" else node.answer
+
+    fed, _ = federation(change)
+    began = time.monotonic()
+    fed.clients.sum(count_visits, MODELS)
+    traffic = fed._engine.traffic
+    assert 0 < traffic.slowest <= time.monotonic() - began
+    assert all(0 < spent <= time.monotonic() - began for spent in traffic.worked.values())
+    assert ("node-0" in traffic.worked) == (lie == 1e300)

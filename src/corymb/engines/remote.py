@@ -94,6 +94,14 @@ class _Traffic:
         self.messages = self.bytes_down = self.bytes_up = 0
         self.slowest = 0.0
         """Seconds of the slowest node's own work in the last call."""
+        self.worked: dict[str, float] = {}
+        """Seconds of each node's own work in all calls so far; no node can have worked longer than it was waited for."""
+
+    def add_work(self, node: str, seconds: float) -> None:
+        """A node has worked for so long in the last call; whatever is no time is not counted."""
+        if seconds > 0:
+            self.slowest = max(self.slowest, seconds)
+            self.worked[node] = self.worked.get(node, 0.0) + seconds
 
 
 class RemoteEngine:
@@ -289,7 +297,7 @@ class RemoteEngine:
             ready[name] = self._parts(name, reply, own)
             waiting.answered += sum(len(part.ids) for part in ready[name])
             if isinstance(reply, dict) and isinstance(spent := reply.get("seconds"), float):
-                self.traffic.slowest = max(self.traffic.slowest, spent)
+                self.traffic.add_work(name, min(spent, waiting.waited()))
             if isinstance(reply, dict) and reply.get("remembers") is True:
                 self._remembers.add(name)
             while order and order[0] in ready:
