@@ -23,6 +23,7 @@ from corymb.cli.flower.new import new
 from corymb.cli.flower.node_settings import READY, NodeSettings, how_it_is, read_settings, write_settings
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.run import expected_nodes
+from corymb.cli.flower.supervise import RECORD
 from corymb.cli.flower.up import _still_reading, _tell_flwr, status
 from corymb.cli.flower.worker import node_of
 from corymb.cli.request import Request
@@ -358,3 +359,15 @@ def test_nodes_compute_as_they_were_started(monkeypatch):
     assert federation_of(asked, FEDERATION, keeps_memory=False).describe()["precision"] == "float32"
     with pytest.raises(InvalidInput, match="The nodes compute in float32, not in float64"):
         federation_of(replace(asked, precision="float64"), FEDERATION, keeps_memory=False)
+
+
+def test_nodes_are_ended_before_the_superlink_that_they_sign_off_at(made, monkeypatch, capsys):
+    state, ended = state_of(made), []
+    remember(state.processes, [Process(name, 1, "") for name in ("superlink", "node-0", "node-1")])
+    remember(state.superlink / RECORD, [Process("superlink", 2, "")])
+    remember(state.node("node-0") / RECORD, [Process("supernode", 3, ""), Process("worker", 4, "")])
+    monkeypatch.setattr(flower_up, "end", lambda some, seconds: ended.append([process.name for process in some]))
+    monkeypatch.setattr(flower_up, "alive", lambda process: not ended)
+    assert main(["flower", "down"]) == 0
+    assert ended == [["node-0", "node-1"], ["supernode", "worker"], ["superlink"], ["superlink"]]
+    assert "6 processes ended." in capsys.readouterr().out

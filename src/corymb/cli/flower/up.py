@@ -27,6 +27,8 @@ from corymb.settings import InvalidInput, require, split_address
 
 WAIT = 120.0
 """Seconds for a federation to come up."""
+ENOUGH = 15.0
+"""Seconds for who keeps processes running to end them, which takes it up to ten, and itself."""
 STOCK = "corymb"
 """What a federation is called in Flower's own configuration."""
 Folder = Annotated[Path, Parameter(help="The federation's folder.")]
@@ -69,7 +71,7 @@ def up(
         _wait(lambda: len(online(federation, state)) >= count, started, state, f"Not all of {count} nodes come online")
         reading = _still_reading(state, names)
     except BaseException:
-        end(started[::-1])
+        _end_all(state, started)
         raise
     told = _tell_flwr(federation, state)
     how = f"`{told} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
@@ -172,14 +174,25 @@ def _last_line(log: Path) -> str:
     return lines[-1][:200] if lines else "it said nothing"
 
 
+def _end_all(state: State, started: list[Process]) -> list[Process]:
+    """End what was started, and what those processes started: which of it was running.
+
+    Nodes first. They tell the SuperLink that they leave, unless they are asked to end twice; one that does not is
+    taken for online for another minute, and the next run waits for it. Who started processes ends them.
+    """
+    nodes = [process for process in started if process.name != SUPERLINK]
+    inside = [process for folder in (state.folder / "nodes").glob("*") for process in remembered(folder / RECORD)]
+    link, its_own = [process for process in started if process.name == SUPERLINK], remembered(state.superlink / RECORD)
+    running = [process for process in (*nodes, *inside, *link, *its_own) if alive(process)]
+    for some in (nodes, inside, link, its_own):
+        end(some, ENOUGH)
+    return running
+
+
 def down(*, folder: Folder = Path()) -> int:
     """End the federation's processes; what nodes keep stays."""
     state = state_of(folder)
-    started = remembered(state.processes)
-    folders = [state.superlink, *(state.folder / "nodes").glob("*")]
-    inside = [process for folder in folders for process in remembered(folder / RECORD)]
-    running = [process for process in (*started[::-1], *inside) if alive(process)]
-    end(running)
+    running = _end_all(state, remembered(state.processes))
     left = [process.name for process in running if alive(process)]
     require(not left, f"Still running: {', '.join(left)}.")
     state.processes.unlink(missing_ok=True)
