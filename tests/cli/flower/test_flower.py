@@ -371,3 +371,12 @@ def test_nodes_are_ended_before_the_superlink_that_they_sign_off_at(made, monkey
     assert main(["flower", "down"]) == 0
     assert ended == [["node-0", "node-1"], ["supernode", "worker"], ["superlink"], ["superlink"]]
     assert "6 processes ended." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_another_federation_at_the_same_address_is_not_taken_for_this_one(command, made, monkeypatch, capsys):
+    for module in ("up", "doctor"):
+        monkeypatch.setattr(f"corymb.cli.flower.{module}.answers", lambda address: True)
+    assert main(["flower", command]) in (1, 2)
+    said = capsys.readouterr()
+    assert "this federation was not started from this folder" in said.out + said.err

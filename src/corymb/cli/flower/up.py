@@ -139,6 +139,11 @@ def register(federation: Federation, state: State, names: list[str]) -> None:
 
 def online(federation: Federation, state: State) -> list[str]:
     """The nodes that the SuperLink hears of, by Flower's numbers."""
+    require(
+        state.secret.exists(),
+        f"Something listens at {federation.address}, but this federation was not started from this folder: "
+        "`corymb flower up` starts it, at an address of its own.",
+    )
     from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import nodes_online
 
