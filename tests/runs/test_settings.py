@@ -156,7 +156,7 @@ def test_data_options_are_those_that_load_takes():
         "path",
         "seed",
         "classes",
-    }  # whose classes are not all in the files is a node, which reads them in Python
+    }  # classes are for nodes, which read in Python
     assert set(inspect.signature(from_folder).parameters) - in_python == OF_FILES
     assert "seed" in inspect.signature(load).parameters
     assert set(DEALT) == names(Deal)
