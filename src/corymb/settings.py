@@ -25,6 +25,14 @@ class InvalidInput(ValueError):
     """Something the user gave cannot be used: one line with what was got, what was wanted and how to fix it."""
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port."""
+    host, _, port = address.rpartition(":")
+    good = bool(host) and port.isdigit() and 0 < int(port) < 65536
+    require(good, f"The address is {address!r}: wanted HOST:PORT, such as 127.0.0.1:8000.")
+    return host.strip("[]"), int(port)
+
+
 def first_line(error: BaseException) -> str:
     r"""The first line of what an error says, cut to 200 characters; the name of its type if it says nothing.
 

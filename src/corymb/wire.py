@@ -38,6 +38,10 @@ class WireError(ValueError):
     """Bytes that do not hold a tree, or a tree that cannot travel: one line."""
 
 
+class NotAllowed(WireError):
+    """A message names something of a package that its reader does not allow."""
+
+
 def pack(tree: Tree) -> bytes:
     """A tree as bytes; `unpack` gives it back, with tensors on the CPU.
 
@@ -126,7 +130,7 @@ def find(place: str, allow: Sequence[str]) -> Any:
         raise WireError(f"{str(place)[:80]!r} is not of the form module:name.")
     module, _, name = place.partition(":")
     if not any(module == package or module.startswith(f"{package}.") for package in allow):
-        raise WireError(f"{place[:80]!r} is not in a package that may be named here: {', '.join(allow) or 'none'}.")
+        raise NotAllowed(f"{place[:80]!r} is not in a package that may be named here: {', '.join(allow) or 'none'}.")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):

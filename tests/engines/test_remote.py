@@ -9,7 +9,7 @@ from corymb.core.federation import Federation
 from corymb.core.sums import Sums
 from corymb.engines import LoopEngine
 from corymb.engines.node import Node
-from corymb.engines.remote import Patience, RemoteEngine
+from corymb.engines.remote import Patience, RemoteEngine, _same_schema
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
 from corymb.testing.assertions import collected_warnings
@@ -22,6 +22,7 @@ from corymb.wire import pack, unpack
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
 MODELS = {"weight": torch.zeros(1, 3, dtype=torch.float64)}
 NAMES = [f"client-{i}" for i in range(6)]
+LONG = [f"column-{i}" for i in range(40)]
 
 
 def federation(change=lambda name, node: node.answer, folder=None, **options):
@@ -229,3 +230,60 @@ def test_an_echo_goes_to_every_node_and_back():
     engine = remote(OBJECTIVE, regression(), DOUBLE)
     assert engine.echo(MODELS) < 5
     assert engine.traffic.messages >= 3
+
+
+@pytest.mark.parametrize("lie", [1e300, -5.0, float("nan"), "long"])
+def test_a_node_cannot_have_worked_longer_than_it_was_waited_for(lie):
+    def change(name, node):
+        return only_calls(node, lambda reply: pack(reply | {"seconds": lie})) if name == "node-0" else node.answer
+
+    fed, _ = federation(change)
+    began = time.monotonic()
+    fed.clients.sum(count_visits, MODELS)
+    traffic = fed._engine.traffic
+    assert 0 < traffic.slowest <= time.monotonic() - began
+    assert all(0 < spent <= time.monotonic() - began for spent in traffic.worked.values())
+    assert ("node-0" in traffic.worked) == (lie == 1e300)
+
+
+class Deaf(InProcess):
+    """Nodes that are online, of which some never answer."""
+
+    def exchange(self, messages, give_up):
+        yield from super().exchange({name: data for name, data in messages.items() if name != "node-2"}, give_up)
+        while "node-2" in messages and not give_up():
+            time.sleep(0.01)
+
+
+def test_who_is_silent_before_a_run_is_named_soon(monkeypatch):
+    monkeypatch.setattr("corymb.engines.remote.SOON", 0.05)
+    nodes = nodes_of(OBJECTIVE, regression(), DOUBLE)
+    transport = Deaf({name: node.answer for name, node in nodes.items()})
+    with collected_warnings() as lines, pytest.raises(InvalidInput, match="2 of 3 nodes"):
+        RemoteEngine(transport, expect=3, wait=0.3)
+    assert [line for line in lines if "node-2 are online but silent" in line]
+    assert len([line for line in lines if "silent" in line]) == 1
+
+
+def test_how_many_nodes_are_still_to_come_is_said_soon(monkeypatch):
+    monkeypatch.setattr("corymb.engines.remote.SOON", 0.0)
+    nodes = nodes_of(OBJECTIVE, regression(), DOUBLE)
+    with collected_warnings() as lines, pytest.raises(InvalidInput, match="3 of 4 nodes"):
+        RemoteEngine(InProcess({name: node.answer for name, node in nodes.items()}), expect=4, wait=0.5)
+    assert lines == ["waiting for nodes: 3 of 4 are there"]
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"classes": ("no",)}, "classes is \\('no', 'yes'\\) and \\('no',\\).*say classes="),
+        ({"feature_names": ("b", "a")}, "feature_names is .* say features="),
+        ({"feature_names": ("a", "b", "x"), "features": (3,)}, "feature_names is .*'x'.* say features="),
+        ({"feature_names": (*LONG, "glucose")}, "2 names with \\['a', 'b'\\] and 41 names with .*'column-0'"),
+    ],
+)
+def test_nodes_that_are_unlike_are_told_apart_with_what_to_do(other, says):
+    mine = {"task": "classification", "classes": ("no", "yes"), "feature_names": ("a", "b"), "features": (2,)}
+    hellos = [{"name": "one", "schema": mine}, {"name": "two", "schema": mine | other}]
+    with pytest.raises(InvalidInput, match=says):
+        _same_schema(hellos)

@@ -1,15 +1,22 @@
 """What the end of a run takes is known from a few of its clients."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import corymb
 from corymb.core.federation import Federation, NoReplies
 from corymb.core.snapshot import Snapshot
-from corymb.engines import VectorisedEngine
+from corymb.engines import VectorisedEngine, node
+from corymb.engines.remote import Answer
 from corymb.objectives import LinearRegression
 from corymb.runs import final
 from corymb.runs.final import Ending, rehearse
+from corymb.testing.remote import InProcess, joined, nodes_of
 from tests.runs import small
 from tests.tiny import DOUBLE, regression
 
@@ -46,7 +53,7 @@ def test_more_and_more_clients_tell_what_all_of_them_take(fed, clock):
     asked, at = [], Snapshot.fresh(fed, 2)
     found = rehearse(fed, at, scoring(clock, asked, once=50.0), fits=False, enough=4.0)
     assert asked == [1, 2, 4]
-    assert found == (pytest.approx(sum(SIZES) / 100), 0)
+    assert found == (pytest.approx(sum(SIZES) / 100), 0, 0)
     assert found.seconds(5) == found.scores
     asked.clear()
     rehearse(fed, at, scoring(clock, asked), fits=False, enough=1e9)
@@ -55,9 +62,10 @@ def test_more_and_more_clients_tell_what_all_of_them_take(fed, clock):
 
 def test_fits_are_known_for_each_model(fed, clock):
     found = rehearse(fed, Snapshot.fresh(fed, 2), scoring(clock, []), fits=True, enough=1e9)
-    assert found == (pytest.approx(sum(SIZES) / 100), len(SIZES) / 2)
+    assert found == (pytest.approx(sum(SIZES) / 100), len(SIZES) / 2, 0)
     assert Ending(3.0, 2.0).seconds(4) == 11
     assert Ending(3.0, 2.0).seconds(4, scored=True) == 8
+    assert Ending(3.0, 2.0, 1.0).seconds(4, scored=True) == 9
 
 
 def test_clients_that_cannot_be_evaluated_alone_are_no_measure(fed, clock):
@@ -92,3 +100,101 @@ def test_a_rehearsal_changes_nothing():
     assert one.metrics == other.metrics
     assert all(torch.equal(one.models[name], other.models[name]) for name in one.models)
     assert (one.ledger.bytes_up, one.ledger.asked) == (other.ledger.bytes_up, other.ledger.asked)
+
+
+class Elsewhere:
+    """Two hosts, one with the small clients and one with the large; an example takes the second twice as long."""
+
+    hosts = ["near"] * 6 + ["far"] * 2
+    PACES, MESSAGES = {"near": 0.01, "far": 0.02}, 3.0
+
+    def __init__(self, clock):
+        self.clock, self.traffic, self.asked = clock, SimpleNamespace(worked={"near": 7.0}), []
+
+    def ask(self, part, *others):
+        worked = dict.fromkeys(self.hosts, 0.0)
+        for client, size in zip(part.clients.ids.tolist(), part.clients.sizes.tolist(), strict=True):
+            worked[self.hosts[client]] += size * self.PACES[self.hosts[client]]
+        for host, seconds in worked.items():
+            self.traffic.worked[host] = self.traffic.worked.get(host, 0.0) + seconds
+        self.clock[0] += self.MESSAGES + max(worked.values())  # hosts work at the same time
+        self.asked.append(len(part.clients))
+        return torch.zeros(len(SIZES))
+
+
+def test_hosts_elsewhere_work_at_once_each_at_its_pace_and_messages_do_not_grow(fed, clock, monkeypatch):
+    hosts = Elsewhere(clock)
+    monkeypatch.setattr(final, "_fits", lambda part, at, losses: hosts.ask(part))
+    found = rehearse(fed, Snapshot.fresh(fed, 2), hosts.ask, fits=True, enough=1.0, elsewhere=hosts)
+    work = sum(SIZES[6:]) * 0.02
+    assert hosts.asked == [2, 2]  # asked once: messages alone were enough of a measure
+    assert found == (pytest.approx(3 + work), pytest.approx(work / 2), pytest.approx(3))
+
+
+def test_a_rehearsal_that_fails_elsewhere_is_no_measure_however_long_it_took(fed, clock):
+    hosts = Elsewhere(clock)
+
+    def score(part):
+        hosts.ask(part)
+        if len(part.clients) < 4:
+            raise NoReplies("1 of 1 clients is bad")
+        return torch.zeros(len(SIZES))
+
+    rehearse(fed, Snapshot.fresh(fed, 1), score, fits=False, enough=1.0, elsewhere=hosts)
+    assert hosts.asked == [2, 4]
+
+
+class AtOnce(InProcess):
+    """Nodes that answer at the same time, as those on machines of their own do."""
+
+    def exchange(self, messages, give_up):
+        with ThreadPoolExecutor(len(messages)) as pool:
+            answers = pool.map(lambda one: Answer(one[0], self.nodes[one[0]](one[1])), messages.items())
+        yield from answers
+
+
+def slow_nodes(monkeypatch, an_evaluation):
+    """Three nodes with four clients each, whose evaluation takes some seconds a client; rounds take a tenth."""
+
+    def run(engine, call, ids):
+        time.sleep(an_evaluation * len(ids) if call.readonly else 0.1)
+        with one_at_a_time:  # what torch computes in is the whole process's
+            return real(engine, call, ids)
+
+    real, one_at_a_time = node._run, threading.Lock()
+    monkeypatch.setattr(node, "_run", run)
+    nodes = nodes_of(OBJECTIVE, regression([20] * 12), DOUBLE)
+    return joined(AtOnce({name: one.answer for name, one in nodes.items()}), OBJECTIVE)
+
+
+def test_time_for_the_evaluation_is_kept_back_where_nodes_do_it(monkeypatch):
+    engine, began = slow_nodes(monkeypatch, 0.15), time.monotonic()  # three calls of four clients at each node: 1.8 s
+    run = corymb.fit(corymb.FedAvg(rounds=1000), engine, max_seconds=4)
+    assert run.stopped == "max_seconds"
+    assert len(run.history) > 5
+    assert time.monotonic() - began < 5  # 5.5 where nothing is kept back
+
+
+def test_a_round_elsewhere_that_would_end_far_beyond_the_limit_is_not_begun(monkeypatch):
+    monkeypatch.setattr("corymb.runs.session.rehearse", lambda *args, **options: Ending())
+    engine, seconds = slow_nodes(monkeypatch, 0.0), []
+    corymb.fit(SlowRounds(rounds=9), engine, max_seconds=1.9, progress=lambda row: seconds.append(row["seconds"]))
+    assert len(seconds) <= 2  # the third would end after 2.3 s
+
+
+class SlowRounds(corymb.FedAvg):
+    """Rounds of three quarters of a second."""
+
+    def run(self, fed, start=None):
+        for at in super().run(fed, start):
+            time.sleep(0.65)
+            yield at
+
+
+def test_a_run_elsewhere_with_time_to_spare_is_not_tried_out(monkeypatch):
+    def never(*args, **options):
+        raise AssertionError("messages for nothing")
+
+    monkeypatch.setattr("corymb.runs.session.rehearse", never)
+    run = corymb.fit(corymb.FedAvg(rounds=2), slow_nodes(monkeypatch, 0.0), max_seconds=100)
+    assert not run.stopped

@@ -14,12 +14,13 @@ from corymb.data import FederatedDataset
 from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
 from corymb.runs.defaults import class_of, configure
-from corymb.runs.elsewhere.engine import federation
+from corymb.runs.elsewhere.engine import FEDERATION, federation
+from corymb.runs.elsewhere.engine import USAGE as ON_NODES
 from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, FitOptions, RunSettings, names
-from corymb.settings import InvalidInput, from_dict, merged, read_toml
+from corymb.settings import InvalidInput, from_dict, merged, read_toml, require
 
 S = TypeVar("S")
 
@@ -50,6 +51,12 @@ class Request:
         others = {name for kind in OPTIONS for name in names(kind)} | {"data", "algorithm", "record"}
         others |= {name for name, value in RETIRED.items() if "record" in values and values.get(name) == value}
         own = {name: value for name, value in values.items() if name not in others}
+        options = _part(DataOptions, {**values, **_task_of(str(values["algorithm"]), values)})
+        if values.get("engine") == "flower" and "record" not in values and (given := options.given()):
+            raise InvalidInput(
+                f"The nodes of a federation read their data themselves: leave --{next(iter(given))} out here, and say "
+                "it in their data function."
+            )
         if rounds_in(own) is None:  # whoever asks for rounds gets them
             values = {"until": "converged", **values}
         return Request(
@@ -58,7 +65,7 @@ class Request:
             algorithm_settings=own,
             settings=_part(RunSettings, values),
             fit_options=_part(FitOptions, values),
-            data_options=_part(DataOptions, {**values, **_task_of(str(values["algorithm"]), values)}),
+            data_options=options,
         )
 
     def load(self) -> tuple[FederatedDataset | Engine, Algorithm]:
@@ -69,6 +76,8 @@ class Request:
             keeps, package = bool(getattr(kind, "keeps_memory", False)), kind.__module__.partition(".")[0]
             data = federation(self.settings, self.data, keeps_memory=keeps, allow=(package,))
         else:
+            named = self.data != FEDERATION or Path(self.data).exists()
+            require(named, f"{FEDERATION!r} stands for what the nodes of a federation hold: {ON_NODES}.")
             data = self.data_options.load(self.data, self.settings.seed)
         return data, configure(self.algorithm, data, model=self.fit_options.model, **self.algorithm_settings)
 
@@ -76,6 +85,7 @@ class Request:
 def _task_of(algorithm: str, values: Mapping[str, Any]) -> dict[str, str]:
     """An algorithm of densities needs no labels: what it is given by path is read as that, unless told otherwise."""
     by_path = values["data"] not in NAMES and Path(str(values["data"])).suffix != SUFFIX
+    by_path = by_path and values.get("engine") != "flower"  # nodes read theirs
     wanted = by_path and values.get("task") is None and labels_points(class_of(algorithm))
     return {"task": "density"} if wanted else {}
 

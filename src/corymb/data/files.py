@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Literal
 
 from corymb.choices import Missing, Scale, Task
@@ -22,6 +23,7 @@ def from_folder(
     features: Names = None,
     test: float = 0.2,
     task: Task | Literal["auto"] = "auto",
+    classes: Sequence[str] = (),
     missing: Missing = "refuse",
     scale: Scale | Literal["auto"] = "auto",
     read_limit: int | None = None,
@@ -37,6 +39,8 @@ def from_folder(
         features: The columns of features (the array `x`); if not given, all others.
         test: The share of each client's rows to test on, unless a column or array `test` marks them.
         task: `classification`, `regression` or `density`, which needs no labels; `auto` tells the first two apart.
+        classes: The names of all classes, where these files may not have an example of each, as on the node of a
+            federation; if not given, those that occur.
         missing: What to do about missing values: `mean`, `median`, `drop` or `refuse`.
         scale: How features are standardised; `auto` does what suits them.
         read_limit: Bytes that a file may take in memory; if not given, half of the machine's. Larger ones are refused
@@ -52,5 +56,5 @@ def from_folder(
     notes = [f"{name!r} only numbers the rows and is no feature" for name in left_out]
     name = place.resolve().name if place.is_dir() else stem_of(place)
     return FederatedDataset.from_source(
-        source, notes=notes, task=task, missing=missing, scale=scale, seed=seed, name=name
+        source, notes=notes, task=task, classes=classes, missing=missing, scale=scale, seed=seed, name=name
     )

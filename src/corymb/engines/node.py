@@ -28,7 +28,7 @@ from corymb.messages import OURS, call_from_tree, part_to_tree
 from corymb.objectives.recipe import made_from
 from corymb.settings import InvalidInput, first_line, require
 from corymb.trees import Tree
-from corymb.wire import WireError, pack, unpack
+from corymb.wire import NotAllowed, WireError, pack, unpack
 
 log = logging.getLogger(__name__)
 OPENED = "session.safetensors"
@@ -159,7 +159,8 @@ class Node:
             return refusal(str(problem), unknown=True)
         except (WireError, InvalidInput) as problem:
             log.warning("refused a message: %s", problem)
-            return refusal(first_line(problem))
+            how = " The node's owner can allow it: --allow PACKAGE." if isinstance(problem, NotAllowed) else ""
+            return refusal(f"{first_line(problem)}{how}")
         except Exception as error:
             log.exception("a message could not be answered")
             return refusal(one_line(error))

@@ -32,8 +32,16 @@ HELLO = pack({"kind": "hello"})
 POLL = 0.25
 REMIND = 60.0
 """Seconds after which a node that the run waits for is named in the log, again and again."""
-SAME = ("task", "features", "classes", "standardise", "codes", "linear", "feature_names", "preparation")
+SAME = ("task", "classes", "feature_names", "features", "standardise", "codes", "linear", "preparation")
 """What all nodes' schemas must agree in; notes and counts of clients are put together."""
+MENDED = {
+    "task": "say task=… where their data are read",
+    "classes": "say classes=[…] where their data are read: all that there are, in one order",
+    "feature_names": "say features=[…] where their data are read: the columns that all have, in one order",
+}
+"""What to do where nodes differ in something."""
+SOON = 10.0
+"""Seconds after which a run that has not begun says for the first time whom it waits for."""
 
 
 class Answer(NamedTuple):
@@ -94,6 +102,14 @@ class _Traffic:
         self.messages = self.bytes_down = self.bytes_up = 0
         self.slowest = 0.0
         """Seconds of the slowest node's own work in the last call."""
+        self.worked: dict[str, float] = {}
+        """Seconds of each node's own work in all calls so far."""
+
+    def add_work(self, node: str, seconds: float) -> None:
+        """A node has worked for so long in the last call; whatever is no time is not counted."""
+        if seconds > 0:
+            self.slowest = max(self.slowest, seconds)
+            self.worked[node] = self.worked.get(node, 0.0) + seconds
 
 
 class RemoteEngine:
@@ -134,11 +150,18 @@ class RemoteEngine:
         a message from a driver that was killed is deaf until Flower gives that run up, in a minute or two.
         """
         found, began = Hellos(), time.monotonic()
+        messages = {address: HELLO for address in addresses if address not in self._strange}
+        told = began + SOON - REMIND
 
         def enough() -> bool:
-            return time.monotonic() - began > (min(REMIND, wait) if len(found) >= least else wait)
+            nonlocal told
+            now = time.monotonic()
+            if now - told > REMIND and (silent := [address for address in messages if address not in found]):
+                told = now
+                line = "nodes %s are online but silent: they may still read their data, or fail to (see their logs)"
+                log.warning(line, ", ".join(silent))
+            return now - began > (min(REMIND, wait) if len(found) >= least else wait)
 
-        messages = {address: HELLO for address in addresses if address not in self._strange}
         for answer in self._transport.exchange(messages, enough):
             if answer.data is None:
                 log.info("the node at %s is silent: %s", answer.address, answer.problem)
@@ -153,6 +176,7 @@ class RemoteEngine:
     def _gather(self, least: int, wait: float) -> Hellos:
         """The nodes of a federation, by address, once as many are there as are expected."""
         began, found = time.monotonic(), Hellos()
+        told = began + SOON - REMIND
         while True:
             new = [address for address in self._transport.addresses() if address not in found]
             found |= self._say_hello(new, least - len(found), max(0.0, wait - (time.monotonic() - began)))
@@ -168,6 +192,9 @@ class RemoteEngine:
                 time.monotonic() - began < wait,
                 f"{len(found)} of {least} nodes are there after {wait:.0f} s{left_out}. Start more, or expect fewer.",
             )
+            if time.monotonic() - told > REMIND:
+                told = time.monotonic()
+                log.warning("waiting for nodes: %d of %d are there%s", len(found), least, left_out)
             time.sleep(POLL)
 
     def _join(self, hellos: list[Mapping[str, Any]]) -> None:
@@ -289,7 +316,7 @@ class RemoteEngine:
             ready[name] = self._parts(name, reply, own)
             waiting.answered += sum(len(part.ids) for part in ready[name])
             if isinstance(reply, dict) and isinstance(spent := reply.get("seconds"), float):
-                self.traffic.slowest = max(self.traffic.slowest, spent)
+                self.traffic.add_work(name, min(spent, waiting.waited()))
             if isinstance(reply, dict) and reply.get("remembers") is True:
                 self._remembers.add(name)
             while order and order[0] in ready:
@@ -460,6 +487,15 @@ def _read_hello(data: bytes, allow: Sequence[str]) -> Mapping[str, Any]:
     return tree
 
 
+def _told_apart(mine: Any, other: Any) -> str:
+    """Two values, or of long rows of names those that only one has."""
+    if isinstance(mine, (list, tuple)) and isinstance(other, (list, tuple)) and len(str(mine)) + len(str(other)) > 160:
+        only = [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
+        if any(only):
+            return f"{len(mine)} names with {str(only[0])[:80]} and {len(other)} names with {str(only[1])[:80]}"
+    return f"{str(mine)[:80]} and {str(other)[:80]}"
+
+
 def _same_schema(hellos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What all clients' examples are like; nodes must agree in it."""
     first = hellos[0]
@@ -469,7 +505,7 @@ def _same_schema(hellos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             require(
                 mine == other,
                 f"Nodes {first['name']!r} and {hello['name']!r} differ in what their examples are like: {name} is "
-                f"{str(mine)[:80]} and {str(other)[:80]}. Prepare all nodes' data alike.",
+                f"{_told_apart(mine, other)}. Prepare all nodes' data alike: {MENDED.get(name, 'by the same steps')}.",
             )
     notes = [f"{hello['name']}: {note}" for hello in hellos for note in hello["schema"].get("notes", ())]
     counts: dict[str, int] = {}

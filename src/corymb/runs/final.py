@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from corymb.settings import first_line
 from corymb.trees import Params, count, map_tensors
 
 log = logging.getLogger(__name__)
+PART_ELSEWHERE = 16
+"""One client of so many is asked first what the end of a run takes, where clients are in other processes."""
 MOST_LOSSES = 2_000_000
 """Clients times models above which the losses of all models at all clients are not asked for."""
 
@@ -67,35 +69,92 @@ class Ending(NamedTuple):
     scores: float = 0.0
     fits: float = 0.0
     """For each model."""
+    messages: float = 0.0
+    """For what is sent to fit models and comes back, however many models there are."""
 
     def seconds(self, k: int, *, scored: bool = False) -> float:
         """With k models; `scored` when their scores are known already."""
-        return (0.0 if scored else self.scores) + k * self.fits
+        return (0.0 if scored else self.scores) + self.messages + k * self.fits
+
+
+class Hosts(Protocol):
+    """Hosts in other processes, which say how long they worked."""
+
+    hosts: Sequence[str]
+    """The host of each client."""
+    traffic: Any
+
+
+class _Spent(NamedTuple):
+    """Time that has passed, and what each host elsewhere worked in it."""
+
+    seconds: float
+    worked: Mapping[str, float]
+
+    @staticmethod
+    def so_far(elsewhere: Hosts | None) -> _Spent:
+        return _Spent(time.perf_counter(), {} if elsewhere is None else dict(elsewhere.traffic.worked))
+
+    def since(self, before: _Spent) -> _Spent:
+        worked = {host: spent - before.worked.get(host, 0.0) for host, spent in self.worked.items()}
+        return _Spent(self.seconds - before.seconds, worked)
+
+    def by_all(self, fed: Federation, part: Federation, elsewhere: Hosts | None) -> tuple[float, float]:
+        """What all clients take where some of them took this: seconds of messages, and of work.
+
+        Hosts elsewhere work at the same time, each at its own pace, and messages take what they take.
+        """
+        if elsewhere is None:
+            return 0.0, self.seconds * float(fed.sizes.sum()) / max(1.0, float(part.clients.sizes.sum()))
+        messages = max(0.0, self.seconds - max(self.worked.values(), default=0.0))
+        everyone, asked = (_examples(elsewhere, one) for one in (fed, part))
+        usual = sum(self.worked.values()) / max(1.0, sum(asked.values()))
+        paces = {host: self.worked.get(host, 0.0) / count for host, count in asked.items() if count}
+        return messages, max(count * paces.get(host, usual) for host, count in everyone.items())
+
+
+def _examples(elsewhere: Hosts, fed: Federation) -> dict[str, float]:
+    """How many training examples each host has, of the clients of a federation."""
+    found: dict[str, float] = {}
+    for client, size in zip(fed.clients.ids.tolist(), fed.clients.sizes.tolist(), strict=True):
+        found[elsewhere.hosts[client]] = found.get(elsewhere.hosts[client], 0.0) + size
+    return found
 
 
 def rehearse(
-    fed: Federation, at: Snapshot, score: Callable[[Federation], Tensor], *, fits: bool, enough: float
+    fed: Federation,
+    at: Snapshot,
+    score: Callable[[Federation], Tensor],
+    *,
+    fits: bool,
+    enough: float,
+    elsewhere: Hosts | None = None,
 ) -> Ending:
     """What the end of a run takes, from what it takes at more and more clients, of all sizes, until that is `enough`.
 
     `score` evaluates at the clients of a federation and gives everybody's training losses; `fits` says whether
-    `model_fits` follows. Who cannot be evaluated by itself is no measure: then more are asked.
+    `model_fits` follows. Who cannot be evaluated by itself is no measure: then more are asked. Where clients are
+    `elsewhere`, messages take most of the time: as many clients are asked at once as are likely to be a measure.
     """
-    everybody, some, by_size = len(fed.clients), 1, fed.sizes.argsort(stable=True)
+    everybody, by_size = len(fed.clients), fed.sizes.argsort(stable=True)
+    some = 1 if elsewhere is None else min(everybody, max(2, everybody // PART_ELSEWHERE))
     fits = fits and everybody * at.k <= MOST_LOSSES
     while True:
         places = by_size[(torch.arange(some) + 0.5).mul(everybody / some).long()].sort().values
-        part = fed.only(fed.clients[places])
-        began = scored = time.perf_counter()
+        part, known = fed.only(fed.clients[places]), False
+        began = scored = _Spent.so_far(elsewhere)
         with suppress(RuntimeError):
             losses = score(part)
-            scored = time.perf_counter()
+            scored = _Spent.so_far(elsewhere)
             if fits:
                 _fits(part, at, losses)
-        ended = time.perf_counter()
-        if (ended - began >= enough and some > 1) or some == everybody:  # the first of all pays for what is done once
-            times = float(fed.sizes.sum()) / max(1.0, float(part.clients.sizes.sum()))
-            return Ending((scored - began) * times, (ended - scored) * times / at.k)
+            known = True
+        ended = _Spent.so_far(elsewhere)
+        measured = known and ended.seconds - began.seconds >= enough
+        if (measured and some > 1) or some == everybody:  # the first of all pays for what is done once
+            scores = sum(scored.since(began).by_all(fed, part, elsewhere))
+            messages, work = ended.since(scored).by_all(fed, part, elsewhere)
+            return Ending(scores, work / at.k, messages)
         some = min(everybody, 2 * some)
 
 

@@ -145,13 +145,14 @@ class Beat:
         self._ask(0)
         self.rounds = 0
         self.active = self.here = False
+        self.elsewhere: Any = None
 
     def watch(self, fed: Federation, engine: Any) -> None:
         """Listen to a federation and its engine, where that is in this process."""
         fed.asking, self.sizes = self._ask, fed.sizes
         while not hasattr(engine, "host") and hasattr(engine, "engine"):
             engine = engine.engine
-        self.here = hasattr(engine, "host")
+        self.here, self.elsewhere = hasattr(engine, "host"), engine if hasattr(engine, "traffic") else None
         if self.here:
             engine.host.begun = self._begin
         if hasattr(engine, "kernels"):

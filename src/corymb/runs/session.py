@@ -24,7 +24,7 @@ from corymb.objectives.class_weight import smoothed, weighed
 from corymb.objectives.measures import chosen_metric, higher_is_better
 from corymb.objectives.whitening import can_whiten, whitening_root
 from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
-from corymb.runs.final import Ending, Fits, model_fits, on_cpu, oracle_error, rehearse
+from corymb.runs.final import Ending, Fits, Hosts, model_fits, on_cpu, oracle_error, rehearse
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
 from corymb.runs.folder.own_model import answers_of
@@ -62,6 +62,8 @@ Progress = Callable[[Round], None]
 
 MOST_TRIED, PART_TRIED = 0.5, 0.02
 """Seconds, and a part of `max_seconds`, by which what the end of a run takes is measured at a few clients."""
+TRIED_ELSEWHERE = 0.5
+"""The part of `max_seconds` after which that is measured at clients in other processes."""
 OUT_OF_PROPORTION = "its errors are out of all proportion to the others'; are its labels in the units of theirs?"
 
 
@@ -177,7 +179,7 @@ class Session:
     def run(self, start: Snapshot | None, show: Progress, *, evaluated: bool = False) -> None:
         """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed.
 
-        Where the run is to be `evaluated` (`result`) by clients in this process, time for that is kept back.
+        Where the run is to be `evaluated` (`result`), time for that is kept back.
         """
         began, limit = time.perf_counter(), self.plan.max_seconds
         line = getattr(show, "show", show)
@@ -196,13 +198,9 @@ class Session:
                     if self._converged():
                         self.stopped = CONVERGED
                         break
-                    if limit is not None:
-                        if evaluated and beat.here and self._ending is None:
-                            self._ending = self._rehearsed(limit)
-                        beat.limit = limit - self._seconds_to_end
-                        if time.perf_counter() - began > beat.limit:
-                            self.stopped = "max_seconds"
-                            break
+                    if limit is not None and self._out_of_time(limit, began, beat, evaluated=evaluated):
+                        self.stopped = "max_seconds"
+                        break
                 else:
                     self.stopped = BUDGET if self._budget_spent() else ""
         except KeyboardInterrupt:
@@ -224,6 +222,21 @@ class Session:
             self._save()
             raise
         self._save()
+
+    def _out_of_time(self, limit: float, began: float, beat: Beat, *, evaluated: bool) -> bool:
+        """Whether this was the last round that there is time for, the evaluation included.
+
+        Rounds elsewhere cannot be ended in the middle: the next is not begun if, as long as this one, it would end
+        farther from the limit than this one did. Trying out what the evaluation takes is messages there, and left to
+        the second half of the time: many runs have ended by then.
+        """
+        margin = 0.0 if beat.here else self.history[-1]["seconds"] / 2
+        spent, more = time.perf_counter() - began + margin, len(self.history) < planned_rounds(self.plan.algorithm)
+        due = beat.here or (more and limit * TRIED_ELSEWHERE < spent < limit)
+        if evaluated and due and self._ending is None:
+            self._ending = self._rehearsed(limit, beat.elsewhere)
+        beat.limit = limit - self._seconds_to_end
+        return time.perf_counter() - began + margin > beat.limit
 
     def _budget_spent(self) -> bool:
         return self.at is not None and "privacy_budget" in self.at.notes
@@ -256,13 +269,17 @@ class Session:
             before, last = after, time.perf_counter()
             yield row
 
-    def _rehearsed(self, limit: float) -> Ending:
+    def _rehearsed(self, limit: float, elsewhere: Hosts | None) -> Ending:
         """What the end of the run is likely to take, from what it takes at a few clients now."""
         at = self.at
         assert at is not None
         self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial  # of all, and once
         enough = min(MOST_TRIED, PART_TRIED * limit)
-        return rehearse(self.fed, at, lambda fed: self._score(fed, at).losses, fits=self._has_fits, enough=enough)
+
+        def score_at(fed: Federation) -> Tensor:
+            return self._score(fed, at).losses
+
+        return rehearse(self.fed, at, score_at, fits=self._has_fits, enough=enough, elsewhere=elsewhere)
 
     @property
     def _seconds_to_end(self) -> float:

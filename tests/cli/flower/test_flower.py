@@ -1,24 +1,41 @@
 """`corymb flower` without Flower's processes: the scaffold, the folder, keys, processes."""
 
-import importlib
+import importlib.util
+import inspect
+import json
+import operator
 import os
+import re
 import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 
 import pytest
 
+import corymb
 from corymb.cli.app import FLOWER, main
+from corymb.cli.flower import up as flower_up
+from corymb.cli.flower import worker
 from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
 from corymb.cli.flower.new import new
-from corymb.cli.flower.node_settings import NodeSettings, read_settings, write_settings
+from corymb.cli.flower.node_settings import READY, NodeSettings, how_it_is, read_settings, write_settings
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.run import expected_nodes
-from corymb.cli.flower.up import _tell_flwr
+from corymb.cli.flower.supervise import RECORD
+from corymb.cli.flower.up import _still_reading, _tell_flwr, status
 from corymb.cli.flower.worker import node_of
+from corymb.cli.request import Request
+from corymb.engines import Placement
+from corymb.objectives import LinearRegression
 from corymb.pids import began
+from corymb.runs.elsewhere.engine import FEDERATION
+from corymb.runs.elsewhere.engine import federation as federation_of
+from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput
+from corymb.testing.remote import InProcess, nodes_of
+from corymb.testing.small_data import regression as small_regression
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -214,3 +231,152 @@ def test_only_the_process_with_the_clients_loads_torch():
     modules += ["engines.flower." + name for name in ("supernode", "private", "link")]
     code = f"import sys\nfor name in {modules!r}: __import__('corymb.' + name)\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_the_scaffold_says_to_write_is_there(made):
+    """Its comments are what a user begins with: the functions that they name exist, with those arguments."""
+    text = (made / "my_fed" / "data.py").read_text()
+    calls = re.findall(r"`corymb\.([\w.]+)\(", text)
+    assert calls == ["datasets.from_folder"]
+    found = operator.attrgetter(calls[0])(corymb)
+    assert {"label", "features", "classes"} <= set(inspect.signature(found).parameters)
+
+
+DATA = """
+import corymb
+
+def broken(node, number, of):
+    return corymb.nothing_of_that_name
+
+def absent(node, number, of):
+    return corymb.datasets.from_folder("nowhere/at/all", label="y")
+
+def nobody(node, number, of):
+    return corymb.datasets.digits(clients=4, train=20, test=5).subset([])
+
+def fine(node, number, of):
+    return corymb.datasets.digits(clients=4, train=20, test=5)
+"""
+
+
+def write_node(folder, function, **more):
+    """A node's folder with its settings, whose data function is one of the above."""
+    (folder / "given.py").write_text(DATA)
+    more = {"device": "cpu", "runtime": "127.0.0.1:9", "secret": "secret"} | more
+    settings = NodeSettings(name="a", number=0, of=1, data=f"given:{function}", folder=str(folder / "sessions"), **more)
+    write_settings(folder / "node.json", settings)
+    return folder / "node.json"
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("broken", "AttributeError: module 'corymb' has no attribute 'nothing_of_that_name'"),
+        ("absent", "nowhere/at/all"),
+        ("nobody", "client"),
+        ("unknown", "given"),
+    ],
+)
+@pytest.mark.parametrize("seconds", [None, 60.0])
+def test_a_node_whose_data_cannot_be_read_says_why_in_a_line(function, says, seconds, tmp_path, monkeypatch, caplog):
+    if seconds is not None and function != "broken":
+        pytest.skip("the process is the same one")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "given", raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setattr(worker, "__spec__", importlib.util.find_spec("corymb.cli.flower.worker"))
+    with pytest.raises(SystemExit) as ended:
+        worker.main(write_node(tmp_path, function, client_seconds=seconds))
+    assert ended.value.code == 2
+    assert says in how_it_is(tmp_path)
+    assert "\n" not in how_it_is(tmp_path)
+
+
+def test_a_node_that_has_read_its_data_says_so(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "given", raising=False)
+    assert how_it_is(tmp_path) is None
+    worker.reported(read_settings(write_node(tmp_path, "fine")))
+    assert how_it_is(tmp_path) == ""
+
+
+def test_up_waits_until_nodes_have_read_their_data_and_says_whose_cannot_be_read(made, monkeypatch):
+    state = state_of(made)
+    for name, problem in {"node-0": "", "node-1": "no such file"}.items():
+        state.node(name).mkdir(parents=True)
+        (state.node(name) / READY).write_text(json.dumps({"problem": problem}))
+    assert _still_reading(state, ["node-0"]) == []
+    with pytest.raises(InvalidInput, match=r"node-1 cannot start: no such file \(.*node-1.log\)"):
+        _still_reading(state, ["node-0", "node-1"])
+    monkeypatch.setattr(flower_up, "WAIT", 0.1)
+    assert _still_reading(state, ["node-0", "node-2"]) == ["node-2"]
+
+
+def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
+    state, here = state_of(made), Process("node-0", os.getpid(), began(os.getpid()))
+    remember(state.processes, [here])
+    state.node("node-0").mkdir(parents=True)
+    monkeypatch.setattr(flower_up, "answers", lambda address: True)
+    monkeypatch.setattr(flower_up, "online", lambda federation, state: ["1"])
+    assert status() == 1
+    assert "still reads its data" in capsys.readouterr().out
+    for problem, code in (("no such file", 1), ("", 0)):
+        (state.node("node-0") / READY).write_text(json.dumps({"problem": problem}))
+        assert status() == code
+        assert ("cannot start: no such file" in capsys.readouterr().out) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("run federation ifca --k 2 --engine flower --address localhost", "wanted HOST:PORT"),
+        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --label outcome", "leave --label out here"),
+        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --device cuda", "device='cuda' is for nodes"),
+        ("run federation ifca --k 2", "'federation' stands for what the nodes of a federation hold: corymb run"),
+        ("flower node a --superlink here --data x:y --state s", "wanted HOST:PORT"),
+        ("flower node a --superlink here:1 --data x:y --state s --ca no.pem", "There is no file no.pem"),
+    ],
+)
+def test_what_is_mistyped_is_refused_before_anything_is_sent(line, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    assert says in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_algorithm_of_densities_reads_is_for_nodes_to_say():
+    on_nodes = {"data": "federation", "algorithm": "kfed", "engine": "flower", "address": "127.0.0.1:9"}
+    assert Request.read(on_nodes).data_options.given() == {}
+    assert Request.read(on_nodes | {"task": "density", "record": {}}).data_options.given() == {"task": "density"}
+
+
+def test_nodes_compute_as_they_were_started(monkeypatch):
+    pytest.importorskip("flwr", reason="the extra [flower] is not installed")
+    nodes = nodes_of(LinearRegression(3), small_regression(), Placement())
+    transport = InProcess({name: node.answer for name, node in nodes.items()})
+    monkeypatch.setattr("corymb.engines.flower.driver.connect", lambda address, **files: transport)
+    asked = RunSettings(engine="flower", address="127.0.0.1:9")
+    assert federation_of(asked, FEDERATION, keeps_memory=False).describe()["precision"] == "float32"
+    with pytest.raises(InvalidInput, match="The nodes compute in float32, not in float64"):
+        federation_of(replace(asked, precision="float64"), FEDERATION, keeps_memory=False)
+
+
+def test_nodes_are_ended_before_the_superlink_that_they_sign_off_at(made, monkeypatch, capsys):
+    state, ended = state_of(made), []
+    remember(state.processes, [Process(name, 1, "") for name in ("superlink", "node-0", "node-1")])
+    remember(state.superlink / RECORD, [Process("superlink", 2, "")])
+    remember(state.node("node-0") / RECORD, [Process("supernode", 3, ""), Process("worker", 4, "")])
+    monkeypatch.setattr(flower_up, "end", lambda some, seconds: ended.append([process.name for process in some]))
+    monkeypatch.setattr(flower_up, "alive", lambda process: not ended)
+    assert main(["flower", "down"]) == 0
+    assert ended == [["node-0", "node-1"], ["supernode", "worker"], ["superlink"], ["superlink"]]
+    assert "6 processes ended." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_another_federation_at_the_same_address_is_not_taken_for_this_one(command, made, monkeypatch, capsys):
+    for module in ("up", "doctor"):
+        monkeypatch.setattr(f"corymb.cli.flower.{module}.answers", lambda address: True)
+    assert main(["flower", command]) in (1, 2)
+    said = capsys.readouterr()
+    assert "this federation was not started from this folder" in said.out + said.err

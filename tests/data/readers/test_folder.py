@@ -293,3 +293,13 @@ def test_blank_lines_at_the_end_are_no_rows(folder):
     assert from_folder(folder(a__csv=CSV["a"] + "\n\n"), test=0).sizes.tolist() == [2]
     with pytest.raises(InvalidInput, match="row 3 has 0 cells"):
         from_folder(folder(a__csv="x,label\n1,0\n\n2,1\n"))
+
+
+def test_a_folder_can_lack_classes_that_others_have(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text("x,y\n" + "".join(f"{i},no\n" for i in range(10)))
+    data = from_folder(tmp_path, label="y", classes=["yes", "no"])
+    assert data.classes == ("yes", "no")
+    assert set(data.train.y.tolist()) == {1}
+    with pytest.raises(InvalidInput, match="'no'"):
+        from_folder(tmp_path, label="y", classes=["yes", "maybe"])

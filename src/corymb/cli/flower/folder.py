@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corymb.settings import InvalidInput, from_dict, require
+from corymb.settings import InvalidInput, from_dict, require, split_address
 
 FILE = "federation.toml"
 STATE = ".federation"
@@ -111,14 +111,6 @@ def make_secret(path: Path) -> Path:
         path.touch(mode=0o600)
         path.write_text(secrets.token_hex(32), encoding="ascii")
     return path
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port."""
-    host, _, port = address.rpartition(":")
-    good = bool(host) and port.isdigit() and 0 < int(port) < 65536
-    require(good, f"The address is {address!r}: wanted HOST:PORT, such as 127.0.0.1:8000.")
-    return host.strip("[]"), int(port)
 
 
 def free_port() -> int:

@@ -10,9 +10,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from corymb.cli.flower.folder import free_port, make_secret
-from corymb.cli.flower.node_settings import NodeSettings, write_settings
+from corymb.cli.flower.node_settings import READY, NodeSettings, write_settings
 from corymb.cli.flower.supervise import keep_running
-from corymb.settings import require
+from corymb.settings import require, split_address
 
 
 def node(
@@ -42,8 +42,12 @@ def node(
 ) -> int:
     """Start a SuperNode and the process that holds the clients, and keep both running."""
     require(key is None or ca is not None, "A node's key needs TLS: give --ca too.")
+    split_address(superlink)
+    for file in (ca, key):
+        require(file is None or file.is_file(), f"There is no file {file}.")
     state = state.resolve()
     state.mkdir(parents=True, exist_ok=True)
+    (state / READY).unlink(missing_ok=True)
     port = free_port()
     secret = make_secret(state / "secret")
     settings = NodeSettings(

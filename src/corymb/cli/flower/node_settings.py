@@ -8,6 +8,9 @@ from pathlib import Path
 
 from corymb.settings import from_dict, to_dict
 
+READY = "ready.json"
+"""Says in a node's folder whether its process could read its data."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
@@ -35,6 +38,22 @@ class NodeSettings:
 def read_settings(path: Path) -> NodeSettings:
     """The settings in a file."""
     return from_dict(NodeSettings, json.loads(path.read_text(encoding="utf-8")))
+
+
+def report(settings: NodeSettings, problem: str) -> None:
+    """Write down why a node cannot start, or nothing if it could."""
+    path = Path(settings.folder).parent / READY
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"problem": problem}), encoding="utf-8")
+    temporary.replace(path)
+
+
+def how_it_is(state: Path) -> str | None:
+    """Why a node cannot start: empty if it could, None if that is not known yet."""
+    try:
+        return str(json.loads((state / READY).read_text(encoding="utf-8"))["problem"])
+    except FileNotFoundError:
+        return None
 
 
 def write_settings(path: Path, settings: NodeSettings) -> None:

@@ -31,7 +31,7 @@ def run(
         Path | None, Parameter(help="Save the run in this folder; if not given, in a new one under runs/.")
     ] = None,
     seed: Annotated[int | None, Parameter(help="Seed of everything random.")] = None,
-    max_seconds: Annotated[float | None, Parameter(help="Stop after the round in which this time is up.")] = None,
+    max_seconds: Annotated[float | None, Parameter(help="About how long rounds and evaluation may take.")] = None,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
     folder: Annotated[Path, Parameter(help="The federation's folder.")] = Path(),

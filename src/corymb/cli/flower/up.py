@@ -18,15 +18,17 @@ from corymb.cli.flower.folder import (
     make_secret,
     program,
     read_federation,
-    split_address,
     state_of,
 )
+from corymb.cli.flower.node_settings import how_it_is
 from corymb.cli.flower.processes import Process, alive, end, quiet_environment, remember, remembered, spawn
 from corymb.cli.flower.supervise import RECORD
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, require, split_address
 
 WAIT = 120.0
 """Seconds for a federation to come up."""
+ENOUGH = 15.0
+"""Seconds for who keeps processes running to end them, which takes it up to ten, and itself."""
 STOCK = "corymb"
 """What a federation is called in Flower's own configuration."""
 Folder = Annotated[Path, Parameter(help="The federation's folder.")]
@@ -67,12 +69,15 @@ def up(
             started.append(start_node(federation, state, folder, name, number, count, stock=stock))
             remember(state.processes, started)
         _wait(lambda: len(online(federation, state)) >= count, started, state, f"Not all of {count} nodes come online")
+        reading = _still_reading(state, names)
     except BaseException:
-        end(started[::-1])
+        _end_all(state, started)
         raise
     told = _tell_flwr(federation, state)
     how = f"`{told} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
     print(f"The federation is up at {federation.address} with {count} nodes; {how} runs on it.")
+    if reading:
+        print(f"Still reading their data: {', '.join(reading)}. `corymb flower status` says when they have.")
     return 0
 
 
@@ -134,6 +139,11 @@ def register(federation: Federation, state: State, names: list[str]) -> None:
 
 def online(federation: Federation, state: State) -> list[str]:
     """The nodes that the SuperLink hears of, by Flower's numbers."""
+    require(
+        state.secret.exists(),
+        f"Something listens at {federation.address}, but this federation was not started from this folder: "
+        "`corymb flower up` starts it, at an address of its own.",
+    )
     from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import nodes_online
 
@@ -150,19 +160,44 @@ def _wait(good: Callable[[], bool], started: list[Process], state: State, what: 
         time.sleep(0.5)
 
 
+def _still_reading(state: State, names: list[str]) -> list[str]:
+    """Wait for nodes to read their data: who has not after a while. One whose data cannot be read ends it all."""
+    until = time.monotonic() + WAIT
+    while True:
+        known = {name: how_it_is(state.node(name)) for name in names}
+        bad = next((name for name, problem in known.items() if problem), None)
+        if bad is not None:
+            raise InvalidInput(f"{bad} cannot start: {known[bad]} ({state.log(bad)})")
+        reading = [name for name, problem in known.items() if problem is None]
+        if not reading or time.monotonic() > until:
+            return reading
+        time.sleep(0.2)
+
+
 def _last_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return lines[-1][:200] if lines else "it said nothing"
 
 
+def _end_all(state: State, started: list[Process]) -> list[Process]:
+    """End what was started, and what those processes started: which of it was running.
+
+    Nodes first. They tell the SuperLink that they leave, unless they are asked to end twice; one that does not is
+    taken for online for another minute, and the next run waits for it. Who started processes ends them.
+    """
+    nodes = [process for process in started if process.name != SUPERLINK]
+    inside = [process for folder in (state.folder / "nodes").glob("*") for process in remembered(folder / RECORD)]
+    link, its_own = [process for process in started if process.name == SUPERLINK], remembered(state.superlink / RECORD)
+    running = [process for process in (*nodes, *inside, *link, *its_own) if alive(process)]
+    for some in (nodes, inside, link, its_own):
+        end(some, ENOUGH)
+    return running
+
+
 def down(*, folder: Folder = Path()) -> int:
     """End the federation's processes; what nodes keep stays."""
     state = state_of(folder)
-    started = remembered(state.processes)
-    folders = [state.superlink, *(state.folder / "nodes").glob("*")]
-    inside = [process for folder in folders for process in remembered(folder / RECORD)]
-    running = [process for process in (*started[::-1], *inside) if alive(process)]
-    end(running)
+    running = _end_all(state, remembered(state.processes))
     left = [process.name for process in running if alive(process)]
     require(not left, f"Still running: {', '.join(left)}.")
     state.processes.unlink(missing_ok=True)
@@ -173,8 +208,14 @@ def down(*, folder: Folder = Path()) -> int:
 def status(*, folder: Folder = Path()) -> int:
     """Show the federation's processes, and how many nodes are online."""
     federation, state = read_federation(folder), state_of(folder)
+    bad = 0
     for process in remembered(state.processes):
-        print(f"{process.name:12} pid {process.pid:<8} {'running' if alive(process) else 'ended'}")
+        running = alive(process)
+        print(f"{process.name:12} pid {process.pid:<8} {'running' if running else 'ended'}")
+        problem = "" if process.name == SUPERLINK else how_it_is(state.node(process.name))
+        if running and problem != "":
+            bad += 1
+            print(f"  {'still reads its data' if problem is None else f'cannot start: {problem}'}")
         inside = state.superlink if process.name == SUPERLINK else state.node(process.name)
         for inner in remembered(inside / RECORD):
             print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")
@@ -184,4 +225,4 @@ def status(*, folder: Folder = Path()) -> int:
     found = online(federation, state)
     how = "TLS and node keys" if state.tls else "no encryption: for this machine only"
     print(f"{len(found)} nodes online at {federation.address} ({how}).")
-    return 0
+    return 1 if bad else 0

@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from corymb.cli.flower.node_settings import NodeSettings, read_settings
+from corymb.cli.flower.node_settings import NodeSettings, how_it_is, read_settings, report
 from corymb.data import as_dataset
 from corymb.engines.guarded import Guarded, serve_pipe
+from corymb.engines.host import one_line
 from corymb.engines.node import Node
+from corymb.engines.remote import HELLO
 from corymb.local_socket import serve_socket
 from corymb.messages import OURS
 from corymb.runs.learners import imported
 from corymb.runs.plan import make_engine, placement_for
 from corymb.runs.settings import RunSettings
-from corymb.settings import require
+from corymb.settings import InvalidInput, first_line, require
 
+log = logging.getLogger(__name__)
 PIPE = "--pipe"
 
 
@@ -27,9 +30,24 @@ def node_of(settings: NodeSettings) -> Node:
     give: Any = imported(settings.data, "the data")
     data = as_dataset(give(node=settings.name, number=settings.number, of=settings.of), 0).in_order()
     require(len(data) > 0, f"{settings.data} gave node {settings.name!r} no clients.")
-    logging.getLogger(__name__).info("node %s holds %d clients: %s", settings.name, len(data), data)
+    log.info("node %s holds %d clients: %s", settings.name, len(data), data)
     engine: Any = make_engine(data, run, placement_for(run))
     return Node(engine, settings.name, allow=settings.allow, folder=Path(settings.folder))
+
+
+def reported(settings: NodeSettings) -> Node:
+    """The node; whether it could be made is written down for `flower up` and `flower status`."""
+    try:
+        node = node_of(settings)
+    except Exception as error:
+        if not isinstance(error, InvalidInput):
+            log.exception("%s failed", settings.data)
+        why = first_line(error) if isinstance(error, InvalidInput) else one_line(error)
+        log.error("node %s cannot start: %s", settings.name, why)
+        report(settings, why)
+        raise SystemExit(2) from None
+    report(settings, "")
+    return node
 
 
 def main(path: Path, *, pipe: bool = False) -> None:
@@ -39,12 +57,15 @@ def main(path: Path, *, pipe: bool = False) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     settings = read_settings(path)
     if pipe:
-        return serve_pipe(lambda: node_of(settings))
+        return serve_pipe(lambda: reported(settings))
     if settings.client_seconds is None:
-        answer = node_of(settings).answer
+        answer = reported(settings).answer
     else:
         command = [sys.executable, "-m", __spec__.name, str(path), PIPE]
         answer = Guarded(command, settings.client_seconds, (*OURS, *settings.allow)).answer
+        answer(HELLO)  # starts its process, which says whether its data can be read
+        if how_it_is(Path(settings.folder).parent):
+            raise SystemExit(2)
     if settings.socket:
         return serve_socket(answer, Path(settings.socket))
     from corymb.engines.flower.executor import serve

@@ -84,7 +84,7 @@ from flwr.supercore.interceptors import (  # noqa: E402
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes  # noqa: E402
-from flwr.supercore.retry import RetryInvoker, exponential  # noqa: E402
+from flwr.supercore.retry import RetryInvoker, RetryState, exponential  # noqa: E402
 from flwr.supercore.run import RunNotRunningException  # noqa: E402
 from flwr.supercore.runtime import RuntimeHttpClient  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
@@ -134,8 +134,13 @@ class Link(NamedTuple):
     """Shared with whoever may take tasks."""
 
 
-def _retrying(seconds: float | None) -> RetryInvoker:
+def _retrying(seconds: float | None, address: str) -> RetryInvoker:
     """Goes on while a server is away, for so long; Flower's own ends the process when it is told it has no right."""
+    how_long = "" if seconds is None else f" for {seconds:.0f} s"
+
+    def away(state: RetryState) -> None:
+        level = logging.WARNING if state.tries == 1 else logging.INFO
+        log.log(level, "no answer from %s (%s): trying again%s", address, state.exception, how_long)
 
     def final(error: Exception) -> bool:
         if isinstance(error, httpx.HTTPStatusError):
@@ -147,7 +152,7 @@ def _retrying(seconds: float | None) -> RetryInvoker:
         (httpx.TransportError, httpx.HTTPStatusError),
         max_tries=None,
         max_time=seconds,
-        on_backoff=lambda state: log.info("no connection, trying again: %s", state.exception),
+        on_backoff=away,
         should_giveup=final,
     )
 
@@ -160,7 +165,7 @@ def runtime_client(link: Link, component: str, token: str = "", patience: float 
     elif link.secret:
         interceptors.append(SuperExecAuthHttpInterceptor(master_secret=link.secret, protected_methods={ACQUIRE}))
     return RuntimeHttpClient.from_server_address(
-        link.address, link.ca is None, link.ca, interceptors, retry_invoker=_retrying(patience)
+        link.address, link.ca is None, link.ca, interceptors, retry_invoker=_retrying(patience, link.address)
     )
 
 
@@ -169,7 +174,7 @@ def _control(link: Link) -> Iterator[ControlHttpClient]:
     """A client of the SuperLink for those who run things there."""
     version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
     client = ControlHttpClient.from_server_address(
-        link.address, link.ca is None, link.ca, [version], retry_invoker=_retrying(20)
+        link.address, link.ca is None, link.ca, [version], retry_invoker=_retrying(20, link.address)
     )
     try:
         yield client
@@ -325,7 +330,7 @@ class ServerTask:
 
     def __init__(self, link: Link, token: str) -> None:
         self.grid = HttpGrid(link.address, link.ca is None, link.ca, token=token)
-        self.grid._retry_invoker = _retrying(None)
+        self.grid._retry_invoker = _retrying(None, link.address)
         given = self.grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         self._identity = (given.task_id, given.run.run_id, given.context.node_id)
         self.run_id = int(given.run.run_id)

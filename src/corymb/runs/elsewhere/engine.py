@@ -12,7 +12,7 @@ from corymb.data import FederatedDataset
 from corymb.engines.remote import Patience, RemoteEngine
 from corymb.runs.settings import RunSettings
 from corymb.runs.standardise import NullObjective
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, require, split_address
 
 ELSEWHERE = ("flower", "ray")
 """The engines whose clients are in other processes."""
@@ -40,8 +40,10 @@ def federation(settings: RunSettings, data: str, *, keeps_memory: bool, allow: S
     address = settings.address
     if address is None:
         raise InvalidInput(f"Say where the federation is: {USAGE}.")
+    split_address(address)
     for name in ("kernel", "threads", "client_seconds"):
         require(getattr(settings, name) is None, f"{name} is for nodes to choose: leave it out.")
+    require(settings.device in ("auto", "cpu"), f"device={settings.device!r} is for nodes to choose: leave it out.")
     try:
         from corymb.engines.flower.driver import connect
     except ModuleNotFoundError as error:
@@ -54,6 +56,11 @@ def federation(settings: RunSettings, data: str, *, keeps_memory: bool, allow: S
     try:
         patience = Patience(settings.patience, settings.min_replies)
         engine = RemoteEngine(transport, expect=settings.nodes, patience=patience, allow=allow, remembers=keeps_memory)
+        used = engine.describe()["precision"]
+        require(
+            settings.precision in (used, RunSettings().precision),
+            f"The nodes compute in {used}, not in {settings.precision}: `corymb flower node` has --precision.",
+        )
         return engine.open(NullObjective())
     except BaseException:
         transport.close()
