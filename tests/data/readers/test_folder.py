@@ -293,3 +293,10 @@ def test_blank_lines_at_the_end_are_no_rows(folder):
     assert from_folder(folder(a__csv=CSV["a"] + "\n\n"), test=0).sizes.tolist() == [2]
     with pytest.raises(InvalidInput, match="row 3 has 0 cells"):
         from_folder(folder(a__csv="x,label\n1,0\n\n2,1\n"))
+
+
+def test_arrays_that_are_not_used_are_named(folder):
+    arrays = {"x": np.ones((2, 3)), "y": np.array([0, 1])}
+    assert from_folder(folder(a__npz=arrays), test=0).notes == ()
+    data = from_folder(folder(a__npz=arrays | {"x_test": np.ones((2, 3)), "y_test": np.array([0, 1])}), test=0)
+    assert data.notes == ("arrays not used: 'x_test', 'y_test'",)
