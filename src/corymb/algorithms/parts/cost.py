@@ -24,7 +24,7 @@ TRIAL = 0.2
 TRIED = 256
 """Pairs that a trial computes at once, at most."""
 FLOPS = {"cpu": 5e9, "cuda": 1e12}
-"""Where it is not: multiplications and additions in a second, of one core of a laptop with small models, and of a GPU."""
+"""Where it is not: multiplications and additions in a second, of a laptop's core with small models, and of a GPU."""
 BUSY = {"cpu": 4e10, "cuda": 2e13}
 """The same where a layer is used at many places of an example, by convolutions and recurrent layers."""
 COPIES = 3
