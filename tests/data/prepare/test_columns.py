@@ -5,7 +5,7 @@ import pytest
 
 from corymb.data.clients import Clients
 from corymb.data.prepare.cells import as_column, read_values
-from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns
+from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns, unknown_categories
 from corymb.settings import InvalidInput
 
 
@@ -141,3 +141,16 @@ def test_missing_text_is_spoken_of():
     plans, notes, rows = learn(table, of(3, 3), "median")
     assert notes == ["missing cells of text belong to no category: 's' (1)"]
     assert rows[1] == [0.0] * len(plans[0].features)
+
+
+def test_text_that_no_category_stands_for_is_spoken_of():
+    cells = {"s": read_values(["a", "z", "y"]), "t": read_values(["z", None, "a"]), "n": read_values([1, 2, 3])}
+    plans = [
+        ColumnPlan("s", "category", None, ("a", "other")),
+        ColumnPlan("t", "category", None, ("a",)),
+        ColumnPlan("n", "number"),
+    ]
+    assert unknown_categories(cells, plans) == [
+        "column 's': 2 cells ('z') are of no category that the run knew, and taken as 'other'",
+        "column 't': 1 cell ('z') is of no category that the run knew, and left without one",
+    ]

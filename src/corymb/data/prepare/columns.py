@@ -136,6 +136,20 @@ def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: 
         return np.concatenate(parts, axis=1, dtype=np.float64 if codes else np.float32, casting="unsafe")
 
 
+def unknown_categories(table: Table, plans: Sequence[ColumnPlan]) -> list[str]:
+    """What is to be said of text that no category of a plan stands for."""
+    notes = []
+    for plan in plans:
+        texts = [] if plan.what != "category" else list(table[plan.name].texts.values())
+        if unknown := [text for text in texts if text not in plan.categories]:
+            counted = (
+                f"1 cell ({unknown[0]!r}) is" if len(unknown) == 1 else f"{len(unknown)} cells ({unknown[0]!r}) are"
+            )
+            taken = f"taken as {OTHER!r}" if OTHER in plan.categories else "left without one"
+            notes.append(f"column {plan.name!r}: {counted} of no category that the run knew, and {taken}")
+    return notes
+
+
 # ---- what a column is
 
 
