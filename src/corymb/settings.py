@@ -99,6 +99,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """A path with `~` written out; one that cannot be a path is refused."""
+    require(isinstance(path, (str, os.PathLike)), f"{path!r} is no path: give one as text.")
     try:
         place = Path(path).expanduser()
         if "\0" in os.fspath(place):  # which some of the questions below answer with no

@@ -125,3 +125,16 @@ def test_complaints(arguments, options, complaint):
     with pytest.raises(InvalidInput, match=complaint) as caught:
         from_arrays(*arguments, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float8_e5m2])
+def test_short_floats_of_torch_are_numbers_like_others(kind):
+    x = torch.tensor(X).to(kind)
+    assert torch.equal(from_arrays(x, Y, ["a", "a", "b", "b"], test=0).train.x, x.float())
+    targets = from_arrays(X, x[:, 0] + 0.5 if kind != torch.float8_e5m2 else X[:, 0] + 0.5, ["a"] * 4, test=0)
+    assert targets.train.y.tolist() == [0.5, 2.5, 4.5, 6.5]
+
+
+def test_a_number_too_large_for_float32_is_told_so():
+    with pytest.raises(InvalidInput, match=r"feature 0 is inf, or beyond what float32 holds \(3.4e\+38\)"):
+        from_arrays([[1e39], [1.0]], [0, 1], ["a", "a"], test=0)

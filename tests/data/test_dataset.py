@@ -200,3 +200,14 @@ def test_from_torch_complaints():
 def test_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         small().name = "other"
+
+
+def test_floats_that_no_file_takes_are_refused():
+    x = torch.ones(2, 1, dtype=torch.bfloat16)
+    for task, part, line in (
+        ("classification", Ragged(x, torch.zeros(2, dtype=torch.int64), torch.tensor([0, 2])), "x is torch.bfloat16: "),
+        ("regression", Ragged(x.float(), x[:, 0], torch.tensor([0, 2])), "targets are torch.bfloat16: "),
+    ):
+        classes = ("n",) if task == "classification" else ()
+        with pytest.raises(InvalidInput, match=line):
+            FederatedDataset(name="h", names=("a",), train=part, test=part, task=task, classes=classes)

@@ -99,6 +99,7 @@ DOORS = {
     "tensors and lists": lambda x, y, c, place: FederatedDataset.from_arrays(torch.tensor(x), y.tolist(), c.tolist()),
     "tuple": lambda x, y, c, place: as_dataset((x, y, c)),
     "pandas": lambda x, y, c, place: FederatedDataset.from_dataframe(pd.DataFrame(columns_of(x, y, c))),
+    "pyarrow": lambda x, y, c, place: as_dataset(pa.table(columns_of(x, y, c))),
     "another frame": lambda x, y, c, place: as_dataset(Frame(columns_of(x, y, c))),
     "dict of clients": lambda x, y, c, place: as_dataset(of_each(x, y, c)),
     "list of pairs": lambda x, y, c, place: as_dataset(list(of_each(x, y, c).values())),
@@ -354,3 +355,60 @@ def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_pa
     assert note.isascii()
     (tmp_path / "plain.csv").write_text("client,a,label\n" + rows.replace(other, "d"), encoding="utf-8")
     assert not from_folder(tmp_path / "plain.csv").notes
+
+
+LONG = 2**62 + np.arange(12) % 3
+"""Ids as they are made by clocks and counters: floats hold whole numbers only up to 2**53."""
+
+
+@pytest.mark.parametrize("door", sorted(set(DOORS) - {"dict of clients", "list of pairs", "torch, one a client"}))
+def test_clients_whose_ids_are_long_numbers_stay_apart(door, tmp_path):
+    x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+    assert DOORS[door](x, y, LONG, tmp_path).names == tuple(str(one) for one in np.unique(LONG))
+
+
+def test_ids_that_were_rounded_on_the_way_are_refused():
+    frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "client": [4.6e18, None]})
+    with pytest.raises(InvalidInput, match=r"Column 'client' of clients holds decimal numbers such as 4.6e\+18, too"):
+        FederatedDataset.from_dataframe(frame, missing="drop")
+
+
+def test_only_the_column_of_clients_is_read_as_text(monkeypatch):
+    """Of every column it would take a minute where there are thousands."""
+    asked = []
+    monkeypatch.setattr("corymb.data.readers.tables.ids_of", lambda values, name: asked.append(name) or values)
+    x, y, client = rows_of_clients()
+    for door in ("pandas", "Hugging Face"):
+        DOORS[door](x, y, client.astype(np.str_), None)
+    assert asked == ["client", "client"]
+
+
+def test_hugging_face_pictures_by_the_usual_names_and_their_test_rows():
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 4, 4), dtype=np.uint8)
+    columns = {"image": list(pictures), "label": [0, 1, 1, 0, 1, 0], "client": ["a", "b"] * 3}
+    assert as_dataset(HuggingFace(columns)).features == (1, 4, 4)
+    marked = as_dataset(HuggingFace({**columns, "test": [False, False, True, True, False, False]}))
+    assert marked.test.x[:, 0].tolist() == pictures[[2, 3]].tolist()
+
+
+NO_COLUMNS = {
+    "a column twice": (dict(client="who", label="who"), "'who' is said to hold both the clients and the labels"),
+    "a label as a feature": (dict(client="who", features=["a", "label"]), "'label' is said to be a feature, but it"),
+    "a series": (dict(client=pd.Series(["a", "b"])), "client is a Series: wanted the name of a column"),
+    "a share": (dict(client="who", test="a"), "test='a' is not a share of the examples"),
+}
+
+
+@pytest.mark.parametrize(("options", "line"), NO_COLUMNS.values(), ids=NO_COLUMNS)
+def test_what_columns_cannot_be_is_told_in_one_line(options, line):
+    frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "who": ["a", "b"]})
+    with pytest.raises(InvalidInput, match=line):
+        FederatedDataset.from_dataframe(frame, **options)
+
+
+def test_no_client_is_dropped_or_merged_without_a_word():
+    some = ([[1.0], [2.0]], [0, 1])
+    with pytest.raises(InvalidInput, match="Client 'b' has no rows"):
+        FederatedDataset.from_clients({"a": some, "b": (np.ones((0, 1)), [])})
+    with pytest.raises(InvalidInput, match="Two clients are called '1'"):
+        FederatedDataset.from_clients({1: some, "1": some})

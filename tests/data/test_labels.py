@@ -115,3 +115,8 @@ def test_one_class_a_client_is_no_reason_to_refuse():
 def test_labels_that_are_all_alike_are_said_to_be(label, said):
     data = corymb.FederatedDataset.from_arrays(np.eye(8), [label] * 8, [0, 1] * 4)
     assert data.notes == (f"every label is {said}: there is nothing to learn",)
+
+
+def test_classes_that_floats_cannot_tell_apart_are_refused():
+    with pytest.raises(InvalidInput, match=r"row 1 is 4.61169e\+18: classes that are whole numbers beyond 2\*\*53"):
+        labels([5, 2**62, 2**62 + 1])

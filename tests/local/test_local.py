@@ -84,6 +84,16 @@ def test_steps_are_counted_whatever_the_size_and_pass_through_all_examples(m, ba
         assert sorted(chain(*rows[epoch * each : (epoch + 1) * each])) == list(range(m))
 
 
+def test_a_batch_is_no_wider_than_what_the_largest_client_has():
+    """Else thousands of clients with a few examples each would compute padding for most of the time."""
+    key = keys.fold(keys.root(0), torch.arange(2))
+    how = Descent(steps=2, batch=64, safe=True)
+    assert {rows.shape for rows, _ in Batches(how, padded([4, 2], 0), key)} == {(2, 4)}
+    sampled = Batches.sample(how, padded([4, 2], 0), key)
+    assert sampled is not None
+    assert sampled.shape == (2, 4)
+
+
 def test_epochs_are_ordered_differently():
     rows = [tuple(rows.tolist()) for rows, _ in Batches(Descent(epochs=5, batch=8), torch.ones(8), keys.root(0))]
     assert len(set(rows)) == 5

@@ -230,3 +230,8 @@ def test_data_are_given_as_for_fit():
     assert configure("fedavg", (x, y, client)) == configure("fedavg", clients) == configure("fedavg", data)
     with pytest.raises(InvalidInput, match="The data are a int: wanted a FederatedDataset"):
         configure("fedavg", 7)
+
+
+def test_a_misspelled_setting_is_told_of_before_the_one_that_is_missing():
+    with pytest.raises(InvalidInput, match=r"Unknown setting 'kk' for IFCA\. Did you mean 'k'"):
+        corymb.configure("ifca", corymb.datasets.digits(clients=4, train=5, test=2), kk=3)

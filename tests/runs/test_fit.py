@@ -340,6 +340,13 @@ WRONG = {
     "a model's input": (dict(model=lambda: nn.Linear(9, 2)), "cannot take this data"),
     "a model's output in a loop": (dict(model=lambda: nn.Linear(2, 5), engine="loop"), "one logit for each"),
     "a model's input in a loop": (dict(model=lambda: nn.Linear(9, 2), engine="loop"), "cannot take this data"),
+    "progress": (dict(progress="yes"), "progress is 'yes': wanted True, False or a function"),
+    "a start": (dict(start={}), "start is a dict: wanted a snapshot"),
+    "settings": (dict(settings={"seed": 1}), "settings is a dict: wanted RunSettings"),
+    "a folder": (dict(out=1), "1 is no path: give one as text"),
+    "a folder to resume": (dict(resume=b"runs"), "b'runs' is no path"),
+    "weights of classes": (dict(class_weight=[1, 2]), r"class_weight is 'balanced' or .*; got \[1, 2\]"),
+    "no option": (dict(note="hi"), "fit has no option 'note'"),
     "no model at all": (dict(model=3), "The model is a int"),
     "dropout": (
         dict(model=lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), dropout="refuse"),

@@ -126,6 +126,8 @@ def test_pictures_are_taken_as_the_data_were():
 WRONG = {
     "a client": (lambda run: run.predict([[1.0, 2.0]], client="12"), "no client '12'"),
     "a position": (lambda run: run.predict([[1.0, 2.0]], client=6), "no client 6"),
+    "a fraction of a position": (lambda run: run.predict([[1.0, 2.0]], client=0.5), "client=0.5: wanted the name"),
+    "a fraction of a cluster": (lambda run: run.predict([[1.0, 2.0]], cluster=0.5), "cluster=0.5: wanted its number"),
     "a shape": (lambda run: run.predict([[1.0, 2.0, 3.0]], client=0), r"shape \[3\], the run was given \[2\]"),
     "a cluster": (lambda run: run.model(2), "no cluster 2"),
     "a cluster to predict with": (lambda run: run.predict([[1.0, 2.0]], cluster=2), "no cluster 2"),
@@ -139,6 +141,17 @@ WRONG = {
 def test_what_is_not_there_is_refused(ask, line, run):
     with pytest.raises(InvalidInput, match=line):
         ask(run)
+
+
+def test_a_number_that_is_one_clients_name_and_anothers_position_is_refused():
+    x, y, client = small.arrays()
+    run = fit(corymb.FedAvg(rounds=1), (x, y, client + 1))
+    assert run.names[:2] == ("1", "2")
+    assert len(run.predict(x[:2], client="1")) == 2
+    assert len(run.predict(x[:2], client=0)) == 2  # nobody is called 0
+    line = "client=1 is the position of client '2', but there is a client '1' too: give the name as text"
+    with pytest.raises(InvalidInput, match=line):
+        run.predict(x[:2], client=1)
 
 
 def test_a_client_that_never_took_part_has_no_model():

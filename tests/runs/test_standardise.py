@@ -37,7 +37,9 @@ def ragged(values, sizes=(3, 5, 2)):
     """One feature in clients of unequal size, all of it for training."""
     values = np.asarray(values, dtype=np.float32)
     client = np.repeat(np.arange(len(sizes)), sizes)
-    return corymb.FederatedDataset.from_arrays(values[:, None], values, client, test=0, standardise=True)
+    return corymb.FederatedDataset.from_arrays(
+        values[:, None], values, client, test=0, standardise=True, task="regression"
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -98,7 +98,11 @@ def labels_in(y: Values) -> Column:
 def contents_of_clients(clients: Mapping[str, Any] | Sequence[Any], label: str | None) -> dict[str, Contents]:
     """The rows of each client, by its name: a pair (x, y), a data frame or a torch data set of pairs."""
     items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
-    return {str(name): _of_client(str(name), rows, label) for name, rows in items}
+    found: dict[str, Contents] = {}
+    for name, rows in items:
+        require(str(name) not in found, f"Two clients are called {str(name)!r}: rename one.")  # 1 and "1", say
+        found[str(name)] = _of_client(str(name), rows, label)
+    return found
 
 
 def _of_client(name: str, rows: Any, label: str | None) -> Contents:
@@ -119,4 +123,5 @@ def _of_client(name: str, rows: Any, label: str | None) -> Contents:
     require(
         len(x) == len(y.kinds), f"Client {name!r}: x has {len(x)} rows, y {len(y.kinds)}: give one label for each row."
     )
+    require(len(x) > 0, f"Client {name!r} has no rows: give every client data, or leave it out.")
     return Contents(f"client {name!r}", x, y, None, None, where)

@@ -25,7 +25,7 @@ from corymb.data.clients import Truth, Values, read_truth, twins
 from corymb.data.features import as_array
 from corymb.data.prepare.road import How, Preparation, Source, prepare
 from corymb.data.ragged import Ragged, select
-from corymb.data.readers.contents import Contents, Names
+from corymb.data.readers.contents import Names
 from corymb.data.readers.folder import join
 from corymb.data.readers.frames import class_names, is_frame, is_hugging_face, read_frame, read_hugging_face
 from corymb.data.readers.torch_dataset import as_arrays
@@ -323,13 +323,13 @@ class FederatedDataset:
         test: float = 0.2,
         **options: Unpack[Options],
     ) -> FederatedDataset:
-        """A data frame of pandas or polars: a column of clients, one of labels, and features in all others.
+        """A data frame of pandas, polars or pyarrow: a column of clients, one of labels, and features in all others.
 
         `features` names the columns to use; a column `test` marks the rows to test on.
         """
-        require(is_frame(frame), f"This is a {type(frame).__name__}: wanted a data frame of pandas or polars.")
+        require(is_frame(frame), f"This is a {type(frame).__name__}: wanted a data frame of pandas, polars or pyarrow.")
         contents = read_frame(frame, client=client, label=label, features=features)
-        return cls.from_source(join([contents], test=test), notes=_left_out(contents), fallback="data frame", **options)
+        return cls.from_source(join([contents], test=test), notes=contents.notes, fallback="data frame", **options)
 
     @classmethod
     def from_huggingface(
@@ -347,7 +347,7 @@ class FederatedDataset:
         require(is_hugging_face(dataset), f"This is a {type(dataset).__name__}: wanted {wanted}.")
         contents = read_hugging_face(dataset, client=client, label=label, features=features)
         options.setdefault("classes", class_names(dataset, label))
-        return cls.from_source(join([contents], test=test), notes=_left_out(contents), fallback=wanted, **options)
+        return cls.from_source(join([contents], test=test), notes=contents.notes, fallback=wanted, **options)
 
     @classmethod
     def from_torch(
@@ -368,7 +368,3 @@ class FederatedDataset:
         held: Test = (*as_arrays(test[0]), test[1]) if isinstance(test, tuple) else test
         source = source_of(x, y, client, test=held, names=names, feature_names=())
         return cls.from_source(source, fallback="torch", **options)
-
-
-def _left_out(contents: Contents) -> list[str]:
-    return [f"{name!r} only numbers the rows and is no feature" for name in contents.left_out]

@@ -14,11 +14,22 @@ from corymb.core.rules import LARGEST
 from corymb.settings import InvalidInput, require
 
 Array = np.ndarray[Any, Any]
+_NUMPY = (torch.float16, torch.float32, torch.float64)
+"""Floats that numpy has too; float32 holds all others, such as bfloat16."""
 
 
 def as_array(values: ArrayLike | Tensor) -> Array:
-    """A numpy array of numpy, torch or list values, without a copy where possible."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    """A numpy array of numpy, torch or list values, without a copy where possible.
+
+    >>> as_array(torch.ones(2, dtype=torch.bfloat16)).dtype
+    dtype('float32')
+    """
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    plain = values.detach().cpu()
+    plain = plain if plain.layout == torch.strided else plain.to_dense()
+    unknown = plain.is_floating_point() and plain.dtype not in _NUMPY
+    return (plain.float() if unknown else plain).numpy()
 
 
 LOST = 0.02

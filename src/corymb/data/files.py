@@ -50,10 +50,7 @@ def from_folder(
     place = expanded(path)
     labelled = task != "density"
     with reading_at_most(read_limit):
-        source, left_out = read_files(
-            place, client=client, label=label, features=features, test=test, labelled=labelled
-        )
-    notes = [f"{name!r} only numbers the rows and is no feature" for name in left_out]
+        source, notes = read_files(place, client=client, label=label, features=features, test=test, labelled=labelled)
     name = place.resolve().name if place.is_dir() else stem_of(place)
     return FederatedDataset.from_source(
         source, notes=notes, task=task, classes=classes, missing=missing, scale=scale, seed=seed, name=name

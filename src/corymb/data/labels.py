@@ -21,7 +21,7 @@ from torch import Tensor
 from corymb.choices import Task
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array, blurred
-from corymb.data.prepare.cells import Column, Kind, numeral
+from corymb.data.prepare.cells import LARGEST_WHOLE, Column, Kind, numeral
 from corymb.settings import InvalidInput, require
 
 RowName = Callable[[int], str]
@@ -164,6 +164,11 @@ def _named(cells: Column, where: RowName) -> tuple[tuple[str, ...], Array]:
         raise InvalidInput(
             f"The label in {where(int(row))} is {numeral(float(cells.values[row]))}: classes are whole numbers or "
             "text; for targets use task='regression'."
+        )
+    for row in np.flatnonzero(np.abs(cells.values) > LARGEST_WHOLE)[:1]:
+        raise InvalidInput(
+            f"The label in {where(int(row))} is {cells.values[row]:.6g}: classes that are whole numbers beyond 2**53 "
+            "cannot be told apart; number them anew, or give them as words."
         )
     numbers, codes = np.unique(cells.values, return_inverse=True)
     return tuple(numeral(float(number)) for number in numbers), codes.astype(np.int64)

@@ -18,9 +18,9 @@ def held_out(client: Tensor, names: Sequence[str], share: float, seed: int) -> T
     Every row has a key from the seed, its client's name and its number among that client's rows; the rows with the
     lowest keys are held out. So adding, removing or reordering clients changes nobody else's split.
     """
-    require(
-        0 <= share < 1, f"test={share} is not a share of the examples: give a number of at least 0 and less than 1."
-    )
+    number = isinstance(share, (int, float)) and not isinstance(share, bool)
+    wanted = "give a number of at least 0 and less than 1"
+    require(number and 0 <= share < 1, f"test={share!r} is not a share of the examples: {wanted}.")
     sizes = torch.bincount(client, minlength=len(names))
     tested = torch.minimum((sizes * share + 0.5).long(), (sizes - 1).clamp(min=0))
     order = _by_client_and_key(client, names, offsets_of(sizes), seed)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from corymb.data.dataset import FederatedDataset
 
 _BLOCK = 2**22  # values checked at once: a check must not need a copy of the data
+_FLOATS = (torch.float16, torch.float32, torch.float64)  # those that files and fingerprints can be made of
 
 
 def check_dataset(data: FederatedDataset) -> None:
@@ -73,8 +74,8 @@ def _check_alike(train: Ragged, test: Ragged) -> None:
         )
     x = train.x
     require(
-        x.is_floating_point() or x.dtype in (torch.uint8, torch.int64),
-        f"x is {x.dtype}: wanted floating features, uint8 pixels or int64 codes.",
+        x.dtype in (*_FLOATS, torch.uint8, torch.int64),
+        f"x is {x.dtype}: wanted floating features (float16, float32 or float64), uint8 pixels or int64 codes.",
     )
 
 
@@ -90,9 +91,8 @@ def _check_labels(data: FederatedDataset) -> None:
     known = ("classification", "regression", "density")
     require(data.task in known, f"task={data.task!r}: wanted {', '.join(map(repr, known))}.")
     if data.task == "regression":
-        require(
-            data.train.y.is_floating_point(), f"Regression targets are {data.train.y.dtype}: wanted floating numbers."
-        )
+        wanted = "float16, float32 or float64"
+        require(data.train.y.dtype in _FLOATS, f"Regression targets are {data.train.y.dtype}: wanted {wanted}.")
         require(not data.classes, "A regression has no classes: leave `classes` out, or set task='classification'.")
         return
     require(data.train.y.dtype == torch.int64, f"Class labels are {data.train.y.dtype}: wanted int64.")
@@ -134,8 +134,9 @@ def _name_the_offender(
     row, *column = bad[0].tolist()
     value = float(block[tuple(bad[0])])
     what = f"{name} {_column(column, data)}" if column else name
+    shown = "nan" if value != value else f"{value}, or beyond what float32 holds ({torch.finfo(torch.float32).max:.3g})"
     raise InvalidInput(
-        f"{_place(part, examples, start + row, data)}: {what} is {value}: every value must be finite; fill it in or "
+        f"{_place(part, examples, start + row, data)}: {what} is {shown}: every value must be finite; correct it or "
         "drop the row."
     )
 

@@ -111,11 +111,12 @@ class Batches:
         steps = torch.full_like(passes, how.steps or 1) if how.epochs is None else how.epochs * passes
         lengths = set(passes.flatten().tolist())  # asked once: a GPU would be waited for in every step
         order = torch.empty(0)
+        wide = min(how.batch, self.weight.shape[-1])  # beyond, a batch would be padding for everybody
         last, first = int(steps.max()), int(steps.min())
         for step in range(last):
             if any(step % length == 0 for length in lengths):
                 order = self._order(fold(self.key, step // passes))
-            places = (step % passes * how.batch).unsqueeze(-1) + torch.arange(how.batch, device=order.device)
+            places = (step % passes * how.batch).unsqueeze(-1) + torch.arange(wide, device=order.device)
             rows = order.gather(-1, places.clamp_max(order.shape[-1] - 1))
             inside = places < sizes.unsqueeze(-1)
             active = None if step < first else step < steps

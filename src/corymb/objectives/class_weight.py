@@ -34,7 +34,7 @@ def _parsed(text: str) -> dict[str, float]:
     try:
         pairs = [part.rsplit("=", 1) for part in text.split(",")]
         weights = {name.strip(): float(weight) for name, weight in pairs}
-    except ValueError:
+    except (AttributeError, ValueError):  # no text, or another text
         weights = {}
     good = bool(weights) and all(0 < weight < float("inf") for weight in weights.values())
     require(good, f"class_weight is 'balanced' or a positive weight for classes, such as no=1,yes=5; got {text!r}.")

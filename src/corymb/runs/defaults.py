@@ -238,7 +238,11 @@ def configure(
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
     suited = defaults_for(schema_of(data), int(data.sizes.sum()), model)
     complete = with_defaults(kind, {**filled, **settings}, suited)
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    known = settings.keys() <= {
+        field.name for field in fields
+    }  # else what is misspelled is told of, not what is missing
+    for field in fields if known else ():
         if field.name not in complete and field.default is field.default_factory:
             name = algorithm if isinstance(algorithm, str) else algorithm.__name__
             raise InvalidInput(f"{name} needs {field.name}: give it as --{field.name} or {field.name}=....")

@@ -89,6 +89,7 @@ def fit(
     Ctrl-C ends the run after the last complete round.
     """
     _check_algorithm(algorithm)
+    _check_arguments(start, progress, settings)
     settings = (settings or RunSettings()).updated(options, others=inspect.signature(fit).parameters)
     watch = Watch(progress, callbacks, metrics)
     if resume is None:
@@ -250,6 +251,16 @@ def _check_algorithm(algorithm: object) -> None:
         "name.",
     )
     check_all_types(algorithm)
+
+
+def _check_arguments(start: object, progress: object, settings: object) -> None:
+    """Refuse arguments of a wrong type; data, models, callbacks and metrics are looked at where they are used."""
+    known = start is None or isinstance(start, Snapshot)
+    require(known, f"start is a {type(start).__name__}: wanted a snapshot, such as the `snapshot` of a run.")
+    known = progress is None or isinstance(progress, bool) or callable(progress)
+    require(known, f"progress is {progress!r}: wanted True, False or a function that takes each round's record.")
+    known = settings is None or isinstance(settings, RunSettings)
+    require(known, f"settings is a {type(settings).__name__}: wanted RunSettings(...), or give its fields by name.")
 
 
 def _check_clusters(k: object, clients: int, name: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import nn
@@ -373,8 +374,15 @@ class Run:
             if client not in self.names:
                 raise InvalidInput(f"There is no client {client!r}. {did_you_mean(client, self.names[:1000])}")
             return self.names.index(client)
-        require(0 <= client < len(self.names), f"There is no client {client}: the run has {len(self.names)}.")
-        return client
+        place = _whole(client, "client", "the name of a client, or its position")
+        require(0 <= place < len(self.names), f"There is no client {place}: the run has {len(self.names)}.")
+        name, named = str(place), self.names[place]
+        require(
+            name == named or name not in self.names,
+            f"client={place} is the position of client {named!r}, but there is a client {name!r} too: give the name as "
+            f"text, client={name!r} or client={named!r}.",
+        )
+        return place
 
     def _outputs(
         self, x: ArrayLike, client: str | int | None, cluster: int | None, new: Labelled | None
@@ -386,7 +394,8 @@ class Run:
         if client is not None:
             served = self._served(self._position(client))
         else:
-            served = self.model(self._cluster_of(*new) if new is not None else int(cluster or 0))
+            assert cluster is not None or new is not None
+            served = self.model(self._cluster_of(*new) if new is not None else _whole(cluster, "cluster", "its number"))
         features = self._examples(x)
         with torch.no_grad(), torch_quiet(), model_takes(features):
             return predictions(self._objective(), served, features)
@@ -421,3 +430,10 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
+
+
+def _whole(value: object, what: str, wanted: str) -> int:
+    """A whole number of Python's or numpy's; others are refused."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    require(whole, f"{what}={value!r}: wanted {wanted}.")
+    return int(cast(int, value))

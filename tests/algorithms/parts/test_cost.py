@@ -11,12 +11,37 @@ from corymb.settings import InvalidInput
 from corymb.testing.engines import Scripted
 
 
-def crowd(n, features=100, size=50):
-    """A federation of so many clients, of whom nobody is ever asked."""
-    return Federation(Scripted(LinearRegression(features), torch.full((n,), size)))
+def crowd(n, features=100, size=50, schema=None):
+    """A federation of so many clients, of whom nobody is ever asked; without a schema nothing can be tried."""
+    engine = Scripted(LinearRegression(features), torch.full((n,), size))
+    if schema:
+        engine.schema = schema
+    return Federation(engine)
 
 
-def test_the_cost_grows_with_the_square_of_the_number():
+@pytest.fixture
+def assumed(monkeypatch):
+    """Without a trial, as on other devices: then what is assumed of a machine decides."""
+    monkeypatch.setattr("corymb.algorithms.parts.cost._measured", lambda *_: None)
+
+
+def test_on_a_cpu_the_time_of_a_pair_is_measured(monkeypatch):
+    ticks = iter(range(100))
+    monkeypatch.setattr("corymb.algorithms.parts.cost.perf_counter", lambda: float(next(ticks)))
+    fed = crowd(100, schema={"features": (100,), "task": "regression"})
+    assert pairwise_cost(fed, losses=True).seconds == 100 * 100  # a second each: so long that one is enough
+    assert next(ticks) == 2
+
+
+def test_small_models_are_measured_many_at_once(monkeypatch):
+    """Two clocks: one model alone takes a millisecond, 200 of them at once no more."""
+    ticks = iter(range(100))
+    monkeypatch.setattr("corymb.algorithms.parts.cost.perf_counter", lambda: next(ticks) * 1e-3)
+    fed = crowd(100, features=2, size=3, schema={"features": (2,), "task": "regression"})
+    assert pairwise_cost(fed, losses=True).seconds == pytest.approx(100 * 100 * 1e-3 / 200, rel=0.02)
+
+
+def test_the_cost_grows_with_the_square_of_the_number(assumed):
     small, large = (pairwise_cost(crowd(n), losses=True) for n in (100, 1000))
     assert large.pairs == 100 * small.pairs == 1_000_000
     assert large.seconds == pytest.approx(100 * small.seconds)
@@ -29,7 +54,7 @@ class Elsewhere(LinearRegression):
         return {name: value.to("meta") for name, value in super().init(key).items()}
 
 
-def test_the_time_is_that_of_the_device(monkeypatch):
+def test_the_time_is_that_of_the_device(monkeypatch, assumed):
     elsewhere = Federation(Scripted(Elsewhere(100), torch.full((100,), 50)))
     on_cpu = pairwise_cost(crowd(100), losses=True)
     assert pairwise_cost(elsewhere, losses=True) == on_cpu  # nothing is known of it
@@ -47,7 +72,7 @@ def test_the_time_is_that_of_the_device(monkeypatch):
     ],
     ids=["pictures", "text", "rows", "unknown"],
 )
-def test_a_layer_that_is_used_often_costs_more_than_its_parameters(model, classes, features, each):
+def test_a_layer_that_is_used_often_costs_more_than_its_parameters(model, classes, features, each, assumed):
     objective = Classification(Network(model), classes)
     engine = Scripted(objective, torch.full((100,), 50))
     engine.schema = {"features": features, "codes": classes == 80, "task": "classification"}

@@ -5,7 +5,7 @@ import pytest
 
 from corymb.data.clients import Clients
 from corymb.data.prepare.cells import as_column, read_values
-from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns
+from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns, unknown_categories
 from corymb.settings import InvalidInput
 
 
@@ -124,3 +124,33 @@ def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
         f"column 'rate' is taken as text, but its cells look like numbers ({sorted(cells)[0]!r}): write plain numbers"
     ]
     assert learn({"rate": ["north", "5 mg"] * 8}, of(8, 8))[1] == []
+
+
+def test_of_very_many_columns_the_first_are_named():
+    table = {f"c{place}": [1, None, 3, 4] for place in range(100)} | {"good": [1] * 4}
+    with pytest.raises(InvalidInput, match=r"100 columns cannot be used: columns 'c0' \(1\), .*, and 80 more: missing"):
+        learn(table, of(2, 2))
+    assert learn(table, of(2, 2), "median")[1][0].endswith("'c19' (1), and 80 more")
+    text = {f"c{place}": [1, "a", 3, 4] for place in range(100)}
+    with pytest.raises(InvalidInput, match=r"column 'c19': [^;]*; and 80 more\.$"):
+        learn(text, of(2, 2))
+
+
+def test_missing_text_is_spoken_of():
+    table = {"s": ["f", None, "f", "m", "m", "f"]}
+    plans, notes, rows = learn(table, of(3, 3), "median")
+    assert notes == ["missing cells of text belong to no category: 's' (1)"]
+    assert rows[1] == [0.0] * len(plans[0].features)
+
+
+def test_text_that_no_category_stands_for_is_spoken_of():
+    cells = {"s": read_values(["a", "z", "y"]), "t": read_values(["z", None, "a"]), "n": read_values([1, 2, 3])}
+    plans = [
+        ColumnPlan("s", "category", None, ("a", "other")),
+        ColumnPlan("t", "category", None, ("a",)),
+        ColumnPlan("n", "number"),
+    ]
+    assert unknown_categories(cells, plans) == [
+        "column 's': 2 cells ('z') are of no category that the run knew, and taken as 'other'",
+        "column 't': 1 cell ('z') is of no category that the run knew, and left without one",
+    ]

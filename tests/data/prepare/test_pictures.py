@@ -46,3 +46,40 @@ def test_new_pictures_go_the_same_way():
     assert as_in_run(np.full((1, 1, 1, 1), 1, dtype=np.uint8), 255).item() == pytest.approx(1 / 255)
     with pytest.raises(InvalidInput, match="Pixels go from 256 to 256: the run's were from 0 to 255"):
         as_in_run(np.full((1, 1, 1, 1), 256), 255)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((18, 18, 2), (2, 18, 18)),
+        ((2, 18, 18), (2, 18, 18)),
+        ((18, 20, 5), (5, 18, 20)),
+        ((5, 18, 20), (5, 18, 20)),
+        ((7, 7, 64), (64, 7, 7)),
+        ((64, 7, 7), (64, 7, 7)),
+        ((4, 4, 3), (3, 4, 4)),
+        ((3, 4, 4), (3, 4, 4)),
+        ((3, 3, 3), (3, 3, 3)),
+        ((9, 8, 1), (1, 9, 8)),
+    ],
+)
+def test_which_axis_the_channels_are(shape, wanted):
+    x = np.random.default_rng(0).integers(0, 256, (2, *shape), dtype=np.uint8)
+    data = FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0)
+    assert data.features == wanted
+    assert np.array_equal(data.train.x.numpy(), x if wanted == shape else x.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 8), (18, 2, 18), (9, 7, 9)])
+def test_a_shape_that_does_not_say_is_refused_and_can_be_given_otherwise(shape):
+    x = np.random.default_rng(0).random((2, *shape))
+    with pytest.raises(InvalidInput, match=r"does not say which axis the channels are: arrange .* scale='none'"):
+        FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0)
+    assert FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0, scale="none").features == shape
+
+
+def test_large_pixels_of_another_range_are_spoken_of():
+    assert pictures(-3, 2, 700).notes == (
+        "pixels go from -3 to 700 and are left as they are: divide them by 700 first",
+    )
+    assert pictures(-1, 2, -2).notes == ()

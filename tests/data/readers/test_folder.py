@@ -303,3 +303,10 @@ def test_a_folder_can_lack_classes_that_others_have(tmp_path):
     assert set(data.train.y.tolist()) == {1}
     with pytest.raises(InvalidInput, match="'no'"):
         from_folder(tmp_path, label="y", classes=["yes", "maybe"])
+
+
+def test_arrays_that_are_not_used_are_named(folder):
+    arrays = {"x": np.ones((2, 3)), "y": np.array([0, 1])}
+    assert from_folder(folder(a__npz=arrays), test=0).notes == ()
+    data = from_folder(folder(a__npz=arrays | {"x_test": np.ones((2, 3)), "y_test": np.array([0, 1])}), test=0)
+    assert data.notes == ("arrays not used: 'x_test', 'y_test'",)

@@ -5,17 +5,26 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
+from time import perf_counter
 from typing import NamedTuple
 
+import torch
+from torch.func import vmap
+
 from corymb.core.federation import Federation
+from corymb.core.objective import Examples
 from corymb.keys import root
 from corymb.local.operations import one_example, operations
 from corymb.settings import require
 from corymb.trees import Params, nbytes
 
 log = logging.getLogger(__name__)
+TRIAL = 0.2
+"""Seconds that a trial may take, about: on a CPU the time of a comparison is measured."""
+TRIED = 256
+"""Pairs that a trial computes at once, at most."""
 FLOPS = {"cpu": 5e9, "cuda": 1e12}
-"""Multiplications and additions in a second: what one core of a laptop does with small models, and what a GPU does."""
+"""Where it is not: multiplications and additions in a second, of a laptop's core with small models, and of a GPU."""
 BUSY = {"cpu": 4e10, "cuda": 2e13}
 """The same where a layer is used at many places of an example, by convolutions and recurrent layers."""
 COPIES = 3
@@ -50,9 +59,37 @@ def pairwise_cost(fed: Federation, *, losses: bool, sample: int | None = None) -
     examples = float(fed.clients.sizes.double().mean()) if n else 0.0
     each = 2 * sum(value.numel() for value in start.values()) / FLOPS.get(device, FLOPS["cpu"])
     if losses:
-        each = examples * max(each, _operations(fed, start) / BUSY.get(device, BUSY["cpu"]))
+        measured = _measured(fed, start, round(examples)) if device == "cpu" and n else None
+        assumed = BUSY.get(device, BUSY["cpu"])
+        each = examples * max(each, _operations(fed, start) / assumed) if measured is None else measured
     pairs = n * n if sample is None or sample >= n else 2 * n * sample
     return Cost(pairs, pairs * each, COPIES * 8 * pairs + 2 * n * model)
+
+
+def _measured(fed: Federation, model: Params, examples: int) -> float | None:
+    """Seconds for the loss of one model at a client with so many examples, tried on zeros; None where that fails.
+
+    One alone mostly takes the time of the calls, not of the arithmetic, so that many are tried at once, as engines do.
+    """
+    with suppress(Exception), torch.no_grad():  # a model of one's own may want examples that no schema describes
+        alone = one_example(fed.schema, model)
+        on = Examples(*(part.expand(max(1, examples), *part.shape[1:]) for part in alone))
+        fed.objective.losses(model, on)  # a network looks at itself in its first pass
+        began = perf_counter()
+        fed.objective.losses(model, on)
+        one = perf_counter() - began
+        pairs = min(TRIED, int(TRIAL / max(one, 1e-9)))
+        return one if pairs < 2 else min(one, *(_at_once(fed, model, on, pairs) for _ in range(2)))
+    return None
+
+
+def _at_once(fed: Federation, model: Params, on: Examples, pairs: int) -> float:
+    """Seconds a pair, where each has a model and examples of its own."""
+    models = {name: value.expand(pairs, *value.shape).contiguous() for name, value in model.items()}
+    rows = Examples(*(part.expand(pairs, *part.shape).contiguous() for part in on))
+    began = perf_counter()
+    vmap(fed.objective.losses)(models, rows)
+    return (perf_counter() - began) / pairs
 
 
 def _operations(fed: Federation, model: Params) -> int:

@@ -27,7 +27,8 @@ TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 EPOCH = datetime(2000, 1, 1)
 """Dates are days since then: near the dates that data have, float32 keeps the minute."""
 _DAY = timedelta(days=1)
-_LARGEST_WHOLE = 2.0**53
+LARGEST_WHOLE = 2.0**53
+"""Beyond it, not every whole number is a float: two may become one."""
 _EMPTY, _ENTRY = 500, 100
 """Bytes of a builder without cells, and of an entry of a dict."""
 
@@ -82,7 +83,7 @@ def numeral(value: float) -> str:
     >>> numeral(3.0), numeral(0.5)
     ('3', '0.5')
     """
-    return str(int(value)) if value == np.floor(value) and abs(value) <= _LARGEST_WHOLE else repr(value)
+    return str(int(value)) if value == np.floor(value) and abs(value) <= LARGEST_WHOLE else repr(value)
 
 
 class ColumnBuilder:

@@ -33,6 +33,8 @@ RARE = 0.01
 """... and at least this share of the training rows."""
 FEW = 3
 """Of so many columns with missing cells each is said what they are taken as; of more, one line names them all."""
+MOST_TOLD = 20
+"""So many columns are named in a line: a table may have thousands."""
 _WHATS: tuple[What, ...] = ("number", "date", "category")
 _ALSO = {"number": "numbers", "date": "dates"}
 
@@ -68,6 +70,7 @@ def learn_columns(
     plans, notes, problems = [], [], []
     lacking: dict[str, Array] = {}
     filled: dict[str, tuple[int, float]] = {}
+    without: dict[str, int] = {}
     for name, column in table.items():
         what = _what(column, clients)
         empty = column.kinds == Kind.MISSING
@@ -88,14 +91,19 @@ def learn_columns(
         elif kept := _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
             notes += _say_numbers_in_signs(name, kept)
+            if empty.any():
+                without[name] = int(empty.sum())
         else:
             notes.append(f"column {name!r} is not used: it is text, and no category of it is common among clients")
             notes += _say_numbers_in_signs(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
-        problems += [_say_missing(lacking, where, codes=codes)] if lacking else []
+        more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
+        problems = problems[:MOST_TOLD] + more + ([_say_missing(lacking, where, codes=codes)] if lacking else [])
         raise InvalidInput(f"{many}{'; '.join(problems)}.")
     notes += _say_filled(filled, missing)
+    if without:
+        notes.append(f"missing cells of text belong to no category: {_few(without)}")
     require(len(plans) > 0, "No column can be used as a feature: each is text without common categories.")
     return tuple(plans), notes
 
@@ -122,9 +130,24 @@ def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: 
         else:
             parts.append(np.where(empty, np.nan if plan.fill is None else plan.fill, column.values)[:, None])
     if problems:
-        raise InvalidInput(f"{'; '.join(problems)}.")
+        more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
+        raise InvalidInput(f"{'; '.join(problems[:MOST_TOLD] + more)}.")
     with np.errstate(over="ignore"):
         return np.concatenate(parts, axis=1, dtype=np.float64 if codes else np.float32, casting="unsafe")
+
+
+def unknown_categories(table: Table, plans: Sequence[ColumnPlan]) -> list[str]:
+    """What is to be said of text that no category of a plan stands for."""
+    notes = []
+    for plan in plans:
+        texts = [] if plan.what != "category" else list(table[plan.name].texts.values())
+        if unknown := [text for text in texts if text not in plan.categories]:
+            counted = (
+                f"1 cell ({unknown[0]!r}) is" if len(unknown) == 1 else f"{len(unknown)} cells ({unknown[0]!r}) are"
+            )
+            taken = f"taken as {OTHER!r}" if OTHER in plan.categories else "left without one"
+            notes.append(f"column {plan.name!r}: {counted} of no category that the run knew, and {taken}")
+    return notes
 
 
 # ---- what a column is
@@ -158,8 +181,7 @@ def _say_missing(lacking: Mapping[str, Array], where: RowName, *, codes: bool) -
     """Which columns lack cells, how many each, and what to do about it, which is the same for all."""
     counts = {name: int(empty.sum()) for name, empty in lacking.items()}
     first = where(min(int(empty.argmax()) for empty in lacking.values()))
-    said = ", ".join(f"{name!r} ({count})" for name, count in counts.items())
-    total = sum(counts.values())
+    said, total = _few(counts), sum(counts.values())
     which = f"columns {said}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {total} "
     cells = "cell" if total == 1 else "cells, the first"
     if codes:
@@ -176,8 +198,15 @@ def _say_filled(filled: Mapping[str, tuple[int, float]], missing: Missing) -> li
             f"column {name!r}: {empty} missing cells are taken as the {missing}, {fill:.6g}"
             for name, (empty, fill) in filled.items()
         ]
-    each = ", ".join(f"{name!r} ({empty})" for name, (empty, _) in filled.items())
+    each = _few({name: empty for name, (empty, _) in filled.items()})
     return [f"missing cells of {len(filled)} columns are taken as each column's {missing}: {each}"]
+
+
+def _few(counts: Mapping[str, int]) -> str:
+    """Columns with their counts; of many, the first ones and how many more there are."""
+    said = [f"{name!r} ({count})" for name, count in counts.items()]
+    more = [f"and {len(said) - MOST_TOLD} more"] if len(said) > MOST_TOLD else []
+    return ", ".join(said[:MOST_TOLD] + more)
 
 
 SIGNED = re.compile(r"\s*[$€£¥]?\s*[-+]?\s*[$€£¥]?\s*\d[\d.,' ]*\s*[%‰$€£¥]?\s*")

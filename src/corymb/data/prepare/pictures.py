@@ -16,6 +16,8 @@ from corymb.settings import InvalidInput, require
 
 _CHANNELS = (1, 3, 4)
 _BYTES, _UNIT, _OTHER = range(3)
+LARGE = 10
+"""Pixels of a range of their own are mostly standardised: then none is larger."""
 
 
 def is_picture(x: Array) -> bool:
@@ -27,13 +29,35 @@ def channels_first(x: Array) -> Array:
     """Pictures [N, H, W], [N, C, H, W] or [N, H, W, C] as [N, C, H, W]; others as they are."""
     if x.ndim == 3:
         x = x[:, None]
-    elif x.ndim == 4 and x.shape[1] not in _CHANNELS and x.shape[3] in _CHANNELS:
+    elif x.ndim == 4 and _channels_last(*x.shape[1:]):
         x = np.moveaxis(x, 3, 1)
     return np.ascontiguousarray(x)
 
 
-def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int]:
-    """Pixels in [0, 1], and what they were divided by; bytes that are to be divided by 255 are left as bytes.
+def _channels_last(first: int, middle: int, last: int) -> bool:
+    """Whether the channels are the last axis of an example, not the first; refused where the shape does not say.
+
+    Channels are mostly 1, 3 or 4, pictures mostly square, and channels fewer than rows and columns.
+    """
+    usual = first in _CHANNELS, last in _CHANNELS
+    if usual[0] != usual[1]:
+        return usual[1]
+    if first != last:
+        square = middle == last, middle == first
+        fewest = first < min(middle, last), last < min(first, middle)
+        for at_the_front, at_the_end in (square, fewest):
+            if at_the_front != at_the_end:
+                return at_the_end
+    require(
+        usual[0],  # where either reading has usual channels, torch's order
+        f"Pictures have the shape [{first}, {middle}, {last}], which does not say which axis the channels are: arrange "
+        "them as [rows, channels, height, width], scale pixels to [0, 1], and say scale='none' (--scale none).",
+    )
+    return False
+
+
+def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int, list[str]]:
+    """Pixels in [0, 1], what they were divided by, and notes; bytes that are to be divided by 255 are left as bytes.
 
     If most clients have pixels from 0 to 255, everybody's are divided by 255; if most stay within 0 to 1, nothing is.
     A client with other pixels than most is refused by name. Where most have another range, pixels are left alone.
@@ -44,7 +68,7 @@ def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int]:
     votes[(low >= 0) & (high <= 1)] = _UNIT
     ranges = majority(votes[np.isfinite(low)], 3)
     if ranges == _OTHER:
-        return as_features(x), 1
+        return as_features(x), 1, _say_large(float(np.nanmin(low)), float(np.nanmax(high)))
     top = TOP if ranges == _BYTES else 1
     scaled = [client for client in np.flatnonzero(votes == _UNIT) if top == TOP and _fractions(x, clients, client)]
     for client in (*np.flatnonzero((low < 0) | (high > top)), *scaled):
@@ -54,9 +78,17 @@ def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int]:
             "correct its pictures, or leave it out."
         )
     if top == TOP and x.dtype == np.uint8:
-        return torch.from_numpy(x if x.flags.writeable else x.copy()), TOP  # torch takes only writable arrays
+        return torch.from_numpy(x if x.flags.writeable else x.copy()), TOP, []  # torch takes only writable arrays
     pixels = as_features(x)
-    return (pixels / TOP, TOP) if top == TOP else (pixels, 1)
+    return (pixels / TOP, TOP, []) if top == TOP else (pixels, 1, [])
+
+
+def _say_large(low: float, high: float) -> list[str]:
+    """That pixels are left as they are, where they are so large that models will hardly learn from them."""
+    largest = max(abs(low), abs(high))
+    if not LARGE < largest < np.inf:
+        return []
+    return [f"pixels go from {low:g} to {high:g} and are left as they are: divide them by {largest:g} first"]
 
 
 def as_in_run(x: Array, top: int) -> Tensor:
@@ -73,9 +105,10 @@ def _range(x: Array, clients: Clients) -> tuple[Array, Array]:
     """Each client's smallest and largest pixel; NaN for one without pictures."""
     flat = x.reshape(len(x), -1)
     low, high = np.full(clients.n, np.inf), np.full(clients.n, -np.inf)
-    np.minimum.at(low, clients.codes, flat.min(1))
-    np.maximum.at(high, clients.codes, flat.max(1))
-    nobody = low > high
+    with np.errstate(invalid="ignore"):  # what is not a number is told of when a data set is checked
+        np.minimum.at(low, clients.codes, flat.min(1))
+        np.maximum.at(high, clients.codes, flat.max(1))
+        nobody = low > high
     return np.where(nobody, np.nan, low), np.where(nobody, np.nan, high)
 
 

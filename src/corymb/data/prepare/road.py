@@ -244,5 +244,5 @@ def _features(
     if scale != "pixels":
         taken = as_codes(x, source.where) if scale == "codes" else as_features(x)
         return taken, names, Preparation(scale, 1, plans), notes
-    pixels, top = in_unit_range(channels_first(x), clients)
-    return pixels, names, Preparation(scale, top, plans), notes
+    pixels, top, told = in_unit_range(channels_first(x), clients)
+    return pixels, names, Preparation(scale, top, plans), notes + told

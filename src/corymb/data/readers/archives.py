@@ -56,7 +56,9 @@ def read_npz(
 
     mask = None if test is None else as_mask(as_column(test.reshape(-1), TEST), where)
     owners = None if ids is None else ids_of(ids.reshape(-1), owner)
-    return Contents(path.name, x, None if y is None else as_column(y.reshape(-1), target), owners, mask, where)
+    labels = None if y is None else as_column(y.reshape(-1), target)
+    unused = tuple(other for other in names_of(path) if other not in arrays)
+    return Contents(path.name, x, labels, owners, mask, where, unused=unused)
 
 
 def names_of(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from corymb.data.features import Array
-from corymb.data.prepare.cells import Column, Kind, as_column
+from corymb.data.prepare.cells import LARGEST_WHOLE, Column, Kind, as_column
 from corymb.data.prepare.columns import RowName, Table
 from corymb.settings import InvalidInput, require
 
@@ -24,6 +24,10 @@ _LIKELY = re.compile(
 NAME = 1000
 """Characters of a client's name: every row of an array of names takes as much as the longest."""
 Names = str | Sequence[str] | None
+FEW = 5
+"""So many arrays that are not used are named."""
+_WRITTEN = (str, int, np.integer)
+"""What is a client's id as it stands."""
 
 
 class Columns(NamedTuple):
@@ -54,6 +58,15 @@ class Contents(NamedTuple):
     where: RowName
     left_out: tuple[str, ...] = ()
     """Columns that number the rows, and are no features."""
+    unused: tuple[str, ...] = ()
+    """Arrays of a file that nobody asked for."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said about what is not used."""
+        numbers = [f"{name!r} only numbers the rows and is no feature" for name in self.left_out]
+        others = f"arrays not used: {', '.join(map(repr, self.unused[:FEW]))}{' and others' * (len(self.unused) > FEW)}"
+        return numbers + ([others] if self.unused else [])
 
     @property
     def rows(self) -> int:
@@ -77,6 +90,10 @@ def sort_columns(
         which = "" if name != wanted or label else "name the column that holds the labels, label='...' (--label); "
         listed = ", ".join(map(repr, cells))
         require(name in cells, f"{table.origin} has no column {name!r}: {which}its columns are {listed}.")
+    require(wanted != client, f"{wanted!r} is said to hold both the clients and the labels: name two columns.")
+    for name in chosen:
+        role = {wanted: "the labels", client: "the clients", TEST: "which rows to test on"}.get(name)
+        require(role is None, f"{name!r} is said to be a feature, but it holds {role}: leave it out of the features.")
     index = tuple(name for name in cells if _INDEX.fullmatch(name) and name not in (wanted, client, *chosen))
     others = (wanted, client, TEST, *index)
     x = {name: cells[name] for name in chosen or cells if name not in others}
@@ -129,15 +146,33 @@ def _likely(cells: Table) -> str | None:
 
 
 def ids_of(values: Array, name: str = "client") -> Array:
-    """Clients' ids of any type as text, text as it is written; empty where there is none."""
-    if values.dtype.kind == "U":
-        return tidy_ids(values.tolist())
-    if values.dtype.kind == "O" and any(isinstance(value, str) for value in values):
-        return tidy_ids(
-            [value if isinstance(value, str) else str(ids_of(np.array([value]), name)[0]) for value in values]
-        )
+    """Clients' ids of any type as text, text and whole numbers as they are written; empty where there is none.
+
+    Whole numbers do not go by way of cells, whose floats hold only those up to 2**53: ids are often longer.
+
+    >>> ids_of(np.array([2**62, 2**62 + 1])).tolist()
+    ['4611686018427387904', '4611686018427387905']
+    """
+    if values.dtype.kind in "iuU":
+        return tidy_ids(values.astype(np.str_).tolist())
+    if values.dtype.kind == "O" and any(isinstance(value, _WRITTEN) for value in values):
+        return tidy_ids([_id_of(value, name) for value in values])
     column = as_column(values, name)
+    for row in np.flatnonzero((column.kinds == Kind.NUMBER) & (np.abs(column.values) > LARGEST_WHOLE))[:1]:
+        raise InvalidInput(
+            f"Column {name!r} of clients holds decimal numbers such as {column.text(int(row))}, too large to tell "
+            "neighbours apart: read it as text or as whole numbers."
+        )
     return tidy_ids(["" if kind == Kind.MISSING else column.text(row) for row, kind in enumerate(column.kinds)])
+
+
+def _id_of(value: object, name: str) -> str:
+    if isinstance(value, _WRITTEN) and not isinstance(value, bool):
+        return str(value)
+    alone = np.empty(1, dtype=object)
+    alone[0] = value
+    column = as_column(alone, name)
+    return "" if column.kinds[0] == Kind.MISSING else column.text(0)
 
 
 def tidy_ids(texts: Sequence[str]) -> Array:

@@ -24,13 +24,13 @@ KINDS = "npz, csv, tsv, jsonl (also .gz) and parquet"
 
 def read_files(
     place: Path, *, client: str | None, label: str | None, features: Names, test: float, labelled: bool = True
-) -> tuple[Source, tuple[str, ...]]:
-    """The rows of a folder's files or of one file, and the columns that are no features."""
+) -> tuple[Source, list[str]]:
+    """The rows of a folder's files or of one file, and what is to be said of columns that are not used."""
     files = _files(place)
     contents = [_read(path, client, label, features, alone=place.is_file(), labelled=labelled) for path in files]
     grouped = client is not None or (len(contents) == 1 and contents[0].client is not None)
     source = join(contents, test=test, names=None if grouped else [stem_of(path) for path in files])
-    return source, contents[0].left_out
+    return source, contents[0].notes
 
 
 def join(contents: Sequence[Contents], *, test: float, names: Sequence[str] | None = None) -> Source:

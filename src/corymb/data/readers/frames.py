@@ -1,4 +1,4 @@
-"""Data frames (pandas, polars) and Hugging Face data sets, known by what they can do: neither is imported."""
+"""Data frames (pandas, polars, pyarrow) and Hugging Face data sets, known by what they can do: neither is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ import numpy as np
 
 from corymb.data.features import Array, as_array
 from corymb.data.prepare.cells import as_column
-from corymb.data.readers.contents import Columns, Contents, Names, client_column, ids_of, names_in, sort_columns
+from corymb.data.readers.contents import (
+    CLIENT,
+    LABEL,
+    TEST,
+    Columns,
+    Contents,
+    Names,
+    as_mask,
+    client_column,
+    ids_of,
+    names_in,
+    sort_columns,
+)
 from corymb.data.readers.tables import as_objects, typed_columns
 from corymb.settings import InvalidInput, require
 
@@ -26,16 +38,32 @@ def is_hugging_face(data: object) -> bool:
 
 def read_frame(frame: Any, *, client: str | None, label: str | None, features: Names, whole: bool = True) -> Contents:
     """The rows of a data frame; the frame of one client alone (not `whole`) has no column of clients."""
-    names = [str(name) for name in frame.columns]
+    client, label = _name(client, "client"), _name(label, "label")
+    keys = _keys(frame)
+    names = [str(key) for key in keys]
     require(len(set(names)) == len(names), "The data frame has two columns of one name: rename one.")
-    values = {name: _values(frame[column]) for name, column in zip(names, frame.columns, strict=True)}
-    return _sorted(typed_columns(values, names if whole else (), "the data frame"), client, label, features, whole)
+    values = {name: _values(frame[key]) for name, key in zip(names, keys, strict=True)}
+    named = [client or CLIENT] if whole else ()
+    return _sorted(typed_columns(values, named, "the data frame"), client, label, features, whole)
 
 
 def frame_columns(frame: Any) -> Columns:
     """All columns of a data frame, or of a mapping of columns by name."""
-    keys = list(frame if isinstance(frame, Mapping) else frame.columns)
+    keys = list(frame) if isinstance(frame, Mapping) else _keys(frame)
     return typed_columns({str(key): _values(frame[key]) for key in keys}, (), "the data frame")
+
+
+def _keys(frame: Any) -> list[Any]:
+    """What columns are asked for by: their names, which a table of pyarrow has elsewhere."""
+    arrow = not hasattr(frame, "iloc") and hasattr(frame, "column_names")
+    return list(frame.column_names if arrow else frame.columns)
+
+
+def _name(column: Any, what: str) -> str | None:
+    """The name of a column, which pandas lets be a number."""
+    known = column is None or isinstance(column, (str, int))
+    require(known, f"{what} is a {type(column).__name__}: wanted the name of a column.")
+    return None if column is None else str(column)
 
 
 def read_hugging_face(
@@ -46,19 +74,24 @@ def read_hugging_face(
     One client's alone (not `whole`) has no column of clients.
     """
     require(isinstance(data.column_names, list), "Give one split of the data set, such as data['train'].")
-    own = [name for name in names_in(features) or data.column_names if name not in (client, label)]
+    owner, target = client or CLIENT, label or LABEL
+    others = (*([owner] if whole else []), target, TEST)
+    own = [name for name in names_in(features) or data.column_names if name not in others]
     values = {name: as_objects(list(data[name])) for name in data.column_names if name not in own}
     stacked = _stacked(data[own[0]]) if len(own) == 1 else None
     if stacked is None:
         values |= {name: as_objects(list(data[name])) for name in own}
-        named = data.column_names if whole else ()
+        named = [owner] if whole else ()
         return _sorted(typed_columns(values, named, "the data set"), client, label, features, whole)
-    wanted = [label or "label", *([client or "client"] if whole else [])]
-    absent = [name for name in wanted if name not in values]
+    absent = [name for name in others[:-1] if name not in values]
     require(not absent, f"The data set has no column {', '.join(map(repr, absent))}: it has {data.column_names}.")
-    owner = ids_of(values[wanted[1]]) if whole else None
-    y = as_column(values[wanted[0]], wanted[0])
-    return Contents("the data set", stacked, y, owner, None, lambda row: f"row {row}")
+
+    def where(row: int) -> str:
+        return f"row {row}"
+
+    ids = ids_of(values[owner], owner) if whole else None
+    held = as_mask(as_column(values[TEST], TEST), where) if TEST in values else None
+    return Contents("the data set", stacked, as_column(values[target], target), ids, held, where)
 
 
 def class_names(data: Any, label: str | None) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, che
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
+from corymb.engines.vectorised.by_example import one_to_try, shapes
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.engines.vectorised.traits import Watched
@@ -98,6 +99,7 @@ class VectorisedEngine:
         self.kernels = kernels
         self.budget = self._memory or _budget(host.device)
         self._serial: set[str] = set()  # client functions that vmap cannot take
+        self._alike: set[str] = set()  # those whose replies are known not to go by examples
         self._look_at_test: set[str] = set()
         self._needs: dict[str, Need] = {}
         self._purposes: dict[str, tuple[str, ...]] = {}
@@ -248,8 +250,24 @@ class VectorisedEngine:
                 log.warning("out of memory with %d clients at once: chunks are halved", len(ids))
                 return self._halves(call, ids, places, intake)
             return self._find_fault(call, ids, places, intake, error)
+        if self._goes_by_example(call, ids, places, value):
+            return self._ask(call, ids, places, intake)
         intake.add_rows(ids, value, writes)
         return len(ids), []
+
+    def _goes_by_example(self, call: Call, ids: Tensor, places: Tensor, value: object) -> bool:
+        """Whether replies have a row for each example: then padding must not make them alike."""
+        i = None if call.fn.name in self._alike else one_to_try(value, self.host.examples.values(), ids)
+        if i is None:
+            return False
+        alone = self._stacked(call, ids[i : i + 1], places[i : i + 1]).value
+        if shapes(alone) == shapes(value):
+            self._alike.add(call.fn.name)  # so long by chance
+            return False
+        self._serial.add(call.fn.name)
+        said = "%s replies with a row for each example, of which clients have unlike numbers: send a mean or a sum"
+        log.warning(said, call.fn.name)
+        return True
 
     def _halves(self, call: Call, ids: Tensor, places: Tensor, intake: Replies) -> tuple[int, Errors]:
         half = len(ids) // 2
