@@ -1,6 +1,7 @@
 """What people have met with data and models that nobody here had tried: each of these once ended or spoilt a run."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import corymb
+from corymb.local import serve_assigned
 from corymb.report.scores import score_rows
 from corymb.settings import InvalidInput
 from tests.tiny import farthest
@@ -182,6 +184,54 @@ def test_an_algorithm_of_ones_own_is_checked_when_it_is_run():
 
     with pytest.raises(InvalidInput, match=r"^Own: rounds is 'many': wanted a whole number\.$"):
         corymb.fit(Own(rounds="many"), reviews(30, 20), Bag)
+
+
+def test_settings_that_no_record_could_hold_are_refused_by_name():
+    @dataclass(frozen=True, kw_only=True)
+    class Own:
+        rounds: int = 2
+        act: Any = len
+        serve = serve_assigned
+
+        def run(self, fed, start=None): ...
+
+    with pytest.raises(
+        InvalidInput, match=r"^Own: act holds a builtin_function_or_method, which a run's record cannot"
+    ):
+        corymb.fit(Own(), reviews(30, 20), Bag)
+
+
+def test_an_algorithm_is_a_dataclass_whose_serve_is_a_client_function():
+    class Own:
+        rounds = 2
+        serve = serve_assigned
+
+        def run(self, fed, start=None): ...
+
+    with pytest.raises(InvalidInput, match=r"^Own is not a dataclass: its settings are fields, so write @dataclass"):
+        corymb.fit(Own(), reviews(30, 20), Bag)
+    with pytest.raises(InvalidInput, match=r"^Serves\.serve is a method: wanted a client function"):
+        corymb.fit(Serves(), reviews(30, 20), Bag)
+
+
+@dataclass(frozen=True)
+class Serves:
+    rounds: int = 2
+
+    def serve(self, client, models, label, share):
+        return models
+
+    def run(self, fed, start=None):
+        yield from ()
+
+
+class YieldsNothing(Serves):
+    serve = serve_assigned
+
+
+def test_a_run_without_a_round_is_told_so():
+    with pytest.raises(InvalidInput, match=r"^YieldsNothing\.run ended without a round: it must yield a snapshot"):
+        corymb.fit(YieldsNothing(), reviews(30, 20), Bag)
 
 
 def test_a_transformer_is_complained_of_once_and_torch_keeps_its_own_warnings(caplog):

@@ -107,7 +107,10 @@ def field_texts(kind: type) -> dict[str, str]:
 
 @cache  # `local` and others are part of many settings
 def _own_texts(kind: type) -> dict[str, str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except OSError:  # a class that a function made: nothing is written below its fields
+        return {}
     assert isinstance(tree, ast.ClassDef)
     texts = {}
     for statement, following in zip(tree.body, tree.body[1:], strict=False):

@@ -21,14 +21,15 @@ from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
 from corymb.core.objective import Examples, Objective
 from corymb.engines.heap import REUSED, keep_freed_memory
-from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
+from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, as_reply, blame, check_kinds
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
+from corymb.engines.vectorised.answers import same_answer, why_not_vmap
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.engines.vectorised.traits import Watched
-from corymb.trees import as_tensors, flatten, nbytes, unflatten
+from corymb.trees import flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
 CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
@@ -83,7 +84,8 @@ class VectorisedEngine:
         self.commit, self.refresh = host.commit, host.refresh
         self.kernels = kernels
         self.budget = self._memory or _budget(host.device)
-        self._serial: set[str] = set()  # client functions that vmap cannot take
+        self._serial: set[str] = set()  # client functions that vmap cannot take, or whose answers it would change
+        self._looked_at: set[tuple[str, bool]] = set()  # client functions, and whether clients were padded
         self._look_at_test: set[str] = set()
         self._needs: dict[str, Need] = {}
         self._purposes: dict[str, tuple[str, ...]] = {}
@@ -225,8 +227,40 @@ class VectorisedEngine:
                 log.warning("out of memory with %d clients at once: chunks are halved", len(ids))
                 return self._halves(call, ids, places, intake)
             return self._find_fault(call, ids, places, intake, error)
+        padded = bool(self.sizes[ids[0]] < self.sizes[ids[-1]])
+        looked = {(call.fn.name, padded), (call.fn.name, True)} & self._looked_at  # once without padding, once with it
+        if len(ids) > 1 and not looked and not _reads_only(call):
+            self._looked_at.add((call.fn.name, padded))
+            if (problem := self._other_alone(call, ids, places, Outcome(value, writes))) is not None:
+                self._serial.add(call.fn.name)
+                log.warning("%s runs client by client: %s", call.fn.name, problem)
+                return self._ask(call, ids, places, intake)
         intake.add_rows(ids, value, writes)
         return len(ids), []
+
+    def _other_alone(self, call: Call, ids: Tensor, places: Tensor, together: Outcome) -> str | None:
+        """What is wrong where a client's answer is another one when it is asked alone: None if it is the same.
+
+        The clients are sorted by size, so that the first has the most padding.
+        """
+        try:
+            alone = self._stacked(call, ids[:1], places[:1])
+            if same_answer(alone, together):
+                return None
+            again = self._stacked(call, ids[:1], places[:1])
+        except TimeIsUp:
+            raise
+        except Exception:  # together it worked: whatever this is, it says nothing about the answers
+            return None
+        if not same_answer(again, alone):
+            return (
+                "asked again, it gives another answer. Draw from client.key(...) and corymb.keys only, and keep what "
+                "lasts in client.memory"
+            )
+        return (
+            "the number of padded rows changes its answer. Rows of client.train with weight 0 only fill up: count with "
+            "client.train.weight.sum() and average with that weight, not with len() or mean()"
+        )
 
     def _halves(self, call: Call, ids: Tensor, places: Tensor, intake: Replies) -> tuple[int, Errors]:
         half = len(ids) // 2
@@ -248,8 +282,7 @@ class VectorisedEngine:
                 if not self._works(call, ids[i : i + 1], places[i : i + 1]):
                     self._serial.add(call.fn.name)
                     level = logging.INFO if self.kernels.traits.recurrent else logging.WARNING  # that one is no news
-                    said = "%s runs client by client: vmap cannot take it (%s)"
-                    log.log(level, said, call.fn.name, one_line(error))
+                    log.log(level, "%s runs client by client: %s", call.fn.name, why_not_vmap(error))
                 rest = (0, Errors()) if i + 1 == len(ids) else self._ask(call, ids[i + 1 :], places[i + 1 :], intake)
                 return 1 + rest[0], errors + rest[1]
         return 0, errors
@@ -319,7 +352,7 @@ class VectorisedEngine:
             self._purposes[call.fn.name] = subject.purposes
             writes = {name: (slot.value, slot.present) for name, slot in memory.writes.items()}
             answer["along"] = {name: slot.along for name, slot in memory.writes.items()}
-            out, answer["structure"] = flatten(as_tensors((value, writes)))
+            out, answer["structure"] = flatten(as_reply(call.fn, (value, writes)))
             return tuple(leaf.to(host.device) for leaf in out)
 
         with walls(), host.placement.computing():
