@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,22 +33,22 @@ class Yielded:
                 f"{self._run} cannot be called as run(fed, start): write `def run(self, fed, start=None)`; start is "
                 "the snapshot to continue from, or None."
             ) from None
-        found: Any = run(self._fed, start)
-        require(
-            isinstance(found, Iterator),
-            f"{self._run} returned {_kind(found)}: it must yield a snapshot after every round "
-            "(`yield (at := at.next(models=...))`).",
-        )
+        found: object = run(self._fed, start)
+        if not isinstance(found, Iterator):
+            raise InvalidInput(
+                f"{self._run} returned {_kind(found)}: it must yield a snapshot after every round "
+                "(`yield (at := at.next(models=...))`)."
+            )
         for snapshot in found:
             self._check(snapshot, before)
             yield snapshot
             before = snapshot
 
-    def _check(self, snapshot: Any, before: Snapshot | None) -> None:
-        require(
-            isinstance(snapshot, Snapshot),
-            f"{self._run} yielded {_kind(snapshot)}, wanted a Snapshot: `yield (at := at.next(models=...))`.",
-        )
+    def _check(self, snapshot: object, before: Snapshot | None) -> None:
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidInput(
+                f"{self._run} yielded {_kind(snapshot)}, wanted a Snapshot: `yield (at := at.next(models=...))`."
+            )
         last = (before.stage, before.round) if before is not None else ("", 0)
         require(
             snapshot.stage != last[0] or snapshot.round > last[1],
@@ -76,7 +75,7 @@ class Yielded:
                 "float(losses.mean()) or labels.tolist().",
             )
 
-    def _check_rows(self, what: str, value: Any, n: int) -> None:
+    def _check_rows(self, what: str, value: object, n: int) -> None:
         rows = isinstance(value, Tensor) and value.shape[:1] == (n,)
         shape = list(value.shape) if isinstance(value, Tensor) else _kind(value)
         require(
@@ -85,9 +84,9 @@ class Yielded:
             "labels=(replies.clients, rows), and for other values replies.clients.put(values, rows).",
         )
 
-    def _check_models(self, models: Any) -> None:
-        named = isinstance(models, Mapping) and all(isinstance(value, Tensor) for value in models.values())
-        require(named, f"{self._run}: models are {_kind(models)}: wanted a dict of tensors, each with k rows.")
+    def _check_models(self, models: object) -> None:
+        if not isinstance(models, Mapping) or not all(isinstance(value, Tensor) for value in models.values()):
+            raise InvalidInput(f"{self._run}: models are {_kind(models)}: wanted a dict of tensors, each with k rows.")
         if models.keys() != self._shapes.keys():
             return  # models of another kind than the objective's, such as centres
         for name, value in models.items():
@@ -99,7 +98,7 @@ class Yielded:
             )
 
     @cached_property
-    def _shapes(self) -> dict[str, Any]:
+    def _shapes(self) -> dict[str, torch.Size]:
         """The shapes of one model's parameters."""
         return {name: value.shape for name, value in self._fed.objective.init(self._fed.key("models")).items()}
 
