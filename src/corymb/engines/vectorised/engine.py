@@ -178,8 +178,9 @@ class VectorisedEngine:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
         traits, table = self.kernels.traits, self.host.examples["train"]
         example = table.row_bytes + 16
-        copies = 8 if self.kernels.pick(None) == "foreach" else 4  # the model, its start, its reply, steps in flight
         at_once = size if need.examples is None else min(size, need.examples)
+        together = self.kernels.pick(None, at_once) == "foreach"
+        copies = 8 if together else 4  # the model, its start, its reply, steps in flight
         passing = at_once * (example + 3 * traits.activation_bytes)
         work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)
         beside = max(0, need.reply - traits.parameter_bytes)  # a reply, and its copy on the way out of vmap
