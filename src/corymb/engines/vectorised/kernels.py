@@ -49,6 +49,7 @@ from corymb.local.reference import (
 )
 from corymb.trees import Params, take
 
+WIDE = 2**18  # bytes of a layer's weights from which on it pays to step it in its backward
 FEW = 64  # clients up to which steps one by one on streams are tried
 LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
 # Where Python's cost for each client outweighs the arithmetic, and clients together take less time on a CPU: up to so
@@ -109,6 +110,15 @@ class Watch:
             yield
         finally:
             self.brief = False
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Nobody is told of work that is done twice, to compare it."""
+        tell, self.tell = self.tell, lambda part: None
+        try:
+            yield
+        finally:
+            self.tell = tell
 
     def see(self, on: Examples) -> None:
         """A stack of so many models with their examples."""
@@ -306,7 +316,8 @@ class Kernels:
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
     ) -> tuple[Params, Tensor]:
         """Client by client, linear layers stepped in place where that is known to be right; else as it is defined."""
-        layers = self.traits.layers if self.only is None and how.plain and not how.safe and not self.mixed else ()
+        wide = self.traits.largest_bytes >= WIDE and self.only is None and not self.mixed
+        layers = self.traits.layers if wide and how.plain and not how.safe else ()
         ends, losses = [], []
         if layers and not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)
