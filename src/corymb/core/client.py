@@ -81,7 +81,8 @@ class Memory:
         """What was last set under `slot`, or `default` for a client that has nothing there.
 
         Leave `default` out only where every client asked is known to have set the slot: one that has not gets NaN, and
-        the door turns down what it makes of that.
+        the door turns down what it makes of that. Give a default the dtype of what is set: where any client of the
+        host has the slot, it is cast to the slot's, and elsewhere it stays as it is.
         """
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is None:

@@ -63,7 +63,8 @@ class Yielded:
         require(kind == torch.int64, f"{self._run}: labels are {kind}: wanted int64.")
         if snapshot.shares is not None:
             self._check_rows("shares", snapshot.shares, n)
-        for name, value in snapshot.carry.items():
+        carry: Mapping[str, object] = snapshot.carry
+        for name, value in carry.items():
             hint = " Give each tensor a name of its own (corymb.trees.prefixed)." if isinstance(value, Mapping) else ""
             require(
                 isinstance(value, Tensor), f"{self._run}: carry[{name!r}] is {_kind(value)}: wanted a tensor.{hint}"

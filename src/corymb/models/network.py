@@ -153,8 +153,8 @@ class Network:
                     own[name] = value  # type: ignore[assignment]
             return module(x)
         finally:
-            for own, name, value in kept:
-                own[name] = value
+            for own, name, before in kept:
+                own[name] = before
 
     @cached_property
     def _in_training(self) -> nn.Module:
