@@ -122,6 +122,25 @@ def to_dict(settings: object) -> dict[str, Any]:
     return {f.name: _plain(getattr(settings, f.name), _kinds(hints[f.name])) for f in dataclasses.fields(settings)}
 
 
+def check_plain(settings: object) -> None:
+    """Refuse values that no record of a run could hold, by name: a function, or a member of an enumeration, say."""
+    for name, value in to_dict(settings).items():
+        if (odd := _not_plain(value)) is not None:
+            raise InvalidInput(
+                f"{type(settings).__name__}: {name} holds a {type(odd).__name__}, which a run's record cannot: wanted "
+                "numbers, text, True or False, None, dataclasses, or lists and dicts of these."
+            )
+
+
+def _not_plain(value: Any) -> object | None:
+    """The first value in a tree of plain ones that is not plain itself, or None."""
+    if isinstance(value, (list, tuple)):
+        return next((odd for item in value if (odd := _not_plain(item)) is not None), None)
+    if isinstance(value, Mapping):
+        return _not_plain([*value, *value.values()])
+    return None if value is None or type(value) in (bool, int, float, str) else value
+
+
 def _plain(value: Any, kinds: list[Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)

@@ -116,7 +116,17 @@ def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
 
 def as_tensors(tree: T) -> T:
     """Numbers at the leaves become tensors."""
-    return tree_map(lambda leaf: leaf if isinstance(leaf, Tensor) else torch.as_tensor(leaf), tree)
+    return tree_map(_as_tensor, tree)
+
+
+def _as_tensor(leaf: Any) -> Tensor:
+    if isinstance(leaf, Tensor):
+        return leaf
+    try:
+        return torch.as_tensor(leaf)
+    except (TypeError, ValueError, RuntimeError):
+        what = f"{leaf!r}"[:40] if isinstance(leaf, str) else f"a {type(leaf).__name__}"
+        raise TypeError(f"{what} cannot be a tensor: wanted tensors or numbers, in dicts, lists or tuples") from None
 
 
 def on_cpu(tree: T) -> T:

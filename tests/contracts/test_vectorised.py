@@ -43,6 +43,11 @@ def test_the_choice_of_a_kernel_is_a_pure_function_of_model_optimiser_and_device
     assert picked("mlp") == "fused"
     assert picked("mlp", Descent(steps=1, momentum=0.5)) == "foreach"
     assert picked("cnn") == picked("lstm") == "serial"
+    for learner in ("cnn", "lstm"):
+        kernels = vectorised(learner).kernels
+        assert kernels.together
+        assert kernels.pick(Descent(steps=1), examples=8) == kernels.pick(Descent(batch=8), examples=10**6) == "foreach"
+        assert kernels.pick(Descent(steps=1), examples=10**6) == kernels.pick(None, examples=10**6) == "serial"
     assert picked("layer used twice") == "foreach"
 
 

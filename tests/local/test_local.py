@@ -321,3 +321,9 @@ def test_one_that_is_wrapped_trains_on_its_own_loss():
     own, on, params = Doubled(3, dtype=torch.float64), examples(5), model()
     assert farthest(training_losses(Wrapped(own), params, on, DRAWS), 2 * own.losses(params, on)) == 0
     assert farthest(training_losses(Wrapped(OBJECTIVE), params, on, DRAWS), OBJECTIVE.losses(params, on)) == 0
+
+
+def test_a_descent_is_wanted():
+    client = Client(train=examples(3), test=None, objective=OBJECTIVE, memory=Memory({}, lengths={}), key=keys.root(0))
+    with pytest.raises(TypeError, match=r"descend wants a Descent, such as Descent\(lr=0.1, steps=10\), got a dict"):
+        descend(client, model(), {"lr": 0.1})

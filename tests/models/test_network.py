@@ -15,6 +15,7 @@ from corymb.core.federation import Federation
 from corymb.core.objective import Draws
 from corymb.core.snapshot import Snapshot
 from corymb.engines import LoopEngine, VectorisedEngine
+from corymb.engines.room import torch_quiet
 from corymb.evaluate import evaluate
 from corymb.keys import fold, root
 from corymb.local import Descent, descend, gradient, losses
@@ -578,3 +579,76 @@ def test_a_pretrained_start_is_every_clusters_start(engine):
     *_, end = drive(FedAvg(rounds=2), fed)
     assert farthest(take(end.models, 0), take(fresh.models, 0)) > 1e-3
     assert all(torch.equal(p.float(), before[name].float()) for name, p in pretrained.named_parameters())
+
+
+# ---- layers that need care
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_an_embedding_that_changes_when_it_is_looked_at_is_refused(kind):
+    with pytest.raises(InvalidInput, match=r"Layer '0' \(Embedding(Bag)?\) has max_norm=1, by which every look"):
+        Network(lambda: nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 2)))
+
+
+def test_complex_parameters_are_refused_and_not_made_real():
+    class Complex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turn = nn.Parameter(torch.ones(3, dtype=torch.cfloat))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * self.turn).abs()
+
+    with pytest.raises(InvalidInput, match="The model's turn are complex: give their real and imaginary parts"):
+        Network(Complex)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.look, self.out = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unsqueeze(1) * torch.ones(3, 1, dtype=x.dtype)
+        return self.out(self.look(x, x, x, need_weights=False)[0].mean(1))
+
+
+def encoder() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (1, 4)), nn.TransformerEncoder(layer, 1), nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("model", [Attention, encoder])
+def test_attention_runs_for_all_clients_at_once(model, caplog):
+    objective = Classification(Network(model, dtype=torch.float64), 3)
+    with torch_quiet():
+        engines = [engine(objective, classification([5, 9, 7]), DOUBLE) for engine in (LoopEngine, VectorisedEngine)]
+    loop, vectorised = map(Federation, engines)
+    assert vectorised._engine.kernels.pick(Descent(steps=1)) == "foreach"
+    with torch_quiet():
+        runs = [list(drive(FedAvg(rounds=2), fed)) for fed in (loop, vectorised)]
+    assert farthest(runs[0][-1].models, runs[1][-1].models) < 1e-9
+    assert caplog.records == []
+
+
+def test_a_call_leaves_the_modules_own_parameters_where_they_were():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.two.weight = self.one.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not x.isfinite().all():
+                raise ValueError("no number")
+            return self.two(self.one(x))
+
+    network, x = Network(Tied), torch.ones(2, 3)
+    before = {name: p for name, p in network.module.named_parameters()}
+    params = {name: torch.full_like(p, 2.0) for name, p in before.items()}
+    assert set(params) == {"one.weight", "one.bias", "two.bias"}
+    assert network(params, x).tolist() == [[50.0] * 3] * 2  # 3 · 2 + 2 = 8, then 3 · 2 · 8 + 2
+    with pytest.raises(ValueError, match="no number"):
+        network(params, x / 0)
+    assert all(p is before[name] for name, p in network.module.named_parameters())
+    assert network.module.two.weight is network.module.one.weight

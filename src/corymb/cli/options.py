@@ -8,7 +8,7 @@ import inspect
 import textwrap
 from collections.abc import Collection, Sequence
 from functools import cache
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
@@ -78,9 +78,12 @@ class _Reader:
         from pydantic import TypeAdapter, ValidationError
 
         texts = [token.value for token in tokens]
-        several = any(getattr(member, "__origin__", member) is tuple for member in (self.hint, *get_args(self.hint)))
+        several = next((part for part in (self.hint, *get_args(self.hint)) if get_origin(part) in (tuple, list)), None)
         try:
-            return TypeAdapter(self.hint).validate_strings(texts if several else texts[0])
+            if several is None:
+                return TypeAdapter(self.hint).validate_strings(texts[0])
+            item = TypeAdapter(get_args(several)[0])  # pydantic reads no lists from texts
+            return [item.validate_strings(text.strip()) for text in ",".join(texts).split(",")]
         except ValidationError as error:
             raise InvalidInput(f"{error.errors()[0]['msg']} (got {' '.join(texts)!r}).") from None
 
@@ -107,7 +110,10 @@ def field_texts(kind: type) -> dict[str, str]:
 
 @cache  # `local` and others are part of many settings
 def _own_texts(kind: type) -> dict[str, str]:
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except OSError:  # a class that a function made: nothing is written below its fields
+        return {}
     assert isinstance(tree, ast.ClassDef)
     texts = {}
     for statement, following in zip(tree.body, tree.body[1:], strict=False):

@@ -7,6 +7,7 @@ one client; engines run it for many at once. Arguments go in, the returned value
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, overload
@@ -80,7 +81,8 @@ class Memory:
         """What was last set under `slot`, or `default` for a client that has nothing there.
 
         Leave `default` out only where every client asked is known to have set the slot: one that has not gets NaN, and
-        the door turns down what it makes of that.
+        the door turns down what it makes of that. Give a default the dtype of what is set: where any client of the
+        host has the slot, it is cast to the slot's, and elsewhere it stays as it is.
         """
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is None:
@@ -92,7 +94,10 @@ class Memory:
 
     def set(self, slot: str, value: Tree, *, along: Split | None = None) -> None:
         """Keep `value` under `slot` until it is set again or cleared."""
-        value = as_tensors(value)
+        try:
+            value = as_tensors(value)
+        except TypeError as error:
+            raise TypeError(f"memory slot {slot!r}: {error}") from None
         if along is not None and any(leaf.shape[:1] != (self._lengths[along],) for leaf in leaves(value)):
             wanted = f"one row for each of {self._lengths[along]} {along} examples"
             raise ValueError(f"memory slot {slot!r}: wanted {wanted}, got {signature(value)}")
@@ -236,6 +241,10 @@ def on_client(body: Callable[Concatenate[Client, P], T]) -> ClientFn[P, T]:
 
     The server asks through a cohort: `fed.clients.map(count_examples)` gives everybody's replies.
     """
+    first = next(iter(inspect.signature(body).parameters), None)
+    if first != "client":
+        got = "it has none" if first is None else f"it is {first!r}"
+        raise TypeError(f"{body.__qualname__}: the first parameter of a client function must be `client`, {got}")
     if "<locals>" in body.__qualname__:
         raise TypeError(f"{body.__qualname__}: a client function must stand at module level, so that nodes can find it")
     return ClientFn(body)

@@ -9,6 +9,7 @@ from typing import Any
 
 from corymb.core.federation import ClientsFailed, Federation, TooFewReplies
 from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.core.yielded import Yielded
 from corymb.settings import InvalidInput, fingerprint, first_line, to_dict
 
 log = logging.getLogger(__name__)
@@ -31,11 +32,12 @@ def drive(
         )
     at, failures = start, list[TooFewReplies]()
     seed, clock = (start.seed, start.clock) if start else (seed, 0)
+    yielded = Yielded(algorithm, fed)
     fed.rewind(clock)
     while True:
         fed.set_clock(seed=seed, clock=clock)
         try:
-            for snapshot in algorithm.run(fed, at):
+            for snapshot in yielded.of_run(at):
                 clock, failures = clock + 1, []
                 fed.ledger.rounds += 1
                 fed.set_clock(seed=seed, clock=clock)

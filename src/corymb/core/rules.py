@@ -174,7 +174,8 @@ def rows_problem(rows: Tree, verb: Verb) -> str | None:
     if problem := kind_problem(rows):
         return f"reply {problem}"
     if not isinstance(rows, (Share, Shares)):
-        return f"reply is a {type(rows).__name__}, `sum` wants a Share or Shares" if verb == "sum" else None
+        kind = "nothing" if rows is None else f"a {type(rows).__name__}"
+        return f"reply is {kind}, `sum` wants a Share or Shares: Share(model, weight=...)" if verb == "sum" else None
     weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.shape[1] or not weight.is_floating_point():
         return f"weight is {_said(weight)}, wanted [k]"

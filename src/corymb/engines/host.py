@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from corymb.core.client import Client, Memory, Slot, Split
+from corymb.core.client import Client, ClientFn, Memory, Slot, Split
 from corymb.core.engine import START, Call, ClientData, Each, Journal, Part, TimeIsUp, Version, in_order
 from corymb.core.intake import Intake
 from corymb.core.objective import Objective
@@ -113,6 +113,7 @@ class ClientHost:
 
     def deliver(self, call: Call) -> Call:
         """The call with its arguments where the clients are, whose memory is now as it was when it last counted."""
+        check_on_client(call.fn)
         self._forget_after(call.since.get("", START))
         if not call.readonly:
             self._known = call.version
@@ -159,7 +160,7 @@ class ClientHost:
         args = copies([a.at(where) if isinstance(a, Each) else a for a in call.args])
         options = copies({n: o.at(where) if isinstance(o, Each) else o for n, o in call.options.items()})
         with walls(), self.placement.computing():
-            value = as_tensors(call.fn.body(subject, *args, **options))
+            value = as_reply(call.fn, call.fn.body(subject, *args, **options))
         check_kinds(value, memory.writes)
         kept = {name: slot._replace(value=_without_history(slot.value)) for name, slot in memory.writes.items()}
         # A function may make a tensor, such as a weight of 1, wherever tensors are made by default.
@@ -233,6 +234,24 @@ def check_kinds(value: Any, writes: Mapping[str, Slot]) -> None:
     for what, tree in (("reply", value), *((f"memory slot {name!r}", slot.value) for name, slot in writes.items())):
         if problem := kind_problem(tree):
             raise TypeError(f"{what} {problem}")
+
+
+def as_reply(fn: ClientFn[..., Any], value: T) -> T:
+    """What a client function returned, numbers in it as tensors."""
+    try:
+        return as_tensors(value)
+    except TypeError as error:
+        raise TypeError(f"{fn.name} returned what cannot be sent: {error}") from None
+
+
+def check_on_client(fn: object) -> None:
+    """Refuse a function that was not marked as one that runs at clients."""
+    if not isinstance(fn, ClientFn):
+        name = getattr(fn, "__qualname__", type(fn).__name__)
+        raise TypeError(
+            f"{name} is not a client function: write it at module level with @on_client above it, and `client` as its "
+            "first parameter"
+        )
 
 
 def _without_history(tree: T) -> T:

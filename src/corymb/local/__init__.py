@@ -121,6 +121,7 @@ def descend_with_loss(
     Those are all of them where `how` has no batch. The loss is what the step has computed anyway, with dropout and
     weights of classes where there are such: a pass over all examples for it would cost up to as much as the steps.
     """
+    _check_descent(how)
     *values, before = leave(client, Descending(how), params, on or client.train, client.key(purpose))
     return as_params(params, values), before
 
@@ -129,6 +130,7 @@ def descend_from(
     client: Client, models: Params, label: Tensor, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
     """The model of a label after descent: `descend` from `take(models, label)`, with one copy of the model less."""
+    _check_descent(how)
     models = dict(sorted(models.items()))  # the order of what `take` gives
     key = torch.stack([client.key(purpose), label.to(torch.int64)])
     *values, _ = leave(client, Descending(how, chosen=True), models, on or client.train, key)
@@ -232,6 +234,11 @@ def served_predictions(client: Client, served: Params | Served, on: Examples | N
 def _mixed(client: Client, served: Served, on: Examples) -> Tensor:
     said = [leave(client, OfEach("predict"), take(served.models, j), on)[0] for j in range(count(served.models))]
     return client.objective.mix(torch.stack(said), served.weights)
+
+
+def _check_descent(how: object) -> None:
+    if not isinstance(how, Descent):
+        raise TypeError(f"descend wants a Descent, such as Descent(lr=0.1, steps=10), got a {type(how).__name__}")
 
 
 def _one_row(params: Params) -> Params:

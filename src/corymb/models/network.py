@@ -23,6 +23,8 @@ from corymb.models.drawing import KeyedDraws, KeyedDropout
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
+Places = dict[str, list[tuple[dict[str, nn.Parameter | None], str]]]
+"""Where a module's parameters are, by name: tied ones are in several places."""
 ModelLike = nn.Module | Callable[[], nn.Module]
 
 
@@ -53,6 +55,7 @@ class Network:
         refuse_coupled(module)
         lazy = [name for name, p in module.named_parameters() if isinstance(p, UninitializedParameter)]
         require(not lazy, f"The model's {', '.join(lazy)} have no size yet: give lazy layers their sizes.")
+        refuse_unfit(module)
         self.drops = dropout != "off" and refuse_dropout(module, every=dropout == "refuse")
         names = [name for name, _ in module.named_parameters()]
         self.trainable = {name for name, p in module.named_parameters() if p.requires_grad}
@@ -65,6 +68,7 @@ class Network:
         if frozen is not None:
             _load_frozen(module, frozen, self.trainable)
         self.module = _deterministic(module).to(device=device, dtype=dtype)
+        self._places: dict[nn.Module, Places] = {}
         self._evaluated = False
         self._draws: bool | None = False if dropout == "off" else None  # not known before the first step of training
 
@@ -113,15 +117,15 @@ class Network:
         if not self._evaluated:  # look once: watching every operation takes time
             few = x[:2]
             with torch.no_grad(), KeyedDropout(None, len(few)):
-                functional_call(self.module, params, (few,))
+                self._call(self.module, params, few)
             self._evaluated = True
-        return _only_tensor(functional_call(self.module, params, (x,)))
+        return _only_tensor(self._call(self.module, params, x))
 
     def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
         """The module's output in a step of training: dropout is active, and drawn from the examples' own keys."""
         if self._draws is None:
             with torch.no_grad(), KeyedDropout(draws, len(x)) as dropout:
-                functional_call(self._in_training, params, (x,))
+                self._call(self._in_training, params, x)
             self._draws = dropout.layers > 0
             if self._draws and self.dropout == "refuse":
                 raise InvalidInput(
@@ -130,7 +134,27 @@ class Network:
         if not self._draws:
             return self(params, x)
         with KeyedDropout(draws, len(x)):
-            return _only_tensor(functional_call(self._in_training, params, (x,)))
+            return _only_tensor(self._call(self._in_training, params, x))
+
+    def _call(self, module: nn.Module, params: Params, x: Tensor) -> Any:
+        """The module's output with these parameters in the place of its own.
+
+        `torch.func.functional_call` does the same, but looks for the places anew in every call: a step of a small
+        model would take a fifth longer.
+        """
+        if (places := self._places.get(module)) is None:
+            places = self._places[module] = _places(module)
+        if not params.keys() <= places.keys():
+            return functional_call(module, params, (x,))  # says what is wrong
+        kept = [(own, name, own[name]) for key in params for own, name in places[key]]
+        try:
+            for key, value in params.items():
+                for own, name in places[key]:
+                    own[name] = value  # type: ignore[assignment]
+            return module(x)
+        finally:
+            for own, name, before in kept:
+                own[name] = before
 
     @cached_property
     def _in_training(self) -> nn.Module:
@@ -160,16 +184,31 @@ class Network:
         return f", {len(frozen)} frozen {digest.hexdigest()[:16]}"
 
 
-def _deterministic(module: nn.Module) -> nn.Module:
-    """The module with nothing random in it: in evaluation mode, but for recurrent layers.
+def _places(module: nn.Module) -> Places:
+    of = dict[int, str]()  # the first name that a parameter has
+    places: Places = {}
+    for prefix, layer in module.named_modules():
+        for name, p in layer._parameters.items():
+            if p is not None:
+                key = of.setdefault(id(p), f"{prefix}.{name}".removeprefix("."))
+                places.setdefault(key, []).append((layer._parameters, name))
+    return places
 
-    cuDNN has no backward for those outside training mode, so they stay in it, with their dropout off.
+
+def _deterministic(module: nn.Module) -> nn.Module:
+    """The module with nothing random in it: in evaluation mode, but for recurrent layers and attention.
+
+    cuDNN has no backward for the first outside training mode, and torch takes a short cut for the second that has none
+    under vmap: so they stay in it, with their dropout off. Embeddings have dense gradients: nothing takes sparse ones.
     """
     module.eval()
     for layer in module.modules():
-        if isinstance(layer, nn.RNNBase):
+        if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)):
             layer.dropout = 0.0
-            layer.train()
+        if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)):
+            layer.training = True  # of itself: layers inside it, such as dropout, are not
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+            layer.sparse = False
     return module
 
 
@@ -183,6 +222,18 @@ def refuse_coupled(module: nn.Module) -> None:
                 f"Layer {name!r} ({kind}) makes an example's loss depend on the other examples and keeps running "
                 "statistics: use GroupNorm (or LayerNorm) instead, or freeze it."
             )
+
+
+def refuse_unfit(module: nn.Module) -> None:
+    """Refuse layers that change their weights when they are only looked at, and parameters that are complex."""
+    for name, layer in module.named_modules():
+        if getattr(layer, "max_norm", None) is not None and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
+            raise InvalidInput(
+                f"Layer {name!r} ({type(layer).__name__}) has max_norm={layer.max_norm:g}, by which every look at it "
+                "changes its weights: leave max_norm out, or scale what it gives in forward."
+            )
+    odd = [name for name, p in module.named_parameters() if p.is_complex()]
+    require(not odd, f"The model's {', '.join(odd)} are complex: give their real and imaginary parts as parameters.")
 
 
 _OFF = "switch all dropout off with dropout='off'"

@@ -6,10 +6,11 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from corymb.core.client import ClientFn
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
 from corymb.engines.room import torch_quiet
@@ -40,7 +41,7 @@ from corymb.runs.run import Run
 from corymb.runs.serving import labels_points
 from corymb.runs.session import Progress, Session
 from corymb.runs.settings import DataOptions, RunSettings
-from corymb.settings import check_all_types, expanded, require, to_dict
+from corymb.settings import check_all_types, check_plain, expanded, require, to_dict
 
 Folder = str | os.PathLike[str]
 Data = Any
@@ -250,7 +251,19 @@ def _check_algorithm(algorithm: object) -> None:
         f"The algorithm is {got}: wanted one such as corymb.IFCA(k=4); corymb.configure('ifca', data, k=4) makes it by "
         "name.",
     )
+    require(
+        is_dataclass(algorithm),
+        f"{type(algorithm).__name__} is not a dataclass: its settings are fields, so write "
+        "@dataclass(frozen=True, kw_only=True) above it.",
+    )
     check_all_types(algorithm)
+    check_plain(algorithm)
+    serve = algorithm.serve  # type: ignore[attr-defined]
+    require(
+        isinstance(serve, ClientFn),
+        f"{type(algorithm).__name__}.serve is a {type(serve).__name__}: wanted a client function, such as `serve = "
+        "serve_assigned`, or one of your own at module level with @on_client above it.",
+    )
 
 
 def _check_arguments(start: object, progress: object, settings: object) -> None:

@@ -405,7 +405,11 @@ class Session:
     def _result(self) -> Run:
         plan, at = self.plan, self.at
         if at is None:
-            raise InvalidInput("The snapshot to start from is at the end of the run: there are no rounds left.")
+            name = type(plan.algorithm).__name__
+            raise InvalidInput(
+                f"{name}.run ended without a round: it must yield a snapshot after each. If it was given a snapshot to "
+                "start from, that is at the end of the run: there are no rounds left."
+            )
         found = self._evaluate(at)
         if self.history:
             self._evaluate_into(self.history[-1], at)

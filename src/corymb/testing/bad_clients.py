@@ -135,7 +135,7 @@ ODD = {
     "no label": "reply is",
     "Shares": "value does not have one row for each weight",
     "no share": "reply is a dict, `sum` wants a Share",
-    "nothing": "reply is a NoneType, `sum` wants a Share",
+    "nothing": "reply is nothing, `sum` wants a Share",
     "text": "raised TypeError",
     "raises": "raised ZeroDivisionError: division by zero",
     "raises nothing said": "raised KeyError",

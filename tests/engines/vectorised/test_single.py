@@ -73,6 +73,7 @@ def stepped(monkeypatch):
     """The layers that were stepped in place, call by call."""
     seen, descend = [], module.descend_in_place
     monkeypatch.setattr(module, "descend_in_place", lambda *given: seen.append(given[5]) or descend(*given))
+    monkeypatch.setattr(module, "WIDE", 0)
     return seen
 
 
@@ -93,6 +94,13 @@ def test_the_loops_numbers(name, how, own, stepped):
             torch.testing.assert_close(got[n][i], want.params[n], rtol=0, atol=1e-12)
     if not own:
         assert all(torch.equal(params[n], before[n]) for n in params)
+
+
+def test_narrow_layers_are_not_worth_it(stepped, monkeypatch):
+    objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
+    monkeypatch.setattr(module, "WIDE", kernels.traits.largest_bytes + 1)
+    kernels.descend(objective, params, on, key, PLAIN)
+    assert stepped == []
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,16 @@ from corymb.core.engine import Call, ClientData, Each, Journal, Part, TimeIsUp
 from corymb.core.intake import Intake
 from corymb.core.objective import Examples, Objective
 from corymb.engines.heap import REUSED, keep_freed_memory
-from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, blame, check_kinds, one_line
+from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, as_reply, blame, check_kinds
 from corymb.engines.placement import Placement
 from corymb.engines.room import copies, walls
+from corymb.engines.vectorised.answers import same_answer, why_answers_differ, why_not_vmap
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
-from corymb.engines.vectorised.by_example import one_to_try, shapes
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.probe import probe
 from corymb.engines.vectorised.traits import Watched
 from corymb.local.single_vmap import over_rows
-from corymb.trees import as_tensors, flatten, nbytes, unflatten
+from corymb.trees import flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
 CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
@@ -98,8 +98,8 @@ class VectorisedEngine:
         self.commit, self.refresh = host.commit, host.refresh
         self.kernels = kernels
         self.budget = self._memory or _budget(host.device)
-        self._serial: set[str] = set()  # client functions that vmap cannot take
-        self._alike: set[str] = set()  # those whose replies are known not to go by examples
+        self._serial: set[str] = set()  # client functions that vmap cannot take, or whose answers it would change
+        self._looked_at: set[tuple[str, bool]] = set()  # client functions, and whether clients were padded
         self._look_at_test: set[str] = set()
         self._needs: dict[str, Need] = {}
         self._purposes: dict[str, tuple[str, ...]] = {}
@@ -201,8 +201,9 @@ class VectorisedEngine:
         """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
         traits, table = self.kernels.traits, self.host.examples["train"]
         example = table.row_bytes + 16
-        copies = 8 if self.kernels.pick(None) == "foreach" else 4  # the model, its start, its reply, steps in flight
         at_once = size if need.examples is None else min(size, need.examples)
+        together = self.kernels.pick(None, at_once) == "foreach"
+        copies = 8 if together else 4  # the model, its start, its reply, steps in flight
         passing = at_once * (example + 3 * traits.activation_bytes)
         work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)
         beside = max(0, need.reply - traits.parameter_bytes)  # a reply, and its copy on the way out of vmap
@@ -250,24 +251,47 @@ class VectorisedEngine:
                 log.warning("out of memory with %d clients at once: chunks are halved", len(ids))
                 return self._halves(call, ids, places, intake)
             return self._find_fault(call, ids, places, intake, error)
-        if self._goes_by_example(call, ids, places, value):
-            return self._ask(call, ids, places, intake)
+        if len(ids) > 1 and not _reads_only(call):
+            problem = self._problem_of_company(call, ids, places, Outcome(value, writes))
+            if problem is not None:
+                self._serial.add(call.fn.name)
+                log.warning("%s runs client by client: %s", call.fn.name, problem)
+                return self._ask(call, ids, places, intake)
         intake.add_rows(ids, value, writes)
         return len(ids), []
 
-    def _goes_by_example(self, call: Call, ids: Tensor, places: Tensor, value: object) -> bool:
-        """Whether replies have a row for each example: then padding must not make them alike."""
-        i = None if call.fn.name in self._alike else one_to_try(value, self.host.examples.values(), ids)
-        if i is None:
-            return False
-        alone = self._stacked(call, ids[i : i + 1], places[i : i + 1]).value
-        if shapes(alone) == shapes(value):
-            self._alike.add(call.fn.name)  # so long by chance
-            return False
-        self._serial.add(call.fn.name)
-        said = "%s replies with a row for each example, of which clients have unlike numbers: send a mean or a sum"
-        log.warning(said, call.fn.name)
-        return True
+    def _problem_of_company(self, call: Call, ids: Tensor, places: Tensor, together: Outcome) -> str | None:
+        """What is wrong where a client answers otherwise when it is asked alone; None if it does not.
+
+        A function is looked at once in a chunk without padding and once in one with it.
+        """
+        one, padded = self._most_padded(call, ids)
+        if {(call.fn.name, padded), (call.fn.name, True)} & self._looked_at:
+            return None
+        self._looked_at.add((call.fn.name, padded))
+        self.host.begun([int(ids[one])])
+        here = slice(one, one + 1)
+        try:
+            with self.kernels.watch.silent():
+                alone = self._stacked(call, ids[here], places[here])
+                if same_answer(alone, together, one):
+                    return None
+                again = self._stacked(call, ids[here], places[here])
+        except TimeIsUp:
+            raise
+        except Exception:  # together it worked: whatever this is, it says nothing about the answers
+            return None
+        return why_answers_differ(alone, again, together)
+
+    def _most_padded(self, call: Call, ids: Tensor) -> tuple[int, bool]:
+        """The place of a client whose examples are padded in this stack, the most of all if it can be; and whether."""
+        tables = [self.host.examples["train"]]
+        if call.fn.name in self._look_at_test:
+            tables.append(self.host.examples["test"])
+        for sizes in (table.sizes[ids] for table in tables):
+            if bool((sizes < sizes.max()).any()):
+                return int(sizes.argmin()), True
+        return 0, False
 
     def _halves(self, call: Call, ids: Tensor, places: Tensor, intake: Replies) -> tuple[int, Errors]:
         half = len(ids) // 2
@@ -289,8 +313,7 @@ class VectorisedEngine:
                 if not self._works(call, ids[i : i + 1], places[i : i + 1]):
                     self._serial.add(call.fn.name)
                     level = logging.INFO if self.kernels.traits.recurrent else logging.WARNING  # that one is no news
-                    said = "%s runs client by client: vmap cannot take it (%s)"
-                    log.log(level, said, call.fn.name, one_line(error))
+                    log.log(level, "%s runs client by client: %s", call.fn.name, why_not_vmap(error))
                 rest = (0, Errors()) if i + 1 == len(ids) else self._ask(call, ids[i + 1 :], places[i + 1 :], intake)
                 return 1 + rest[0], errors + rest[1]
         return 0, errors
@@ -360,7 +383,7 @@ class VectorisedEngine:
             self._purposes[call.fn.name] = subject.purposes
             writes = {name: (slot.value, slot.present) for name, slot in memory.writes.items()}
             answer["along"] = {name: slot.along for name, slot in memory.writes.items()}
-            out, answer["structure"] = flatten(as_tensors((value, writes)))
+            out, answer["structure"] = flatten(as_reply(call.fn, (value, writes)))
             return tuple(leaf.to(host.device) for leaf in out)
 
         with walls(), host.placement.computing():

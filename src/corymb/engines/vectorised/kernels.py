@@ -49,22 +49,45 @@ from corymb.local.reference import (
 )
 from corymb.trees import Params, take
 
+WIDE = 2**18  # bytes of a layer's weights from which on it pays to step it in its backward
 FEW = 64  # clients up to which steps one by one on streams are tried
 LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
-SMALL = 4096  # parameters; below this Python's cost for each client outweighs the arithmetic
+# Where Python's cost for each client outweighs the arithmetic, and clients together take less time on a CPU: up to so
+SMALL = 2**16  # many parameters, and so many bytes of activations of one client's batch in a model with
+CONVOLVED = 2**20  # convolutions, and in one with
+RECURRED = 2**16  # LSTM layers. Measured with 16 and with 200 clients: at these limits 1.2 to 1.7 times as fast.
 
 
-def choose(traits: Traits, how: Descent | None, device: str, threads: int, *, mixed: bool = False) -> KernelName:
-    """The kernel for a model, an optimiser (`None`: no descent, a measure or a gradient) and a device."""
-    if traits.convolutional and device == "cpu":
+def choose(
+    traits: Traits,
+    how: Descent | None,
+    device: str,
+    threads: int,
+    *,
+    mixed: bool = False,
+    examples: int | None = None,
+) -> KernelName:
+    """The kernel for a model, an optimiser (`None`: no descent, a measure or a gradient) and a device.
+
+    `examples` are those that a client puts through its model at once, where that may be little work (`is_little`).
+    """
+    if device == "cpu" and (traits.convolutional or traits.recurrent):
+        return "foreach" if examples is not None and not mixed and is_little(traits, examples) else "serial"
+    if traits.recurrent and not traits.lstm:
         return "serial"
-    if traits.recurrent and (device == "cpu" or not traits.lstm):
-        return "serial"  # measured: an LSTM takes 2.2 times as long under vmap as client by client
     if traits.fusable and not mixed and (how is None or how.plain):
         return "fused"
     if device == "cpu" and threads == 1 and traits.parameters > SMALL:
         return "serial"  # one thread gains nothing from batching large products
     return "foreach"
+
+
+def is_little(traits: Traits, examples: int) -> bool:
+    """Whether so many examples are so little work for a convolutional or recurrent model that clients go together."""
+    if traits.recurrent and not traits.lstm:
+        return False  # the other recurrent layers have no rule for vmap
+    most = RECURRED if traits.recurrent else CONVOLVED
+    return examples * traits.activation_bytes <= most and traits.parameters <= SMALL
 
 
 class Watch:
@@ -87,6 +110,15 @@ class Watch:
             yield
         finally:
             self.brief = False
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Nobody is told of work that is done twice, to compare it."""
+        tell, self.tell = self.tell, lambda part: None
+        try:
+            yield
+        finally:
+            self.tell = tell
 
     def see(self, on: Examples) -> None:
         """A stack of so many models with their examples."""
@@ -138,15 +170,21 @@ class Kernels:
     mixed: bool = False
     only: KernelName | None = None
     """Use this one wherever it can do the work."""
+    together: bool = False
+    """Whether the model can be run for many clients at once where that is `is_little` work."""
     watch: Watch = field(default_factory=Watch)
     tapes: Tapes = field(default_factory=Tapes)
     graphs: Graphs = field(default_factory=Graphs)
 
-    def pick(self, how: Descent | None) -> KernelName:
-        """The name of the kernel for this work."""
+    def pick(self, how: Descent | None, examples: int | None = None) -> KernelName:
+        """The name of the kernel for this work, with so many examples of each client."""
         if self.only == "fused" and not (self.traits.fusable and not self.mixed and (how is None or how.plain)):
             return "foreach"
-        return self.only or choose(self.traits, how, self.device, self.threads, mixed=self.mixed)
+        if self.only is not None:
+            return self.only
+        some = examples if how is None or how.batch is None or examples is None else min(examples, how.batch)
+        some = some if self.together else None
+        return choose(self.traits, how, self.device, self.threads, mixed=self.mixed, examples=some)
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss or score of k models for every client: n k."""
@@ -163,7 +201,7 @@ class Kernels:
 
     def _measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         self.watch.tell(0.0)
-        if self.pick(None) == "serial" and not (shared and self.traits.independent):
+        if self.pick(None, on.weight.shape[1]) == "serial" and not (shared and self.traits.independent):
             rows = [
                 measure_one(what, objective, models if shared else take(models, i), client)
                 for i, client in enumerate(self._clients(on, least=1))
@@ -191,7 +229,7 @@ class Kernels:
     def _of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
         self.watch.tell(0.0)
         say = pointwise(what, objective)
-        if self.pick(None) == "serial" and not (shared and self.traits.independent):
+        if self.pick(None, on.weight.shape[1]) == "serial" and not (shared and self.traits.independent):
             rows = [
                 say(params if shared else take(params, i), client)
                 for i, client in enumerate(self._clients(on, least=1))
@@ -208,7 +246,7 @@ class Kernels:
     def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
         """Every client's gradient of its own model: n rows."""
         self.watch.see(on)
-        if self.pick(None) == "serial":
+        if self.pick(None, on.weight.shape[1]) == "serial":
             rows = [
                 gradient_one(objective, take(params, i), client, Draws(key[i]))
                 for i, client in enumerate(self._clients(on))
@@ -222,7 +260,7 @@ class Kernels:
         """Every client's descent from its own model, and its loss at the first step: n rows."""
         self.watch.see(on)
         how = self.watch.descent(how)
-        name, steps = self.pick(how), _steps(how, on.weight.shape[1])
+        name, steps = self.pick(how, on.weight.shape[1]), _steps(how, on.weight.shape[1])
         if name == "serial":
             return self._one_by_one(objective, params, on, key, how, own=own)
         part = None
@@ -278,7 +316,8 @@ class Kernels:
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
     ) -> tuple[Params, Tensor]:
         """Client by client, linear layers stepped in place where that is known to be right; else as it is defined."""
-        layers = self.traits.layers if self.only is None and how.plain and not how.safe and not self.mixed else ()
+        wide = self.traits.largest_bytes >= WIDE and self.only is None and not self.mixed
+        layers = self.traits.layers if wide and how.plain and not how.safe else ()
         ends, losses = [], []
         if layers and not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)

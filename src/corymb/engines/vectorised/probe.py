@@ -49,7 +49,7 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
         kernels = replace(kernels, only=name)
         problem = _disagreement(kernels, objective, clients)
         if problem is None:
-            return kernels
+            return _together(kernels, objective, clients)
         line = f"kernel {name or kernels.pick(DESCENTS[0])} does not fit this model ({problem})"
         if line not in said:
             log.warning(line)
@@ -61,6 +61,15 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
         raise InvalidInput(f"The model gives other results for the same examples when asked again: {problem}.")
     log.warning("an example's loss depends on the other examples in its batch: clients run one by one")
     return kernels
+
+
+def _together(kernels: Kernels, objective: Objective, clients: list[Examples]) -> Kernels:
+    """The same kernels, with little work of models that are run one by one done for all clients at once, if it can."""
+    longest = _padded(clients).weight.shape[1]
+    possible = replace(kernels, together=True)
+    if possible.pick(None, longest) == kernels.pick(None, longest):
+        return kernels
+    return possible if _disagreement(possible, objective, clients) is None else kernels
 
 
 def _from(only: KernelName | None) -> Sequence[KernelName | None]:

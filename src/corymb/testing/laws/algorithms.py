@@ -120,7 +120,7 @@ def check_evaluation(case: Case, engine: AnyEngine, reference: AnyEngine = "loop
     assert got.keys() == want.keys()
     assert len(got) > 3
     for name, value in want.items():
-        assert abs(got[name] - value) < CLOSE, name
+        assert abs(got[name] - value) < CLOSE, f"{name} is {got[name]}, on the loop {value}"
 
 
 def check_used_engine(case: Case, engine: AnyEngine) -> None:

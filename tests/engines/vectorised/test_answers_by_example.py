@@ -5,7 +5,7 @@ import torch
 
 from corymb.core.client import Client, on_client
 from corymb.core.federation import Federation
-from corymb.data import FederatedDataset
+from corymb.data import FederatedDataset, Ragged
 from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.local import point_losses, scores
 from corymb.objectives import LinearRegression
@@ -21,6 +21,11 @@ def send_point_losses(client: Client, models):
 @on_client
 def send_test_targets(client: Client, models):
     return client.test.y * 2
+
+
+@on_client
+def send_mean_of_test(client: Client, models):
+    return client.test.y.mean()
 
 
 @on_client
@@ -45,7 +50,19 @@ def test_rows_by_example_are_refused_by_size_on_both_engines(fn, caplog):
     torch.testing.assert_close(got, want)
     assert also == refused
     assert len(refused) == 1
-    assert "replies with a row for each example, of which clients have unlike numbers" in caplog.text
+    assert "it replies with a row for each example, and clients have unlike numbers of examples" in caplog.text
+
+
+def test_a_mean_over_padded_test_examples_is_noticed_where_training_examples_are_not_padded(caplog):
+    x = torch.linspace(-1, 1, 26).reshape(13, 2).sin()
+    train, test = Ragged(x[:8], x[:8, 0], torch.tensor([0, 4, 8])), Ragged(x[8:], x[8:, 0], torch.tensor([0, 3, 5]))
+    data = FederatedDataset(name="lines", train=train, test=test, names=["a", "b"], task="regression")
+    (want, got) = (
+        Federation(engine(LinearRegression(2), data)).clients.map(send_mean_of_test, {"weight": torch.ones(1, 2)}).value
+        for engine in ENGINES.values()
+    )
+    torch.testing.assert_close(got, want)
+    assert "the number of padded rows changes its answer" in caplog.text
 
 
 def test_clients_of_one_size_may_send_them():

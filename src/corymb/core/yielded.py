@@ -1,0 +1,108 @@
+"""What an algorithm's `run` must be and yield; the driver checks it, so that authors of algorithms are told early."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from corymb.core.federation import Federation
+from corymb.core.snapshot import Algorithm, Snapshot
+from corymb.settings import InvalidInput, require
+
+PLAIN = (bool, int, float, str, list, tuple, Mapping)
+"""What JSON holds; lists may be long, and are not looked into."""
+
+
+class Yielded:
+    """The snapshots of one algorithm on one federation, checked one after another."""
+
+    def __init__(self, algorithm: Algorithm, fed: Federation) -> None:
+        self._algorithm, self._fed, self._run = algorithm, fed, f"{type(algorithm).__name__}.run"
+
+    def of_run(self, start: Snapshot | None) -> Iterator[Snapshot]:
+        """What `run` yields from a start on."""
+        run, before = self._algorithm.run, start
+        try:
+            inspect.signature(run).bind(self._fed, start)
+        except TypeError:
+            raise InvalidInput(
+                f"{self._run} cannot be called as run(fed, start): write `def run(self, fed, start=None)`; start is "
+                "the snapshot to continue from, or None."
+            ) from None
+        found: object = run(self._fed, start)
+        if not isinstance(found, Iterator):
+            raise InvalidInput(
+                f"{self._run} returned {_kind(found)}: it must yield a snapshot after every round "
+                "(`yield (at := at.next(models=...))`)."
+            )
+        for snapshot in found:
+            self._check(snapshot, before)
+            yield snapshot
+            before = snapshot
+
+    def _check(self, snapshot: object, before: Snapshot | None) -> None:
+        if not isinstance(snapshot, Snapshot):
+            raise InvalidInput(
+                f"{self._run} yielded {_kind(snapshot)}, wanted a Snapshot: `yield (at := at.next(models=...))`."
+            )
+        last = (before.stage, before.round) if before is not None else ("", 0)
+        require(
+            snapshot.stage != last[0] or snapshot.round > last[1],
+            f"{self._run} yielded round {snapshot.round} after round {last[1]}: make each snapshot with at.next(...), "
+            "and continue from the start that is given: `at = start or Snapshot.fresh(fed, k)`, then `for t in "
+            "range(at.round, self.rounds)`.",
+        )
+        self._check_models(snapshot.models)
+        n = len(self._fed.names)
+        self._check_rows("labels", snapshot.labels, n)
+        kind = snapshot.labels.dtype
+        require(kind == torch.int64, f"{self._run}: labels are {kind}: wanted int64.")
+        if snapshot.shares is not None:
+            self._check_rows("shares", snapshot.shares, n)
+        carry: Mapping[str, object] = snapshot.carry
+        for name, value in carry.items():
+            hint = " Give each tensor a name of its own (corymb.trees.prefixed)." if isinstance(value, Mapping) else ""
+            require(
+                isinstance(value, Tensor), f"{self._run}: carry[{name!r}] is {_kind(value)}: wanted a tensor.{hint}"
+            )
+        for name, value in snapshot.notes.items():
+            require(
+                value is None or isinstance(value, PLAIN),
+                f"{self._run}: notes[{name!r}] is {_kind(value)}: notes are plain numbers, text and lists, such as "
+                "float(losses.mean()) or labels.tolist().",
+            )
+
+    def _check_rows(self, what: str, value: object, n: int) -> None:
+        rows = isinstance(value, Tensor) and value.shape[:1] == (n,)
+        shape = list(value.shape) if isinstance(value, Tensor) else _kind(value)
+        require(
+            rows,
+            f"{self._run}: {what} have shape {shape}: wanted a row for each of {n} clients, asked or not; give "
+            "labels=(replies.clients, rows), and for other values replies.clients.put(values, rows).",
+        )
+
+    def _check_models(self, models: object) -> None:
+        if not isinstance(models, Mapping) or not all(isinstance(value, Tensor) for value in models.values()):
+            raise InvalidInput(f"{self._run}: models are {_kind(models)}: wanted a dict of tensors, each with k rows.")
+        if models.keys() != self._shapes.keys():
+            return  # models of another kind than the objective's, such as centres
+        for name, value in models.items():
+            require(
+                value.dim() == 1 + len(self._shapes[name]),  # an algorithm may make them larger or smaller
+                f"{self._run}: models[{name!r}] has shape {list(value.shape)}: wanted [k, "
+                f"{', '.join(map(str, self._shapes[name]))}], a row for each of k models (a client function returns "
+                "Share of one model, or Shares of k).",
+            )
+
+    @cached_property
+    def _shapes(self) -> dict[str, torch.Size]:
+        """The shapes of one model's parameters."""
+        return {name: value.shape for name, value in self._fed.objective.init(self._fed.key("models")).items()}
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

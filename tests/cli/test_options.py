@@ -1,0 +1,47 @@
+from dataclasses import dataclass, make_dataclass
+from typing import Annotated
+
+import pytest
+from cyclopts import App, CycloptsError, Parameter
+
+from corymb.cli.options import field_texts, given, options_of
+from corymb.local import Descent
+
+
+def test_what_is_written_below_a_field_is_its_help():
+    assert field_texts(Descent)["lr"] == "Step size γ."
+
+
+def test_a_class_that_a_function_made_has_no_source_and_no_help():
+    assert field_texts(make_dataclass("Made", [("rounds", int, 2)])) == {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several:
+    sizes: tuple[int, ...] = (1, 2)
+    names: tuple[str, ...] | None = None
+    parts: list[float] | None = None
+
+
+def read(*tokens):
+    """What is given by some tokens of a command line."""
+    app, kind = App(), options_of(Several)
+
+    def take(options=kind()):  # noqa: B008
+        return given(options)
+
+    take.__annotations__["options"] = Annotated[kind, Parameter(name="*")]
+    app.default(take)
+    return app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def test_settings_of_several_values_are_given_with_commas_or_one_by_one():
+    assert read("--sizes", "3,4", "--names", "a, b")["sizes"] == [3, 4]
+    assert read("--sizes", "3", "--sizes", "4") == {"sizes": [3, 4]}
+    assert read("--names", "a,b") == {"names": ["a", "b"]}
+    assert read("--parts", "0.5") == {"parts": [0.5]}
+
+
+def test_one_of_several_that_is_wrong_is_told():
+    with pytest.raises(CycloptsError, match=r"valid integer.*got '3,x'"):
+        read("--sizes", "3,x")

@@ -1,0 +1,40 @@
+"""What newcomers write for a client function, and what they are told."""
+
+import pytest
+import torch
+
+from corymb.core.client import on_client
+from corymb.core.federation import Federation
+from corymb.engines import LoopEngine, VectorisedEngine
+from corymb.objectives import LinearRegression
+from tests.tiny import DOUBLE, regression
+
+ENGINES = pytest.mark.parametrize("engine", [LoopEngine, VectorisedEngine])
+
+
+@on_client
+def say(client):
+    return {"rows": client.train.weight.sum(), "said": "done"}
+
+
+def not_marked(client):
+    return client.train.weight.sum()
+
+
+def clients(engine):
+    return Federation(engine(LinearRegression(3, dtype=torch.float64), regression([5, 4]), DOUBLE)).clients
+
+
+@ENGINES
+def test_text_is_no_reply(engine):
+    with pytest.raises(
+        TypeError, match=r"test_host:say returned what cannot be sent: 'done' cannot be a tensor: wanted"
+    ):
+        clients(engine).map(say)
+
+
+@ENGINES
+@pytest.mark.parametrize("fn", [not_marked, lambda client: client.train.weight.sum()])
+def test_a_plain_function_is_not_asked(engine, fn):
+    with pytest.raises(TypeError, match=r"is not a client function: write it at module level with @on_client above it"):
+        clients(engine).map(fn)
