@@ -37,7 +37,7 @@ TRIALS = 4
 
 @on_client
 def begin_at_home(client: Client, model: Params, *, local: Descent, keep: Keep) -> Tensor:
-    """Train the common start and keep it; the loss beforehand is all that leaves."""
+    """Train the common start and keep the result; only the loss before training is sent."""
     client.memory.set("model", descend(client, model, local))
     if keep == "best":
         _try(client, map_tensors(lambda value: value.expand(TRIALS, *value.shape), model), local, first=True)
@@ -46,7 +46,7 @@ def begin_at_home(client: Client, model: Params, *, local: Descent, keep: Keep) 
 
 @on_client
 def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
-    """Train the kept model on; the loss beforehand is all that leaves."""
+    """Continue to train the kept model; only the loss before training is sent."""
     model: Params = client.memory.get("model")
     client.memory.set("model", descend(client, model, local))
     if keep == "best":
@@ -56,7 +56,7 @@ def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
 
 @on_client
 def solve_at_home(client: Client, model: Params) -> Tensor:
-    """Solve for a linear model and keep it; the loss of the common start is all that leaves."""
+    """Solve for a linear model and keep it; only the loss of the common start is sent."""
     client.memory.set("model", penalised(client, model))
     return loss(client, model)
 
@@ -88,7 +88,7 @@ def _try(client: Client, trials: Params, local: Descent, *, first: bool) -> None
 
 @on_client
 def serve_own(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The client's own model; before it has one, the common start."""
+    """The client's own model, or the common start if it has none yet."""
     own: Params = client.memory.get("model", take(models, 0))
     return client.memory.get("best", own)
 

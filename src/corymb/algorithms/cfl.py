@@ -60,7 +60,7 @@ class Update(NamedTuple):
 
 @on_client
 def train_and_keep_update(client: Client, model: Params, label: Tensor, *, k: int, local: Descent) -> Share[Update]:
-    """The difference that training makes to the cluster's model; kept at home as well."""
+    """The update of the cluster's model by local training; the client keeps a copy."""
     trained, before = descend_with_loss(client, model, local)
     update = add(trained, model, alpha=-1.0)
     client.memory.set("update", update)

@@ -44,7 +44,7 @@ POINTS = "share of examples in each cluster"
 
 @on_client
 def play(client: Client, models: Params, *, local: Descent) -> Share[Tensor]:
-    """All three networks after the client's own game, by its number of examples; the note is the loss before."""
+    """All three networks after local training, weighted by the number of examples; the note is the loss before."""
     model, weight = take(models, 0), client.train.weight
     total = weight.sum()
     number = members_of(_label(client, models, client.train.x), weight, len(model[CODES[0]])).sum(-1)
@@ -59,7 +59,7 @@ def _label(client: Client, models: Params, x: Tensor) -> Tensor:
 
 @on_client
 def label_by_encoder(client: Client, models: Params, on: Examples, *, prior: bool = False) -> Tensor:
-    """The cluster of every example: its likeliest code. For evaluation at the client: it is no reply."""
+    """The cluster of every example: its most likely code. Used for evaluation at the client, never sent."""
     return _label(client, models, on.x)
 
 

@@ -29,7 +29,7 @@ from corymb.trees import Params, take
 
 @on_client
 def train(client: Client, models: Params, *, work: Work) -> Share[Tensor]:
-    """The only model, trained on; with its loss before training as the note."""
+    """The model after local training; the note is its loss before training."""
     value, before = work.with_loss(client, take(models, 0))
     label = torch.zeros((), dtype=torch.int64, device=client.train.weight.device)
     weight = one_hot(label, 1) * work.weight(client)

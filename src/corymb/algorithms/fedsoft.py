@@ -38,7 +38,7 @@ from corymb.trees import Params, count
 
 @on_client
 def estimate_importance(client: Client, models: Params, *, floor: float) -> Tensor:
-    """The share of the client's examples that each model fits best (ties: the lowest number), `floor` at least: k."""
+    """The share of the client's examples that each model fits best (ties: lowest number), at least `floor`: k."""
     k, weight = count(models), client.train.weight
     best = point_losses(client, models).argmin(0) == torch.arange(k, device=weight.device)[:, None]
     return (torch.where(best, weight, 0).sum(1) / weight.sum().clamp_min(1)).clamp_min(floor)
@@ -48,7 +48,7 @@ def estimate_importance(client: Client, models: Params, *, floor: float) -> Tens
 def train_between(
     client: Client, models: Params, importance: Tensor, drawn: Tensor, *, local: Descent
 ) -> Share[Tensor]:
-    """Train from the models' mean by importance, held near it; the note is the loss there."""
+    """Train from the importance-weighted mean of the models, pulled towards it; the note is the loss at that mean."""
     portion = importance / importance.sum()
     centre = {name: torch.tensordot(portion.to(value), value, dims=1) for name, value in models.items()}
     value, before = descend_with_loss(client, centre, local)

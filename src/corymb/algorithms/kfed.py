@@ -31,7 +31,7 @@ from corymb.trees import Params
 
 @on_client
 def label_by_own_centres(client: Client, models: Params, on: Examples, *, prior: bool = False) -> Tensor:
-    """The cluster of each example's nearest own centre; of the nearest of all where none of its own has a cluster."""
+    """The cluster of each example's nearest own centre, or of the nearest of all if no own centre has a cluster."""
     fallback = label_points(client, models, on)
     if CLUSTERS not in client.memory.names():
         return fallback

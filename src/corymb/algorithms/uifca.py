@@ -54,7 +54,7 @@ FlowName = Literal["gaussian", "affine", "diagonal", "shift", "planar", "realnvp
 def relabel_and_train(
     client: Client, models: Params, fresh: Params | None, *, local: Descent, relabel: bool, prior: bool
 ) -> Shares[tuple[()]]:
-    """Algorithm 3, line 7, where it is time for it, and Algorithm 5 for every cluster.
+    """Relabel if it is time (Algorithm 3, line 7), then train every cluster's model (Algorithm 5).
 
     Each model counts by the number of examples it was trained on; `fresh` models are trained instead, if given.
     """

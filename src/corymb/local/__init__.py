@@ -157,7 +157,7 @@ def one_hot(label: Tensor, k: int) -> Tensor:
 
 @on_client
 def losses_of(client: Client, models: Params) -> Tensor:
-    """The loss of every model sent; one that is no number or without bound is the largest number there is.
+    """The loss of every model sent; a loss that is NaN or infinite becomes the largest finite number.
 
     A model that somebody else spoiled must not make this client's reply one that cannot count.
     """
@@ -168,7 +168,7 @@ def losses_of(client: Client, models: Params) -> Tensor:
 
 @on_client
 def serve_assigned(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The model of the client's cluster; one without a cluster takes the model that fits its training data best."""
+    """The model of the client's cluster; without a cluster, the model that fits its training data best."""
     if count(models) == 1:
         return take(models, 0)
     return take(models, torch.where(label < 0, losses(client, models).argmin(), label))
@@ -176,7 +176,7 @@ def serve_assigned(client: Client, models: Params, label: Tensor, share: Tensor 
 
 @on_client
 def serve_labelled(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The model of the client's cluster, where it is known to have one."""
+    """The model of the client's cluster, for clients known to have one."""
     return take(models, label)
 
 
@@ -187,7 +187,7 @@ def serving(serve: ClientFn[..., Any], labels: Tensor) -> ClientFn[..., Any]:
 
 @on_client
 def serve_mixture(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params | Served:
-    """All models, by the client's shares; one that has none takes the model that fits its training data best."""
+    """All models, weighted by the client's shares; without shares, the model that fits its training data best."""
     if share is None:
         return serve_assigned(client, models, label, share)
     k = count(models)
