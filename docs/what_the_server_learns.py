@@ -27,8 +27,8 @@ docs/what_the_server_learns.py` from the return types of all client functions; a
 Apart from what the last bullet lists, nothing else reaches the server's code; `ARCHITECTURE.md` names the tests.
 
 * **sum**: values are added up, weighted, before the algorithm sees them: k sums over all clients asked. Labels and
-  notes are returned as one row per client. If a process or node answers for a single client, its sum is that client's own
-  value. With `aggregate=` or `clip=` every value is needed individually, as a row.
+  notes are returned as one row per client. If a process or node answers for a single client, its sum is that client's
+  own value. With `aggregate=` or `clip=` every value is needed individually, as a row.
 * **map**: everything is returned as one row per client.
 * The server also knows clients' names, how many examples each reports, who answered, who was refused and why, and the
   schema of the data.
