@@ -508,7 +508,7 @@ class Standardised:
         )
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return Standardised(self.inner.to(device, dtype), map_tensors(lambda t: t.to(device, dtype), self.standard))
 
     def recipe(self) -> dict[str, Any]:
