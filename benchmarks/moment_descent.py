@@ -304,7 +304,7 @@ def run(names: list[str], seeds: range, out: Path, workers: int, work: Callable[
 
 def table(rows: list[dict[str, Any]], right_below: float) -> Iterator[str]:
     """A line for each case: final/oracle of each seed, how many are right, said and silent."""
-    yield "| case | error / oracle's, by seed | right | said | silent failures | said although right |"
+    yield "| case | error / oracle's, by seed | right | warned | silent failures | warned although right |"
     yield "|---|---|---|---|---|---|"
     for name in dict.fromkeys(row["case"] for row in rows):
         cells = sorted((row for row in rows if row["case"] == name), key=lambda row: row["seed"])

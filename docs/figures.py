@@ -311,28 +311,28 @@ def of_algorithms():
         "ifca",
         "IFCA: send all models, choose, average within clusters",
         ("the server sends all k models", rows(TWO, UNKNOWN, down=True)),
-        ("each client takes the one with\nthe least loss, and trains it", rows(TWO, KINDS)),
+        ("each client picks the model with\nthe smallest loss and trains it", rows(TWO, KINDS)),
         ("the server averages\nwithin clusters", rows(TWO, KINDS, up=True)),
     )
     yield three(
         "sr-fca",
         "SR-FCA: clusters from local models, then refined",
         TRAINED_ALONE,
-        ("models within λ make clusters;\nnobody says how many", cloud(MIXED_HALF, edges=EDGES, rings=RINGS)),
+        ("models within λ form clusters;\ntheir number is found", cloud(MIXED_HALF, edges=EDGES, rings=RINGS)),
         ("refine: trimmed training,\nregroup, join near clusters", cloud(TRUE, rings=RINGS, centres=MEANS)),
     )
     yield three(
         "cfl",
-        "CFL: one model, split where clients pull apart",
-        ("FedAvg for everybody", rows([GREY], UNKNOWN, up=True)),
-        ("the mean rests, clients do not", updates(False)),
-        ("two clusters, by the cosine\nof updates; and so on in each", updates(True)),
+        "CFL: one model, split when client updates disagree",
+        ("FedAvg for all clients", rows([GREY], UNKNOWN, up=True)),
+        ("mean update small, clients' large", updates(False)),
+        ("two clusters, by the cosine of\nupdates; repeat in each", updates(True)),
     )
     yield three(
         "moment-descent",
         "Moment descent: a subspace from residuals, anchors inside it, then FedX",
         ("a panel's residual moments\ngive a k-dimensional subspace", subspace),
-        ("anchor clients walk to their\nown models inside it", anchors),
+        ("anchor clients move to their\nown models inside it", anchors),
         (
             "groups of anchors start FedX",
             rows([BLUE, ORANGE, GREEN], [BLUE, GREEN, ORANGE, ORANGE, BLUE, GREEN], up=True),
@@ -340,17 +340,17 @@ def of_algorithms():
     )
     yield three(
         "fedx",
-        "FedX: choose, refine, average over everybody",
+        "FedX: choose, refine, average over all clients",
         ("k models are given", rows(TWO, UNKNOWN, down=True)),
         ("each client refines the one that\nfits, by FedAvg or FedProx", rows(TWO, KINDS)),
-        ("mean over all clients: whoever\nchose another changes nothing", rows(TWO, KINDS, up=True)),
+        ("mean over all clients; those that\nchose another change nothing", rows(TWO, KINDS, up=True)),
     )
     yield three(
         "one-shot-ifca",
         "One-shot IFCA: SR-FCA's first clusters start IFCA",
         TRAINED_ALONE,
-        ("models within λ make clusters;\ntheir means are models", cloud(TRUE, rings=RINGS, centres=MEANS)),
-        ("IFCA goes on from there", rows([BLUE, ORANGE, GREEN], [BLUE, GREEN, ORANGE, ORANGE, BLUE, GREEN], up=True)),
+        ("models within λ form clusters;\ntheir means are models", cloud(TRUE, rings=RINGS, centres=MEANS)),
+        ("IFCA continues from there", rows([BLUE, ORANGE, GREEN], [BLUE, GREEN, ORANGE, ORANGE, BLUE, GREEN], up=True)),
     )
     yield three(
         "one-shot",
@@ -364,55 +364,55 @@ def of_algorithms():
     )
     yield three(
         "local-kmeans",
-        "Local k-means: the means of local models are served",
+        "Local-KMeans: serve the means of local models",
         TRAINED_ALONE,
         ("k-means on the models", cloud(TRUE, rings=RINGS)),
         ("each cluster's mean is served;\nno further training", cloud(TRUE, rings=RINGS, centres=MEANS)),
     )
     yield three(
         "fedsoft",
-        "FedSoft: importance, draws, and a pull to all models",
+        "FedSoft: importance, draws, and a pull towards all models",
         ("importance: the share of examples\nthat each model fits best", mixtures),
         ("each model draws clients\nin proportion", drawn),
-        ("a client trains once, pulled\nto all models", pulled),
+        ("a client trains once, pulled\ntowards all models", pulled),
     )
     yield three(
         "uifca",
         "UIFCA: a density for every cluster of examples",
-        ("k densities go to the clients", then(densities, homes(False))),
-        ("each example takes the density\nunder which it is likeliest", then(densities, homes(True))),
-        ("each density is trained on its\nexamples; means by their number", then(densities, centres, centre_arrows)),
+        ("k densities are sent to clients", then(densities, homes(False))),
+        ("each example takes the density\nunder which it is most likely", then(densities, homes(True))),
+        ("each density is trained on its\nexamples, then averaged", then(densities, centres, centre_arrows)),
     )
     yield three(
         "kfed",
-        "k-FED: k-means at home, then of the centres",
+        "k-FED: k-means at each client, then on the centres",
         ("k-means at every client", homes(True)),
         ("centres and counts are sent;\nthe server clusters the centres", then(densities, centres, centre_arrows)),
-        ("an example has the cluster of\nits centre at home", then(densities, homes(True))),
+        ("an example has the cluster of\nits centre at its own client", then(densities, homes(True))),
     )
     yield three(
         "clustergan",
-        "ClusterGAN: a game at every client, averaged",
-        ("a game at every client: codes\nmust be found again", game),
+        "ClusterGAN: adversarial training at clients, averaged",
+        ("adversarial training at clients:\nthe encoder must recover codes", game),
         ("the server averages the three\nnetworks, as FedAvg does", three_networks),
         (
             "an example's cluster is the code\nthat the encoder finds",
-            then(homes(True), words((115, 40, "encoder → code j"), (115, 62, "labels stay at home"))),
+            then(homes(True), words((115, 40, "encoder → code j"), (115, 62, "labels are not sent"))),
         ),
     )
     yield three(
         "baselines",
-        "Baselines: one model, everybody alone, the oracle",
-        ("FedAvg, FedProx: one model\nfor everybody", rows([INK], [INK] * 6, up=True)),
-        ("Alone: a model for each,\nwhich never leaves", alone),
-        ("Oracle: training inside the\ntrue clusters, where known", rows(TWO, KINDS, up=True)),
+        "Baselines: one model, each client alone, the oracle",
+        ("FedAvg, FedProx: one model\nfor all clients", rows([INK], [INK] * 6, up=True)),
+        ("Alone: a model for each client,\nwhich never leaves it", alone),
+        ("Oracle: training inside the\ntrue clusters, if known", rows(TWO, KINDS, up=True)),
     )
 
 
 def two_rooms():
-    d = Drawing(760, 250, "The server's room, the door, and the clients' rooms")
+    d = Drawing(760, 250, "Server side, the cohort as the door, and client side")
     d.box(10, 20, 250, 210, fill="#f3f6fb", colour="#c6cfdb")
-    d.text(135, 46, "the server's room", bold=True, size=14)
+    d.text(135, 46, "server's room", bold=True, size=14)
     for y, line in (
         (84, "algorithm.run(fed, start)"),
         (112, "cohorts: who, how many examples"),
@@ -433,7 +433,7 @@ def two_rooms():
         y = 20 + number * 74
         d.box(500, y, 250, 62, fill="#f7faf6", colour="#c9d8c9")
         d.disc(524, y + 31, colour, r=9)
-        d.text(642, y + 26, "a client's room: @on_client", bold=True, size=12)
+        d.text(642, y + 26, "client's room: @on_client", bold=True, size=12)
         d.text(642, y + 46, "its examples, keys, memory", size=12)
         d.arrow(432, 112 + 10 * (number - 1), 498, y + 24, GREY)
         d.arrow(498, y + 40, 432, 134 + 12 * (number - 1), INK)
@@ -446,7 +446,7 @@ def choosing():
         ("corymb advise: do clusters pay?", "no", "fedavg, or alone"),
         ("clusters of examples, no labels?", "yes", "uifca, kfed"),
         ("linear regression,\nclusters differ in coefficients?", "yes", "moment-descent"),
-        ("one exchange only?", "yes", "one-shot, local-kmeans"),
+        ("only one exchange?", "yes", "one-shot, local-kmeans"),
         ("is a client a mixture of groups?", "yes", "fedsoft, ifca --soft"),
         ("is the number of groups known?", "no", "ifca --k auto, sr-fca"),
     ]

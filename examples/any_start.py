@@ -1,4 +1,4 @@
-"""Mixed regression from any start: moment descent beside IFCA from random starts, by the error of the coefficients."""
+"""Mixed regression from any start: moment descent compared with IFCA from random starts, by coefficient error."""
 
 import sys
 

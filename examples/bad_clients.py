@@ -1,4 +1,4 @@
-"""Bad clients: every number with its sign changed, from more and more of them, against two ways to average."""
+"""Bad clients: a growing share of clients flips the sign of its updates; compares two ways to average."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Clusters of examples without labels: UIFCA's Gaussians on points that every client has several kinds of."""
+"""Clusters of examples without labels: UIFCA with Gaussians, where every client has points of several clusters."""
 
 import sys
 

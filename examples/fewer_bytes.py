@@ -1,4 +1,4 @@
-"""Fewer bytes: IFCA sends all models in every round; with `saving`, settled clients are sent their own only."""
+"""Fewer bytes: IFCA sends all models in every round; with `saving`, settled clients are sent only their own."""
 
 import sys
 

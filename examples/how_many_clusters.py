@@ -1,4 +1,4 @@
-"""How many clusters? IFCA with k = "auto" finds the number by held-out examples; the evidence is in the run."""
+"""How many clusters? IFCA with k = "auto" finds the number with held-out examples; the evidence is in the run."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One model or four? IFCA beside FedAvg, training alone and the oracle, on digits turned by four hidden angles."""
+"""One model or four? IFCA compared with FedAvg, training alone and the oracle, on digits rotated by hidden angles."""
 
 import sys
 

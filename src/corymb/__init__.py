@@ -1,4 +1,4 @@
-"""Corymb: clustered federated learning. Finds the groups of clients and trains one model a group, at the same time.
+"""Corymb: clustered federated learning. Finds groups of clients and trains one model per group, at the same time.
 
     >>> import corymb
     >>> data = corymb.datasets.digits(clients=8, train=20, test=10)

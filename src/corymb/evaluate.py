@@ -44,7 +44,7 @@ class Scored(NamedTuple):
 
 @on_client
 def describe_labels(client: Client) -> Share[tuple[()]]:
-    """What the trivial prediction is made of, by the client's number of training examples."""
+    """The class shares or mean target for the trivial prediction, weighted by the number of training examples."""
     measures = measures_of(client.objective)
     assert measures is not None
     return Share({"labels": measures.labels(client.train)}, weight=client.train.weight.sum().reshape(1))
@@ -60,7 +60,7 @@ def score_served(
     *,
     serve: ClientFn[..., Params | Served],
 ) -> Share[Scored]:
-    """How well what the client is served fits its training examples and predicts its test examples.
+    """The served model's training loss, and its scores on the client's test examples.
 
     Its own metrics are the note; of what metrics over all clients' examples are made of, only the sums come back.
     """
@@ -297,7 +297,7 @@ def every_loss(fed: Federation, models: Params) -> Tensor:
 def count_points(
     client: Client, models: Params, *, label: ClientFn[..., Tensor], prior: bool, k: int, classes: int
 ) -> Share[tuple[()]]:
-    """How many training and test examples are in each pair of cluster and true cluster; of one, without classes."""
+    """How many training and test examples are in each pair of cluster and true cluster (one, without classes)."""
     return Share(
         {
             part: _pairs_of(label(client, models, on, prior=prior), on, k, classes)
@@ -422,13 +422,13 @@ def _match(cost: Tensor) -> tuple[Sequence[int], Sequence[int]] | None:
 def publish_served(
     client: Client, models: Params, label: Tensor, share: Tensor | None, *, serve: ClientFn[..., Params | Served]
 ) -> Params | Served:
-    """What the client is served: its own model for a local baseline."""
+    """The model or models that the client is served; for a local baseline, its own model."""
     return serve(client, models, label, share)
 
 
 @on_client
 def right_of(client: Client, models: Params) -> Share[tuple[()]]:
-    """The score of each model on the client's test examples, by their number."""
+    """The score of each model on the client's test examples, weighted by their number."""
     return Share(
         {"score": scores(client, models) * client.test.weight.sum(), "tested": client.test.weight.sum()},
         weight=torch.ones(1),

@@ -22,7 +22,7 @@ LONGEST_FILE = 10**7
 
 
 class InvalidInput(ValueError):
-    """Something the user gave cannot be used: one line with what was got, what was wanted and how to fix it."""
+    """Invalid user input: one line with what was received, what was expected and how to fix it."""
 
 
 def split_address(address: str) -> tuple[str, int]:

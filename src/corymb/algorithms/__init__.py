@@ -1,4 +1,4 @@
-"""Algorithms: frozen settings with a loop of their own, one file each; imported when they are first used."""
+"""Algorithms: each is a frozen dataclass of settings with its own loop, in one file; imported when first used."""
 
 from typing import TYPE_CHECKING
 

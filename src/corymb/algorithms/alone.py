@@ -1,11 +1,11 @@
-"""Alone: every client trains for itself, and no model ever leaves it.
+"""Alone: every client trains by itself, and no model ever leaves it.
 
-The local baseline of the papers. The first round sends everybody one common start; after that the server only hears
-how large the loss is. Departures: none known (Ghosh et al. 2022 do not say how long their
-local models train; set `rounds`). `keep="best"` is ours: few examples are soon overfitted, so a client trains trial
-models on parts of its examples beside the real one, and keeps the real one as it was when the trials were at their best
-on the examples that they had not been trained on. `keep="penalised"` is ours too: linear models are not trained but
-solved for, in one round, with penalties that suit the client's examples (`corymb.local.penalised`).
+The local baseline of the papers. The first round sends every client one common start; after that the server receives
+only losses. Departures: none known (Ghosh et al. 2022 do not say how long their local models train; set `rounds`).
+`keep="best"` is ours: a few examples are soon overfitted, so a client also trains trial models on parts of its
+examples, and keeps the real model from the round in which the trial models did best on examples they were not trained
+on. `keep="penalised"` is ours too: linear models are not trained but solved for, in one round, with penalties that suit
+the client's examples (`corymb.local.penalised`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from corymb.trees import Params, map_tensors, take, tree_map
 log = logging.getLogger(__name__)
 Keep = Literal["last", "best", "penalised"]
 TRIALS = 4
-"""Trial models, each with other examples held out: with one, a few examples decide by chance."""
+"""Number of trial models, each with other examples held out: with one, a few examples would decide by chance."""
 
 
 @on_client
 def begin_at_home(client: Client, model: Params, *, local: Descent, keep: Keep) -> Tensor:
-    """Train the common start and keep it; the loss beforehand is all that leaves."""
+    """Train the common start and keep the result; only the loss before training is sent."""
     client.memory.set("model", descend(client, model, local))
     if keep == "best":
         _try(client, map_tensors(lambda value: value.expand(TRIALS, *value.shape), model), local, first=True)
@@ -46,7 +46,7 @@ def begin_at_home(client: Client, model: Params, *, local: Descent, keep: Keep) 
 
 @on_client
 def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
-    """Train the kept model on; the loss beforehand is all that leaves."""
+    """Continue to train the kept model; only the loss before training is sent."""
     model: Params = client.memory.get("model")
     client.memory.set("model", descend(client, model, local))
     if keep == "best":
@@ -56,13 +56,13 @@ def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
 
 @on_client
 def solve_at_home(client: Client, model: Params) -> Tensor:
-    """Solve for a linear model and keep it; the loss of the common start is all that leaves."""
+    """Solve for a linear model and keep it; only the loss of the common start is sent."""
     client.memory.set("model", penalised(client, model))
     return loss(client, model)
 
 
 def _try(client: Client, trials: Params, local: Descent, *, first: bool) -> None:
-    """Train the trial models as the real one was, and set that one aside if they have never done better."""
+    """Train the trial models like the real one, and save the real one if the trial models have never done better."""
     parts = [hold_out(client.train, turn=turn) for turn in range(TRIALS)]
     kept, held = (torch.stack([part[side].weight for part in parts]) for side in (0, 1))
 
@@ -88,7 +88,7 @@ def _try(client: Client, trials: Params, local: Descent, *, first: bool) -> None
 
 @on_client
 def serve_own(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The client's own model; before it has one, the common start."""
+    """The client's own model, or the common start if it has none yet."""
     own: Params = client.memory.get("model", take(models, 0))
     return client.memory.get("best", own)
 
@@ -98,11 +98,11 @@ class Alone:
     """The local baseline."""
 
     rounds: int = 10
-    """Rounds of local work, of which nothing is averaged; a linear model with `keep = "penalised"` takes one."""
+    """Rounds of local training, without averaging; a linear model with `keep = "penalised"` takes one."""
     local: Descent = Descent(lr=0.1, steps=10)
     keep: Keep = "last"
-    """The model after the last round; that after the round which held-out training examples say was best; or, of a
-    linear model, the one with penalties that they choose, found in one round (other models: as `best`)."""
+    """Which model to keep: that of the last round; that of the best round, by held-out training examples; or, for a
+    linear model, one with penalties chosen by held-out examples, found in one round (other models: as `best`)."""
 
     serve = serve_own
     keeps_memory = True
@@ -114,7 +114,7 @@ class Alone:
 
     @property
     def ends_early(self) -> bool:
-        """What is solved for takes one round."""
+        """A model that is solved for takes one round."""
         return self.keep == "penalised"
 
     @staticmethod
@@ -122,7 +122,7 @@ class Alone:
         return clients.map(solve_at_home, take(at.models, 0))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Everybody trains at home, round after round."""
+        """Every client trains by itself, round after round."""
         at = start or Snapshot.fresh(fed, 1)
         if self.keep == "penalised" and can_penalise(fed):
             if at.round == 0:

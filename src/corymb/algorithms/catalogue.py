@@ -142,7 +142,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "ifca": Entry(
             place="corymb.algorithms.ifca:IFCA",
             title="IFCA",
-            description="clients choose the model that fits them, and train it, by turns",
+            description="each client picks the model that fits it best and trains it, in every round",
             notes={**TRAIN_LOSS, **RESTARTS, **REPAIR, **FOUND_K, **CLUSTERS, **PRIVACY},
             chooses=True,
             started=_one_run,
@@ -150,7 +150,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "sr-fca": Entry(
             place="corymb.algorithms.sr_fca:SRFCA",
             title="SR-FCA",
-            description="clusters from the distances of local models, refined; finds their number",
+            description="clusters clients by distances of local models, then refines; finds their number",
             notes={
                 **TRAIN_LOSS,
                 **THRESHOLD,
@@ -183,21 +183,21 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "fedx": Entry(
             place="corymb.algorithms.fedx:FedX",
             title="FedX",
-            description="moment descent's second phase alone: choose, then FedAvg or FedProx",
+            description="moment descent's second phase alone: FedAvg or FedProx with clustering",
             notes={**TRAIN_LOSS, **KAPPA},
             chooses=True,
         ),
         "one-shot-ifca": Entry(
             place="corymb.algorithms.one_shot_ifca:OneShotIFCA",
             title="One-shot IFCA",
-            description="ifca started from sr-fca's first clusters",
+            description="starts ifca from sr-fca's first clusters",
             notes={**TRAIN_LOSS, **THRESHOLD, **CLUSTERS, **REPAIR},
             started=_nothing,
         ),
         "cfl": Entry(
             place="corymb.algorithms.cfl:CFL",
             title="CFL",
-            description="one model, split in two where clients pull apart",
+            description="one model, split in two when client updates disagree",
             notes={
                 **TRAIN_LOSS,
                 **CLUSTERS,
@@ -212,21 +212,21 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "fedsoft": Entry(
             place="corymb.algorithms.fedsoft:FedSoft",
             title="FedSoft",
-            description="every client a mixture of clusters, by the share of its examples",
+            description="each client is a mixture of clusters, by shares of its examples",
             notes=TRAIN_LOSS,
             started=_nothing,
         ),
         "local-kmeans": Entry(
             place="corymb.algorithms.local_kmeans:LocalKMeans",
             title="Local k-means",
-            description="k-means on local models, whose means are served",
+            description="k-means on local models; serves the cluster means",
             notes={**TRAIN_LOSS, **FOUND_K, **CLUSTERS},
             started=_nothing,
         ),
         "uifca": Entry(
             place="corymb.algorithms.uifca:UIFCA",
             title="UIFCA",
-            description="a cluster for every example, by densities; needs no labels",
+            description="clusters examples with density models; needs no labels",
             notes={
                 "train_loss": Note("number", "mean loss of all examples, each under the model of its cluster"),
                 **RESTARTS,
@@ -238,14 +238,14 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "kfed": Entry(
             place="corymb.algorithms.kfed:KFed",
             title="k-FED",
-            description="a cluster for every example, by k-means at home and of the centres",
+            description="clusters examples: k-means at each client, then on the clients' centres",
             notes={},
             started=_nothing,
         ),
         "clustergan": Entry(
             place="corymb.algorithms.clustergan:ClusterGAN",
             title="ClusterGAN",
-            description="a cluster for every example, by an adversarial network trained with FedAvg",
+            description="clusters examples with an adversarial network trained with FedAvg",
             notes={
                 "train_loss": Note("number", "mean squared error of clients' examples made again, before the round"),
                 "points": Note("numbers", "examples in each cluster"),
@@ -255,21 +255,21 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "fedavg": Entry(
             place="corymb.algorithms.fedavg:FedAvg",
             title="FedAvg",
-            description="one model for everybody, the global baseline",
+            description="one model for all clients, the global baseline",
             role="global",
             notes={**TRAIN_LOSS, **PRIVACY},
         ),
         "fedprox": Entry(
             place="corymb.algorithms.fedprox:FedProx",
             title="FedProx",
-            description="as fedavg, with clients held near the model they were sent",
+            description="fedavg with a term that keeps clients near the model they were sent",
             role="global",
             notes={**TRAIN_LOSS, **PRIVACY},
         ),
         "alone": Entry(
             place="corymb.algorithms.alone:Alone",
             title="Training alone",
-            description="every client by itself, the local baseline",
+            description="each client trains by itself, the local baseline",
             role="local",
             notes=TRAIN_LOSS,
             started=_nothing,
@@ -277,14 +277,14 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType(
         "one-shot": Entry(
             place="corymb.algorithms.one_shot:OneShot",
             title="One-shot clustering",
-            description="clusters from local models once, then training inside them",
+            description="clusters local models once, then trains inside the clusters",
             notes={**TRAIN_LOSS, **FOUND_K, **CLUSTERS},
             started=_nothing,
         ),
         "oracle": Entry(
             place="corymb.algorithms.oracle:Oracle",
             title="The oracle",
-            description="training inside the true clusters, where they are known",
+            description="trains inside the true clusters, if they are known",
             role="oracle",
             notes=TRAIN_LOSS,
         ),

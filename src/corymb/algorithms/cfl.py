@@ -4,18 +4,18 @@ Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distribute
 Constraints. IEEE Transactions on Neural Networks and Learning Systems 2021. ε_1: `settled`, ε_2: `apart`,
 γ_max: `gamma_max`.
 
-FedAvg for everybody at first. Where a cluster's mean update has become short while some member's own is still long, the
-members pull in different directions. The cluster is cut in two by the cosine similarity of their updates, so that the
-largest similarity across the cut, α_cross, is as small as possible; if √((1 − α_cross) / 2) > γ_max, the halves go on
-as clusters of their own from the same model. Clients keep their updates: only the sum, weighted by their numbers of
-examples, and their lengths leave them, until a cluster may be split.
+It starts as FedAvg for all clients. When a cluster's mean update has become short while some member's own is still
+long, the members pull in different directions. The cluster is cut in two by the cosine similarity of their updates, so
+that the largest similarity across the cut, α_cross, is as small as possible; if √((1 − α_cross) / 2) > γ_max, the
+halves continue as separate clusters from the same model. Clients keep their updates: only the sum, weighted by their
+numbers of examples, and their lengths are sent, until a cluster may be split.
 
 Departures from the paper:
 
-* Where several cuts are equally good, to the last digits, none is made: the updates do not say which is right.
+* If several cuts are equally good up to rounding, none is made: the updates do not say which is right.
 * Members that did not answer in the round of a split go with the larger half.
-* `accept="evidence"`: a split is not made because its cut is clean, but tried: both halves, and the whole beside them,
-  train for two rounds without their held-out examples, which then decide (`corymb.algorithms.evidence`).
+* `accept="evidence"`: a clean cut is not enough for a split. Both halves, and the whole cluster as well, train for two
+  rounds without their held-out examples, which then decide (`corymb.algorithms.evidence`).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from corymb.trees import Params, add, concat, count, leaves, map_tensors, take
 
 log = logging.getLogger(__name__)
 WAIT = 10
-"""Rounds until clients whose cluster was not split are tried again."""
+"""Rounds until a cluster that was not split is tried again."""
 TIE = 1e-12
-"""Similarities that differ by less are equal but for rounding."""
+"""Similarities that differ by less are equal up to rounding."""
 
 
 class Update(NamedTuple):
-    """What a client says of its update."""
+    """What a client reports about its update."""
 
     length: Tensor
     loss: Tensor
@@ -60,7 +60,7 @@ class Update(NamedTuple):
 
 @on_client
 def train_and_keep_update(client: Client, model: Params, label: Tensor, *, k: int, local: Descent) -> Share[Update]:
-    """The difference that training makes to the cluster's model; kept at home as well."""
+    """The update of the cluster's model by local training; the client keeps a copy."""
     trained, before = descend_with_loss(client, model, local)
     update = add(trained, model, alpha=-1.0)
     client.memory.set("update", update)
@@ -78,25 +78,25 @@ def publish_update(client: Client) -> Params:
 
 @dataclass(frozen=True, kw_only=True)
 class CFL:
-    """FedAvg that splits clusters whose members pull in different directions. Their number is found."""
+    """FedAvg that splits clusters whose members pull in different directions; finds the number of clusters."""
 
     settled: float = 0.4
-    """Split where the mean update is shorter than this, ..."""
+    """Split a cluster if its mean update is shorter than this, ..."""
     apart: float = 1.6
-    """... and some member's is longer than that."""
+    """... and some member's update is longer than this."""
     rounds: int = 60
-    """Rounds in all, before and after splits."""
+    """Total rounds, before and after splits."""
     local: Descent = Descent(lr=0.1, steps=10)
     least: int = 3
     """The smallest cluster that may be split."""
     gamma_max: float = 0.0
     """A split must be this clean: √((1 − α_cross) / 2) above it, where α_cross is the largest similarity across."""
     accept: Literal["gamma", "evidence"] = "gamma"
-    """What makes a split final: γ_max, or besides that held-out examples that keep the halves apart."""
+    """What a split must pass: only γ_max, or also a test on held-out examples."""
     aggregate: Aggregate = "mean"
-    """How a cluster's updates are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How a cluster's updates are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
 
     serve = serve_assigned
     keeps_memory = True
@@ -130,7 +130,7 @@ class CFL:
             yield (at := self._split(fed, at, replies, due) if due else at)
 
     def _may_try(self, at: Snapshot, cluster: int) -> bool:
-        """Whether there are rounds left for a trial, and the last one of these clients was not just now."""
+        """Whether enough rounds are left for a trial, and these clients' last trial was not too recent."""
         tried = at.carry["tried"][at.labels == cluster] if "tried" in at.carry else torch.tensor([-WAIT])
         return at.round + TRAIN_ROUNDS + 1 <= self.rounds and at.round - int(tried.max()) >= WAIT
 
@@ -211,17 +211,17 @@ class CFL:
 
 
 class Cut(NamedTuple):
-    """A cluster in two parts."""
+    """A cluster cut in two parts."""
 
     second: Tensor  # n: who is in the second part
     across: float  # the largest similarity between members of different parts
 
 
 def bipartition(similarity: Tensor, order: Tensor) -> Cut | None:
-    """The cut with the least of the largest similarities across it; None where several are equally good.
+    """The cut whose largest similarity across is smallest; None if several are equally good.
 
-    Single linkage on 1 − similarity solves this exactly: its last merge is the cut. The first part has whoever comes
-    first in `order`, n numbers.
+    Single linkage on 1 − similarity solves this exactly: its last merge is the cut. The first part has the client that
+    comes first in `order`, n numbers.
     """
     heights = [0.0, *(merge.height for merge in single_linkage(1 - similarity))]
     if len(heights) < 2 or heights[-1] - heights[-2] <= TIE:

@@ -4,17 +4,17 @@ Mukherjee, Asnani, Lin, Kannan: ClusterGAN: Latent Space Clustering in Generativ
 trained with FedAvg as the baseline of Chung: Efficient Clustering Frameworks for Federated Learning Systems. UC
 Berkeley 2023, chapter 4. K: `k`; M: `local.steps`.
 
-There is one model for everybody: generator, critic and encoder (`objectives/adversarial.py`). In every round each
-client plays the game on its own examples, and the server averages all three by the number of examples. An example is in
-the cluster whose code the encoder finds likeliest in it. Labels stay at home: models and counts leave.
+There is one model for all clients: generator, critic and encoder (`objectives/adversarial.py`). In every round each
+client trains them on its own examples, and the server averages all three, weighted by the numbers of examples. An
+example is in the cluster whose code the encoder finds most likely. Models and counts are sent; labels are not.
 
 Departures from the papers:
 
-* The cluster is read off the encoder's logits; the authors run k-means on its whole output, which takes pooled data.
-* No batch normalisation; clients begin every round with a new Adam, with its usual β (0.9, 0.999), where the authors
-  have (0.5, 0.9) and the report has SGD with a step of 5e-3. Adam goes on through the steps in which others move.
-* Networks are perceptrons where no model is given, also for pictures; `model="clustergan-cnn"` has the authors' layers.
-* Generator and encoder move in the first of six steps, not in the last.
+* The cluster is read from the encoder's logits; the authors run k-means on its whole output, which needs pooled data.
+* There is no batch normalisation. Clients start every round with a new Adam with its usual β (0.9, 0.999); the authors
+  use (0.5, 0.9), and the report uses SGD with a step of 5e-3. Adam also runs in the steps that train other networks.
+* If no model is given, networks are perceptrons, also for pictures; `model="clustergan-cnn"` has the authors' layers.
+* Generator and encoder are trained in the first of six steps, not in the last.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from corymb.settings import check_types, require
 from corymb.trees import Params, stack, take
 
 POINTS = "share of examples in each cluster"
-"""What clients say beside their model: only sums over clients come back."""
+"""What clients send besides their model; the server gets only sums over clients."""
 
 
 @on_client
 def play(client: Client, models: Params, *, local: Descent) -> Share[Tensor]:
-    """All three networks after the client's own game, by its number of examples; the note is the loss before."""
+    """All three networks after local training, weighted by the number of examples; the note is the loss before."""
     model, weight = take(models, 0), client.train.weight
     total = weight.sum()
     number = members_of(_label(client, models, client.train.x), weight, len(model[CODES[0]])).sum(-1)
@@ -53,13 +53,13 @@ def play(client: Client, models: Params, *, local: Descent) -> Share[Tensor]:
 
 
 def _label(client: Client, models: Params, x: Tensor) -> Tensor:
-    """The likeliest code of each example."""
+    """The most likely code of each example."""
     return space_of(client, models, x)[:, -models[CODES[0]].shape[1] :].argmax(-1)
 
 
 @on_client
 def label_by_encoder(client: Client, models: Params, on: Examples, *, prior: bool = False) -> Tensor:
-    """The cluster of every example: its likeliest code. For evaluation at the client: it is no reply."""
+    """The cluster of every example: its most likely code. Used for evaluation at the client, never sent."""
     return _label(client, models, on.x)
 
 
@@ -74,17 +74,17 @@ class ClusterGAN:
     """A cluster for every example, by a generative adversarial network; needs no labels."""
 
     k: int
-    """Clusters."""
+    """Number of clusters."""
     rounds: int = 30
     """Rounds of training and averaging the networks."""
     local: Descent = Descent(lr=1e-3, steps=60, batch=64, optimiser="adam")
-    """What a client does in a round; one step in six is the generator's and the encoder's, the others the critic's."""
+    """Local training in a round; one step in six trains the generator and the encoder, the others the critic."""
 
     serve = serve_the_model
     label_points = label_by_encoder
     prior = False
     model = "clustergan"
-    """What it learns where no model is given."""
+    """The model that it learns if none is given."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -92,7 +92,7 @@ class ClusterGAN:
             require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Play and average, round after round."""
+        """Train and average the networks, round after round."""
         at = start or self._fresh(fed)
         for t in range(at.round, self.rounds):
             replies = fed.clients.sum(play, at.models, local=self.local.at(t))

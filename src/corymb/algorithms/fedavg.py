@@ -1,9 +1,9 @@
-"""FedAvg: one model for everybody.
+"""FedAvg: one model for all clients.
 
 McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized
 Data. AISTATS 2017.
 
-Departures from the paper: clients count alike by default, so that IFCA with k = 1 is the same algorithm;
+Departures from the paper: all clients have the same weight by default, so that IFCA with k = 1 is the same algorithm;
 `weights="examples"` is the paper's mean.
 """
 
@@ -29,7 +29,7 @@ from corymb.trees import Params, take
 
 @on_client
 def train(client: Client, models: Params, *, work: Work) -> Share[Tensor]:
-    """The only model, trained on; with its loss before training as the note."""
+    """The model after local training; the note is its loss before training."""
     value, before = work.with_loss(client, take(models, 0))
     label = torch.zeros((), dtype=torch.int64, device=client.train.weight.device)
     weight = one_hot(label, 1) * work.weight(client)
@@ -44,15 +44,15 @@ class FedAvg:
     """Rounds: in each, clients train the model on their examples, and the results are averaged."""
     local: Descent = Descent(lr=0.1, steps=10)
     weights: Weights = "clients"
-    """Whether clients count alike or by their examples."""
+    """Whether all clients have the same weight or are weighted by their examples."""
     participants: int | float | None = None
-    """Clients a round: a number, a fraction, or all of them."""
+    """Clients per round: a number, a fraction, or all of them."""
     aggregate: Aggregate = "mean"
-    """How clients' models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How clients' models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
     privacy: Privacy | None = None
-    """Differential privacy of clients; participants are then drawn each by itself."""
+    """Differential privacy of clients; participants are then drawn independently."""
 
     serve = serve_assigned
 

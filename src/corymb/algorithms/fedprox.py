@@ -1,8 +1,9 @@
-"""FedProx: FedAvg whose clients are held near the model they were sent.
+"""FedProx: FedAvg with a term that keeps clients near the model they were sent.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks. MLSys 2020. μ: `mu`.
 
-Departures from the paper: local work is a fixed number of steps, not a γ-inexact solution; clients count alike.
+Departures from the paper: local work is a fixed number of steps, not a γ-inexact solution; all clients have the
+same weight.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from corymb.settings import require
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
-    """One model for everybody; local training minimises F_i(θ) + (μ/2)·‖θ − θ_sent‖²."""
+    """One model for all clients; local training minimises F_i(θ) + (μ/2)·‖θ − θ_sent‖²."""
 
     mu: float = 0.1
 

@@ -1,16 +1,16 @@
-"""FedSoft: every client's data are a mixture of k clusters'.
+"""FedSoft: every client's data are a mixture of k clusters.
 
 Ruan, Joe-Wong: FedSoft: Soft Clustered Federated Learning with Proximal Local Updating. AAAI 2022. S: `k`, u_ks:
 `Snapshot.shares`, σ: `floor`, τ: `every`, K: `draws`, λ: `pull`, c_s: the k models.
 
-Importance u_ij is the share of client i's examples whose lowest loss is under model j; every few rounds it is estimated
-again. Each model draws clients in proportion to it; a client that was drawn, by however many models, minimises
+The importance u_ij is the share of client i's examples whose lowest loss is under model j; it is estimated again every
+few rounds. Each model draws clients in proportion to it. A client that is drawn, by however many models, minimises
 F_i(w) + (λ/2) Σ_j u_ij ‖w − c_j‖² once; each model becomes the mean of its draws.
 
 Departures from the paper:
 
-* The pulls to all models are one pull to their mean weighted by importance, of strength λ: the same but for
-  Σ_j u_ij, which `floor` makes larger than 1 by at most k − 1 times itself. Local work begins at that mean.
+* The k proximal terms are combined into one of strength λ around the importance-weighted mean: the same except for
+  Σ_j u_ij, which `floor` makes larger than 1 by at most k − 1 times itself. Local training starts at that mean.
 * Clients are drawn without replacement and in proportion to u_ij; the paper's also to their examples
   (`weights="examples"`).
 * A client is served all models, mixed by its importance; its label is the cluster of its largest importance.
@@ -38,7 +38,7 @@ from corymb.trees import Params, count
 
 @on_client
 def estimate_importance(client: Client, models: Params, *, floor: float) -> Tensor:
-    """The share of the client's examples that each model fits best (ties: the lowest number), `floor` at least: k."""
+    """The share of the client's examples that each model fits best (ties: lowest number), at least `floor`: k."""
     k, weight = count(models), client.train.weight
     best = point_losses(client, models).argmin(0) == torch.arange(k, device=weight.device)[:, None]
     return (torch.where(best, weight, 0).sum(1) / weight.sum().clamp_min(1)).clamp_min(floor)
@@ -48,7 +48,7 @@ def estimate_importance(client: Client, models: Params, *, floor: float) -> Tens
 def train_between(
     client: Client, models: Params, importance: Tensor, drawn: Tensor, *, local: Descent
 ) -> Share[Tensor]:
-    """Train from the models' mean by importance, held near it; the note is the loss there."""
+    """Train from the importance-weighted mean of the models, pulled towards it; the note is the loss at that mean."""
     portion = importance / importance.sum()
     centre = {name: torch.tensordot(portion.to(value), value, dims=1) for name, value in models.items()}
     value, before = descend_with_loss(client, centre, local)
@@ -57,27 +57,27 @@ def train_between(
 
 @dataclass(frozen=True, kw_only=True)
 class FedSoft:
-    """Soft clusters: clients are drawn by how much of their data each model fits, and are pulled to all models."""
+    """Soft clusters: models draw clients by how much of their data they fit; clients are pulled towards all models."""
 
     k: int
-    """Clusters."""
+    """Number of clusters."""
     rounds: int = 60
     """Rounds: in each, the clients drawn for a cluster train, and its model becomes the mean of theirs."""
     every: int = 2
     """Rounds from one estimate of importance to the next."""
     draws: int | None = None
-    """Clients that each model draws in a round; by default a k-th of them."""
+    """Clients that each model draws in a round; by default n / k."""
     pull: float = 0.1
-    """Strength of the pull to the models."""
+    """Strength of the pull towards the models."""
     local: Descent = Descent(lr=0.1, steps=10)
     weights: Weights = "clients"
-    """Whether importance alone decides who is drawn, or times the number of examples."""
+    """Whether clients are drawn by importance alone, or by importance times number of examples."""
     floor: float = 1e-4
-    """The least importance."""
+    """The smallest importance."""
     aggregate: Aggregate = "mean"
-    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How a cluster's models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
 
     serve = serve_mixture
 
@@ -117,7 +117,7 @@ class FedSoft:
         return replace(at, shares=shares, labels=labels)
 
     def _draw(self, fed: Federation, shares: Tensor) -> Tensor:
-        """Each model's clients, without replacement: the first in a race whose runners are as fast as their weights."""
+        """Each model's clients, drawn without replacement in proportion to their weights (exponential races)."""
         n, k = len(fed.clients), shares.shape[1]
         weight = shares.double() * (fed.sizes[:, None] if self.weights == "examples" else 1)
         weight[~fed.clients.mask] = 0

@@ -2,22 +2,23 @@
 
 Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression. NeurIPS 2022 (Phase 2). η: `local.lr`,
 s: `local.steps`, T': `rounds`, λ_i: `assignment`, w_i = n_i / N: `weights`. The paper's loss is half of the mean
-square; η is a step on that, and `temperature` is one of that, whether or not the objective has the half.
+squared error; η and `temperature` refer to that, whether or not the objective has the half.
 
-Each round every client picks the model with the least loss on all its data and refines it: FedAvg with s gradient
+In each round every client picks the model with the smallest loss on all its data and refines it: FedAvg with s gradient
 steps, FedProx with the minimum of its loss plus ‖θ − θ_old‖² / 2η, in closed form for linear models. In the paper's
 average each client returns all k models, those that it did not refine unchanged: θ_j ← Σ_i (m_i / N) θ_ij over all
-clients. A non-member's θ_j need not travel: the server knows it.
+clients. A non-member's θ_j need not be sent: the server knows it.
 
 Departures from the paper:
 
 * Soft assignment: the paper's loss is linear in λ, so that its own minimiser is a hard label. Ours is
   λ_ij ∝ exp(−m_i F_i(θ_j) / `temperature`); a client refines every model, and the fraction λ_ij of it counts (for one
   FedAvg step this is the paper's step on the λ-weighted loss).
-* `averaging="members"` is IFCA's form, the mean over a cluster's members; `weights="clients"` counts clients alike.
-* `refinement="whitened"`, for linear models: FedAvg with s = 1 in coordinates in which the second moment of everybody's
-  features is I, so that η = 1 is right whatever the units. A cluster's part of that moment is at most the whole of it,
-  so with `averaging="all"` this step never diverges. Clients return gradients; the server knows the coordinates.
+* `averaging="members"` is IFCA's form, the mean over a cluster's members; `weights="clients"` gives equal weights.
+* `refinement="whitened"`, for linear models: FedAvg with s = 1 in coordinates in which the second moment of all
+  clients' features is I, so that η = 1 is right whatever the units. A cluster's part of that moment is at most the
+  whole of it, so with `averaging="all"` this step never diverges. Clients return gradients; the server knows the
+  coordinates.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FedX:
     """Alternating choice and refinement from given models, such as moment descent's."""
 
     k: int | None = None
-    """Clusters; without it, as many as the models it starts from."""
+    """Number of clusters; by default as many as the models it starts from."""
     rounds: int = 400
     """Rounds: in each, clients choose among the models and train the one they chose."""
     local: Descent = Descent(lr=0.045, steps=5)
@@ -60,18 +61,18 @@ class FedX:
     """FedAvg, FedProx, or one gradient step of length 1 in coordinates in which features have second moment I."""
     assignment: Literal["hard", "soft"] = "hard"
     temperature: float = 1.0
-    """Of soft assignment; towards 0 it becomes hard."""
+    """Temperature of soft assignment; towards 0 it becomes hard."""
     averaging: Literal["all", "members"] = "all"
-    """What a model is the mean of: `all` counts clients outside the cluster as if they returned it unchanged (the
-    paper; small clusters then learn slowly), `members` only those that chose it."""
+    """Whom a model is averaged over: `all` counts clients outside the cluster as if they returned it unchanged (the
+    paper; small clusters then learn slowly), `members` counts only those that chose it."""
     weights: Weights = "examples"
-    """How clients count: by their examples (the paper), or alike."""
+    """Weights of clients: by their examples (the paper), or equal."""
     participants: int | float | None = None
-    """Clients a round: a number, a fraction, or all of them."""
+    """Clients per round: a number, a fraction, or all of them."""
     aggregate: Aggregate = "mean"
-    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How a cluster's models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
 
     serve = serve_assigned
 

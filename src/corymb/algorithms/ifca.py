@@ -3,8 +3,8 @@
 Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning. NeurIPS 2020 and IEEE
 Transactions on Information Theory 2022 (Algorithm 2). γ: `local.lr`, τ: `local.steps`, T: `rounds`, M_t: its sample.
 
-Each round the server sends all k models; every participant picks the one with the least loss on its training data
-(ties: the lowest index) and works on that one alone. Models are averaged within clusters (option II) or take one step
+In each round the server sends all k models; every participant picks the one with the smallest loss on its training data
+(ties: the lowest index) and trains only that one. Models are averaged within clusters (option II) or take one step
 along the gradients of those that chose them (option I).
 
 Departures from the paper: an empty cluster keeps its model, as in the authors' code; `repair`, on by default, regroups
@@ -36,38 +36,38 @@ from corymb.trees import Params
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA:
-    """Clusters and models at the same time, by alternating choice and training."""
+    """Finds clusters and trains their models at the same time, by alternating choice and training."""
 
     k: int | Literal["auto"] | None
-    """Clusters; `auto` finds their number by held-out examples, None takes the start's."""
+    """Number of clusters; `auto` finds it with held-out examples, None takes that of the start."""
     rounds: int = 60
-    """Rounds of choosing a model and training it; those that `k = "auto"`, `init` and `restarts` take come on top."""
+    """Rounds of choosing a model and training it; `k = "auto"`, `init` and `restarts` take additional rounds."""
     local: Descent = Descent(lr=0.1, steps=10)
-    """What a client does with the model it chose; option I takes only the step size from it."""
+    """Local training of the chosen model; option I uses only its step size."""
     averaging: Averaging = "models"
-    """Of clients' `models` after training (option II: fewer rounds), or of `gradients`, for one step (option I)."""
+    """Average clients' `models` after training (option II: fewer rounds), or `gradients`, for one step (option I)."""
     weights: Weights = "clients"
-    """Whether clients count alike or by their examples."""
+    """Whether all clients have the same weight or are weighted by their examples."""
     participants: int | float | None = None
-    """Clients a round: a number, a fraction, or all of them."""
+    """Clients per round: a number, a fraction, or all of them."""
     shared: tuple[str, ...] = ()
     """Patterns of the names of parameters that all clusters share: sent once, averaged over all participants."""
     saving: Saving | None = None
-    """Send settled clients their own model only."""
+    """Send settled clients only their own model."""
     soft: float | None = None
-    """A temperature: work on every model, each weighted by how well it fits."""
+    """A temperature: train every model, each weighted by how well it fits."""
     restarts: int = 1
-    """Independent runs; the one with the least training loss is kept."""
+    """Number of independent runs; the one with the smallest training loss is kept."""
     init: Init = "random"
-    """Random models; or from groups found by losses on random models, or by local models; or moment descent's."""
+    """The start: random models; groups found by losses on random models, or by local models; or moment descent."""
     alone: Descent = Descent(lr=0.1, steps=100)
     """How clients train by themselves for `k="auto"` and `init="one-shot"`."""
     aggregate: Aggregate = "mean"
-    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How a cluster's models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
     privacy: Privacy | None = None
-    """Differential privacy of clients; participants are then drawn each by itself, and nothing is repaired."""
+    """Differential privacy of clients; participants are then drawn independently, and nothing is repaired."""
     repair: bool = True
     """Regroup clients when clusters have collapsed: not part of the paper."""
 
@@ -95,7 +95,7 @@ class IFCA:
 
     @property
     def ends_early(self) -> bool:
-        """The search for k takes as long as it takes, and a privacy budget may be spent."""
+        """The search for k has no fixed number of rounds, and a privacy budget may be spent."""
         return self.k == "auto" or has_budget(self.privacy)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:

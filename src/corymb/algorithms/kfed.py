@@ -3,12 +3,12 @@
 Dennis, Li, Smith: Heterogeneity for the Win: One-Shot Federated Clustering. ICML 2021 (its k': `centres`); Chung:
 Efficient Clustering Frameworks for Federated Learning Systems. UC Berkeley 2023 (Algorithm 2, with k' = k).
 
-Every client clusters its own examples and sends its centres; the server clusters the centres and sends back its own;
-an example is in the cluster of the centre that it belongs to at home.
+Every client clusters its own examples and sends its centres; the server clusters the centres and sends back its own.
+An example is in the cluster of its centre at its own client.
 
 Departures from the paper: clients' examples are not projected before k-means, as in Algorithm 2 of the report; the
-server's centres start with the farthest points and then move by weighted Lloyd's steps until they rest; a centre of
-fewer than `least` examples is not sent, since that of one example is the example.
+server's centres start with the farthest points and then move by weighted Lloyd's iterations until they converge; a
+centre of fewer than `least` examples is not sent, because the centre of one example is the example.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from corymb.trees import Params
 
 @on_client
 def label_by_own_centres(client: Client, models: Params, on: Examples, *, prior: bool = False) -> Tensor:
-    """The cluster of each example's nearest own centre; of the nearest of all where none of its own has a cluster."""
+    """The cluster of each example's nearest own centre, or of the nearest of all if no own centre has a cluster."""
     fallback = label_points(client, models, on)
     if CLUSTERS not in client.memory.names():
         return fallback
@@ -43,11 +43,11 @@ class KFed:
     """A cluster for every example, by k-means at the clients and once more at the server."""
 
     k: int
-    """Clusters."""
+    """Number of clusters."""
     centres: int | None = None
-    """Clusters that every client looks for in its own examples; by default k."""
+    """Number of clusters that every client finds in its own examples; by default k."""
     least: int = 2
-    """Examples that a client must have in a cluster of its own for its centre to be sent."""
+    """Examples that one of a client's own clusters must have for its centre to be sent."""
 
     serve = serve_points
     label_points = label_by_own_centres
@@ -55,7 +55,7 @@ class KFed:
     prior = False
     planned_rounds = 1
     model = "shift"
-    """What it learns where no model is given: centres, as Gaussians with covariance 1."""
+    """The model that it learns if none is given: centres, as Gaussians with covariance 1."""
 
     def __post_init__(self) -> None:
         check_types(self)

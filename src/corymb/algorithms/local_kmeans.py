@@ -3,10 +3,10 @@
 A baseline of Vardhan, Ghosh, Mazumdar (TMLR 2024), who name Ghosh, Hong, Yin, Ramchandran: Robust Federated Learning in
 a Heterogeneous Environment (2019). It is `OneShot` without what follows the clustering.
 
-Departures from the paper: everybody trains from one common start. In the authors' code every client draws its own, and
-the mean of networks that began apart is no better than chance, which is what their table shows. With
-`finish`, which is None as in the paper, it is what `OneShot` is: the default on tables, where the mean of models that
-are fitted to few examples serves nobody.
+Departures from the paper: all clients train from one common start. In the authors' code every client draws its own, and
+the mean of networks with different starts is no better than chance, as their table shows. `finish` is None, as in the
+paper; with it, this is `OneShot`. That is the default on tables, where the mean of models that are fitted to few
+examples fits no client well.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class LocalKMeans:
     """k-means of local models, in one exchange."""
 
     k: int | Literal["auto"]
-    """Clusters; `auto` finds their number by held-out examples, in many rounds more."""
+    """Number of clusters; `auto` finds it with held-out examples, in many more rounds."""
     alone: Descent = Descent(lr=0.1, steps=100)
-    """How clients train by themselves, where their minimiser has no closed form."""
+    """How clients train alone, if their minimiser has no closed form."""
     compare: Compare = "models"
-    """Local models by their distance, or by their directions alone: a client of few, odd examples may go very far."""
+    """Compare local models by distance, or only by direction: a client with few, unusual examples may move very far."""
     finish: FedAvg | FedProx | None = None
-    """What trains the clusters' models on."""
+    """The algorithm that continues to train the clusters' models."""
     aggregate: Aggregate = "mean"
-    """How a cluster's local models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How a cluster's local models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Local models farther than this from where they began are pulled back to it."""
+    """Local models farther than this from their start are pulled back to this distance."""
 
     serve = serve_assigned
 
@@ -60,7 +60,7 @@ class LocalKMeans:
 
     @property
     def ends_early(self) -> bool:
-        """The search for k takes as long as it takes."""
+        """The number of rounds in the search for k is not known in advance."""
         return self.k == "auto"
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:

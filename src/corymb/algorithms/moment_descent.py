@@ -1,4 +1,4 @@
-"""Moment descent: mixed regression from any start, by way of a few anchor clients.
+"""Moment descent: mixed regression from any start, with the help of a few anchor clients.
 
 Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression. NeurIPS 2022 (Phase 1, "FedMD", and
 Algorithm 3; Phase 2 is `FedX`). H: `anchors`, T: `iterations`, T_1: `subspace_steps`, m: `panel`, 2ℓ: `points`,
@@ -6,32 +6,32 @@ Algorithm 3; Phase 2 is `FedX`). H: `anchors`, T: `iterations`, T_1: `subspace_s
 
 With ε(x, y, θ) = (y − φ(x)·θ) φ(x), an iteration is, for every anchor i with estimate θ_i: the top-k subspace U_i of
 Y_i, the mean of ε ε'ᵀ over pairs of points of the same client, over a panel of clients, found by orthogonal iteration
-(clients return d k products, only their sum is seen); then, at the anchor, the leading direction b and value σ² of the
-same moment of its own points inside U_i; then θ_i ← θ_i + (α σ / 2β²) U_i b where σ > ε Δ. At the end anchors closer
-than Δ/2 are joined, and each group's mean is a model.
+(clients return d k products; the server gets only their sum); then, at the anchor, the leading direction b and value σ²
+of the same moment of its own points inside U_i; then θ_i ← θ_i + (α σ / 2β²) U_i b where σ > ε Δ. At the end anchors
+closer than Δ/2 are joined, and each group's mean is a model.
 
 Departures from the paper:
 
-* All of it in coordinates in which everybody's features have second moment I (`whiten`), so that α = β = 1 for features
-  in any units. Distances, and with them Δ, are then root mean square differences of predictions. Without a start, θ_0
-  is the one model that fits everybody best, which the same sums give.
-* All ordered pairs of a panel client's points count, with weight m_c, not one pair a client: `pairs=1` is the theory's
-  form, which needs far more clients than the paper's experiments have. `pairs` acts on the panel only: an anchor always
-  uses all pairs of its points. Either is symmetric here, so that a step of orthogonal iteration takes one product, not
-  two.
-* `subspace_steps` is a fixed number, where the theory wants of the order of k log(N·d). What the k leading directions
-  hold beyond the differences θ*_j − θ_i (there are fewer where clusters agree with θ_i) is noise, and does no harm: an
-  anchor looks for its own direction inside them.
-* A singular vector has no sign: b is turned so that b · mean(U_iᵀε) ≥ 0. Without that, anchors walk at random.
+* All of it is done in coordinates in which all clients' features have second moment I (`whiten`), so that α = β = 1 for
+  features in any units. Distances, and with them Δ, are then root mean square differences of predictions. Without a
+  start, θ_0 is the single model that fits all clients best, which the same sums give.
+* All ordered pairs of a panel client's points count, with weight m_c, not one pair per client: `pairs=1` is the
+  theory's form, which needs far more clients than the paper's experiments have. `pairs` affects only the panel: an
+  anchor always uses all pairs of its points. Either is symmetric here, so that a step of orthogonal iteration takes one
+  product, not two.
+* `subspace_steps` is a fixed number; the theory asks for an order of k log(N·d). What the k leading directions contain
+  beyond the differences θ*_j − θ_i (there are fewer if clusters agree with θ_i) is noise, and does no harm: an anchor
+  looks for its own direction inside them.
+* A singular vector has no sign: b is oriented so that b · mean(U_iᵀε) ≥ 0. Without that, anchors move at random.
 * b is the eigenvector of the largest eigenvalue, found exactly at the anchor (the matrix is k k), not by T_2 steps of
   power iteration, which finds the largest magnitude; a largest eigenvalue below 0 counts as σ = 0.
-* Iterations go on until no anchor feels far from its model or σ no longer falls, not for a fixed T, unless `iterations`
-  is given.
+* Iterations continue until every anchor estimates that it is near its model or σ no longer falls, not for a fixed T,
+  unless `iterations` is given.
 * Anchors are ⌈6k ln k⌉ by default (the paper's experiments: ⌈3k ln k⌉) and are drawn from clients with enough data.
 * Anchors are joined by complete linkage; without Δ, into k groups if those are farther apart than noise explains, else
-  at the widest gap, and without Δ nothing stops an anchor but σ = 0. Where that leaves more or fewer than k groups,
-  k-means makes them k, and we say so.
-* When phase 2 is over, a last question says whether every group is one and all of them are different (`verdict`).
+  at the widest gap; without Δ, only σ = 0 stops an anchor. If that leaves more or fewer than k groups, k-means turns
+  them into k, and a message says so.
+* After phase 2, a last call checks whether every group is really one and all of them are different (`verdict`).
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ from corymb.settings import check_types, require
 
 log = logging.getLogger(__name__)
 NUMBERS = 2**15
-"""At most so many numbers in one reply of a panel client: with more, anchors take turns within the round."""
+"""At most this many numbers in one reply of a panel client: with more, anchors take turns within the round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MomentDescent:
-    """Coarse models from any start by moment descent on a few anchors; then `FedX` refines them with everybody."""
+    """Coarse models from any start by moment descent on a few anchors; then `FedX` refines them with all clients."""
 
     k: int = 3
-    """Clusters."""
+    """Number of clusters."""
     anchors: int | None = None
-    """Anchor clients; by default ⌈6k ln k⌉, or all that have enough data where these are fewer."""
+    """Number of anchor clients; by default ⌈6k ln k⌉, or all that have enough data if these are fewer."""
     iterations: int | None = None
-    """Steps of the anchors; by default until they no longer come nearer, at most 40 (5 if `fresh`)."""
+    """Steps of the anchors; by default until they no longer get closer, at most 40 (5 if `fresh`)."""
     subspace: Literal["iteration", "svd"] = "iteration"
     """Federated orthogonal iteration, or the SVD of the pooled d d matrix, as in the paper's experiments."""
     subspace_steps: int = 10
@@ -86,19 +86,19 @@ class MomentDescent:
     panel: int | None = None
     """Clients asked in each iteration; by default all with two points or more (an even part of them if `fresh`)."""
     min_panel: int = 10
-    """The smallest panel allowed: a sum over few clients says much about each of them."""
+    """The smallest panel allowed: a sum over few clients reveals much about each of them."""
     fresh: bool = False
     """New panel clients and new points of the anchors in every iteration, as in the theory."""
     points: int | None = None
     """Points that an anchor must have (in every iteration, if `fresh`); by default 8k."""
     separation: float | None = None
-    """The least distance between two clusters' models; by default found from the anchors' distances."""
+    """The smallest distance between two clusters' models; by default found from the anchors' distances."""
     epsilon: float = 0.1
-    """With a given separation, anchors stop where they feel nearer than this part of it."""
+    """With a given separation, an anchor stops when its estimated distance is below this fraction of it."""
     spectrum: tuple[float, float] = (1.0, 1.0)
     """Bounds of the eigenvalues of the features' second moment (after whitening: within each cluster)."""
     noise: float = 0.0
-    """Standard deviation of noise on the estimates that panel clients see (Remark 2): two draws a client."""
+    """Standard deviation of noise on the estimates that panel clients see (Remark 2): two draws per client."""
     then: FedX | None = FedX(refinement="whitened", rounds=400)
     """The second phase; None: moment descent alone."""
 

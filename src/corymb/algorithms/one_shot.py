@@ -5,7 +5,7 @@ Ghosh, Chung, Yin, Ramchandran (IEEE Transactions on Information Theory 2022) an
 2022). Every client sends the minimiser of its own loss.
 
 Departures from the paper: for networks the minimiser is replaced by `alone`, descent from one common start; a linear
-model is solved exactly (the solution of least norm where a client has fewer examples than features).
+model is solved exactly (the minimum-norm solution if a client has fewer examples than features).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class OneShot:
     """Clusters from one exchange of local models."""
 
     k: int | Literal["auto"]
-    """Clusters; `auto` finds them, and their number, by held-out examples, in many rounds instead of one."""
+    """Number of clusters; `auto` finds it with held-out examples, in many rounds instead of one."""
     alone: Descent = Descent(lr=0.1, steps=100)
-    """How clients train by themselves, where their minimiser has no closed form."""
+    """How clients train alone, if their minimiser has no closed form."""
     compare: Compare = "models"
-    """Local models by their distance, or by their directions alone: a client of few, odd examples may go very far."""
+    """Compare local models by distance, or only by direction: a client with few, unusual examples may move very far."""
     inner: FedAvg | FedProx | IFCA | FedX | MomentDescent = FedAvg()
     """What runs inside each cluster."""
 
@@ -56,7 +56,7 @@ class OneShot:
 
     @property
     def ends_early(self) -> bool:
-        """The search for k takes as long as it takes."""
+        """The number of rounds in the search for k is not known in advance."""
         return self.k == "auto"
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:

@@ -1,8 +1,8 @@
 """ONE_SHOT-IFCA: IFCA that starts from SR-FCA's first clusters.
 
 A baseline of Vardhan, Ghosh, Mazumdar: An Improved Federated Clustering Algorithm with Model-based Clustering (TMLR
-2024), to see whether a good start alone mends IFCA. ONE_SHOT finds the clusters and their number; IFCA's models start
-as the means of the members' own models.
+2024), to see whether a good start alone is enough for IFCA. ONE_SHOT finds the clusters and their number; IFCA's models
+start as the means of the members' own models.
 
 Departures from the paper: `repair`, on by default as in `IFCA`; the paper's baseline has it off.
 """
@@ -31,23 +31,23 @@ class OneShotIFCA:
     threshold: float | Literal["gap"] = "gap"
     """λ: clients at most this far apart belong together; `gap` finds it from the distances."""
     least: int = 2
-    """Clusters have at least so many clients."""
+    """Clusters have at least this many clients."""
     alone: Descent = Descent(lr=0.1, steps=100)
-    """How clients train by themselves."""
+    """How clients train alone."""
     distance: str = "losses"
     """Cross-losses (`losses`), or ℓq of the parameters: `l2`, `l1`, `linf`, ..."""
     components: Literal["graph", "pivot"] = "graph"
     rounds: int = 60
-    """Rounds of IFCA, after the clusters of its start were found: those come on top."""
+    """Rounds of IFCA; finding the clusters of its start takes additional rounds."""
     local: Descent = Descent(lr=0.1, steps=10)
     weights: Weights = "clients"
-    """Whether clients count alike or by their examples in IFCA's averages."""
+    """Whether all clients have the same weight in IFCA's averages or are weighted by their examples."""
     participants: int | float | None = None
-    """Clients a round of IFCA: a number, a fraction, or all of them."""
+    """Clients per round of IFCA: a number, a fraction, or all of them."""
     aggregate: Aggregate = "mean"
-    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How a cluster's models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
     repair: bool = True
     """Regroup clients when clusters have collapsed."""
 

@@ -1,6 +1,6 @@
 """Oracle: the clusters are given, and a federated algorithm runs inside each.
 
-What clustering could gain at most: nobody has the true clusters in practice. Departures: none known.
+The most that clustering could gain: the true clusters are unknown in practice. Departures: none known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Oracle:
     """Training inside given clusters."""
 
     groups: tuple[int, ...]
-    """Each client's cluster, from 0 up."""
+    """Each client's cluster, numbered from 0."""
     inner: FedAvg | FedProx | IFCA | FedX | MomentDescent = FedAvg()
     """What runs inside each cluster."""
 

@@ -16,12 +16,12 @@ Departures from the paper:
   (`corymb.algorithms.evidence`) and are not merged later. `threshold="gap"` finds λ in the distances
   (`corymb.clustering.thresholds`); where those show no clusters there is one.
 * RECLUSTER leaves client i out of the loss F_c(w_i) of its own cluster: its overfitted loss would bias it to stay.
-* MERGE dissolves merged clusters of fewer than `least` clients, who go to the nearest other cluster; the paper keeps
+* MERGE dissolves merged clusters of fewer than `least` clients, which join the nearest other cluster; the paper keeps
   components of at least t *clusters*, which for t = 2 would delete every cluster that did not merge. The largest stays.
-* A trimmed mean is over the J − 2⌊βJ⌋ values kept; the paper divides by (1 − 2β) J.
+* A trimmed mean divides by the J − 2⌊βJ⌋ values kept; the paper divides by (1 − 2β) J.
 * The set W is a ball of diameter D around w_0.
-* `sample` compares everybody with some of the clients instead of with all (`corymb.clustering.sampled` has the bound).
-* `finish` trains the last clusters on without trimming, as the paper proposes for later work; `components="pivot"` and
+* `sample` compares every client with some of the others instead of all (`corymb.clustering.sampled` has the bound).
+* `finish` continues training without trimming, as the paper proposes for later work; `components="pivot"` and
   `warm` are from the authors' code.
 """
 
@@ -64,7 +64,7 @@ Step = Callable[[Federation, Snapshot], Snapshot]
 
 
 class Worked(NamedTuple):
-    """What a client made of its cluster's model: the model trained on or its gradient, and the loss beforehand."""
+    """A client's result for its cluster's model: the trained model or the gradient, and the loss before."""
 
     value: Params
     loss: Tensor
@@ -78,49 +78,49 @@ def work_in_cluster(client: Client, model: Params, *, work: Work) -> Worked:
 
 @dataclass(frozen=True, kw_only=True)
 class SRFCA:
-    """Clusters by the distances of clients' own models, refined by training inside them. Their number is found."""
+    """Clusters by distances between clients' own models, refined by training inside them; finds their number."""
 
     threshold: float | Literal["auto", "gap"] = "auto"
-    """λ: clients, and clusters, at most this far apart belong together; `auto` finds the clusters by held-out examples
-    instead, `gap` finds λ from the distances."""
+    """λ: clients, and clusters, at most this far apart belong together; `auto` finds the clusters with held-out
+    examples instead, `gap` finds λ from the distances."""
     least: int = 2
-    """t: clusters have at least so many clients."""
+    """t: clusters have at least this many clients."""
     refinements: int = 2
     """R; 0 is ONE_SHOT alone."""
     trim: float = 0.1
-    """β: the part of a cluster's replies that is dropped at either end, in every coordinate."""
+    """β: the share of a cluster's replies that is dropped at each end, in every coordinate."""
     alone: Descent = Descent(lr=0.1, steps=100)
-    """How clients train by themselves."""
+    """How clients train alone."""
     rounds: int = 30
-    """Rounds of training inside clusters (TrimmedMeanGD) in each of the `refinements`; those in which clusters are
-    found, and those of `finish`, come on top."""
+    """Rounds of training inside clusters (TrimmedMeanGD) in each of the `refinements`; finding the clusters, and
+    `finish`, take additional rounds."""
     local: Descent = Descent(lr=0.1, steps=10)
-    """What members do in a round; the gradient form takes only the step size from it."""
+    """Local training of members in a round; the gradient form uses only its step size."""
     averaging: Averaging = "models"
-    """What a cluster takes the trimmed mean of: its members' `models` after local training (FedAvg's form; needs fewer
-    rounds), or their `gradients`, for one step a round at the server (the paper's Algorithm 3)."""
+    """What the trimmed mean is taken of: the members' `models` after local training (FedAvg's form; needs fewer
+    rounds), or their `gradients`, for one step per round at the server (the paper's Algorithm 3)."""
     distance: str = "losses"
     """Cross-losses (`losses`), or ℓq of the parameters: `l2`, `l1`, `linf`, ..."""
     components: Literal["graph", "pivot"] = "graph"
-    """Clusters: connected components of the graph of those near each other, or random pivots with all near them."""
+    """Clusters: connected components of the graph of near clients, or random pivots with all clients near them."""
     participants: int | float | None = None
     """Clients of each cluster that work in a round: a number, a fraction, or all of them."""
     warm: bool = False
-    """Begin TrimmedMeanGD at the clusters' last models instead of w_0."""
+    """Start TrimmedMeanGD at the clusters' last models instead of w_0."""
     aggregate: Aggregate = "trimmed"
-    """How members' models are averaged: the paper's trimmed mean, or another reduction; β is what each tolerates."""
+    """How members' models are averaged: the paper's trimmed mean, or another robust aggregate; each tolerates β."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
     privacy: Privacy | None = None
     """Differential privacy of clients in refinement, by means with noise; finding the clusters is not private."""
     diameter: float | None = None
     """Keep clusters' models in a ball of this diameter around w_0."""
     finish: FedAvg | FedProx | None = None
-    """What trains the last clusters on."""
+    """The algorithm that continues to train the last clusters."""
     sample: int | None = None
-    """Compare everybody with so many clients, drawn once, instead of with all: for thousands of clients."""
+    """Compare every client with this many others, drawn once, instead of with all: for thousands of clients."""
     costly: bool = False
-    """Compare all clients with each other also where that is estimated to take more than an hour, or than memory."""
+    """Compare all clients with each other even if that is estimated to take more than an hour, or too much memory."""
 
     serve = serve_refined
     keeps_memory = True

@@ -5,18 +5,18 @@ Technical Report EECS-2023-212, chapter 4 (Algorithms 3 to 5). K: `k`, T: `round
 N: `local.batch`, η: `local.lr`.
 
 Each of T cluster rounds has τ exchanges. In the first of them every client relabels its examples by the model under
-which each is likeliest; in all of them it trains each of the k models on its own examples of that cluster, and the
-server averages each model by the number of examples behind it. Labels stay at home: models and counts leave.
+which each is most likely; in all of them it trains each of the k models on its own examples of that cluster, and the
+server averages each model, weighted by the numbers of examples. Models and counts are sent; labels are not.
 
 Departures from the report:
 
 * `density="gaussian"`, not in the report, fits the affine flow at its optimum: clients send the sums of x and of x xᵀ
   over each cluster instead of training, in a space of principal components found federatedly where examples are long.
-* Models go on from one cluster round to the next, as in the report's text; `reinitialise` is its Algorithm 4.
+* Models continue from one cluster round to the next, as in the report's text; `reinitialise` is its Algorithm 4.
 * Clients use Adam and clip gradients; the affine flow's parameters are those of the inverse map (`models/flows`).
-* `init="kfed"` begins with k-FED's labels, `restarts` keeps the run with the highest likelihood, `prior` lets a
+* `init="kfed"` starts with k-FED's labels, `restarts` keeps the run with the highest likelihood, `prior` lets a
   client's own shares of clusters weigh in, `settled` ends a run in which hardly a label changes.
-* A cluster without an example keeps its model.
+* A cluster without examples keeps its model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FlowName = Literal["gaussian", "affine", "diagonal", "shift", "planar", "realnvp
 def relabel_and_train(
     client: Client, models: Params, fresh: Params | None, *, local: Descent, relabel: bool, prior: bool
 ) -> Shares[tuple[()]]:
-    """Algorithm 3, line 7, where it is time for it, and Algorithm 5 for every cluster.
+    """Relabel if it is time (Algorithm 3, line 7), then train every cluster's model (Algorithm 5).
 
     Each model counts by the number of examples it was trained on; `fresh` models are trained instead, if given.
     """
@@ -81,35 +81,35 @@ class UIFCA:
     """A cluster for every example of every client; no labels needed."""
 
     k: int
-    """Clusters."""
+    """Number of clusters."""
     density: FlowName = "affine"
-    """The generative model of a cluster; `gaussian` is the one to try first on data of your own."""
+    """The generative model of a cluster; on your own data, try `gaussian` first."""
     rounds: int = 20
     """Cluster rounds T: how often examples are relabelled."""
     exchanges: int = 2
-    """Communication rounds τ in each of them; `gaussian` needs one and takes one."""
+    """Communication rounds τ in each cluster round; `gaussian` needs and uses one."""
     local: Descent = Descent(lr=0.05, steps=20, optimiser="adam", clip_gradient=100.0)
-    """What a client does with each model, on its own examples of that cluster."""
+    """Local training of each model, on the client's own examples of that cluster."""
     init: Literal["random", "kfed"] = "random"
-    """The labels to begin with: at random, or k-FED's."""
+    """The initial labels: random, or k-FED's."""
     noise: float = 0.01
-    """Standard deviation of what is added to one random model to make k of them."""
+    """Standard deviation of the noise that is added to one random model to make k models."""
     reinitialise: bool = False
-    """Train new models in every cluster round, as in Algorithm 4, or go on from the last."""
+    """Train new models in every cluster round, as in Algorithm 4, or continue from the last ones."""
     prior: bool = False
-    """Whether clusters that a client has more of are likelier there; the shares stay at home."""
+    """Whether a client's larger clusters are more likely there; the shares stay at the client."""
     settled: float | None = None
     """End when at most this share of all examples changes its cluster."""
     restarts: int = 1
-    """Independent runs; the one with the highest likelihood is kept."""
+    """Number of independent runs; the one with the highest likelihood is kept."""
     shrinkage: float = 0.1
-    """`gaussian`: how far a covariance is drawn to a round one of the mean size, from 0 to 1."""
+    """`gaussian`: how far a covariance is shrunk towards a spherical one of mean size, from 0 to 1."""
     least: int = 2
     """`gaussian` and k-FED: examples of a cluster that a client must have for their sum, or centre, to be sent."""
     aggregate: Aggregate = "mean"
-    """How a cluster's models are averaged: the mean, or a reduction that a few bad clients cannot move."""
+    """How a cluster's models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None
-    """Updates longer than this are shortened to it."""
+    """Updates longer than this are clipped to this length."""
     space_steps: int = 10
     """Steps of orthogonal iteration towards the principal components, for models of a projection."""
 
@@ -131,7 +131,7 @@ class UIFCA:
 
     @property
     def model(self) -> str:
-        """What it learns where no model is given."""
+        """The model that it learns if none is given."""
         return self.density
 
     @property

@@ -30,7 +30,7 @@ BLOCK = 2**22
 
 @on_client
 def compare_own(client: Client, models: Params, *, q: float | None) -> Tensor:
-    """The client's loss of every cluster's model, or its own model's ℓq distance to it.
+    """The client's loss under every cluster's model, or the ℓq distance of its own model to each.
 
     From now on the client is served its cluster's model, no longer its own.
     """

@@ -1,7 +1,7 @@
-"""The client's room: what a client function may see, and what it may hand back.
+"""Client code: what a client function may see, and what it may return.
 
 A client function is a module-level function marked `@on_client` whose first parameter is `client`. It is written for
-one client; engines run it for many at once. Arguments go in, the returned value comes out, `client.memory` stays.
+one client; engines run it for many at once. The returned value goes to the server; `client.memory` stays.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Split = Literal["train", "test"]
 
 
 class Share(NamedTuple, Generic[N]):
-    """One value into k sums, by weight. `note` comes back to the server as a row."""
+    """One value that is added, weighted, to k sums. The server gets `note` as one row per client."""
 
     value: Params
     weight: Tensor  # k
@@ -37,7 +37,7 @@ class Share(NamedTuple, Generic[N]):
 
 
 class Shares(NamedTuple, Generic[N]):
-    """A value of its own for every one of k sums."""
+    """A separate value for each of k sums."""
 
     value: Params  # k rows
     weight: Tensor  # k
@@ -46,14 +46,14 @@ class Shares(NamedTuple, Generic[N]):
 
 
 class Served(NamedTuple):
-    """Several models that a client is served together: it takes the mean of what they predict, by their weights."""
+    """Several models that a client is served together: it uses the weighted mean of their predictions."""
 
     models: Params  # c rows
     weights: Tensor  # c, with sum 1
 
 
 class Slot(NamedTuple):
-    """What a client keeps under one name; `along` says which examples its leading axis follows, if any."""
+    """A value in client memory; `along` says which examples its leading axis follows, if any."""
 
     value: Tree
     present: Tensor
@@ -80,9 +80,9 @@ class Memory:
     def get(self, slot: str, default: Any = None) -> Any:
         """What was last set under `slot`, or `default` for a client that has nothing there.
 
-        Leave `default` out only where every client asked is known to have set the slot: one that has not gets NaN, and
-        the door turns down what it makes of that. Give a default the dtype of what is set: where any client of the
-        host has the slot, it is cast to the slot's, and elsewhere it stays as it is.
+        Omit `default` only if every client asked is known to have set the slot: one that has not gets NaN, and its
+        reply is rejected. Give a default the dtype of what is set: if any client of the host has the slot, the default
+        is cast to the slot's dtype, and otherwise it stays as it is.
         """
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is None:
@@ -104,17 +104,17 @@ class Memory:
         self._write(slot, Slot(value, torch.tensor(True), along))
 
     def clear(self, slot: str) -> None:
-        """Forget what is under `slot`."""
+        """Clear what is stored under `slot`."""
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is not None:
             self._write(slot, Slot(map_tensors(torch.zeros_like, kept.value), torch.tensor(False), kept.along))
 
     def names(self) -> list[str]:
-        """The slots that any client has, whether or not this one does."""
+        """The slots that any client has, even if this one does not."""
         return sorted({**self._stored, **self.writes})
 
     def copy(self, slot: str, to: str) -> None:
-        """Keep under `to` what is under `slot`; nothing, for a client that has nothing there."""
+        """Copy what is under `slot` to `to`; nothing happens for a client that has nothing there."""
         self._write(to, self.writes.get(slot) or self._stored[slot])
 
     def _write(self, slot: str, kept: Slot) -> None:
@@ -132,9 +132,9 @@ def _missing(like: Tensor) -> Tensor:
 
 
 class Kernel(Protocol):
-    """How an engine does what a client does with its data, for a stack of clients at once.
+    """How an engine computes a client's work with its data, for a stack of clients at once.
 
-    Every tensor has a leading axis of clients, but for models that are `shared` by all.
+    Every tensor has a leading axis of clients, except models that are `shared` by all.
     """
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
@@ -142,7 +142,7 @@ class Kernel(Protocol):
         ...
 
     def of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
-        """What a model predicts for each example, or its loss there: n m ..., anything for rows of weight 0."""
+        """A model's prediction, or loss, for each example: n m ...; rows of weight 0 may hold anything."""
         ...
 
     def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
@@ -164,7 +164,7 @@ Pointwise = Literal["predict", "losses"]
 
 
 class TestExamplesWanted(Exception):
-    """A client function looked at its test examples, which the engine had not stacked: it does so and calls again."""
+    """A client function used its test examples, which the engine had not stacked: it stacks them and calls again."""
 
 
 class Client:
@@ -191,13 +191,13 @@ class Client:
 
     @property
     def test(self) -> Examples:
-        """The examples nobody trains on."""
+        """The client's test examples, which are never trained on."""
         if self._test is None:
             raise TestExamplesWanted
         return self._test
 
     def key(self, purpose: str) -> Key:
-        """Randomness for one purpose within one call, this client's alone."""
+        """A random key for one purpose within one call, different for every client."""
         if purpose not in self._keys:
             made = self._made.get(purpose)
             self._keys[purpose] = fold(self._key, purpose) if made is None else made
@@ -205,7 +205,7 @@ class Client:
 
     @property
     def purposes(self) -> tuple[str, ...]:
-        """What keys were asked for, so far."""
+        """The purposes for which keys were requested so far."""
         return tuple(self._keys)
 
 
@@ -230,7 +230,7 @@ class ClientFn(Generic[P, T_co]):
 
 
 def on_client(body: Callable[Concatenate[Client, P], T]) -> ClientFn[P, T]:
-    """Mark a module-level function as one that runs in the client's room.
+    """Mark a module-level function as one that runs at a client.
 
     It is written for one client: it takes a `Client` first, then what the server sends, and returns tensors (or a tree
     of them). Under an engine it runs for many clients at once, so it must not branch on a tensor's value.
@@ -239,7 +239,7 @@ def on_client(body: Callable[Concatenate[Client, P], T]) -> ClientFn[P, T]:
     ... def count_examples(client: Client) -> Tensor:
     ...     return client.train.weight.sum()
 
-    The server asks through a cohort: `fed.clients.map(count_examples)` gives everybody's replies.
+    The server calls it through a cohort: `fed.clients.map(count_examples)` returns every client's reply.
     """
     first = next(iter(inspect.signature(body).parameters), None)
     if first != "client":

@@ -183,7 +183,7 @@ class Engine(Protocol):
     def names(self) -> Sequence[str]: ...
     @property
     def sizes(self) -> Tensor:
-        """How many training examples each client says it has: n."""
+        """How many training examples each client reports: n."""
         ...
 
     @property

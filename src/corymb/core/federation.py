@@ -1,7 +1,7 @@
-"""The server's room and the only door out of it.
+"""Server code, and its only interface to clients ("the door").
 
-An algorithm's `run` sees cohorts (who, and how many examples each says it has) and replies. No path leads from here to
-an example: `Cohort.map` brings every answer back as a row, `Cohort.sum` only weighted sums.
+An algorithm's `run` sees cohorts (which clients, and how many examples each reports) and replies. No path leads from
+here to an example: `Cohort.map` returns every reply as a row, `Cohort.sum` returns only weighted sums.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ClientsFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Replies(Generic[T]):
-    """What came back: rows (or sums) of the clients that answered and were accepted, in the order they were asked."""
+    """Rows (or sums) of the clients that answered and were accepted, in the order in which they were asked."""
 
     clients: Cohort
     value: T
@@ -69,9 +69,9 @@ class Replies(Generic[T]):
 
 @dataclass
 class Ledger:
-    """What crossed the door: the sizes of the clients' own messages, the same on every engine.
+    """What was sent: the sizes of the clients' own messages, the same on every engine.
 
-    Bytes are counted by the receiver: what was sent to every client asked, and the replies that counted.
+    It counts what was sent to every client asked, and the replies that were accepted.
     """
 
     bytes_down: int = 0
@@ -83,11 +83,11 @@ class Ledger:
     abandoned: list[dict[str, Any]] = field(default_factory=list)
     """Rounds that too few clients answered."""
     epsilon: float | None = None
-    """What the run has spent of its clients' privacy; None where nothing keeps it."""
+    """The privacy that the run has spent; None if it is not private."""
 
 
 class Cohort:
-    """Some of the clients, by position; asking them is the only way to learn anything of their data."""
+    """Some of the clients, by position; calling them is the only way to learn anything about their data."""
 
     def __init__(self, fed: Federation, ids: Tensor, near: Near | None = None, like: Signature | None = None) -> None:
         self._fed = fed
@@ -108,7 +108,7 @@ class Cohort:
 
     @property
     def sizes(self) -> Tensor:
-        """How many training examples each client says it has."""
+        """How many training examples each client reports."""
         return self._fed.sizes[self.ids]
 
     @property
@@ -118,14 +118,14 @@ class Cohort:
 
     @property
     def mask(self) -> Tensor:
-        """Who is in this cohort, of all clients of the federation: n."""
+        """A mask over all clients of the federation, true for those in this cohort: n."""
         return torch.zeros(len(self._fed.names), dtype=torch.bool).index_fill(0, self.ids, True)
 
     def pick(self, values: T) -> T:
         """This cohort's rows of values that have one row for every client of the federation.
 
-        `at.labels`, `fed.sizes` and whatever else is kept for all clients has n rows, whoever is asked; `pick`, `put`
-        and `where` translate between those and the rows of a cohort, so that nobody mixes them up.
+        `at.labels`, `fed.sizes` and other arrays for all clients have n rows, whoever is asked; `pick`, `put` and
+        `where` translate between those and the rows of a cohort.
         """
         return map_tensors(lambda leaf: leaf[self.ids.to(leaf.device)], values)
 
@@ -134,13 +134,13 @@ class Cohort:
         return tree_map(lambda old, new: old.index_copy(0, self.ids.to(old.device), new.to(old)), values, rows)
 
     def where(self, mask: Tensor) -> Cohort:
-        """Those clients of this cohort for whom a mask over all clients of the federation holds."""
+        """The clients of this cohort for which a mask over all clients of the federation is true."""
         return self[self.pick(mask)]
 
     def sample(self, participants: int | float | None) -> Cohort:
-        """A random few: a number of clients, a fraction of them, or all (`None`), in this cohort's order.
+        """A random sample: a number of clients, a fraction of them, or all (`None`), in this cohort's order.
 
-        Each client's draw depends on its name alone, so that who else is there changes little.
+        Each client's draw depends only on its name, so the other clients change little.
         """
         if participants is None:
             return self
@@ -152,7 +152,7 @@ class Cohort:
         return self[self._shuffled("sample")[:n].sort().values]
 
     def drawn(self, rate: float, key: Key) -> Cohort:
-        """Each client by itself with the same probability: Poisson sampling, which may draw nobody."""
+        """Each client independently with the same probability: Poisson sampling, which may draw nobody."""
         if rate >= 1:
             return self
         draws = uniform(fold(key, self._fed.name_hashes[self.ids]), (), torch.float64)
@@ -167,11 +167,11 @@ class Cohort:
         return draws.argsort(stable=True)
 
     def map(self, fn: ClientFn[P, T], *args: P.args, **options: P.kwargs) -> Replies[T]:
-        """Ask every client; every answer comes back as a row."""
+        """Call a function at every client; returns every reply as a row."""
         return self._fed.ask(self.ids, "map", fn, args, options, self._near, self._like)
 
     def sum(self, fn: ClientFn[P, Share[N] | Shares[N]], *args: P.args, **options: P.kwargs) -> Replies[Sums[N]]:
-        """Ask every client; only the weighted sums of their shares come back, with labels and notes as rows."""
+        """Call a function at every client; returns weighted sums of their shares, with labels and notes as rows."""
         return self._fed.ask(self.ids, "sum", fn, args, options, self._near)
 
     def near(
@@ -241,12 +241,12 @@ class Federation:
 
     @property
     def clock(self) -> int:
-        """The number of snapshots yielded so far; the driver ticks it."""
+        """The number of snapshots yielded so far; the driver advances it."""
         return self._moment.clock
 
     @property
     def sizes(self) -> Tensor:
-        """How many training examples each client says it has: n."""
+        """How many training examples each client reports: n."""
         return self._engine.sizes
 
     @property
@@ -280,12 +280,12 @@ class Federation:
         self._engine.commit(clock, keep)
 
     def evaluation(self) -> Federation:
-        """The same clients, read-only: keys and ledger of its own, so that how often one looks changes nothing."""
+        """The same clients, read-only, with separate keys and ledger, so that evaluating more often changes nothing."""
         moment = _Moment("evaluation", self.seed, self.clock)
         return self._view(self.clients.ids, _readonly=True, ledger=Ledger(), min_replies=1, _moment=moment)
 
     def averaged_by(self, reduction: Reduction) -> Federation:
-        """The same federation, whose averages are taken in another way."""
+        """The same federation with another way of averaging."""
         return self._view(self.clients.ids, reduction=reduction)
 
     def only(self, cohort: Cohort) -> Federation:
@@ -299,11 +299,11 @@ class Federation:
         return view
 
     def key(self, purpose: str) -> Key:
-        """Randomness of the server's own, for one purpose at this clock."""
+        """A random key of the server for one purpose at this clock."""
         return self._moment.key("server", purpose)
 
     def draw(self, purpose: str) -> Key:
-        """As `key`, but a new one each time within a tick of the clock."""
+        """As `key`, but a new one at each call within a round."""
         self._moment.calls += 1
         return self._moment.key("server", purpose, self._moment.calls)
 

@@ -15,7 +15,7 @@ from corymb.trees import Params
 
 
 class Examples(NamedTuple):
-    """Examples with a weight each. Weight 0 marks padding: such rows count in no mean."""
+    """Examples, each with a weight. Weight 0 marks padding: such rows do not count in any mean."""
 
     x: Tensor
     y: Tensor
@@ -47,27 +47,27 @@ class Draws(NamedTuple):
 
 
 class Objective(Protocol):
-    """What is learned. Knows no federation; everything is per example and never reduced early.
+    """What is learned. It knows nothing of the federation; everything is per example and never reduced early.
 
-    Law: an example's loss does not depend on the other examples. A score of your own is a class with these members;
-    nothing elsewhere knows scores by name. One that trains on another loss than it measures is a `Trained` too. An
+    Law: an example's loss does not depend on the other examples. Your own score is a class with these members; nothing
+    elsewhere refers to scores by name. An objective that trains on another loss than it reports is also a `Trained`. An
     objective may also have `measures` (`corymb.objectives.measures`): further metrics of its predictions, and the
-    trivial prediction that they are held against.
+    trivial prediction that they are compared with.
     """
 
     @property
     def score_name(self) -> str:
-        """What `scores` gives, as metrics name it: `accuracy` becomes `test_accuracy`."""
+        """The name of what `scores` returns, for metrics: `accuracy` becomes `test_accuracy`."""
         ...
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger score is a better one."""
+        """Whether a higher score is better."""
         ...
 
     @property
     def squared(self) -> float | None:
-        """c where the loss is c (ŷ − y)²; None for any other loss."""
+        """c if the loss is c (ŷ − y)²; None for any other loss."""
         ...
 
     def init(self, key: Key) -> Params:
@@ -79,15 +79,15 @@ class Objective(Protocol):
         ...
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
-        """What is reported for each example: 0/1 accuracy, log-density, squared error."""
+        """The reported score of each example: 0/1 accuracy, log-density, squared error."""
         ...
 
     def predict(self, params: Params, x: Tensor) -> Tensor:
-        """What a model says of each example: logits, a number."""
+        """A model's prediction for each example: logits, or a number."""
         ...
 
     def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        """One prediction from those of c models (c m ...), by their weights (c): of the same kind as `predict`'s."""
+        """The mixture of the predictions of c models (c m ...), with weights (c); of the same kind as `predict`'s."""
         ...
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
@@ -95,11 +95,11 @@ class Objective(Protocol):
         ...
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Self:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         ...
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records: equal exactly where the objectives are."""
+        """A description for fingerprints and run records: equal exactly if the objectives are."""
         ...
 
 

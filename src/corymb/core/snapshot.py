@@ -1,4 +1,4 @@
-"""What a run is at a moment: all that going on from there needs, client memory aside."""
+"""The state of a run after a round: everything needed to continue from there, except client memory."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Snapshot:
     """Rounds done in this stage."""
     stage: str = ""
     shares: Tensor | None = None
-    """n k, where an algorithm assigns softly."""
+    """n k, if an algorithm assigns softly."""
     carry: Mapping[str, Tensor] = field(default_factory=dict)
-    """Whatever else the algorithm needs to go on."""
+    """Whatever else the algorithm needs to continue."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What people may want to know of this round: plain numbers, strings and lists."""
+    """Information about this round for users: plain numbers, strings and lists."""
     fingerprint: str = ""
     seed: int = 0
     clock: int = 0
 
     @staticmethod
     def fresh(fed: Federation, k: int) -> Snapshot:
-        """k new models, nobody assigned."""
+        """k new models, with no client assigned."""
         key = fed.key("models")
         models = stack([fed.objective.init(fold(key, j)) for j in range(k)])
         return Snapshot(models=models, labels=torch.full((len(fed.names),), -1), seed=fed.seed, clock=fed.clock)
@@ -65,33 +65,32 @@ class Snapshot:
 
 
 class Algorithm(Protocol):
-    """Settings with a loop of their own: yields a snapshot after every communication round, in every stage.
+    """Settings with a `run` loop that yields a snapshot after every communication round, in every stage.
 
-    An algorithm whose runs are not `rounds` snapshots long has a property `planned_rounds` besides, and `ends_early`
-    where that is only the most there can be (`last_stage` then names the stage of its `rounds`); one whose client
-    functions write client memory says so with `keeps_memory = True`, and one whose `rounds` other stages follow with
-    `rounds_come_last = False`.
+    An algorithm whose runs are not `rounds` snapshots long also has a property `planned_rounds`, and `ends_early` if
+    that is only an upper bound (`last_stage` then names the stage of its `rounds`). If its client functions write
+    client memory, it has `keeps_memory = True`; if other stages follow its `rounds`, `rounds_come_last = False`.
     """
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Go on from `start`, or begin."""
+        """Continue from `start`, or begin a new run if it is None."""
         ...
 
     @property
     def serve(self) -> ClientFn[..., Params | Served]:
-        """The client function that says what a client is served: (client, models, label, share) -> a model, or several.
+        """The client function that decides what to serve: (client, models, label, share) -> a model, or several.
 
-        `share` is the client's row of `Snapshot.shares`, None where an algorithm does not assign softly.
+        `share` is the client's row of `Snapshot.shares`, None if an algorithm does not assign softly.
         """
         ...
 
 
 def planned_rounds(algorithm: Algorithm) -> int:
-    """How many snapshots a whole run yields at most: its `rounds`, unless the algorithm counts them itself."""
+    """The largest number of snapshots of a whole run: its `rounds`, unless the algorithm has `planned_rounds`."""
     own: int | None = getattr(algorithm, "planned_rounds", None)
     return algorithm.rounds if own is None else own  # type: ignore[attr-defined]
 
 
 def ends_early(algorithm: Algorithm) -> bool:
-    """Whether a run may end before the rounds that it plans, as a search does when it has found what it looks for."""
+    """Whether a run may end before its planned rounds, as a search does when it has found its result."""
     return bool(getattr(algorithm, "ends_early", False))

@@ -1,4 +1,4 @@
-"""Weighted sums of clients' shares: what `Cohort.sum` brings back."""
+"""Weighted sums of clients' shares: what `Cohort.sum` returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def type_of_sum(kind: torch.dtype, weight: torch.dtype) -> torch.dtype:
 
 
 class Sums(NamedTuple, Generic[N]):
-    """k weighted sums over clients; labels and notes stay rows, one for each client."""
+    """k weighted sums over clients; labels and notes stay as one row per client."""
 
     total: Params  # k rows
     weight: Tensor  # k

@@ -1,4 +1,4 @@
-"""The data of a federation: who there is, and everybody's train and test examples."""
+"""The data of a federation: its clients, and their training and test examples."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ FEW = 3
 
 
 class Options(TypedDict, total=False):
-    """What every door takes."""
+    """Options of all data formats."""
 
     task: Task | Literal["auto"]
-    """What labels are: classes or numbers; if not said, what most clients' labels look like."""
+    """What labels are: classes or numbers; by default, what most clients' labels look like."""
     classes: Sequence[str]
-    """The names of the classes; whole numbers that are no such names are positions among them."""
+    """The names of the classes; whole numbers that are not such names are positions among them."""
     missing: Missing
-    """What to do with missing cells: `refuse` them, take the `mean` or `median` of the column, or `drop` the row."""
+    """What to do with missing cells: `refuse` them, use the `mean` or `median` of the column, or `drop` the row."""
     scale: Scale | Literal["auto"]
-    """`standard`: to be standardised; `pixels`: divided by 255 if most clients have 0 to 255; `none`: as they are;
-    `codes`: whole numbers that stand for something, such as words, for a model that embeds them."""
+    """`standard`: standardise; `pixels`: divide by 255 if most clients have 0 to 255; `none`: leave unchanged; `codes`:
+    whole numbers that are codes, such as words, for a model that embeds them."""
     truth: Truth | None
     """True clusters, in the order of the clients or by name."""
     name: str
@@ -61,7 +61,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FederatedDataset:
-    """Clients with their examples, in flat arrays; checked when it is made."""
+    """Clients with their examples, in flat arrays; checked when it is created."""
 
     name: str
     names: tuple[str, ...]
@@ -73,16 +73,16 @@ class FederatedDataset:
     classes: tuple[str, ...] = ()
     """Names of the classes, for classification."""
     truth: Tensor | None = None
-    """True clusters, int64 [n], where known. Read by evaluation only."""
+    """True clusters, int64 [n], if known. Only evaluation reads them."""
     true_parameters: dict[str, Tensor] | None = None
-    """True parameters of each cluster, rows [k, ...], where known. Read by evaluation only."""
+    """True parameters of each cluster, rows [k, ...], if known. Only evaluation reads them."""
     feature_names: tuple[str, ...] = ()
     standardise: bool = False
-    """Whether features are still to be standardised, which a federation does without pooling the data."""
+    """Whether features have yet to be standardised, which a federation does without pooling the data."""
     preparation: Preparation | None = None
-    """What was done to users' cells to make features of them; None for features that came as they are."""
+    """How users' cells were turned into features; None for features that were used unchanged."""
     notes: tuple[str, ...] = ()
-    """What was dropped, filled in or found odd on the way."""
+    """What was dropped, filled in or found to be unusual."""
 
     def __post_init__(self) -> None:
         check_dataset(self)
@@ -162,10 +162,10 @@ class FederatedDataset:
         return f"<table><caption>FederatedDataset <b>{escape(self.name)}</b></caption>{cells}</table>"
 
     def fingerprint(self) -> str:
-        """The SHA-256 of clients, examples, task and classes: equal exactly where the data are equal.
+        """The SHA-256 of clients, examples, task and classes: equal exactly if the data are equal.
 
-        What the data set and its columns are called, by which door it came in, and whether pixels are kept as bytes or
-        as the numbers they stand for, makes no difference.
+        The names of the data set and its columns, the format it was read from, and whether pixels are kept as bytes or
+        as numbers make no difference.
         """
         plain = {"name": None, "names": self.names, "task": self.task, "classes": self.classes, "feature_names": ()}
         header = json.dumps({**plain, "standardise": self.standardise}, sort_keys=True)
@@ -178,7 +178,7 @@ class FederatedDataset:
         return digest.hexdigest()
 
     def subset(self, positions: Values) -> FederatedDataset:
-        """The clients at `positions` (or where a mask says so), in that order."""
+        """The clients at `positions` (or where a mask is true), in that order."""
         chosen = torch.from_numpy(as_array(positions).copy())
         if chosen.dtype == torch.bool:
             require(
@@ -278,8 +278,8 @@ class FederatedDataset:
         `test` is the share of each client's rows to hold out (by seed, client's name and row number), a boolean for
         each row, or `(x, y, client)` of the test examples. Clients come in the order of their names, where runs of
         digits count as numbers, or in that of `names`, in which whole-number ids are positions. x with two axes is a
-        table, to be standardised, with three or four axes it is pictures; `scale` says otherwise, and `standardise`
-        is short for `scale="standard"` or `"none"`. Without `y`, or with `task="density"`, the task is to learn the
+        table, to be standardised, and with three or four axes pictures; `scale` overrides this, and `standardise` is
+        short for `scale="standard"` or `"none"`. Without `y`, or with `task="density"`, the task is to learn the
         density of `x`; labels are then the true clusters of examples, for evaluation. See docs/data.md.
 
         >>> data = FederatedDataset.from_arrays([[0.0], [1.0], [2.0]], [0, 1, 1], ["b", "a", "a"], test=0)
@@ -302,7 +302,7 @@ class FederatedDataset:
     ) -> FederatedDataset:
         """Each client's examples, by name or in a list: a pair (x, y), a data frame or a torch data set of pairs.
 
-        Clients of a list are called 0, 1, ...; `label` is the column of labels of data frames.
+        Clients of a list are named 0, 1, ...; `label` is the label column of data frames.
 
         >>> data = FederatedDataset.from_clients({"b": ([[0.0]], [0]), "a": ([[1.0], [2.0]], [1, 1])}, test=0)
         >>> data.names, data.sizes.tolist()
@@ -323,9 +323,9 @@ class FederatedDataset:
         test: float = 0.2,
         **options: Unpack[Options],
     ) -> FederatedDataset:
-        """A data frame of pandas, polars or pyarrow: a column of clients, one of labels, and features in all others.
+        """A pandas, polars or pyarrow data frame: a client column, a label column, and features in all others.
 
-        `features` names the columns to use; a column `test` marks the rows to test on.
+        `features` names the columns to use; a column `test` marks the test rows.
         """
         require(is_frame(frame), f"This is a {type(frame).__name__}: wanted a data frame of pandas, polars or pyarrow.")
         contents = read_frame(frame, client=client, label=label, features=features)
@@ -342,7 +342,7 @@ class FederatedDataset:
         test: float = 0.2,
         **options: Unpack[Options],
     ) -> FederatedDataset:
-        """A Hugging Face data set with a column of clients; see `from_dataframe`. Classes have the names it gives."""
+        """A Hugging Face data set with a client column; see `from_dataframe`. Classes keep its names."""
         wanted = "a Hugging Face data set"
         require(is_hugging_face(dataset), f"This is a {type(dataset).__name__}: wanted {wanted}.")
         contents = read_hugging_face(dataset, client=client, label=label, features=features)
@@ -361,8 +361,8 @@ class FederatedDataset:
     ) -> FederatedDataset:
         """A torch data set of (features, label) pairs with a client id for each; see `from_arrays`.
 
-        `test` may also be `(dataset, client)`: a data set of test examples and their clients. A list or a mapping of
-        data sets, one a client, is for `from_clients`.
+        `test` may also be `(dataset, client)`: a data set of test examples and their clients. For a list or a mapping
+        of data sets, one per client, use `from_clients`.
         """
         x, y = as_arrays(dataset)
         held: Test = (*as_arrays(test[0]), test[1]) if isinstance(test, tuple) else test

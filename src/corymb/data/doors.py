@@ -30,9 +30,9 @@ def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) ->
     Arguments:
         name_or_path: A name (`corymb list data`), or a folder, a table, an npz file or a file made by
             `FederatedDataset.save`. A folder that has the name of a built-in data set is reached as `./name`.
-        seed: What is drawn: rotations' permutations, the rows to test on.
-        options: For a name, how it is dealt to clients: `clients`, `per_client`, `alpha` or `least`, where it takes
-            them. For data of your own, `client`, `label` and whatever else `from_folder` takes.
+        seed: Seed of random choices: the permutations of rotations, the test rows.
+        options: For a name, how it is dealt to clients: `clients`, `per_client`, `alpha` or `least`, if it takes them.
+            For your own data, `client`, `label` and whatever else `from_folder` takes.
 
     >>> load("digits", seed=1).clients, load("digits-dirichlet", clients=8, alpha=0.1).clients
     (80, 8)
@@ -58,7 +58,7 @@ def _looks_like_path(name: str) -> bool:
 
 
 def as_dataset(data: Any, seed: int = 0) -> FederatedDataset:
-    """A data set from whatever `fit` takes; what has columns is expected to call them `client` and `label`."""
+    """A data set from whatever `fit` takes; tables must have columns named `client` and `label`."""
     if isinstance(data, FederatedDataset):
         return data
     if isinstance(data, (str, os.PathLike)):

@@ -1,4 +1,4 @@
-"""Data of one's own from files: the door that the command line uses."""
+"""Users' own data from files, as the command line reads them."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def from_folder(
     read_limit: int | None = None,
     seed: int = 0,
 ) -> FederatedDataset:
-    """Data of your own: a folder of npz, csv, tsv, jsonl or parquet files, one a client, or a file with all clients.
+    """Your own data: a folder of npz, csv, tsv, jsonl or parquet files, one per client, or a file with all clients.
 
     Arguments:
-        path: The folder, whose files' stems name the clients, or the file.
+        path: The folder, whose file names (without extension) name the clients, or the file.
         client: A column (in npz files: an array) by which the rows of all files are grouped instead; a single file with
             a column `client` is grouped by that.
         label: The column of labels (in npz files: the array `y`).
         features: The columns of features (the array `x`); if not given, all others.
-        test: The share of each client's rows to test on, unless a column or array `test` marks them.
-        task: `classification`, `regression` or `density`, which needs no labels; `auto` tells the first two apart.
-        classes: The names of all classes, where these files may not have an example of each, as on the node of a
-            federation; if not given, those that occur.
-        missing: What to do about missing values: `mean`, `median`, `drop` or `refuse`.
+        test: The share of each client's rows to hold out for tests, unless a column or array `test` marks them.
+        task: `classification`, `regression` or `density`, which needs no labels; `auto` chooses between the first two.
+        classes: The names of all classes, if these files may lack examples of some, as on the node of a federation; by
+            default those that occur.
+        missing: What to do with missing values: `mean`, `median`, `drop` or `refuse`.
         scale: How features are standardised; `auto` does what suits them.
         read_limit: Bytes that a file may take in memory; if not given, half of the machine's. Larger ones are refused
             before they are read.

@@ -28,7 +28,7 @@ class DataSchema(NamedTuple):
     preparation: Preparation | None = None
     """How users' cells became features, which new examples have to go through as well."""
     notes: tuple[str, ...] = ()
-    """What was dropped, filled in or found odd on the way."""
+    """What was dropped, filled in or found to be unusual."""
     clients: Mapping[str, int] = MappingProxyType({})
     """How many clients have few training examples, one class only or no test example."""
 

@@ -1,4 +1,4 @@
-"""Faults on purpose: clients that lie, fail, drop out or send what is no reply, by seed, on any engine.
+"""Fault injection: clients that lie, fail, drop out or send invalid replies, chosen by the seed, on any engine.
 
 >>> [fault.name for fault in read_faults("dropout:0.3,nan:0.1")]
 ['dropout', 'nan']

@@ -1,10 +1,10 @@
 """What a client does with its data: `losses`, `scores`, `loss`, `gradient`, `descend`.
 
-Written for one client. Under an engine's vmap these leave it (`corymb.local.leaving`), and an engine's kernel does the
-work of many clients at once. None of these has a backward of its own: differentiate `client.objective.losses` instead.
+Written for one client. Under an engine's vmap these functions leave vmap (`corymb.local.leaving`), and an engine's
+kernel does the work of many clients at once. They have no backward pass: differentiate `client.objective.losses`.
 
 One model is a dict of tensors, `params`; k models, `models`, are the same dict with a leading axis k on every tensor.
-`on` are the examples to work on, where those are not the client's own.
+`on` are the examples to use instead of the client's training examples.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
 
 
 def point_losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
-    """The loss of each of k models on every one of the client's training examples: k m. To stay at the client."""
+    """The loss of each of k models on each of the client's training examples: k m. Must stay at the client."""
     on = on or client.train
     return torch.stack([leave(client, OfEach("losses"), take(models, j), on)[0] for j in range(count(models))])
 
@@ -86,11 +86,11 @@ def gradient(client: Client, params: Params, on: Examples | None = None, purpose
     Arguments:
         client: Whose examples.
         params: The model.
-        on: Other examples than the client's training examples.
-        purpose: Picks the key of what is random in it, such as dropout: two gradients in one call need two.
+        on: Examples to use instead of the client's training examples.
+        purpose: Selects the random key, for example for dropout: two gradients in one call need two purposes.
 
     Returns:
-        A tensor for each of the model's, of the same shape.
+        A tensor of the same shape for each of the model's tensors.
     """
     return as_params(params, leave(client, Gradient(), params, on or client.train, client.key(purpose)))
 
@@ -102,10 +102,10 @@ def descend(
 
     Arguments:
         client: Whose examples.
-        params: The model to start from; it is not written into.
+        params: The model to start from; it is not modified.
         how: Steps, step size, batches, optimiser.
-        on: Other examples than the client's training examples, or the same with other weights.
-        purpose: Picks the key of batches and dropout: give each of two descents in one call its own.
+        on: Examples to use instead of the client's training examples, or the same examples with other weights.
+        purpose: Selects the random key of batches and dropout: give each of two descents in one call its own.
 
     Returns:
         The trained model.
@@ -118,8 +118,8 @@ def descend_with_loss(
 ) -> tuple[Params, Tensor]:
     """The model after descent from `params`, and the training loss of `params` on the examples of the first step.
 
-    Those are all of them where `how` has no batch. The loss is what the step has computed anyway, with dropout and
-    weights of classes where there are such: a pass over all examples for it would cost up to as much as the steps.
+    Those are all examples if `how` has no batch. The step computes this loss anyway, with dropout and class weights if
+    they are used; a separate pass over all examples would cost up to as much as the steps.
     """
     _check_descent(how)
     *values, before = leave(client, Descending(how), params, on or client.train, client.key(purpose))
@@ -129,7 +129,7 @@ def descend_with_loss(
 def descend_from(
     client: Client, models: Params, label: Tensor, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
-    """The model of a label after descent: `descend` from `take(models, label)`, with one copy of the model less."""
+    """The model of a label after descent: `descend` from `take(models, label)`, with one fewer copy of the model."""
     _check_descent(how)
     models = dict(sorted(models.items()))  # the order of what `take` gives
     key = torch.stack([client.key(purpose), label.to(torch.int64)])
@@ -138,7 +138,7 @@ def descend_from(
 
 
 def part(examples: Examples, number: int, parts: int) -> Examples:
-    """The examples of one of several disjoint parts (row i is in part i mod `parts`); the others weigh nothing.
+    """The examples of one of several disjoint parts (row i is in part i mod `parts`); the others have weight 0.
 
     >>> examples = Examples(torch.zeros(4, 2), torch.zeros(4), torch.ones(4))
     >>> part(examples, 0, parts=2).weight
@@ -159,9 +159,9 @@ def one_hot(label: Tensor, k: int) -> Tensor:
 
 @on_client
 def losses_of(client: Client, models: Params) -> Tensor:
-    """The loss of every model sent; one that is no number or without bound is the largest number there is.
+    """The loss of every model sent; a loss that is NaN or infinite becomes the largest finite number.
 
-    A model that somebody else spoiled must not make this client's reply one that cannot count.
+    A model that another client corrupted must not make this client's reply unusable.
     """
     fit = losses(client, models)
     most = torch.finfo(fit.dtype).max
@@ -170,7 +170,7 @@ def losses_of(client: Client, models: Params) -> Tensor:
 
 @on_client
 def serve_assigned(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The model of the client's cluster; one without a cluster takes the model that fits its training data best."""
+    """The model of the client's cluster; without a cluster, the model that fits its training data best."""
     if count(models) == 1:
         return take(models, 0)
     return take(models, torch.where(label < 0, losses(client, models).argmin(), label))
@@ -178,18 +178,18 @@ def serve_assigned(client: Client, models: Params, label: Tensor, share: Tensor 
 
 @on_client
 def serve_labelled(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The model of the client's cluster, where it is known to have one."""
+    """The model of the client's cluster, for clients known to have one."""
     return take(models, label)
 
 
 def serving(serve: ClientFn[..., Any], labels: Tensor) -> ClientFn[..., Any]:
-    """`serve`, or what does the same more cheaply: whoever has a label needs no losses of all k models."""
+    """`serve`, or a cheaper equivalent: a client with a label does not need the losses of all k models."""
     return serve_labelled if serve is serve_assigned and bool((labels >= 0).all()) else serve
 
 
 @on_client
 def serve_mixture(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params | Served:
-    """All models, by the client's shares; one that has none takes the model that fits its training data best."""
+    """All models, weighted by the client's shares; without shares, the model that fits its training data best."""
     if share is None:
         return serve_assigned(client, models, label, share)
     k = count(models)
@@ -199,10 +199,10 @@ def serve_mixture(client: Client, models: Params, label: Tensor, share: Tensor |
 
 
 def served_loss(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
-    """The mean loss, on the training examples, of what a client is served.
+    """The mean loss of the served model, or models, on the training examples.
 
-    Of several models it is the negative log-likelihood of their mixture, or, for a squared loss, that of the mean of
-    their predictions.
+    For several models it is the negative log-likelihood of their mixture, or, for a squared loss, the loss of their
+    mean prediction.
     """
     if not isinstance(served, Served):
         return loss(client, served, on)
@@ -218,7 +218,7 @@ def served_loss(client: Client, served: Params | Served, on: Examples | None = N
 
 
 def served_score(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
-    """The mean score, on the test examples, of what a client is served."""
+    """The mean score of the served model, or models, on the test examples."""
     if not isinstance(served, Served):
         return score(client, served, on)
     on = on or client.test
@@ -226,7 +226,7 @@ def served_score(client: Client, served: Params | Served, on: Examples | None = 
 
 
 def served_predictions(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
-    """What is predicted for each test example by what a client is served; rows of weight 0 may hold anything."""
+    """The prediction of the served model, or models, for each test example; rows of weight 0 may hold anything."""
     on = on or client.test
     return _mixed(client, served, on) if isinstance(served, Served) else leave(client, OfEach("predict"), served, on)[0]
 

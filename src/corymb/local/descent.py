@@ -31,8 +31,8 @@ class Descent:
     decay: float = 1.0
     """Factor by which the step size is multiplied every round."""
     linear_decay: int | None = None
-    """Instead of `decay`: rounds R over which the step size falls in a straight line. Round t, counted from 0, has
-    lr · (1 − t/R), and those after R rounds the last of these."""
+    """Instead of `decay`: rounds R over which the step size falls linearly. Round t, counted from 0, has lr · (1 −
+    t/R); later rounds keep the last of these."""
     steps: int | None = None
     """Steps τ; one, if neither `steps` nor `epochs` is given."""
     epochs: int | None = None
@@ -46,7 +46,7 @@ class Descent:
     proximal: float = 0.0
     """FedProx's μ: adds (μ/2)·‖θ − θ_start‖² to the loss."""
     safe: bool = False
-    """Take shorter steps where the client's own loss is too steep for `lr`: at most 1/L, L its largest curvature."""
+    """Take shorter steps if the client's loss is too steep for `lr`: at most 1/L, where L is its largest curvature."""
     whiten: bool = False
     """Descend in coordinates in which the features of all clients together have second moment I. For linear models on
     tables with standardised features; others are not affected."""

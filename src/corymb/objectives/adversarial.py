@@ -52,7 +52,7 @@ class ClusterGame:
         self.device, self.dtype = torch.device(device), dtype
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> ClusterGame:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return ClusterGame(**self.recipe(), device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Training on pictures that are changed at random, at the client and by key: shifted, mirrored, covered, lit anew.
+"""Image augmentation at the client, by key: pictures are shifted, mirrored, cropped, covered or changed in brightness.
 
-How a picture is changed depends on its own key alone (the client's, the step's, its place among the client's examples),
-so the same picture changes in the same way on every engine and whoever shares its batch. Losses and scores outside of
-training are of the pictures as they are.
+How a picture is changed depends only on its own key (from the client, the step and its position among the client's
+examples), so the same picture changes in the same way on every engine and in every batch. Losses and scores outside of
+training use the unchanged pictures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corymb.trees import Params
 
 
 class Change(Protocol):
-    """A way to change pictures at random. A frozen dataclass, so that it can travel and describes itself."""
+    """A random change of pictures. A frozen dataclass, so that it can be sent and describes itself."""
 
     def __call__(self, x: Tensor, keys: Key) -> Tensor:
         """Pictures [examples, channels, height, width] changed, each by its own key."""
@@ -45,7 +45,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Translate:
-    """Shifts up to so many pixels in both directions; what comes in from outside is 0."""
+    """Shifts by up to this many pixels in each direction; pixels that move in from outside are 0."""
 
     pixels: int = 2
 
@@ -60,7 +60,7 @@ class Translate:
 
 @dataclass(frozen=True)
 class Crop:
-    """Cuts out a square of so many pixels at a random place."""
+    """Cuts out a square of this side at a random place."""
 
     side: int
 
@@ -78,7 +78,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Cutout:
-    """Covers a square of so many pixels with 0, its middle anywhere in the picture."""
+    """Covers a square of this side with 0; its centre is anywhere in the picture."""
 
     side: int = 8
 
@@ -98,7 +98,7 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Light:
-    """Adds up to ±`brightness` to all pixels of a picture, and multiplies its distance from its mean."""
+    """Adds up to ±`brightness` to all pixels of a picture, and multiplies their distance from its mean."""
 
     brightness: float = 63 / 255
     contrast: tuple[float, float] = (0.2, 1.8)
@@ -131,7 +131,7 @@ def _columns(x: Tensor, first: Tensor, length: int, axis: int) -> Tensor:
 
 
 class Augmented:
-    """An objective that is trained on pictures changed at random, and measured on pictures as they are."""
+    """An objective that is trained on randomly changed pictures and evaluated on unchanged ones."""
 
     def __init__(self, inner: Objective, changes: Sequence[Change]) -> None:
         self.inner, self.changes = inner, tuple(changes)
@@ -159,7 +159,7 @@ class Augmented:
         return examples._replace(x=x)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Self:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return type(self)(self.inner.to(device, dtype), self.changes)
 
     def recipe(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def _parsed(text: str) -> dict[str, float]:
 
 @on_client
 def count_classes(client: Client, *, classes: int) -> Share[tuple[()]]:
-    """How many training examples of each class the client has; only the sum over all clients comes back."""
+    """How many training examples of each class the client has; the server gets only the sum over all clients."""
     y, weight = client.train.y, client.train.weight
     own = (y[:, None] == torch.arange(classes, device=y.device)) & (weight > 0)[:, None]
     return Share({"count": own.sum(0).to(weight.dtype)}, weight=torch.ones(1, device=y.device, dtype=weight.dtype))

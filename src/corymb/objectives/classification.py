@@ -48,7 +48,7 @@ class Classification:
         self._weight = None if class_weight is None else torch.tensor(class_weight).to(network.device, network.dtype)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Classification:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return Classification(self.network.to(device, dtype), self.classes, self.class_weight, self.label_smoothing)
 
     def recipe(self) -> dict[str, Any]:

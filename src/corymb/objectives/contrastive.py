@@ -31,7 +31,7 @@ class Contrastive:
         self.network, self.temperature = network, temperature
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Contrastive:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return Contrastive(self.network.to(device, dtype), self.temperature)
 
     def recipe(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Density:
         """A nat for each number of an example: log-densities have no zero of their own to compare them with."""
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Density:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return Density(self.flow, device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:

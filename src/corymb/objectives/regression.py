@@ -46,7 +46,7 @@ class LinearRegression:
         self.width = intercept + (inputs if features is None else int(features(torch.zeros(1, inputs)).shape[-1]))
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> LinearRegression:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return LinearRegression(**self.recipe(), device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Regression:
         self.network = network
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Regression:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return Regression(self.network.to(device, dtype))
 
     def recipe(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ FLOOR = 1e-4
 
 @on_client
 def send_second_moment(client: Client, mean: Tensor, scale: Tensor, limit: Tensor) -> Share[tuple[()]]:
-    """The mean of z zᵀ over the client's examples. Only ever summed over all clients."""
+    """The mean of z zᵀ over the client's examples; the server gets only the sum over all clients."""
     x, _, weight = client.train
     dtype = x.dtype if x.device.type == "mps" else torch.float64
     mean, scale, limit, weight = (value.to(x.device, dtype) for value in (mean, scale, limit, weight))

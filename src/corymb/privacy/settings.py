@@ -18,26 +18,26 @@ LONGEST = 1e18
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """Differential privacy of clients: what a run's models say of any one of them is bounded by ε and δ.
+    """Differential privacy of clients: ε and δ bound what a run's models reveal about any one of them.
 
-    The noise is added by the server, which is trusted with each client's update. Neighbours: the same clients, of whom
-    one contributes nothing.
+    The server adds the noise, and must be trusted with each client's update. Neighbours: the same clients, one of which
+    contributes nothing.
     """
 
     noise: float
     """Standard deviation of the noise in a sum of updates, in units of `clip`: the noise multiplier z."""
     clip: float | None = None
-    """Updates longer than this are shortened to it, at the client; without noise it may be left out."""
+    """Updates longer than this are clipped to this length, at the client; without noise it may be omitted."""
     epsilon: float | None = None
-    """The budget: the run ends before it spends more. If not given, what is spent is said and nothing stops it."""
+    """The budget: the run ends before it spends more. By default there is no limit, and the spent ε is reported."""
     delta: float = 1e-5
     """δ, less than one in the number of clients."""
     labels: float | None = None
-    """ε of one report of a client's cluster, by randomised response. If not given, the server knows who chose what."""
+    """ε of one report of a client's cluster, by randomised response. By default the server knows every choice."""
     least: int = 10
     """Clusters of fewer clients, by their noisy count, keep their models in that round."""
     secret: int | None = None
-    """Seed of noise and draws; if not given, from the system, and kept in checkpoints. Who knows it can undo them."""
+    """Seed of noise and draws; by default from the system, kept in checkpoints. Whoever knows it can undo them."""
 
     def __post_init__(self) -> None:
         check_types(self)

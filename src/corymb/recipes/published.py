@@ -98,6 +98,6 @@ def times_of(results: Results) -> Iterator[str]:
         if "seconds" in value and "device" in value:
             total.setdefault((name.split("/")[0], value["device"]), []).append(value["seconds"])
     if total:
-        yield from ("## Time", "", "| setting | machine | cells | seconds in all |", "|---|---|---|---|")
+        yield from ("## Time", "", "| setting | machine | cells | total seconds |", "|---|---|---|---|")
         yield from (f"| {setting} | {device} | {len(s)} | {sum(s):.0f} |" for (setting, device), s in total.items())
         yield ""

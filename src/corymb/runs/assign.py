@@ -72,7 +72,7 @@ class Assignment(NamedTuple):
 
 @on_client
 def draw_test_losses(client: Client, models: Params, *, draws: int) -> Tensor:
-    """The smallest of the models' mean losses on a few test examples: draws x sizes; -1 without test examples.
+    """The best model's mean loss on a few test examples: draws x sizes; -1 without test examples.
 
     A draw is without replacement, as a new client's examples would be; if there are too few, all are drawn.
     """

@@ -222,11 +222,11 @@ def configure(
     model: Model | None = None,
     **settings: Any,
 ) -> Algorithm:
-    """An algorithm with the defaults that suit the data; settings that are given win.
+    """An algorithm with the defaults that suit the data; settings that you give take precedence.
 
-    It is given by name, by `package.module:Class` or as a class; the data as for `fit`. An engine whose clients have
-    their data, such as a federation, serves as well. Give the `model` that you will give `fit`, if any: a network on a
-    table of numbers needs other steps than the linear model that is the default there.
+    Name the algorithm, or pass `package.module:Class` or a class; pass the data as for `fit`. An engine whose clients
+    hold their data, such as a federation, also works. Pass the `model` that you will pass to `fit`, if any: a network
+    on a regression table needs other steps than the linear model that is the default there.
 
     >>> from corymb.data import digits
     >>> ifca = configure("ifca", digits(clients=8), k=4)

@@ -67,25 +67,25 @@ def fit(
 
     Arguments:
         algorithm: What to run, such as `corymb.IFCA(k=4)`.
-        data: A `FederatedDataset`, the name of one, a folder or file of your own, arrays `(x, y, client)`, a data
-            frame with columns `client` and `label`, a mapping or list of clients' `(x, y)`, or an engine whose clients
-            have their data already. None with `engine="flower"`: nodes hold theirs.
-        model: A function that makes a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
+        data: A `FederatedDataset`, the name of one, your own folder or file, arrays `(x, y, client)`, a data frame with
+            columns `client` and `label`, a mapping or list of clients' `(x, y)`, or an engine whose clients already
+            hold their data. None with `engine="flower"`, where nodes hold the data.
+        model: A function that returns a `torch.nn.Module`, a module, an objective, a name (`corymb list models`) or
             `package.module:function`; if not given, a model that suits the data.
-        out: A folder, new or empty, where the run is saved as it goes.
+        out: A new or empty folder where the run is saved while it runs.
         resume: The folder of a run that was stopped. It continues exactly as if it had never stopped: its own
-            settings (seed, engine, precision, ...) apply, `keep_going` aside, not those given here; algorithm, data
-            and model must be the same. An algorithm with more rounds makes it longer, also one that has ended.
+            settings (seed, engine, precision, ...) apply, except `keep_going`, not those given here; algorithm, data
+            and model must be the same. An algorithm with more rounds extends the run, even if it has ended.
         start: A snapshot to start from.
         progress: True for a line per round on stderr, or a function that takes each round's record.
-        max_seconds: About how long the rounds and the evaluation after them may take. A round that is far from its end
-            when time is up does not count.
+        max_seconds: Approximate time limit for the rounds and the final evaluation. A round that is far from finished
+            when time runs out does not count.
         callbacks: Functions that take each round's record, or objects with any of `on_start`, `on_round`,
             `on_evaluation` and `on_end`. Raising `corymb.StopRun` in one ends the run after that round.
-        metrics: Functions of (predictions, y) that give a value for each example, by name: computed at the clients
-            on their test examples, as `test_<name>`.
+        metrics: Functions of (predictions, y) that return a value for each example, by name. They are computed at the
+            clients on their test examples, as `test_<name>`.
         settings: How to carry out the run.
-        options: Fields of `RunSettings` by name, such as `seed=3`; they win over `settings`.
+        options: Fields of `RunSettings` by name, such as `seed=3`; they take precedence over `settings`.
 
     Ctrl-C ends the run after the last complete round.
     """
@@ -103,7 +103,7 @@ def fit(
 
 
 class Watch(NamedTuple):
-    """Who looks on: progress on stderr, callbacks, and metrics of the user's own."""
+    """Observers of a run: progress on stderr, callbacks, and the user's own metrics."""
 
     progress: bool | Progress | None = None
     callbacks: object = ()
@@ -152,7 +152,7 @@ def resume_run(
 ) -> Run:
     """Continue the run in a folder to its end, or beyond it if the algorithm has more rounds than the run had.
 
-    A run that has ended is otherwise returned as it is. With `keep_going` one that diverged goes on.
+    Otherwise, a run that has ended is returned unchanged. With `keep_going`, one that diverged continues.
     """
     store = RunStore(expanded(folder))
     config, ended = read_config(store.folder), is_finished(store.folder)
@@ -185,7 +185,7 @@ def resume_run(
 def _asked(
     algorithm: Algorithm, model: Model | None, data_options: DataOptions, max_seconds: float | None, watch: Watch
 ) -> dict[str, Any]:
-    """What a plan takes over as it was asked for."""
+    """The part of a plan that is taken over unchanged from the request."""
     return {
         "algorithm": algorithm,
         "model": model,
@@ -282,7 +282,7 @@ def _check_clusters(k: object, clients: int, name: str) -> None:
 
 
 def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:
-    """Do the rounds of a session, and what comes at the end."""
+    """Run the rounds of a session and the final steps."""
     with _shown(watch.progress, session.plan.algorithm) as show:
         callbacks = Callbacks(watch.callbacks, show)
         callbacks.start(session.about_to_start(start))

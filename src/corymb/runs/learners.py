@@ -298,7 +298,7 @@ TRIED = 256
 
 @on_client
 def try_model(client: Client, model: Params) -> Tensor:
-    """A model's loss on a few examples: fails if the model cannot take them."""
+    """A model's loss on a few examples; fails if the model does not accept them."""
     return loss(client, model, on=Examples(*(t[:TRIED] for t in client.train)))
 
 

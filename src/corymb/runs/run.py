@@ -62,25 +62,25 @@ class Run:
     schema: DataSchema
     """What the clients' data are like."""
     objective: Objective | None = None
-    """None after loading a run whose model is not the library's: give the model to `Run.load`."""
+    """None after loading a run with your own model: pass the model to `Run.load`."""
     standard: Standard | None = None
     """Means and scales of the features, if they were standardised."""
     stopped: str = ""
     """Why the run ended early: `interrupted`, `max_seconds`, `diverged`, `callback` or `killed`; else empty."""
     serving: Serving | None = None
     losses: torch.Tensor | None = None
-    """n k: each client's training loss under each final model, NaN if it gave none; None if clients keep models of
-    their own or there are too many losses."""
+    """n k: each client's training loss under each final model, NaN if it sent none; None if clients keep their own
+    models or there are too many losses."""
     scores: torch.Tensor | None = None
     """n: the test score of each client's model; NaN for a client without test examples."""
     by_client: dict[str, ByClient] = field(default_factory=dict)
     """Every metric at every client, by the metric's name: see docs/metrics.md."""
     points: tuple[int, ...] = ()
-    """How many training examples each cluster has, where every example has a cluster of its own."""
+    """How many training examples each cluster has, if examples are clustered."""
     not_scored: tuple[str, ...] = ()
-    """Clients that could not be scored in the last round: with one, means over clients are infinite."""
+    """Clients that could not be scored in the last round; if there are any, means over clients are infinite."""
     calibration: Calibration | None = None
-    """How large the losses of the run's clients are: `assign` needs it to tell that no cluster fits."""
+    """How large the losses of the run's clients are: `assign` uses it to decide that no cluster fits."""
     folder: Path | None = None
     """The run's folder, if it has one."""
     environment: dict[str, Any] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def labels(self) -> dict[str, int]:
-        """Each client's cluster, by name; -1 for none. Empty where every example has a cluster of its own."""
+        """Each client's cluster, by name; -1 for none. Empty if examples are clustered instead of clients."""
         if self.served == "points":
             return {}
         return dict(zip(self.names, self.snapshot.labels.tolist(), strict=True))
@@ -100,14 +100,14 @@ class Run:
 
     @property
     def clusters(self) -> int:
-        """How many clusters have clients; examples, where every example has a cluster of its own."""
+        """How many clusters have clients (or examples, if examples are clustered)."""
         if self.served == "points":
             return sum(size > 0 for size in self.points)
         return clusters_in_use(self.snapshot.labels)
 
     @property
     def sizes(self) -> dict[int, int]:
-        """How many clients each cluster has; training examples, where every example has a cluster of its own."""
+        """How many clients each cluster has (or training examples, if examples are clustered)."""
         if self.served == "points":
             return dict(enumerate(self.points))
         return dict(sorted(Counter(self.snapshot.labels.tolist()).items()))
@@ -119,7 +119,7 @@ class Run:
 
     @property
     def served(self) -> ServedBy:
-        """What clients use: the model of their cluster, a mixture of all models, or a model of their own."""
+        """Which model clients use: that of their cluster, a mixture of all models, or their own."""
         served: ServedBy = self.config["record"]["served"]
         return served
 
@@ -130,13 +130,13 @@ class Run:
 
     @property
     def metric(self) -> str | None:
-        """The metric that leads: the one that was chosen, or the objective's own; None without test examples."""
+        """The leading metric: the chosen one, or the objective's own; None without test examples."""
         prefix = "worst_decile_"
         own = next((name.removeprefix(prefix) for name in self.metrics if name.startswith(prefix)), None)
         return self.config.get("metric") or own
 
     def higher_is_better(self, metric: str) -> bool:
-        """Whether more is better of one of the metrics of test examples."""
+        """Whether a metric of test examples is better when it is higher."""
         if self.objective is not None and metric == self.objective.score_name:
             return self.objective.higher_is_better
         if metric in METRICS:
@@ -157,9 +157,9 @@ class Run:
 
     @property
     def coefficients(self) -> torch.Tensor:
-        """Of linear models, in the units of the data: k rows, a number for each feature and then the intercept.
+        """Coefficients of linear models, in the units of the data: k rows, one number per feature, then the intercept.
 
-        Of a feature with a limit (`standard.limit`), they hold within it: beyond, its values grow as a logarithm.
+        If a feature has a limit (`standard.limit`), they hold within it; beyond it, values grow as a logarithm.
         """
         form = None if self.objective is None else linear_form(self.objective)
         plain = form is not None and getattr(self.objective, "features", None) is None
@@ -176,8 +176,8 @@ class Run:
     def module(self, which: int | str) -> nn.Module:
         """The model of a cluster (a number) or of a client (a name) as a plain `torch.nn.Module`, without Corymb.
 
-        It takes a batch of raw features (pictures: channels first, in [0, 1] or as bytes), standardises them inside,
-        and gives a logit for each of `schema.classes`, or targets in the units of the data.
+        It takes a batch of raw features (pictures: channels first, in [0, 1] or as bytes), standardises them, and
+        returns a logit for each of `schema.classes`, or targets in the units of the data.
         """
         params = self.model(which)
         self._objective()  # says what is missing
@@ -190,7 +190,7 @@ class Run:
     ) -> Array:
         """A class or a number for each example, from the model of a client, of a cluster, or for a new client.
 
-        Give one of `client` (a name or a position), `cluster` (a number) and `new` (a few labelled examples `(x, y)` of
+        Pass one of `client` (a name or a position), `cluster` (a number) and `new` (a few labelled examples `(x, y)` of
         a client that took no part: the model is that of the cluster that `assign` finds for it). Features are in the
         units of the data that the run was given. Classes are numbers if they were numbers in the data, else names.
         """
@@ -202,7 +202,7 @@ class Run:
     ) -> Array:
         """The probability of each class for each example: m rows, a column for each of `schema.classes`.
 
-        Whose model it is, is said as for `predict`; a client that uses several models at once gets their mixture.
+        Choose the model as for `predict`; a client that uses several models at once gets their mixture.
         """
         require(
             self.schema.task == "classification",
@@ -211,7 +211,7 @@ class Run:
         return self._outputs(x, client, cluster, new).softmax(-1).numpy()
 
     def assign(self, x: ArrayLike, y: ArrayLike) -> Assignment:
-        """Which cluster a new client with these labelled examples belongs to, with what probability, or that none fits.
+        """The cluster of a new client with these labelled examples and its probability, or the answer that none fits.
 
         Features and labels are in the form and the units of the data that the run was given.
         """
@@ -233,27 +233,26 @@ class Run:
             return assign(self._objective(), self.models, used, examples, self.calibration)
 
     def refresh(self, data: Any, *, rounds: int | None = None, **options: Any) -> Run:
-        """Go on with new examples for the run's clients, and with new clients: a run that continues this one.
+        """Continue this run with new examples for its clients, and with new clients; returns a new run.
 
         Arguments:
-            data: The data as they are now, of the same kind: all examples that each client has from here on.
+            data: The current data, of the same kind: all examples that each client has from now on.
             rounds: How many more rounds; if not given, as many as the algorithm has.
-            options: `out`, a new folder; `model` and `algorithm`, where they are your own and the run was loaded;
+            options: `out`, a new folder; `model` and `algorithm`, if they are your own and the run was loaded;
                 `progress`, `callbacks` and `metrics` as for `fit`.
 
-        Models, and the clusters of clients that were there, stay; new clients get theirs in the first round. History
-        and ledger go on. Where models stay with clients, the run must be the one that `fit` returned, its clients the
-        same, and they serve the new run from then on.
+        Models stay, and so do the clusters of known clients; new clients get a cluster in the first round. History and
+        ledger continue. If models stay with clients, the run must be the one that `fit` returned, with the same
+        clients, which then belong to the new run.
         """
         import corymb  # what starts runs stands above this module
 
         return corymb.refresh(self, data, rounds=rounds, **options)
 
     def assign_points(self, x: ArrayLike) -> Array:
-        """The cluster of each example by itself: that of the likeliest density, or by ClusterGAN's encoder.
+        """The cluster of each example: that of its most likely density, or the one that ClusterGAN's encoder finds.
 
-        For runs that gave every example a cluster, whose models need no labels; features are in the units of the run's
-        data.
+        For runs that cluster examples; their models need no labels. Features are in the units of the run's data.
         """
         model, objective = self._model_of_points("assign_points"), self._objective()
         features = self._examples(x)
@@ -283,7 +282,7 @@ class Run:
 
     @property
     def evidence(self) -> dict[str, Any]:
-        """What held-out examples said of the clusters, where they were found by evidence; see docs/explanation."""
+        """What held-out examples showed about the clusters, if they were found by evidence; see docs/explanation."""
         found = [row["notes"] for row in self.history if "gain_by_cluster" in row["notes"]]
         return dict(found[-1]) if found else {}
 
@@ -313,12 +312,12 @@ class Run:
         return pd.json_normalize([{k: v for k, v in row.items() if k != "moves"} for row in self.history])
 
     def save(self, folder: str | Path) -> Path:
-        """Write the run into a folder that is new or empty; `Run.load` reads it."""
+        """Write the run to a new or empty folder; `Run.load` reads it."""
         return save_run(self, folder)
 
     @staticmethod
     def load(folder: str | Path, model: Model | None = None) -> Run:
-        """The run in a folder. To predict with a model of your own, give that model again."""
+        """Load the run in a folder. If its model is your own, pass that model again to predict."""
         parts = read_run(folder)
         recorded, given = parts["config"]["model"], model
         if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
@@ -387,7 +386,7 @@ class Run:
     def _outputs(
         self, x: ArrayLike, client: str | int | None, cluster: int | None, new: Labelled | None
     ) -> torch.Tensor:
-        """What the model chosen says of each example: a target, or a logit for each class."""
+        """The chosen model's output for each example: a target, or a logit for each class."""
         require(self.served != "points", f"{OF_EXAMPLES}, and nothing is predicted: assign_points(x) gives each one's.")
         told = sum(choice is not None for choice in (client, cluster, new))
         require(told == 1, "Say whose model predicts: give one of client=, cluster= and new=(x, y).")

@@ -33,7 +33,7 @@ class RunSettings:
     """How a run is carried out, whatever its algorithm."""
 
     seed: int = 0
-    """Seed of everything random, including data that are generated or split."""
+    """Seed for all randomness, including data that are generated or split."""
     engine: EngineName = "vectorised"
     """`vectorised` runs many clients at once, `loop` one after another, both in this process; `flower` uses nodes that
     hold their own data; `ray` spreads clients over a Ray cluster."""
@@ -62,17 +62,17 @@ class RunSettings:
     class_weight: str | None = None
     """Weights of classes in the training loss: `balanced`, or one by one, `no=1,yes=5`. Scores are not weighted."""
     label_smoothing: float = 0.0
-    """The part of every label that training spreads evenly over all classes, such as 0.1. Scores do not change."""
+    """The share of every label that training spreads evenly over all classes, such as 0.1. Scores do not change."""
     metric: str | None = None
     """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     until: Until = "rounds"
     """When a run ends: after all its `rounds`, or earlier, when nothing changes any more (`converged`; on the command
-    line this is the default where you give no `rounds`)."""
+    line this is the default if you give no `rounds`)."""
     address: str | None = None
-    """Where the federation is (`flower`: HOST:PORT of its SuperLink) or the cluster (`ray`; if not given, one here)."""
+    """Address of the federation (`flower`: HOST:PORT of its SuperLink) or cluster (`ray`; default: a local one)."""
     nodes: int | None = None
-    """How many nodes make the federation complete, or how many actors share the clients; if not given, any number."""
+    """How many nodes a complete federation has, or how many actors share the clients; if not given, any number."""
     patience: float | None = 300.0
     """Seconds to wait for nodes that are silent once `min_replies` clients have answered; 0 waits for nobody."""
     ca: str | None = None
@@ -80,9 +80,9 @@ class RunSettings:
     secret: str | None = None
     """File with the secret that the federation's SuperLink was started with."""
     cluster_folder: str | None = None
-    """Folder that all machines of a `ray` cluster share, where actors keep what clients remember."""
+    """Folder that all machines of a `ray` cluster share, where actors keep client memory."""
     client_seconds: float | None = None
-    """Seconds that a client's work may take on a `ray` actor; nodes have a limit of their own, one process has none."""
+    """Seconds that a client's work may take on a `ray` actor; nodes have their own limit, one process has none."""
     keep_going: bool = False
     """Continue a run that diverges; otherwise it ends after three evaluations with ten times the loss of its first."""
 
@@ -141,7 +141,7 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Deal:
-    """How a data set that has a name is dealt to clients; what is not given is as its line in `corymb list data`."""
+    """How a built-in data set is dealt to clients; options not given are as listed in `corymb list data`."""
 
     clients: int | None = None
     """How many clients."""
@@ -150,7 +150,7 @@ class Deal:
     alpha: float | None = None
     """Concentration of Dirichlet shares, 0.001 or more: the smaller, the more uneven."""
     least: int | None = None
-    """Training examples that each has at the least; in femnist images, in shakespeare characters, to be a client."""
+    """Smallest number of training examples of a client (femnist: images, shakespeare: characters)."""
 
     def given(self) -> dict[str, Any]:
         """What was given."""
@@ -159,7 +159,7 @@ class Deal:
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """How to read data of your own, or to deal data that have a name."""
+    """How to read your own data, or how to deal built-in data."""
 
     client: str | None = None
     """Column (in npz: array) that names the client of each row; if not given, `client`."""
@@ -172,14 +172,14 @@ class DataOptions:
     task: Task | None = None
     """What the labels are: classes or numbers; if not given, what most clients' labels look like."""
     missing: Missing | None = None
-    """Missing cells: refuse them, take the column's mean or median, or drop the row; if not given, refuse."""
+    """Missing cells: refuse them, use the column's mean or median, or drop the row; if not given, refuse."""
     scale: Scale | None = None
-    """Features: standardise them, take them for pixels, leave them alone, or take them for codes of words that a model
+    """Features: standardise them, treat them as pixels, leave them unchanged, or treat them as codes that a model
     embeds; if not given, by shape: tables or pictures."""
     read_limit: int | None = None
     """Bytes that one file may take in memory when it is read; if not given, half of the machine's memory."""
     deal: Deal | None = None
-    """How a data set of `corymb list data` is dealt to clients, where it takes that."""
+    """How a data set of `corymb list data` is dealt to clients, if it takes these options."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:
@@ -210,7 +210,7 @@ class FitOptions:
     model: str | None = None
     """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
     max_seconds: float | None = None
-    """About how long the rounds and the evaluation after them may take."""
+    """Approximate time limit in seconds for the rounds and the final evaluation."""
 
 
 def _check_seed(seed: int) -> None:

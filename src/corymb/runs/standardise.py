@@ -136,7 +136,7 @@ def send_means(client: Client, kept: Moments | None = None, unit: Moments | None
 
 @on_client
 def send_deviations(client: Client, centre: Moments, unit: Moments, kept: Moments | None = None) -> Share[tuple[()]]:
-    """The mean squares of the client's deviations from `centre`, in units that keep them near 1."""
+    """The mean squared deviations of the client's values from `centre`, in units that keep them near 1."""
     weight = _portion(client)
 
     def of(x: Tensor, at: slice) -> Params:
@@ -156,7 +156,7 @@ def tell_excess(
     kept: Moments | None,
     counted: Tensor | None = None,
 ) -> Told:
-    """Whether most of the squares of a feature (and of the targets) are the client's own, out of proportion.
+    """Whether the client supplies most of the squares of a feature (or of the targets), out of proportion.
 
     `total` are the squares of all who are `counted`, added up, and `weight` is how many examples they are of: the
     client's own are not among them where its sums were refused for their size. `kept` says for which features the
@@ -206,7 +206,7 @@ def _spread(client: Client, x: Tensor, unit: Tensor, usual: Tensor) -> Tensor:
 
 @on_client
 def tell_far(client: Client, centre: Moments, unit: Moments, usual: Tensor) -> Tensor:
-    """Whether the client's targets are out of all proportion to those whose mean square is `usual`."""
+    """Whether the client's targets are far out of proportion to targets whose mean square is `usual`."""
     squares = _squares(_wide(client.train.y), centre.y, unit.y)
     return (_portion(client) @ squares > FAR**2 * usual) & (usual > 0)
 
@@ -508,7 +508,7 @@ class Standardised:
         )
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Standardised:
-        """The same objective elsewhere, or in another precision."""
+        """The same objective on another device or in another precision."""
         return Standardised(self.inner.to(device, dtype), map_tensors(lambda t: t.to(device, dtype), self.standard))
 
     def recipe(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Wired:
 
     @property
     def sizes(self) -> Tensor:
-        """How many training examples each client says it has: n."""
+        """How many training examples each client reports: n."""
         return torch.cat([node.sizes for node in self.nodes])
 
     @property

@@ -48,7 +48,7 @@ class MergeByEvidence:
     work: Work
     """What clients do with a model in a round."""
     participants: int | float | None = None
-    """Clients a round: a number, a fraction, or all of them."""
+    """Clients per round: a number, a fraction, or all of them."""
     groups: int = 16
     """K_0, or half as many as clients where those are fewer; doubled while most of them turn out to be needed."""
     looks: int = 16

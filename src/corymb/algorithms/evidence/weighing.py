@@ -67,7 +67,7 @@ def publish_change(client: Client, model: Params, *, alone: Descent) -> Params:
 
 @on_client
 def publish_ridge(client: Client) -> Params:
-    """The ridge solution on the client's kept examples; the penalty grows with features an example."""
+    """The ridge solution on the client's kept examples; the penalty grows with features per example."""
     form = linear_form(client.objective)
     assert form is not None
     x, y, _ = design(client)
@@ -83,7 +83,7 @@ def publish_ridge(client: Client) -> Params:
 def choose_and_train(
     client: Client, models: Params, others: Params, one: Params, *, work: Work, biased: bool
 ) -> Share[Weighed]:
-    """Train the model that fits best, and the one for all; say how well these, and others, do on held-out examples."""
+    """Train the model that fits best and the common model; report held-out losses of these and other models."""
     k = count(models)
     weighed = weigh(client, concat([models, others, _row(one)]))
     label = (weighed.fit if biased else weighed.plain_fit)[:k].argmin()
@@ -95,7 +95,7 @@ def choose_and_train(
 def train_beside(
     client: Client, own: Params, merger: Params | None, one: Params | None, label: Tensor, *, k: int, work: Work
 ) -> Share[tuple[()]]:
-    """Train the cluster's model, the merger that it might become, and the one for all, side by side."""
+    """Train the cluster's model, its candidate merged model and the common model side by side."""
     given = {"own": own, "merger": merger, "one": one}
     models = {name: model for name, model in given.items() if model is not None}
     return Share(_trained(client, work, **models), weight=one_hot(label, k) * work.weight(client), label=label)
@@ -103,7 +103,7 @@ def train_beside(
 
 @on_client
 def tell_losses(client: Client, models: Params) -> Weighed:
-    """How well models do, without training any."""
+    """The losses of models on kept and held-out examples, without any training."""
     return weigh(client, models)
 
 

@@ -25,13 +25,13 @@ Watch = Callable[[Snapshot, Snapshot, Answers], Snapshot]
 
 @on_client
 def choose_and_work(client: Client, sent: Sent, *, work: Work) -> Share[Tensor]:
-    """Work on the model that fits best; the note is every model's loss beforehand."""
+    """Train (or take the gradient of) the model that fits best; the note is every model's loss before."""
     return work_on_best(client, sent.models(), work, choosing=client.train, working=client.train)
 
 
 @on_client
 def work_softly(client: Client, sent: Sent, *, work: Work, temperature: float) -> Shares[Tensor]:
-    """Work on every model; each counts by how well it fits. The note is every model's loss beforehand."""
+    """Train (or take the gradient of) every model, weighted by its fit; the note is every model's loss before."""
     models = sent.models()
     fit = losses(client, models)
     shares = soft_shares(fit, client.train.weight.sum(), temperature)

@@ -19,7 +19,7 @@ from corymb.orthogonal import pair_products, points_and_pairs
 
 @on_client
 def multiply(client: Client, estimates: Tensor, bases: Tensor, own: Tensor, *, pairs: int | None) -> Share[tuple[()]]:
-    """This client's share of every anchor's Y_i, times the anchor's basis: d a k. Only ever summed over a panel.
+    """This client's share of every anchor's Y_i times the anchor's basis: d a k; the server gets only panel sums.
 
     `own` is the number of the anchor that the client is itself, or -1: its points do not count for its own subspace.
     """

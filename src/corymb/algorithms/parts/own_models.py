@@ -12,7 +12,7 @@ from corymb.trees import Params, tree_map
 
 @on_client
 def train_alone(client: Client, model: Params, *, alone: Descent) -> Tensor:
-    """Train the common start and keep it; the loss afterwards is all that leaves."""
+    """Train the common start and keep the result; only the loss afterwards is sent."""
     own = descend(client, model, alone)
     client.memory.set("own", own)
     return loss(client, own)
@@ -27,7 +27,7 @@ def publish_own(client: Client) -> Params:
 
 @on_client
 def serve_refined(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The client's own model until it has been compared with clusters' models; then its cluster's."""
+    """The client's own model until it has been compared with the clusters' models; then its cluster's model."""
     assigned = serve_assigned(client, models, label, share)
     own: Params = client.memory.get("own", assigned)
     refined = client.memory.get("refined", torch.zeros((), dtype=torch.bool, device=client.train.weight.device))

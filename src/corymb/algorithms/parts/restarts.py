@@ -62,7 +62,7 @@ class Best(NamedTuple):
 
 @on_client
 def keep_best(client: Client, *, better: bool) -> Tensor:
-    """Set this run's memory aside as the best so far; or, if it is not, bring the best run's back."""
+    """Save this restart's memory as the best so far, or, if it is not the best, restore the best restart's."""
     memory, names = client.memory, client.memory.names()
     for name in [name for name in names if not name.startswith(BEST)]:
         if better:
@@ -76,7 +76,7 @@ def keep_best(client: Client, *, better: bool) -> Tensor:
 
 @on_client
 def forget_run(client: Client) -> Tensor:
-    """Clear what the last run kept; what was set aside as the best stays."""
+    """Clear the memory of the last restart; the memory saved as the best stays."""
     for name in [name for name in client.memory.names() if not name.startswith(BEST)]:
         client.memory.clear(name)
     return client.train.weight.new_zeros(())

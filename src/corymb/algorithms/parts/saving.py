@@ -1,4 +1,4 @@
-"""Communication saving: clients whose cluster no longer changes are sent their own model only."""
+"""Communication saving: clients whose cluster no longer changes are sent only their own model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from corymb.settings import check_types, require
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """When to stop sending all models, and how often to look again."""
+    """When to stop sending all models, and how often to check again."""
 
     stable_rounds: int = 3
-    """Settled: every client was seen so many times in a row with the same label."""
+    """Settled: every client was seen this many times in a row with the same label."""
     recheck_every: int = 10
-    """Every so many rounds all models are sent nevertheless."""
+    """Every this many rounds, all models are sent anyway."""
 
     def __post_init__(self) -> None:
         check_types(self)

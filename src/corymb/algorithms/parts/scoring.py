@@ -16,7 +16,7 @@ from corymb.trees import Params
 def loss_served(
     client: Client, models: Params, label: Tensor, share: Tensor | None, *, serve: ClientFn[..., Params | Served]
 ) -> Share[tuple[()]]:
-    """The training loss of what the client is served."""
+    """The training loss of the model that the client is served."""
     served = served_loss(client, serve(client, models, label, share))
     return Share({"loss": served}, weight=served.new_ones(1))
 

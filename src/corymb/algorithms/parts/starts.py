@@ -31,7 +31,7 @@ def publish_trained(client: Client, model: Params, *, alone: Descent) -> Params:
 
 @on_client
 def publish_minimiser(client: Client) -> Params:
-    """The least-squares solution on the client's examples; of several the one of least norm."""
+    """The least-squares solution on the client's examples, with minimum norm if there are several."""
     x, y, _ = design(client)
     return {"weight": torch.linalg.pinv(x) @ y}
 

@@ -61,7 +61,7 @@ class Work:
 
 @on_client
 def work_on_own(client: Client, model: Params, label: Tensor, *, k: int, work: Work) -> Share[Tensor]:
-    """Work on the only model sent, that of the client's cluster; the note is its loss beforehand."""
+    """Train (or take the gradient of) the only model sent, that of the client's cluster; note: its loss before."""
     value, before = work.with_loss(client, model)
     return Share(value, weight=one_hot(label, k) * work.weight(client), label=label, note=before.unsqueeze(0))
 

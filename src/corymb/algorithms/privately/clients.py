@@ -26,7 +26,7 @@ class Veil(NamedTuple):
 
 @on_client
 def choose_and_work_privately(client: Client, sent: Sent, veil: Veil, *, work: Work) -> Share[tuple[()]]:
-    """The shortened update of the model that fits best, and which that is: blurred, if asked for."""
+    """The clipped update of the model that fits best, and which one that is (randomised if asked for)."""
     models = sent.models()
     label = losses(client, models).argmin()
     said = _blurred(client, label, count(models), veil)
@@ -37,7 +37,7 @@ def choose_and_work_privately(client: Client, sent: Sent, veil: Veil, *, work: W
 def work_on_own_privately(
     client: Client, model: Params, label: Tensor, veil: Veil, *, k: int, work: Work
 ) -> Share[tuple[()]]:
-    """The shortened update of the only model sent, that of the client's cluster."""
+    """The clipped update of the only model sent, that of the client's cluster."""
     return Share(_update(client, model, veil, work), weight=one_hot(label, k), label=label)
 
 

@@ -34,7 +34,7 @@ class Shared:
     rounds: int | None = None
     """Most rounds after the clusters are found; if not given, as many as suit the data."""
     participants: int | float | None = None
-    """Clients a round: a number, a fraction, or all of them."""
+    """Clients per round: a number, a fraction, or all of them."""
     local: Descent | None = None
     """What a client does with a model in a round; if not given, what suits the data."""
 

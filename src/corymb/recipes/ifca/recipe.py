@@ -127,7 +127,7 @@ def tables(results: Results) -> str:
     """Tables 1 and 2, the collapse of clusters, and the success probabilities."""
     lines = [*table_of(FIGURES, results)]
     lines += ["## Collapse: rotated MNIST, k = 4, 60 rounds", ""]
-    lines += ["| setting | method | seeds | collapsed | accuracy (%) | least | repaired in rounds |"]
+    lines += ["| setting | method | seeds | collapsed | accuracy (%) | lowest | repaired in rounds |"]
     lines += ["|---|---|---|---|---|---|---|"]
     for setting in (*COLLAPSE, *HARMLESS):
         for method in ("ifca-plain", "ifca"):
@@ -138,7 +138,7 @@ def tables(results: Results) -> str:
                 f"| {setting} | {method} | {len(ends)} | {sum(ends)} | {with_spread(found)} "
                 f"| {format(min(found), '.2f') if found else '–'} | {', '.join(map(str, when)) or '–'} |"
             )
-    lines += ["", "## FEMNIST: clusters in use in the end", "", "| method | clusters, by seed |", "|---|---|"]
+    lines += ["", "## FEMNIST: clusters in use at the end", "", "| method | clusters, by seed |", "|---|---|"]
     for method in (*FEMNIST[1:3], *FEMNIST[7:], *SHARED):
         used = of_seeds(results, "femnist", method, "clusters")
         lines.append(f"| {method} | {', '.join(f'{n:g}' for n in used) or 'not run'} |")

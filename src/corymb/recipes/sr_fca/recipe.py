@@ -165,7 +165,7 @@ def _table_1(results: Results) -> Iterator[str]:
 def _others(results: Results) -> Iterator[str]:
     """Every cell that the paper's tables do not have."""
     shown = {(one.setting, one.method) for one in FIGURES}
-    yield from ("## Beside the tables", "")
+    yield from ("## Not in the paper's tables", "")
     yield from ("| setting | method | accuracy (%) | misclustered clients (%) | clusters |", "|---|---|---|---|---|")
     for setting in _settings_in(results):
         for method in METHODS:

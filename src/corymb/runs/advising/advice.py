@@ -1,4 +1,4 @@
-"""The advice as a value: the verdict, every way that was tried, and the words for it."""
+"""The advice as a value: the verdict, every candidate that was tried, and the words for it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from corymb.runs.history import plain, readable
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A way to serve the clients, as it did on held-out examples. With several seeds, means over them."""
+    """One candidate and its result on held-out examples; with several seeds, means over them."""
 
     name: str
     """Of its algorithm."""
     clusters: int
-    """How many it found; 1 for one model, 0 where everybody trains alone."""
+    """How many clusters it found; 1 for one model, 0 if every client trains alone."""
     value: float
     """What it is judged by: mean over clients."""
     loss: float
     score: float
     gain: Difference | None
-    """How much better it is than the simplest way, by the judge; None for that way itself."""
+    """How much better it is than the simplest candidate, by the judge; None for that candidate itself."""
     loss_gain: Difference | None
     score_gain: Difference | None
     over_chosen: Difference | None
-    """How much better it is than the way that is recommended; None where that was not compared."""
+    """How much better it is than the recommended candidate; None if they were not compared."""
     rounds: int
     seconds: float
     bytes_sent: int
@@ -62,23 +62,23 @@ class Advice:
 
     verdict: Verdict
     clusters: int
-    """How many models there are to be: that of clusters; 1 for one model; 0 where everybody trains alone."""
+    """The recommended number of models: that of clusters; 1 for one model; 0 if every client trains alone."""
     algorithm: str
     """The name of the algorithm to run."""
     run_next: Algorithm
-    """The same, to be given to `fit`."""
+    """The same, to pass to `fit`."""
     command: str
-    """The same on the command line; in Python where the data have no name there."""
+    """The same on the command line, or in Python if the data have no name there."""
     judge: Judge
     score_name: str
     """The objective's own score."""
     by_score: str
-    """The algorithm, had that score been the judge; empty where it was, or where another metric was named."""
+    """The algorithm if that score had been the judge; empty if it was, or if another metric was named."""
     base: str
-    """The simplest way that could be tried: what gains are over."""
+    """The simplest candidate that could be tried, with which gains are compared."""
     candidates: dict[str, Candidate]
     left_out: dict[str, str]
-    """Ways that could not be tried, and why."""
+    """Candidates that could not be tried, and why."""
     clustering: Mapping[str, Any]
     """What the tests that looked for clusters found: see `corymb.algorithms.evidence.headline`."""
     clusters_by_seed: list[int]

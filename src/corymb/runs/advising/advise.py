@@ -1,7 +1,7 @@
 """`advise`: should these clients share one model, be clustered, or train alone?
 
 Every client's training examples are split once into kept and held-out ones (`corymb.local.held_out`); test examples are
-not looked at. All ways train on what is kept and are compared on what is held out, client by client.
+not used. All candidates train on the kept examples and are compared on the held-out ones, client by client.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def advise(
     Arguments:
         data: As for `fit`, except engines: advice needs to split the training examples.
         model: As for `fit`.
-        seeds: Seeds of the trials, each with another split; the run's seed alone if not given.
-        given: Settings of all algorithms that are tried, such as `{"rounds": 20, "local": {"lr": 0.1}}`.
+        seeds: Seeds of the trials, each with another split; by default only the run's seed.
+        given: Settings for all algorithms that are tried, such as `{"rounds": 20, "local": {"lr": 0.1}}`.
         progress: True for a line on stderr.
-        max_seconds: About how long all trials together may take.
+        max_seconds: Approximate time limit for all trials together.
         data_name: What the data are called in the command.
         data_options: How the data were read, for the command.
-        settings: How to carry out the runs; `options` are its fields by name, as for `fit`. With `metric`, that metric
-            is the judge, else the loss.
+        settings: How to carry out the runs; `options` are its fields by name, as for `fit`. If `metric` is given, it
+            decides, otherwise the loss.
     """
     settings = (settings or RunSettings()).updated(options)
     behind = hasattr(data, "open") and hasattr(data, "describe")

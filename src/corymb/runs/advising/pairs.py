@@ -56,7 +56,7 @@ def compare_served(
     *,
     serve: ClientFn[..., Params | Served],
 ) -> Told:
-    """What the client is served, against the model of its cluster in another run, on the same held-out examples."""
+    """Compares the client's served model with that of another run, on the same held-out examples."""
     ours, theirs = _one(serve(client, models, label, share)), serve_assigned(client, others, other, None)
     held, objective = client.test, client.objective
     losses = point_losses(client, stack([ours, theirs]), on=held)
@@ -70,7 +70,7 @@ def compare_served(
 def held_out_loss(
     client: Client, models: Params, label: Tensor, share: Tensor | None, *, serve: ClientFn[..., Params | Served]
 ) -> HeldOut:
-    """The loss of what the client is served on its held-out examples."""
+    """The loss of the client's served model on its held-out examples."""
     held = client.test
     return HeldOut(loss(client, _one(serve(client, models, label, share)), held), held.weight.sum())
 

@@ -1,8 +1,8 @@
-"""`Run.refresh`: a run goes on with new examples for its clients, and with new clients.
+"""`Run.refresh`: a run continues with new examples for its clients, and with new clients.
 
-The models and the clusters of clients that were there stay; a client that is new gets its cluster in the first round.
-Features stay standardised as they were: the models know no other units. What is asked is by clock, which goes on, so no
-random draw is used twice.
+The models and the clusters of known clients stay; a new client gets its cluster in the first round. Features keep their
+original standardisation, because the models know no other units. Random keys depend on the clock, which continues, so
+no random draw is used twice.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def refresh(
     callbacks: object = (),
     metrics: Mapping[str, Metric] | None = None,
 ) -> Run:
-    """Go on with a run on data as they are now: new examples of its clients, and new clients.
+    """Continue a run on the current data: new examples of its clients, and new clients.
 
     Arguments:
-        run: The run; it stays as it is.
-        data: All examples that each client has from here on, in any form that `fit` takes.
+        run: The run; it is not modified.
+        data: All examples that each client has from now on, in any form that `fit` takes.
         rounds: How many more rounds; if not given, as many as the algorithm has.
-        algorithm: Needed where it is your own and the run was loaded; `model` likewise.
+        algorithm: Needed if it is your own and the run was loaded; the same holds for `model`.
         out: A new folder for the run that continues this one.
         progress: As for `fit`, and so are `callbacks` and `metrics`.
     """

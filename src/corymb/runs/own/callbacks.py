@@ -1,4 +1,4 @@
-"""Callbacks: functions of the user's that a run calls as it goes, and that may stop it."""
+"""Callbacks: user functions that a run calls while it runs, and that may stop it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Start(NamedTuple):
     rounds: int
     """How many rounds are planned."""
     done: int
-    """How many of them a resumed run has behind it."""
+    """How many of them a resumed run has already done."""
 
 
 class Callbacks:
     """Calls the hooks that each callback has, in the order given.
 
     A callback is an object with any of `on_start(start)`, `on_round(row)`, `on_evaluation(row)` and `on_end(run)`; a
-    plain function is an `on_round`. Rounds are saved before callbacks hear of them.
+    plain function is an `on_round`. Rounds are saved before callbacks are called.
     """
 
     def __init__(self, given: object = (), show: Callable[[Round], None] | None = None) -> None:

@@ -42,7 +42,7 @@ def measure_own(
     serve: ClientFn[..., Params | Served],
     metrics: Mapping[str, Metric],
 ) -> Measured:
-    """The mean of each metric over the client's test examples, for what the client is served."""
+    """The mean of each metric over the client's test examples, with the model that it is served."""
     test, objective = client.test, client.objective
     said = predictions(objective, serve(client, models, label, share), test.x)
     means = {

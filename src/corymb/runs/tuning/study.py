@@ -1,7 +1,7 @@
 """`tune`: trials of settings with Optuna, each a run on three quarters of the training examples, judged on the rest.
 
-The test examples take no part: what is held out is `corymb.local.held_out`'s part of each client's training examples.
-Where the ranges are ours, the defaults are the first trial: what is found is never worse than they are.
+Test examples are not used: `corymb.local.held_out` holds out a part of each client's training examples. With the
+default ranges, the first trial uses the default settings, so the result is never worse than they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Trial:
 
     settings: dict[str, Any]
     score: float | None
-    """The mean over clients of the metric, on held-out training examples; None where the run diverged."""
+    """The mean over clients of the metric, on held-out training examples; None if the run diverged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Tuned:
     """What tuning found."""
 
     algorithm: Algorithm
-    """With the best settings: give it to `fit`."""
+    """The algorithm with the best settings, to pass to `fit`."""
     settings: dict[str, Any]
     """The best settings, `local.lr` for a nested one."""
     score: float
@@ -74,18 +74,18 @@ def tune(
     settings: RunSettings | None = None,
     **options: Any,
 ) -> Tuned:
-    """Search settings of an algorithm by trial. Test examples are not looked at.
+    """Search for good settings of an algorithm by trials. Test examples are not used.
 
     Arguments:
         algorithm: A name (`corymb list algorithms`), a class, or an algorithm, whose other settings are kept.
         data: As for `fit`, except engines.
         model: As for `fit`.
-        trials: How many in all; in a folder that already has some, only the rest are run.
+        trials: Total number of trials; in a folder that already has some, only the rest are run.
         params: Ranges by setting: `{"local.lr": "log:0.001:1", "k": "int:2:8", "averaging": ["models", "gradients"]}`.
-            If not given, `k`, the step size and the number of steps, each where the algorithm has it, after a first
-            trial with the defaults.
-        given: Settings of the algorithm that stay as they are.
-        out: A folder where the study is kept, so that it can go on: the same call again does.
+            By default `k`, the step size and the number of steps, as far as the algorithm has them, after a first
+            trial with the default settings.
+        given: Settings of the algorithm that are fixed.
+        out: A folder where the study is saved; the same call again continues it.
         progress: A function that takes the number of a trial, the trial and the best score so far.
         data_name: What the data are called in the command.
         data_options: Options of the data in the command.

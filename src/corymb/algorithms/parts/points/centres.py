@@ -90,7 +90,7 @@ def find_centres(client: Client, models: Params, *, number: int, least: int) -> 
 
 @on_client
 def adopt(client: Client, centres: Tensor, *, k: int) -> Tensor:
-    """Own centres are in the cluster of the nearest of all clusters' centres, and examples in that of their centre.
+    """Assign own centres to the nearest cluster centre, and examples to the cluster of their own centre.
 
     The reply says that it is done.
     """

@@ -17,7 +17,7 @@ MEAN, SQUARE = "mean x", "mean x xᵀ"
 
 @on_client
 def relabel_and_sum(client: Client, models: Params, *, relabel: bool, prior: bool, least: int) -> Shares[tuple[()]]:
-    """The means of x and of x xᵀ over the client's examples of each cluster, by their number: sums of them come back.
+    """The means of x and x xᵀ over the client's examples of each cluster; the server gets only weighted sums.
 
     Of a cluster with fewer than `least` examples here nothing is sent: the sum of one example is the example.
     """

@@ -87,11 +87,11 @@ def members(client: Client, models: Params, *, relabel: bool, prior: bool) -> Me
 
 @on_client
 def serve_points(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Served:
-    """All models, by the shares of the client's own examples in their clusters."""
+    """All models, weighted by the shares of the client's own examples in their clusters."""
     return Served(models, _log_shares(client, models).softmax(0))
 
 
 @on_client
 def label_points(client: Client, models: Params, on: Examples, *, prior: bool = False) -> Tensor:
-    """The cluster of every example. For evaluation at the client: it is no reply."""
+    """The cluster of every example. Used for evaluation at the client, never sent."""
     return choose(client, models, on, prior=prior)[0]

@@ -29,7 +29,7 @@ def send_mean(client: Client) -> Share[tuple[()]]:
 
 @on_client
 def multiply_covariance(client: Client, origin: Tensor, basis: Tensor) -> Share[tuple[()]]:
-    """The products of the client's examples about everybody's mean, times a basis: d q numbers."""
+    """The second moment of the client's examples about the common mean, times a basis: d q numbers."""
     x = seen(client) - origin
     product = (x * client.train.weight[:, None]).mT @ (x @ basis)
     return Share({"sum": product}, weight=client.train.weight.new_ones(1))

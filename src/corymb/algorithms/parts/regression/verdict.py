@@ -46,7 +46,7 @@ LEFT = 0.1
 
 @on_client
 def judge(client: Client, models: Params, others: Tensor, root: Tensor) -> Share[tuple[()]]:
-    """T of this client under each of `others`, for the sums over the clients that choose the same of the models."""
+    """The statistic T of this client under each of `others`, summed over clients that choose the same model."""
     seen = design(client)
     points, pairs = points_and_pairs(seen.real)
     errors, x = residuals(seen, others), seen.x @ root  # m c, m d

@@ -43,7 +43,7 @@ class Whitening(NamedTuple):
 
 @on_client
 def send_second_moments(client: Client, *, first: int, last: int, weights: Weights) -> Share[tuple[()]]:
-    """Columns `first` to `last` of the mean of φ φᵀ, and the mean of y φ. Only ever summed over all clients."""
+    """Columns `first` to `last` of the mean of φ φᵀ, and the mean of y φ; the server gets only sums over clients."""
     x, y, real = _wide(client)
     m = real.sum().clamp_min(1)
     return Share({"xx": x.mT @ x[:, first:last] / m, "xy": x.mT @ y / m}, weight=_weight(real, weights))
@@ -51,7 +51,7 @@ def send_second_moments(client: Client, *, first: int, last: int, weights: Weigh
 
 @on_client
 def multiply_second_moment(client: Client, basis: Tensor, *, weights: Weights) -> Share[tuple[()]]:
-    """The mean of φ φᵀ times a basis, d r, and the mean of y φ. Only ever summed over all clients."""
+    """The mean of φ φᵀ times a basis (d r), and the mean of y φ; the server gets only sums over all clients."""
     x, y, real = _wide(client)
     m = real.sum().clamp_min(1)
     value = {"product": x.mT @ (x @ basis.to(x)) / m, "xy": x.mT @ y / m}
