@@ -105,13 +105,13 @@ def test_config_toml_has_the_fields_and_resuming_obeys_them(tmp_path):
 def test_data_options_are_recorded_and_read_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small.folder(tmp_path / "clinic")
-    line = "run clinic fedavg --rounds 1 --label outcome --test 0.4 --task classification --client outcome --out run -q"
+    line = "run clinic fedavg --rounds 1 --label outcome --test 0.4 --task classification --client dose --out run -q"
     assert (
         main(
             [
                 *line.split(),
                 "--features",
-                "age,dose",
+                "age",
                 "--missing",
                 "median",
                 "--scale",
@@ -127,8 +127,8 @@ def test_data_options_are_recorded_and_read_again(tmp_path, monkeypatch, capsys)
         label="outcome",
         test=0.4,
         task="classification",
-        client="outcome",
-        features="age,dose",
+        client="dose",
+        features="age",
         missing="median",
         scale="standard",
         read_limit=1_000_000,
