@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -14,7 +15,8 @@ from corymb.settings import check_types, require
 
 MEASURED = 8
 """Batches whose examples curvature is measured on: of all of them it would cost more than the steps."""
-
+HELD = 2**22
+"""Numbers of rows that are drawn for the batches of many clients together, at most."""
 
 LARGEST = 1e18
 """No step and no pull is larger: their products with parameters would be infinite."""
@@ -94,8 +96,9 @@ class Batches:
     or, where a client has none left, marked by the caller's weights; `active` is None, or a mask of clients not done.
     """
 
-    def __init__(self, how: Descent, weight: Tensor, key: Key) -> None:
+    def __init__(self, how: Descent, weight: Tensor, key: Key, orders: Callable[[int], Tensor] | None = None) -> None:
         self.how, self.weight, self.key = how, weight, key
+        self._orders = orders  # of each pass of a client alone, where somebody has drawn them (`orders_of_all`)
 
     def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
         how = self.how
@@ -130,7 +133,9 @@ class Batches:
         order = torch.empty(0)
         for step in range(steps):
             epoch, place = divmod(step, length)
-            if place == 0:
+            if place == 0 and self._orders is not None:
+                order = self._orders(epoch)[:size]
+            elif place == 0:
                 order = self._order(torch.tensor(fold_number(key, epoch), device=self.weight.device))[:size]
             yield order[place * batch : (place + 1) * batch]
 
@@ -138,6 +143,25 @@ class Batches:
         rows = torch.arange(self.weight.shape[-1], device=self.weight.device)
         draws = (fold(key.unsqueeze(-1), rows) >> 1) & (2**62 - 1)
         return torch.where(self.weight > 0, draws, 2**62).argsort(dim=-1, stable=True)
+
+    @staticmethod
+    def orders_of_all(how: Descent, weight: Tensor, key: Key) -> list[Callable[[int], Tensor] | None]:
+        """For each of n clients that run one by one, the orders of its passes: all clients' are drawn together.
+
+        None where that is too much to hold: n m numbers for every pass.
+        """
+        n, longest = weight.shape
+        passes = how.epochs or how.steps or 1  # a client with no more than a batch has one for each step
+        if how.batch is None or n * longest * passes > HELD:
+            return [None] * n
+        drawn: dict[int, Tensor] = {}
+
+        def order(client: int, number: int) -> Tensor:
+            if number not in drawn:
+                drawn[number] = Batches(how, weight, key)._order(fold(key, number))
+            return drawn[number][client]
+
+        return [partial(order, client) for client in range(n)]
 
     @staticmethod
     def sample(how: Descent, weight: Tensor, key: Key) -> Tensor | None:

@@ -36,9 +36,14 @@ Prepare = Callable[
 """The work for all places along these axes, and the tensors with these axes in front."""
 
 
+def stands_plain() -> bool:
+    """Whether no vmap, and nothing else of `torch.func`, is known to be at work here."""
+    return peek_interpreter_stack is not None and peek_interpreter_stack() is None
+
+
 def over_rows(fn: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """`vmap(fn)(*tensors)`, for tensors with n rows each and a function from tensors to tensors."""
-    if peek_interpreter_stack is None or peek_interpreter_stack() is not None:
+    if not stands_plain():
         return vmap(fn)(*tensors)
     lazy_load_decompositions()
     n = len(tensors[0])

@@ -13,11 +13,15 @@ from torch import Tensor
 from corymb.core.client import Examples
 from corymb.core.objective import Draws
 from corymb.keys import Key
+from corymb.local.single_vmap import stands_plain
 from corymb.models.network import Network
 from corymb.objectives.linear_form import LinearForm, layer_form
 from corymb.objectives.measures.classes import OfClasses
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
+
+NO_CLASS = -(2**31)
+"""No example is left out for its class: one that there is not is an error."""
 
 
 class Classification:
@@ -98,11 +102,11 @@ class Classification:
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """Cross-entropy of each example with dropout, with smooth labels and times the weight of its class."""
         logits = self._checked(self.network.training(params, examples.x, draws), examples.x)
-        surprise = -logits.log_softmax(-1)  # m classes
-        losses = _at(surprise, examples.y)
+        losses = cross_entropy(logits, examples.y)
         losses = losses if self._weight is None else losses * self._weight[examples.y]
         if not self.label_smoothing:
             return losses
+        surprise = -logits.log_softmax(-1)  # m classes
         everywhere = surprise if self._weight is None else surprise * self._weight
         return torch.lerp(losses, everywhere.mean(-1), self.label_smoothing)
 
@@ -127,10 +131,7 @@ class Classification:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of each example: torch's own, but for a class to ignore, which takes sympy under vmap."""
-    return _at(-logits.log_softmax(-1), y)
-
-
-def _at(values: Tensor, y: Tensor) -> Tensor:
-    """Of every row the value at its class."""
-    return values.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    """The cross-entropy of each example: torch's own, which under vmap would import sympy for the class to ignore."""
+    if stands_plain():
+        return torch.nn.functional.cross_entropy(logits, y, reduction="none", ignore_index=NO_CLASS)
+    return (-logits.log_softmax(-1)).gather(-1, y.unsqueeze(-1)).squeeze(-1)

@@ -72,7 +72,7 @@ def job(network):
 def stepped(monkeypatch):
     """The layers that were stepped in place, call by call."""
     seen, descend = [], module.descend_in_place
-    monkeypatch.setattr(module, "descend_in_place", lambda *given: seen.append(given[5]) or descend(*given))
+    monkeypatch.setattr(module, "descend_in_place", lambda *given: seen.append(given[4]) or descend(*given))
     monkeypatch.setattr(module, "WIDE", 0)
     return seen
 

@@ -25,11 +25,11 @@ from torch.func import vmap
 
 from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
-from corymb.core.objective import Draws, has_training_losses
+from corymb.core.objective import Draws
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
-from corymb.engines.vectorised.single import descend_in_place
+from corymb.engines.vectorised.single import Alone, descend_alone, descend_in_place
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Step, Tapes
@@ -40,7 +40,6 @@ from corymb.local.curvature import step_part
 from corymb.local.descent import MEASURED, Batches, Descent, Stepper, led
 from corymb.local.reference import (
     as_params,
-    descend_one,
     gradient_one,
     measure_one,
     pointwise,
@@ -138,26 +137,6 @@ class Watch:
         """How clients with so many examples compare in what the last descent takes: by examples that pass."""
         batch = None if self.how is None or self.how.epochs is not None else self.how.batch
         return sizes if batch is None else sizes.clamp(max=batch)
-
-
-@dataclass(frozen=True)
-class _Telling:
-    """An objective that tells, each time it is trained on, which step begins: `descend_one` knows nobody to tell."""
-
-    inner: Objective
-    begins: Callable[[], None]
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        if name != ("training_losses" if has_training_losses(self.inner) else "losses"):
-            return found
-
-        def told(*given: Any) -> Tensor:
-            self.begins()
-            values: Tensor = found(*given)
-            return values
-
-        return told
 
 
 @dataclass(frozen=True)
@@ -315,24 +294,28 @@ class Kernels:
     def _one_by_one(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
     ) -> tuple[Params, Tensor]:
-        """Client by client, linear layers stepped in place where that is known to be right; else as it is defined."""
+        """Client by client, wide linear layers stepped in their backward where that is known to be right."""
         wide = self.traits.largest_bytes >= WIDE and self.only is None and not self.mixed
         layers = self.traits.layers if wide and how.plain and not how.safe else ()
-        ends, losses = [], []
-        if layers and not (own and all(p.is_contiguous() for p in params.values())):
+        if not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)
-        lengths = _lengths(on)
-        ends_at = list(accumulate(_steps(how, m) for m in lengths))
-        for i, m in enumerate(lengths):
-            mine, client, tell = take(params, i), _client(on, i, m), self._teller(ends_at, i)
+        losses = []
+        for i, client in enumerate(self._alone(on, key, how)):
+            mine = take(params, i)
             if layers:
-                losses.append(descend_in_place(objective, mine, client, key[i], how, layers, tell))
+                losses.append(descend_in_place(objective, mine, client, how, layers))
             else:
-                end = descend_one(_Telling(objective, tell), mine, client, key[i], how)
-                ends.append(end.params)
-                losses.append(end.loss)
+                losses.append(descend_alone(objective, mine, client, how))
         self.watch.tell(1.0)
-        return (params if layers else _stacked(ends)), torch.stack(losses)
+        return params, torch.stack(losses)
+
+    def _alone(self, on: Examples, key: Key, how: Descent) -> Iterator[Alone]:
+        """One client after another, each with its own rows only."""
+        lengths, ones = torch.stack([reach(on), (on.weight == 1).sum(1)]).tolist()  # a GPU is waited for once
+        ends_at = list(accumulate(_steps(how, m) for m in lengths))
+        orders = Batches.orders_of_all(how, on.weight, key)
+        for i, m in enumerate(lengths):
+            yield Alone(_client(on, i, m), key[i], orders[i], ones[i] == m, self._teller(ends_at, i))
 
     def _teller(self, ends_at: Sequence[int], client: int) -> Callable[[], None]:
         """Tells, when a client's next step begins, how far its stack is; `ends_at` has everybody's steps added up.
