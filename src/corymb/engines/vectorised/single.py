@@ -67,9 +67,11 @@ def descend_alone(objective: Objective, params: Params, client: Alone, how: Desc
         some = client.on if rows is None else Examples(*(t[rows] for t in client.on))
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
     stepper = Stepper(how, list(params.values()), part)
-    leaves = [p.detach().requires_grad_() for p in params.values()]  # the same memory: they see the steps
-    given, before = as_params(params, leaves), torch.empty(0)
+    leaves, before = list[Tensor](), torch.empty(0)
     for batch, draws in client.steps(how):
+        if not leaves or batch.weight.is_cuda:  # cuDNN moves weights of recurrent layers to memory of its own
+            leaves = [p.detach().requires_grad_() for p in params.values()]  # the same memory: they see the steps
+        given = as_params(params, leaves)
         with torch.enable_grad():
             loss = client.mean(training_losses(objective, given, batch, draws), batch.weight)
             slopes = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
