@@ -68,8 +68,11 @@ def descend_alone(objective: Objective, params: Params, client: Alone, how: Desc
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
     stepper = Stepper(how, list(params.values()), part)
     leaves, before = list[Tensor](), torch.empty(0)
+    # cuDNN moves weights of recurrent layers to memory of its own, and autocast keeps what it has cast.
+    device = client.on.weight.device.type
+    stale = device != "cpu" or torch.is_autocast_enabled(device)
     for batch, draws in client.steps(how):
-        if not leaves or batch.weight.is_cuda:  # cuDNN moves weights of recurrent layers to memory of its own
+        if not leaves or stale:
             leaves = [p.detach().requires_grad_() for p in params.values()]  # the same memory: they see the steps
         given = as_params(params, leaves)
         with torch.enable_grad():
