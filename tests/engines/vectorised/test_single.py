@@ -12,7 +12,7 @@ from corymb.engines.vectorised import kernels as module
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.traits import watch
 from corymb.keys import fold, root
-from corymb.local import Descent
+from corymb.local import Descent, descent
 from corymb.local.reference import descend_one
 from corymb.models import Network
 from corymb.objectives import Classification
@@ -112,7 +112,36 @@ def test_other_steps_are_taken_as_they_are_defined(how, stepped):
     assert stepped == []
 
 
-def test_whoever_asks_for_the_serial_kernel_gets_the_definition(stepped):
+HOWS = {
+    "all": PLAIN,
+    "batches": BATCHES,
+    "more steps than a pass": Descent(lr=0.1, steps=5, batch=4),
+    "momentum": replace(BATCHES, momentum=0.5),
+    "adam": replace(BATCHES, optimiser="adam", lr=0.01),
+    "safe": replace(BATCHES, safe=True),
+    "proximal": replace(PLAIN, proximal=0.3, weight_decay=0.1, clip_gradient=0.5),
+}
+
+
+@pytest.mark.parametrize("held", [0, descent.HELD], ids=["drawn alone", "drawn together"])
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("how", HOWS)
+def test_a_client_by_itself_gets_the_loops_numbers(how, alike, held, stepped, monkeypatch):
+    monkeypatch.setattr(descent, "HELD", held)
+    monkeypatch.setattr(module, "WIDE", 2**62)
+    objective, params, on, key, kernels = job(NETWORKS["dropout"][0])
+    on = on._replace(weight=(on.weight > 0).double()) if alike else on
+    got, loss = kernels.descend(objective, params, on, key, HOWS[how])
+    assert stepped == []
+    for i, m in enumerate((M, 4, 0)):
+        client = Examples(*(t[i, :m] for t in on))
+        want = descend_one(objective, take(params, i), client, key[i], HOWS[how])
+        torch.testing.assert_close(loss[i], want.loss, rtol=0, atol=1e-12)
+        for n in params:
+            torch.testing.assert_close(got[n][i], want.params[n], rtol=0, atol=1e-12)
+
+
+def test_no_layer_is_stepped_in_its_backward_where_the_serial_kernel_is_asked_for(stepped):
     objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
     replace(kernels, only="serial").descend(objective, params, on, key, PLAIN)
     assert stepped == []
