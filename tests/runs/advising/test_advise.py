@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import corymb
 from corymb import InvalidInput, advise
 from corymb.data import FederatedDataset, as_dataset
 from corymb.data.ragged import Ragged
@@ -20,8 +21,12 @@ def test_each_verdict_with_its_evidence_and_the_command_to_run_next(name, cluste
     advice = advice_on(name)
     assert (advice.verdict, advice.clusters, advice.algorithm) == (name, clusters, algorithm)
     assert len(advice.sentences) == 2
-    assert advice.command.startswith(f"corymb run {advice.data} {algorithm} ")
-    assert ("--k auto" in advice.command) == (algorithm == "ifca")
+    typed = name == "clusters"  # the others have no name on the command line
+    assert advice.command.startswith(
+        f"corymb run {advice.data} {algorithm} " if typed else "corymb.fit(advice.run_next"
+    )
+    assert ("--k auto" in advice.command) == typed
+    assert (getattr(advice.run_next, "k", None) == "auto") == (algorithm == "ifca")
     told = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
     assert {"verdict", "clusters", "evidence"} <= set(told)
     of_alone = told["evidence"]["candidates"]["alone"]["gain"]
@@ -32,8 +37,8 @@ def test_each_verdict_with_its_evidence_and_the_command_to_run_next(name, cluste
 
 def test_what_to_run_next_is_said_in_python_where_the_data_are_there_only():
     advice = advise(small.arrays(), given=FEW, threads=1)
-    assert advice.command == "corymb.fit(advice.run_next, data)"
-    assert str(advice).endswith("Next: corymb.fit(advice.run_next, data)")
+    assert advice.command == "corymb.fit(advice.run_next, data, threads=1)"
+    assert str(advice).endswith("Next: corymb.fit(advice.run_next, data, threads=1)")
 
 
 def test_one_model_never_says_that_there_are_no_clusters():
@@ -57,7 +62,8 @@ def test_the_named_metric_is_the_judge():
     assert gain.mean == pytest.approx(way["alone"].value - way["fedavg"].value)
     assert gain.size == pytest.approx(gain.mean / (1 - way["fedavg"].value))
     assert "held-out r2" in by_r2.sentences[0]
-    assert "--metric r2" in by_r2.command
+    assert by_r2.command == "corymb.fit(advice.run_next, data, threads=1, metric='r2')"
+    assert corymb.fit(by_r2.run_next, data, threads=1, metric="r2").metrics["test_r2"] < 1
     with pytest.raises(InvalidInput, match="accuracy"):
         advise(data, given=FEW, metric="accuracy")
 

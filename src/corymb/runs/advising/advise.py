@@ -212,17 +212,21 @@ class _Study:
     def _next(self, name: str, called: str, chosen: Mapping[str, Any], data_options: DataOptions) -> str:
         """The recommended run: as it is typed, or in Python where the data are there only."""
         if not has_name(called):
-            return "corymb.fit(advice.run_next, data)"
+            model = [] if self.model is None else [repr(self.model) if isinstance(self.model, str) else "model"]
+            settings = [f"{key}={value!r}" for key, value in self._unusual_settings().items()]
+            return f"corymb.fit({', '.join(['advice.run_next', 'data', *model, *settings])})"
         return run_command(name, called, self._options(name, chosen, data_options))
 
     def _options(self, name: str, given: Mapping[str, Any], data_options: DataOptions) -> dict[str, Any]:
         """What the recommended command says beside data and algorithm."""
         known = to_dict(configured(name, self.data, given))
-        usual = to_dict(RunSettings())
-        run = {key: value for key, value in to_dict(self.settings).items() if value != usual[key]}
         of_algorithm = {key: value for key, value in given.items() if key in known}
         own = {} if self.model is None else {"model": self.model if isinstance(self.model, str) else "MODULE:NAME"}
-        return {**SETTINGS[name], **of_algorithm, **data_options.given(), **own, **run}
+        return {**SETTINGS[name], **of_algorithm, **data_options.given(), **own, **self._unusual_settings()}
+
+    def _unusual_settings(self) -> dict[str, Any]:
+        usual = to_dict(RunSettings())
+        return {key: value for key, value in to_dict(self.settings).items() if value != usual[key]}
 
 
 def _with_simpler(names: Sequence[str]) -> list[tuple[str, str]]:
