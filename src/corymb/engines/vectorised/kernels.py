@@ -48,13 +48,17 @@ from corymb.local.reference import (
 )
 from corymb.trees import Params, take
 
-WIDE = 2**18  # bytes of a layer's weights from which on it pays to step it in its backward
-FEW = 64  # clients up to which steps one by one on streams are tried
-LONG = 100  # steps that a descent has left for which a capture in the middle of it pays
-# Where Python's cost for each client outweighs the arithmetic, and clients together take less time on a CPU: up to so
-SMALL = 2**16  # many parameters, and so many bytes of activations of one client's batch in a model with
-CONVOLVED = 2**20  # convolutions, and in one with
-RECURRED = 2**16  # LSTM layers. Measured with 16 and with 200 clients: at these limits 1.2 to 1.7 times as fast.
+WIDE = 2**18
+"""Bytes of a layer's weights from which it pays to step the layer in its backward pass."""
+FEW = 64
+"""Clients up to which steps one by one on streams are tried."""
+LONG = 100
+"""Steps that a descent must have left for a capture in the middle of it to pay."""
+SMALL = 2**16
+"""Parameters up to which, on a CPU, Python's cost for each client outweighs the arithmetic: clients run together."""
+CONVOLVED, RECURRED = 2**20, 2**16
+"""Bytes of activations of a client's batch up to which the same holds for convolutional models and for LSTMs. Measured
+with 16 and with 200 clients: at these limits, running together is 1.2 to 1.7 times as fast."""
 
 
 def choose(
