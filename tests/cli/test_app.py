@@ -199,7 +199,7 @@ BAD = {
     "no algorithm": ("run clinic", "corymb run DATA ALGORITHM"),
     "no data": ("run ifca --k 2", "corymb run DATA ALGORITHM"),
     "nothing at all": ("run", "corymb run DATA ALGORITHM"),
-    "the wrong way round": ("run ifca clinic --k 2", "The data come first, then the algorithm: corymb run clinic ifca"),
+    "the wrong way round": ("run ifca clinic --k 2", "The data come before the algorithm: corymb run clinic ifca"),
     "no value": ("run clinic ifca --k", "--k"),
     "a word too many": (f"{OWN} again", "again"),
     "options of one's own for named data": ("run digits ifca --k 2 --label y", "label"),
@@ -328,7 +328,7 @@ def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(c
     for option, default in (("--local.steps", 10), ("--alone.steps", 100)):
         (line,) = [line for line in printed.splitlines() if f"{option} " in line]
         assert f"[default: {default}]" in line
-    wanted = ["Parameters", "Settings of ifca", "--local.…", "Data of your own", "Output", "The run", "--alone.…"]
+    wanted = ["Parameters", "Settings of ifca", "--local.…", "Your own data", "Output", "The run", "--alone.…"]
     groups = [line.split(" ─")[0].removeprefix("╭─ ") for line in printed.splitlines() if line.startswith("╭")]
     assert [group for group in groups if group in wanted] == wanted
     assert groups.index("--saving.…") > groups.index("The run")
