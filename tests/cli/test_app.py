@@ -153,7 +153,7 @@ BAD_FILES = {
 }
 BAD = {
     "k below 1": ("run clinic ifca --k 0 --label outcome", "k must be at least 1"),
-    "k above clients": ("run clinic ifca --k 7 --label outcome", "k=7 clusters are more than the 6 clients"),
+    "k above clients": ("run clinic ifca --k 7 --label outcome", "k=7 exceeds the 6 clients"),
     "empty client": ("run empty ifca --k 1", "y.csv has no rows"),
     "nan": ("run nan ifca --k 1", "column 'b': 1 missing cell in"),
     "text in a column": ("run words ifca --k 1", "column 'b': x.csv, row 2, client 'x', is 'tall'"),
@@ -193,9 +193,9 @@ BAD = {
     "no k": ("run clinic ifca --label outcome", "ifca needs k"),
     "more clusters than clients": (
         "run clinic ifca --k 81 --label outcome",
-        "k=81 clusters are more than the 6 clients of 'clinic'.",
+        "k=81 exceeds the 6 clients of 'clinic'",
     ),
-    "no truth": ("run clinic oracle --label outcome", "true clusters of 'clinic' are not known"),
+    "no truth": ("run clinic oracle --label outcome", "true clusters of 'clinic' are unknown"),
     "no algorithm": ("run clinic", "corymb run DATA ALGORITHM"),
     "no data": ("run ifca --k 2", "corymb run DATA ALGORITHM"),
     "nothing at all": ("run", "corymb run DATA ALGORITHM"),

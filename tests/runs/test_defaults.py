@@ -79,7 +79,7 @@ def test_an_inner_algorithm_gets_the_defaults_too(data):
 
 def test_true_clusters_come_from_the_data(data):
     assert configure("oracle", data).groups == (0, 1, 2, 3)
-    with pytest.raises(InvalidInput, match="not known"):
+    with pytest.raises(InvalidInput, match="are unknown"):
         configure("oracle", as_dataset(small.arrays(), seed=0))
 
 

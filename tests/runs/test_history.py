@@ -88,7 +88,7 @@ def test_the_setting_to_change_is_named():
     settings = {"k": 2, "alone": {"lr": 0.5}, "local": {"lr": 0.1}}
     assert divergence(history, settings) == "training loss grew from 1.2 to 340: lower --local.lr (now 0.1)"
     assert "lower --inner.local.lr (now 3)" in divergence(history, {"inner": {"local": {"lr": 3.0}}})
-    assert divergence(history, {}).endswith("to 340: make its steps smaller")
+    assert divergence(history, {}).endswith("to 340: use smaller steps")
     assert divergence(rows(1.2, 40, 3), settings) == ""
     assert "to infinity" in divergence(evaluated(1.2, math.inf), settings)
 

@@ -128,7 +128,10 @@ WRONG = {
     "a position": (lambda run: run.predict([[1.0, 2.0]], client=6), "no client 6"),
     "a fraction of a position": (lambda run: run.predict([[1.0, 2.0]], client=0.5), "client=0.5: wanted the name"),
     "a fraction of a cluster": (lambda run: run.predict([[1.0, 2.0]], cluster=0.5), "cluster=0.5: wanted its number"),
-    "a shape": (lambda run: run.predict([[1.0, 2.0, 3.0]], client=0), r"shape \[3\], the run was given \[2\]"),
+    "a shape": (
+        lambda run: run.predict([[1.0, 2.0, 3.0]], client=0),
+        r"shape \[3\], but those of the run have shape \[2\]",
+    ),
     "a cluster": (lambda run: run.model(2), "no cluster 2"),
     "a cluster to predict with": (lambda run: run.predict([[1.0, 2.0]], cluster=2), "no cluster 2"),
     "nobody": (lambda run: run.predict([[1.0, 2.0]]), "one of client=, cluster= and new="),
@@ -149,7 +152,7 @@ def test_a_number_that_is_one_clients_name_and_anothers_position_is_refused():
     assert run.names[:2] == ("1", "2")
     assert len(run.predict(x[:2], client="1")) == 2
     assert len(run.predict(x[:2], client=0)) == 2  # nobody is called 0
-    line = "client=1 is the position of client '2', but there is a client '1' too: give the name as text"
+    line = "client=1 is ambiguous: it is the position of client '2', and there is a client '1'. Give the name as text"
     with pytest.raises(InvalidInput, match=line):
         run.predict(x[:2], client=1)
 
@@ -325,7 +328,7 @@ def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
     errors = [np.abs(own[c] - y[client == c]).mean() for c in range(3)]
     assert max(errors) < 3000
     assert not torch.equal(run.model("0")["1.weight"], run.model("1")["1.weight"])
-    with pytest.raises(InvalidInput, match="models of their own"):
+    with pytest.raises(InvalidInput, match="its own model"):
         run.predict(x, cluster=0)
     with pytest.raises(InvalidInput, match="stayed with its clients"):
         corymb.Run.load(run.save(tmp_path / "run")).predict(x, client=0)

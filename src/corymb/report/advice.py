@@ -22,7 +22,7 @@ from corymb.runs.history import counted, readable
 from corymb.runs.progress import readable_bytes
 from corymb.settings import expanded
 
-VERDICTS = {"alone": "Train alone", "one-model": "One model", "clusters": "Clusters"}
+VERDICTS = {"alone": "Local training", "one-model": "One model", "clusters": "Clusters"}
 
 
 def write_advice(advice: Advice, folder: str | Path) -> Path:

@@ -36,7 +36,7 @@ def test_the_command_searches_and_ends_with_the_run_to_make(tmp_path, monkeypatc
         ("tune", "Give the data and the algorithm: corymb tune DATA ALGORITHM"),
         ("tune digits fedagv", "Did you mean 'fedavg'"),
         ("tune digits fedavg --param local.lr", "wanted NAME=RANGE"),
-        ("tune digits fedavg --param local.lr=lg:0:1", "is no range"),
+        ("tune digits fedavg --param local.lr=lg:0:1", "is not a range"),
         ("tune digits fedavg --trials 0", "trials must be at least 1"),
     ],
 )
