@@ -189,7 +189,7 @@ BAD = {
     "seed": (f"{OWN} --seed x", "--seed"),
     "memory": (f"{OWN} --memory lots", "--memory"),
     "share to test on": (f"{OWN} --test 1.5", "test=1.5"),
-    "task": (f"{OWN} --task regression", "regression wants numbers"),
+    "task": (f"{OWN} --task regression", "regression needs numbers"),
     "no k": ("run clinic ifca --label outcome", "ifca needs k"),
     "more clusters than clients": (
         "run clinic ifca --k 81 --label outcome",

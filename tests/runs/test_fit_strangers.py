@@ -142,7 +142,7 @@ def test_a_code_without_a_row_reads_no_other_clients_model(model):
 def test_codes_have_neither_mean_nor_median():
     frame = pandas.DataFrame({"a": [1, 2, None, 4], "b": [1, 1, 2, 2], "y": [0, 1, 0, 1], "who": [0, 0, 1, 1]})
     for missing in ("refuse", "median", "mean"):
-        with pytest.raises(InvalidInput, match=r"column 'a': 1 missing cell in .*: give them a code of their own"):
+        with pytest.raises(InvalidInput, match=r"column 'a': 1 missing cell in .*: give them their own code"):
             corymb.FederatedDataset.from_dataframe(frame, client="who", label="y", scale="codes", missing=missing)
 
 
