@@ -168,7 +168,7 @@ BAD = {
     "unknown model": (f"{OWN} --model mlpp", "Did you mean 'mlp'?"),
     "unknown function": (f"{OWN} --model corymb_own_nets:netwrk", "Did you mean 'network'?"),
     "unknown module": (f"{OWN} --model corymb_own_nest:network", "no module 'corymb_own_nest'"),
-    "not a folder": ("run ./nowhere/at/all ifca --k 1", "is not a folder"),
+    "not a folder": ("run ./nowhere/at/all ifca --k 1", "does not exist"),
     "a file of no known kind": ("run plain.txt ifca --k 1", "only npz, csv, tsv, jsonl (also .gz) and parquet"),
     "no such column": ("run clinic ifca --k 1", "no column 'label'"),
     "out not empty": (f"{OWN} --out full", "full is not empty"),

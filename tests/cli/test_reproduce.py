@@ -237,4 +237,4 @@ def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path):
         process.kill()  # which ends its processes too
     assert process.returncode == Exit.INTERRUPTED
     assert "Traceback" not in said
-    assert said.splitlines()[-1].startswith("corymb: Stopped: 0 of 42 cells are kept")
+    assert said.splitlines()[-1].startswith("corymb: Stopped: 0 of 42 cells are saved")

@@ -18,7 +18,7 @@ from tests.runs import small
 
 def test_the_verdict_is_three_sentences():
     found, sure, gained = verdict(runs())
-    assert found == "IFCA found 2 clusters among 12 clients, each of 6."
+    assert found == "IFCA found 2 clusters among 12 clients, 6 in each."
     assert sure.startswith("The clusters match the true groups exactly, for all clients the loss of the second-best")
     assert re.search(r"points better than one global model, .* local training and .* within the true groups\.$", gained)
     assert "add a fedavg run" in verdict(runs()[:1])[2]

@@ -91,7 +91,7 @@ def _found(run: Run) -> str:
     what = f"{name} found {len(sizes)} clusters among {counted(n, 'client')}"
     if len(sizes) > 12:
         return f"{what}."
-    return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
+    return f"{what}, {f'{sizes[0]} in each' if len(set(sizes)) == 1 else f'of sizes {joined(sizes)}'}."
 
 
 def _found_examples(run: Run) -> str:
@@ -102,7 +102,7 @@ def _found_examples(run: Run) -> str:
     what = f"{title_of(run)} found {counted(len(sizes), 'cluster')} among {among}"
     if not 1 < len(sizes) <= 12:
         return f"{what}."
-    return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
+    return f"{what}, {f'{sizes[0]} in each' if len(set(sizes)) == 1 else f'of sizes {joined(sizes)}'}."
 
 
 def _certainty_of_examples(run: Run) -> str:
@@ -138,7 +138,8 @@ def _certainty(run: Run) -> str:
         parts.append(f"for {_share(clear)} clients the loss of the second-best model is at least {higher}")
     quiet, total = quiet_rounds(run), len(kept_rounds(run))
     if run.clusters > 1 and quiet:
-        parts.append(f"no client changed cluster in the last {quiet} of {total} rounds")
+        last = "last round" if quiet == 1 else f"last {quiet} of {total} rounds"
+        parts.append(f"no client changed cluster in the {last}")
     elif run.clusters > 1:
         parts.append(f"{run.history[-1]['churn']:.0%} of clients still changed cluster in the last round")
     unknown = "there is one cluster, so no assignment to be uncertain about" if run.clusters == 1 else UNCERTAIN
