@@ -175,7 +175,7 @@ def test_words_reach_a_model_that_embeds_them(engine):
     assert (run.predict(words[:5], client="0") == (words[:5, 0] < 3)).all()
     with pytest.raises(InvalidInput, match="codes are up to 9: its embedding wants more rows"):
         run.predict(words[:5] * 0 + 9, client="0")
-    with pytest.raises(InvalidInput, match="whole numbers from 0 on"):
+    with pytest.raises(InvalidInput, match="integers from 0"):
         run.assign(words[:5] - 0.5, [0] * 5)
 
 
