@@ -221,7 +221,7 @@ def check_common_error_of_a_few(engine: AnyEngine) -> None:
         except ClientsFailed as error:
             raised = error
     assert raised is not None
-    assert "in 3 rounds, failed alike" in str(raised)
+    assert "asked in 3 rounds failed with the same error" in str(raised)
     assert "nobody can do 1 things" in str(raised)
     assert len(fed.ledger.abandoned) == 3
     if in_one_process(engine_of(fed)):
