@@ -152,7 +152,7 @@ class _Pile:
             start += len(added.ids)
             if len(here):
                 bytes_up = added.bytes_up * len(here) // len(added.ids)
-                ids, _, writes = _some(added.ids, (), added.writes, here)
+                ids, _, writes = _select(added.ids, (), added.writes, here)
                 kept.append(added._replace(ids=ids, writes=writes, bytes_up=bytes_up))
         self.added = kept
 
@@ -243,7 +243,7 @@ class Intake:
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
             if not len(good):
                 return None
-            ids, rows, writes = _some(ids, rows, writes, good)
+            ids, rows, writes = _select(ids, rows, writes, good)
             places = places[good]
             lengths = self._lengths(places, rows, on_cpu(self._look(places, rows)))
         if everybody and lengths is not None:  # all lengths are known: judge them now
@@ -251,7 +251,7 @@ class Intake:
                 far, limit = beyond
                 self._refuse(ids[far], lengths.length[far], limit)
                 stay = (~far).nonzero().flatten()
-                ids, rows, writes = _some(ids, rows, writes, stay)
+                ids, rows, writes = _select(ids, rows, writes, stay)
                 places = places[stay]
             lengths = None
         if not len(ids):
@@ -477,7 +477,7 @@ def _rows_at(rows: Tree, which: Tensor) -> Tree:
     return map_tensors(lambda leaf: leaf[which.to(leaf.device)], rows)
 
 
-def _some(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:
+def _select(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:
     return ids[which], _rows_at(rows, which), {name: _slot_at(slot, which) for name, slot in writes.items()}
 
 
