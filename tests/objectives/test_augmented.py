@@ -118,5 +118,5 @@ def test_it_travels_and_refuses_what_is_no_picture():
     objective, params, _, key = job()
     assert made_from(recipe_of(objective), ["corymb"]).describe() == objective.describe()
     flat = Examples(torch.rand(5, 7), torch.zeros(5, dtype=torch.int64), torch.ones(5))
-    with pytest.raises(InvalidInput, match="Augmentation wants pictures"):
+    with pytest.raises(InvalidInput, match="Augmentation needs pictures"):
         objective.training_losses(take(params, 0), flat, Draws(key[0]))

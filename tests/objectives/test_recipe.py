@@ -107,7 +107,7 @@ class Secret:
     [
         (Secret(), "a Secret, which has no recipe"),
         (Classification(Network(nn.Linear(2, 2)), 2), "the module Linear itself: give the model as a function"),
-        (LinearRegression(2, features=lambda x: x), "does not stand at the top of a module"),
+        (LinearRegression(2, features=lambda x: x), "is not at the top level of a module"),
     ],
 )
 def test_what_cannot_travel_is_said_in_one_line(objective, says):
