@@ -52,7 +52,7 @@ def test_a_crop_is_a_part_of_the_picture_from_every_place():
     which = torch.stack([(found == way).flatten(1).all(1) for way in ways])
     assert (which.sum(0) == 1).all()
     assert (which.sum(1) > 5).all()
-    with pytest.raises(InvalidInput, match="too large"):
+    with pytest.raises(InvalidInput, match="does not fit into pictures"):
         Crop(9)(x, keys())
 
 

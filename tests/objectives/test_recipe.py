@@ -85,7 +85,7 @@ def test_no_message_calls_a_function_of_this_library_or_of_another(place):
 
 def test_an_objective_that_is_another_one_there_is_refused():
     sent = recipe_of(LinearRegression(3))
-    with pytest.raises(WireError, match=r"another one here.*4 features.*3 features"):
+    with pytest.raises(WireError, match=r"differs here: .*4 features.*3 features"):
         made_from({**sent, "recipe": recipe_of(LinearRegression(4))["recipe"]}, OURS)
 
 
