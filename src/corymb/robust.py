@@ -80,10 +80,10 @@ def _in_groups(rows: Params, labels: Tensor, empty: Params, middle: Middle, bloc
 def _of_leaf(value: Tensor, members: list[Tensor], empty: Tensor, middle: Middle, block: int) -> Tensor:
     out = empty.to(value).flatten(1).clone() if value.dim() > 1 else empty.to(value)[:, None].clone()
     flat = value.reshape(len(value), -1)
-    for group, mine in enumerate(members):
-        if not len(mine):
+    for group, rows in enumerate(members):
+        if not len(rows):
             continue
-        mine, step = mine.to(value.device), max(1, block // len(mine))
+        rows, step = rows.to(value.device), max(1, block // len(rows))
         for first in range(0, flat.shape[1], step):
-            out[group, first : first + step] = middle(flat[:, first : first + step][mine])
+            out[group, first : first + step] = middle(flat[:, first : first + step][rows])
     return out.reshape(len(members), *value.shape[1:])

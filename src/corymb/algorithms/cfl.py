@@ -218,7 +218,7 @@ class CFL:
 class Cut(NamedTuple):
     """A cluster cut in two parts."""
 
-    second: Tensor  # n: who is in the second part
+    second: Tensor  # n: a mask of the second part
     across: float  # the largest similarity between members of different parts
 
 

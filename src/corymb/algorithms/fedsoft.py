@@ -102,8 +102,8 @@ class FedSoft:
             drawn = self._draw(fed, shares)  # n k
             cohort = fed.clients.where(drawn.any(1))
             local = replace(self.local.at(t), proximal=self.pull)
-            mine = each(cohort.pick(shares)), each(cohort.pick(drawn))
-            replies = cohort.near(at.models, by=cohort.pick(shares)).sum(train_between, at.models, *mine, local=local)
+            rows = each(cohort.pick(shares)), each(cohort.pick(drawn))
+            replies = cohort.near(at.models, by=cohort.pick(shares)).sum(train_between, at.models, *rows, local=local)
             notes = {"train_loss": float(replies.value.note.mean())}
             yield (at := at.next(models=replies.value.mean(empty=at.models), notes=notes))
 

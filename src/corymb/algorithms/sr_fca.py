@@ -286,14 +286,14 @@ class SRFCA:
             models = _copies(start, at.k)  # means of local models are not private
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
-        mine = cohort.pick(at.labels)
+        assigned = cohort.pick(at.labels)
         if self.privacy is not None:
             done = (int(at.stage.removeprefix("train-")) - 1) * self.rounds + at.round
             at = with_secret(at, self.privacy)
             models, notes = moved_privately(self.privacy, fed, cohort, at, models, work, done=done)
             return at.next(carry={**at.carry, **prefixed("omega", models)}, notes={**notes, "clusters": at.k})
-        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(mine, count(models)))
-        replies = beside.map(work_in_cluster, each(models, of=mine), work=work)
+        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(assigned, count(models)))
+        replies = beside.map(work_in_cluster, each(models, of=assigned), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)

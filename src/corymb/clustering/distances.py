@@ -165,7 +165,9 @@ def cross_losses(clients: Cohort, models: Params, at_once: int = AT_ONCE) -> Rep
         parts.append(ask_again(clients, ask(clients), ask))
         clients = parts[-1].clients
     rows = [part.value[part.clients.pick(clients.mask).to(part.value.device)] for part in parts]
-    return Replies(clients, torch.cat(rows, dim=1).double().cpu(), [who for part in parts for who in part.rejected])
+    return Replies(
+        clients, torch.cat(rows, dim=1).double().cpu(), [rejection for part in parts for rejection in part.rejected]
+    )
 
 
 def _losses(clients: Cohort, models: Params) -> Replies[Tensor]:

@@ -76,7 +76,7 @@ def threshold_groups(distances: Tensor, threshold: float, *, order: Tensor, leas
     for merge in single_linkage(distances):
         if merge.height <= threshold:
             old, new = component[merge.other], component[merge.one]
-            component = [new if mine == old else mine for mine in component]
+            component = [new if label == old else label for label in component]
     return _numbered(torch.tensor(component), order, least)
 
 
@@ -126,8 +126,8 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
     best = Threshold(gap.threshold, heights, gap, chance, True)
     labels = threshold_groups(distances, best.value, order=torch.arange(len(distances)), least=least)
     for group in range(int(labels.max()) + 1):
-        mine = labels == group
-        inner = find_threshold(distances[mine][:, mine], key, least=least, squared=squared)
+        members = labels == group
+        inner = find_threshold(distances[members][:, members], key, least=least, squared=squared)
         if inner.found and inner.value < best.value:
             best = inner._replace(heights=heights)
     return best

@@ -81,11 +81,11 @@ class Reduction:
         origin = torch.cat([start.reshape(*lead, -1) for start in starts.values()], dim=-1)
         found = []
         for j in range(weight.shape[1]):
-            mine = (weight[:, j] > 0).nonzero().flatten()
-            if not len(mine):
+            members = (weight[:, j] > 0).nonzero().flatten()
+            if not len(members):
                 found.append(flat.new_zeros(flat.shape[-1]))
                 continue
-            update, begun = (flat[mine, j], origin[mine, j]) if own else (flat[mine], origin[mine])
+            update, begun = (flat[members, j], origin[members, j]) if own else (flat[members], origin[members])
             # Replies to one sum share a start unless they start from mixtures: then reduce around the mean start.
             centre = begun[0] if bool((begun == begun[0]).all()) else begun.mean(0)
             reduced = centre + self._reduced(update + begun - centre)

@@ -118,15 +118,15 @@ class Guarded:
         assert process.stdin is not None
         assert process.stdout is not None
         _write(process.stdin, b"m", message)
-        heard, running = time.monotonic(), list[int]()
+        last_heard, running = time.monotonic(), list[int]()
         while True:
-            if not select.select([process.stdout], [], [], max(0.0, heard + self.seconds - time.monotonic()))[0]:
+            if not select.select([process.stdout], [], [], max(0.0, last_heard + self.seconds - time.monotonic()))[0]:
                 self.close()
                 raise _Overdue(running)
             kind, data = _read(process.stdout)
             if kind == b"r":
                 return data
-            heard, running = time.monotonic(), json.loads(data)
+            last_heard, running = time.monotonic(), json.loads(data)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

@@ -39,45 +39,45 @@ class _Shard(NamedTuple):
     """A device's engine, and the ids (among all clients) of its clients."""
 
     engine: VectorisedEngine
-    whose: Tensor
+    members: Tensor
 
     @property
     def device(self) -> torch.device:
         return self.engine.host.device
 
-    def fill(self, call: Call, ids: Tensor, mine: Tensor, intake: Intake) -> tuple[int, list[tuple[int, Exception]]]:
-        """Run a call at this shard's clients among `ids`, which are at the places `mine`."""
+    def fill(self, call: Call, ids: Tensor, places: Tensor, intake: Intake) -> tuple[int, list[tuple[int, Exception]]]:
+        """Run a call at this shard's clients among `ids`, which are at the places `places`."""
         args, options = map_tensors(lambda leaf: leaf.to(self.device), (call.args, call.options))
-        here = call._replace(args=args, options=options).of(mine)
+        here = call._replace(args=args, options=options).of(places)
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            answered, errors = self.engine.fill(here, _local(self.whose, ids[mine]), _Renamed(intake, self.whose))
-        return answered, [(int(self.whose[client]), error) for client, error in errors]
+            answered, errors = self.engine.fill(here, _local(self.members, ids[places]), _Renamed(intake, self.members))
+        return answered, [(int(self.members[client]), error) for client, error in errors]
 
 
 class _Renamed:
     """Forwards replies to an intake, translating a shard's client numbers to global ids."""
 
-    def __init__(self, intake: Intake, whose: Tensor) -> None:
-        self.intake, self.whose = intake, whose
+    def __init__(self, intake: Intake, members: Tensor) -> None:
+        self.intake, self.members = intake, members
 
     def add_rows(self, ids: Tensor, rows: Any, writes: dict[str, Slot]) -> None:
         """Take in stacked replies."""
-        self.intake.add_rows(self.whose[ids], rows, writes)
+        self.intake.add_rows(self.members[ids], rows, writes)
 
     def reject(self, client: int, reason: str) -> None:
         """Record why a client has no reply that counts."""
-        self.intake.reject(int(self.whose[client]), reason)
+        self.intake.reject(int(self.members[client]), reason)
 
 
 class _View:
     """A shard's view of the common client memory: with its own client numbers, on its own device."""
 
-    def __init__(self, store: MemoryStore, whose: Tensor, device: torch.device) -> None:
-        self.store, self.whose, self.device = store, whose, device
+    def __init__(self, store: MemoryStore, members: Tensor, device: torch.device) -> None:
+        self.store, self.members, self.device = store, members, device
 
     def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
         """The slots of some clients, stacked."""
-        return map_tensors(lambda leaf: leaf.to(self.device), self.store.read(self.whose[ids], padded))
+        return map_tensors(lambda leaf: leaf.to(self.device), self.store.read(self.members[ids], padded))
 
 
 class ShardedEngine:
@@ -103,11 +103,11 @@ class ShardedEngine:
         self._shards = [
             _Shard(
                 VectorisedEngine(
-                    _on(objective, where), shard_of(data, order[whose].tolist()), where, memory=memory, kernel=kernel
+                    _on(objective, where), shard_of(data, order[members].tolist()), where, memory=memory, kernel=kernel
                 ),
-                whose,
+                members,
             )
-            for where, whose in zip(placements, _dealt(self.host.sizes, len(placements)), strict=False)
+            for where, members in zip(placements, _dealt(self.host.sizes, len(placements)), strict=False)
         ]
         self._wire_up()
 
@@ -120,13 +120,13 @@ class ShardedEngine:
     def _wire_up(self) -> None:
         """Give all shards the common memory and the common `begun` callback."""
         self.commit, lock = self.host.commit, threading.Lock()
-        for engine, whose in self._shards:
+        for engine, members in self._shards:
 
-            def begun(clients: Sequence[int], whose: Tensor = whose) -> None:
+            def begun(clients: Sequence[int], members: Tensor = members) -> None:
                 with lock:
-                    self.host.begun(whose[torch.as_tensor(clients)].tolist())
+                    self.host.begun(members[torch.as_tensor(clients)].tolist())
 
-            engine.host.memory = _View(self.host.memory, whose, engine.host.device)  # type: ignore[assignment]
+            engine.host.memory = _View(self.host.memory, members, engine.host.device)  # type: ignore[assignment]
             engine.host.begun = begun
 
     def describe(self) -> dict[str, Any]:
@@ -149,26 +149,26 @@ class ShardedEngine:
         cleared = self.host.refresh(data)
         position = {name: i for i, name in enumerate(self.names)}
         everybody = torch.tensor([position[name] for name in data.names])
-        for engine, whose in self._shards:
-            mine = torch.isin(everybody, whose).nonzero().flatten()
-            new = shard_of(data, mine.tolist())
+        for engine, members in self._shards:
+            places = torch.isin(everybody, members).nonzero().flatten()
+            new = shard_of(data, places.tolist())
             for split, rows in (("train", new.train), ("test", new.test)):
                 table = engine.host.examples[split]  # type: ignore[index]
-                table.replace(_local(whose, everybody[mine]), rows, torch.arange(len(mine)))
+                table.replace(_local(members, everybody[places]), rows, torch.arange(len(places)))
         return cleared
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Run a call at the clients, on all devices at once."""
         call = self.host.deliver(call)
-        asked = [(shard, torch.isin(ids, shard.whose).nonzero().flatten()) for shard in self._shards]
-        asked = [(shard, mine) for shard, mine in asked if len(mine)]
+        asked = [(shard, torch.isin(ids, shard.members).nonzero().flatten()) for shard in self._shards]
+        asked = [(shard, places) for shard, places in asked if len(places)]
         whole = self._intake(call, ids)
         # A placement changes torch settings of the whole process, so they must not be restored by a single thread.
         with self._shards[0].engine.host.placement.computing(), ThreadPoolExecutor(max(1, len(asked))) as pool:
             intakes = [self._intake(call, ids) for _ in asked]
             futures = [
-                pool.submit(shard.fill, call, ids, mine, intake)
-                for (shard, mine), intake in zip(asked, intakes, strict=True)
+                pool.submit(shard.fill, call, ids, places, intake)
+                for (shard, places), intake in zip(asked, intakes, strict=True)
             ]
             done = [future.result() for future in futures]
         first = self._shards[0].device
@@ -189,9 +189,9 @@ def _dealt(sizes: Tensor, parts: int) -> list[Tensor]:
     return [order[part::parts].sort().values for part in range(parts)]
 
 
-def _local(whose: Tensor, ids: Tensor) -> Tensor:
+def _local(members: Tensor, ids: Tensor) -> Tensor:
     """The numbers within a shard of these client ids."""
-    return torch.searchsorted(whose, ids)
+    return torch.searchsorted(members, ids)
 
 
 def _on(objective: Objective, where: Placement) -> Objective:

@@ -74,8 +74,8 @@ class Dense:
         """Fresh parameters, scaled to preserve the variance of activations."""
         d, h, q = self.inputs, self.hidden, self.noise
         shapes = {"generator.noise": (h, q), "generator.second": (h, h), "generator.last": (d, h)}
-        shapes |= {f"{who}first": (h, d) for who in (CRITIC, ENCODER)}
-        shapes |= {f"{who}second": (h, h) for who in (CRITIC, ENCODER)}
+        shapes |= {f"{prefix}first": (h, d) for prefix in (CRITIC, ENCODER)}
+        shapes |= {f"{prefix}second": (h, h) for prefix in (CRITIC, ENCODER)}
         shapes |= {"critic.last": (1, h), "encoder.noise": (q, h)}
         return {**drawn(key, shapes), **_codes(key, h, h)}
 
@@ -93,9 +93,9 @@ class Dense:
         """The noise of each example, and a logit for each cluster."""
         return heads(params, self._body(params, ENCODER, x))
 
-    def _body(self, params: Params, who: str, x: Tensor) -> Tensor:
-        inside = leaky_relu(layer(params, f"{who}first", x), 0.2)
-        return leaky_relu(layer(params, f"{who}second", inside), 0.2)
+    def _body(self, params: Params, prefix: str, x: Tensor) -> Tensor:
+        inside = leaky_relu(layer(params, f"{prefix}first", x), 0.2)
+        return leaky_relu(layer(params, f"{prefix}second", inside), 0.2)
 
     def describe(self) -> str:
         """A description of the networks' sizes."""
@@ -123,9 +123,9 @@ class Convolutional:
         c, h, q = self.width, self.hidden, self.noise
         deep = 2 * c * (self.side // 4) ** 2
         shapes: dict[str, tuple[int, ...]] = {"generator.noise": (h, q), "generator.second": (deep, h)}
-        shapes |= {f"{who}third": (h, deep) for who in (CRITIC, ENCODER)} | {"critic.last": (1, h)}
-        shapes |= {f"{who}first": (c, self.channels, 4, 4) for who in (CRITIC, ENCODER)}
-        shapes |= {f"{who}second": (2 * c, c, 4, 4) for who in (CRITIC, ENCODER)} | {"encoder.noise": (q, h)}
+        shapes |= {f"{prefix}third": (h, deep) for prefix in (CRITIC, ENCODER)} | {"critic.last": (1, h)}
+        shapes |= {f"{prefix}first": (c, self.channels, 4, 4) for prefix in (CRITIC, ENCODER)}
+        shapes |= {f"{prefix}second": (2 * c, c, 4, 4) for prefix in (CRITIC, ENCODER)} | {"encoder.noise": (q, h)}
         # Transposed kernels have input channels first, and a quarter of their weights contributes to each pixel.
         up = {"generator.third": (2 * c, c, 4, 4), "generator.last": (c, self.channels, 4, 4)}
         raised = {name: normal(fold(key, name), shape) * (2 / (shape[0] * 4)) ** 0.5 for name, shape in up.items()} | {
@@ -152,12 +152,12 @@ class Convolutional:
         """The noise of each example, and a logit for each cluster."""
         return heads(params, self._body(params, ENCODER, x))
 
-    def _body(self, params: Params, who: str, x: Tensor) -> Tensor:
+    def _body(self, params: Params, prefix: str, x: Tensor) -> Tensor:
         picture = x.reshape(-1, self.channels, self.side, self.side)
         for name in ("first", "second"):
-            weight, bias = params[f"{who}{name}"], params[f"{who}{name}_bias"]
+            weight, bias = params[f"{prefix}{name}"], params[f"{prefix}{name}_bias"]
             picture = leaky_relu(conv2d(picture, weight, bias, stride=2, padding=1), 0.2)
-        return leaky_relu(layer(params, f"{who}third", picture.flatten(1)), 0.2)
+        return leaky_relu(layer(params, f"{prefix}third", picture.flatten(1)), 0.2)
 
     def describe(self) -> str:
         """A description of the networks' sizes."""

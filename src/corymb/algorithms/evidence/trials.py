@@ -158,16 +158,20 @@ class Reported(NamedTuple):
         """A mask of the clients that chose a cluster: n."""
         return self.label == cluster
 
-    def compare(self, who: Tensor, model: int | Tensor, than: int | Tensor, *, plain: bool | None = None) -> Difference:
-        """How much worse `model` is than `than` at the clients `who`; either may be one index, or one per client."""
-        if not bool(who.any()):
+    def compare(
+        self, mask: Tensor, model: int | Tensor, than: int | Tensor, *, plain: bool | None = None
+    ) -> Difference:
+        """How much worse `model` is than `than` at clients in `mask`; either may be one index, or one per client."""
+        if not bool(mask.any()):
             return NONE
         losses = self.plain if (not self.skewed if plain is None else plain) else self.held
         rows = torch.arange(len(self.label))
         m, t = (torch.as_tensor(which).expand(len(rows)) for which in (model, than))
         variance = losses.spread[rows, m, m] + losses.spread[rows, t, t] - 2 * losses.spread[rows, m, t]
         base = losses.mean[rows, t]
-        return difference((losses.mean[rows, m] - base)[who], variance[who].clamp_min(0), self.number[who], base[who])
+        return difference(
+            (losses.mean[rows, m] - base)[mask], variance[mask].clamp_min(0), self.number[mask], base[mask]
+        )
 
     def next_best(self, cluster: int) -> tuple[int, Difference]:
         """The model that serves a cluster's clients best besides their own, and how much worse it is."""

@@ -36,15 +36,14 @@ def publish_minimiser(client: Client) -> Params:
     return {"weight": torch.linalg.pinv(x) @ y}
 
 
-def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None = None) -> Replies[Params]:
+def local_models(fed: Federation, at: Snapshot, alone: Descent) -> Replies[Params]:
     """Clients' own models: the minimiser for linear regression, else the result of training from a common start."""
-    cohort, linear = fed.clients.sample(some), isinstance(fed.objective, LinearRegression)
+    first, linear = take(at.models, 0), isinstance(fed.objective, LinearRegression)
 
     def ask(clients: Cohort) -> Replies[Params]:
         return clients.map(publish_minimiser) if linear else clients.map(publish_trained, first, alone=alone)
 
-    first = take(at.models, 0)
-    return ask_again_near(cohort, _starts(fed, at, 1), ask, loose=linear)
+    return ask_again_near(fed.clients, _starts(fed, at, 1), ask, loose=linear)
 
 
 def _starts(fed: Federation, at: Snapshot, k: int) -> Params:

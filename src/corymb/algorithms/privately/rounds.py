@@ -194,9 +194,9 @@ def moved_privately(
     plan, k = PrivatePlan.of(privacy, fed, participants=None, k=1), len(next(iter(models.values())))
     key = plan.key(at, fed)
     veil = plan.veil(key, models)
-    asked, mine = plan.near(cohort, models), cohort.pick(at.labels)
-    replies = asked.sum(work_on_own_privately, each(models, of=mine), each(mine), veil, k=k, work=work)
-    known = torch.bincount(mine, minlength=k).to(replies.value.weight)
+    asked, labels = plan.near(cohort, models), cohort.pick(at.labels)
+    replies = asked.sum(work_on_own_privately, each(models, of=labels), each(labels), veil, k=k, work=work)
+    known = torch.bincount(labels, minlength=k).to(replies.value.weight)
     mean = plan.released(replies.value, fold(key, "noise"), known).mean(privacy.least)
     step = 1.0 if work.averaging == "models" else -work.local.lr
     return add(models, mean, alpha=step), plan.notes(fed, done + 1, last=True)
