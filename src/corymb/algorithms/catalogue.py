@@ -92,7 +92,7 @@ class Entry:
     title: str
     """Its name as written in a sentence."""
     description: str
-    """One line."""
+    """A description in one line."""
     role: Role = "method"
     notes: Mapping[str, Note]
     """The meaning of its snapshots' notes, by name."""
@@ -105,7 +105,7 @@ class Entry:
 
     @property
     def algorithm(self) -> type[Algorithm]:
-        """Its class."""
+        """The algorithm's class."""
         return cast("type[Algorithm]", at(self.place))
 
 

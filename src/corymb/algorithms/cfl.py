@@ -51,7 +51,7 @@ TIE = 1e-12
 
 
 class Update(NamedTuple):
-    """What a client reports about its update."""
+    """A client's report on its update."""
 
     length: Tensor
     loss: Tensor

@@ -39,7 +39,7 @@ from corymb.settings import check_types, require
 from corymb.trees import Params, stack, take
 
 POINTS = "share of examples in each cluster"
-"""What clients send besides their model; the server gets only sums over clients."""
+"""The name of the statistic that clients send besides their model; the server gets only sums over clients."""
 
 
 @on_client

@@ -325,9 +325,8 @@ class SRFCA:
             labels, apart = recluster(measure, at.carry["known"].cpu()[here][:, here], fit.value, before)
         group = partial(self._groups, threshold=threshold, fed=fed)
         merged = merge(measure, models, fit.value, labels, apart, group, self.least, silent[silent >= 0])
-        everybody = torch.where(
-            at.labels < 0, -1, merged.became[at.labels]
-        )  # clients that did not answer keep their cluster
+        # Clients that did not answer keep their cluster.
+        everybody = torch.where(at.labels < 0, -1, merged.became[at.labels])
         carry = {name: value for name, value in at.carry.items() if not name.startswith("omega/")}
         notes = {
             "clusters": count(merged.models),

@@ -61,7 +61,7 @@ class Slot(NamedTuple):
 
 
 class Memory:
-    """What stays with a client between calls and is never sent.
+    """Named slots that stay with a client between calls and are never sent.
 
     Whole slots are read and written. A slot whose rows follow the client's examples is set with `along="train"`, so
     that engines that pad clients know which rows are real.
@@ -78,7 +78,7 @@ class Memory:
     @overload
     def get(self, slot: str, default: T) -> T: ...
     def get(self, slot: str, default: Any = None) -> Any:
-        """What was last set under `slot`, or `default` for a client that has nothing there.
+        """The value last set under `slot`, or `default` for a client that has none.
 
         Omit `default` only if every client asked is known to have set the slot: one that has not gets NaN, and its
         reply is rejected. Give a default the dtype of what is set: if any client of the host has the slot, the default
@@ -104,7 +104,7 @@ class Memory:
         self._write(slot, Slot(value, torch.tensor(True), along))
 
     def clear(self, slot: str) -> None:
-        """Clear what is stored under `slot`."""
+        """Remove the value stored under `slot`."""
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is not None:
             self._write(slot, Slot(map_tensors(torch.zeros_like, kept.value), torch.tensor(False), kept.along))
@@ -114,7 +114,7 @@ class Memory:
         return sorted({**self._stored, **self.writes})
 
     def copy(self, slot: str, to: str) -> None:
-        """Copy what is under `slot` to `to`; nothing happens for a client that has nothing there."""
+        """Copy the value and presence of `slot` to the slot `to`."""
         self._write(to, self.writes.get(slot) or self._stored[slot])
 
     def _write(self, slot: str, kept: Slot) -> None:

@@ -37,7 +37,7 @@ class Rows(Protocol):
 
 
 class ClientData(Protocol):
-    """What an engine needs of a data set."""
+    """The members of a data set that an engine needs."""
 
     @property
     def names(self) -> Sequence[str]: ...
@@ -190,12 +190,12 @@ class Engine(Protocol):
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What clients' examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        """The schema of clients' examples as plain values: see `corymb.data.schema.DataSchema`."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Equal exactly where the clients' data are."""
+        """Equal exactly if the clients' data are equal."""
         ...
 
     @property

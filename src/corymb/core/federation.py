@@ -251,7 +251,7 @@ class Federation:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What clients' examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        """The schema of clients' examples as plain values: see `corymb.data.schema.DataSchema`."""
         return self._engine.schema
 
     @property
@@ -303,7 +303,7 @@ class Federation:
         return self._moment.key("server", purpose)
 
     def draw(self, purpose: str) -> Key:
-        """As `key`, but a new one at each call within a round."""
+        """Like `key`, but with a new key for each call within a round."""
         self._moment.calls += 1
         return self._moment.key("server", purpose, self._moment.calls)
 

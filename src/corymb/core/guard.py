@@ -206,11 +206,11 @@ def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
     value, models = (rows.total if summed else _held(rows)), near.models
     lead, k = (2 if isinstance(rows, Shares) else 1), len(next(iter(models.values()), ()))
     if (summed or isinstance(rows, (Share, Shares))) and rows.weight.shape[-1] != k:
-        return f"reply goes into {rows.weight.shape[-1]} sums, there are {k} models"
+        return f"reply has weights for {rows.weight.shape[-1]} sums, but there are {k} models"
     for name, start in models.items():
         found = value.get(name) if isinstance(value, dict) else None
         if not isinstance(found, Tensor):
-            return f"reply has no {name!r}, which the model has"
+            return f"reply lacks {name!r}, which the model has"
         kind = type_of_sum(start.dtype, rows.weight.dtype) if summed else start.dtype
         one, other = (found.dtype, list(found.shape[lead:])), (kind, list(start.shape[1:]))
         if one != other:
@@ -220,7 +220,7 @@ def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
     more = next((name for name in value if name not in models), None)
     if more is None or near.apart or named:  # other fields of a named tuple are not models
         return None
-    return f"reply has {str(more)[:80]!r}, which the model has not"
+    return f"reply has {str(more)[:80]!r}, which the model lacks"
 
 
 def _of_shares(rows: Shares[Tree], near: Near | None) -> Tensor:

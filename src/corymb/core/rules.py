@@ -183,7 +183,7 @@ def rows_problem(rows: Tree, verb: Verb) -> str | None:
         return problem
     k = weight.shape[1]
     if any(leaf.shape[:1] != weight.shape[:1] for leaf in leaves((rows.value, label, rows.note))):
-        return "reply has another number of rows than of weights"
+        return "the reply's number of rows differs from that of its weights"
     if isinstance(rows, Shares) and any(leaf.dim() < 2 or leaf.shape[1] != k for leaf in leaves(rows.value)):
         return "value does not have one row for each weight"
     return None
@@ -203,9 +203,9 @@ def part_problem(part: Part, verb: Verb) -> str | None:
         if problem := _label_problem(cast(Tree, sums.label)):
             return problem
         if sums.weight.dim() != 1 or any(leaf.shape[:1] != sums.weight.shape for leaf in leaves(sums.total)):
-            return "part has another number of sums than of weights"
+            return "the part's number of sums differs from that of its weights"
     if any(rows.shape[:1] != (n,) for rows in _rows_of(part, verb)):
-        return "part has another number of rows than of clients"
+        return "the part's number of rows differs from that of its clients"
     return rows_problem(part.value, verb) if verb == "map" else None
 
 
@@ -214,7 +214,7 @@ def _label_problem(label: Tree) -> str | None:
         return None
     if not isinstance(label, Tensor):
         return f"label is a {type(label).__name__}, wanted a tensor"
-    return None if label.dim() and not label.is_floating_point() else f"label is {_form(label)}, wanted whole numbers"
+    return None if label.dim() and not label.is_floating_point() else f"label is {_form(label)}, wanted integers"
 
 
 def _form(value: Tree) -> str:

@@ -55,12 +55,12 @@ class Networks(Protocol):
         ...
 
     def describe(self) -> str:
-        """What the networks are, for fingerprints and run records."""
+        """A description of the networks, for fingerprints and run records."""
         ...
 
 
 class Dense:
-    """Two hidden layers each; examples are vectors of `inputs` numbers, within [0, 1] if `bounded`."""
+    """Perceptrons with two hidden layers; examples are vectors of length `inputs`, within [0, 1] if `bounded`."""
 
     def __init__(self, inputs: int, *, hidden: int = 256, noise: int = 30, bounded: bool = False) -> None:
         require(inputs >= 1 and hidden >= 1 and noise >= 1, "Networks need inputs, hidden units and noise.")

@@ -125,7 +125,7 @@ class ClusterGame:
         return (predictions - examples.x.flatten(1)).square().mean(-1)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         weights = f"penalty {self.penalty:g}, weights {self.noise_weight:g} and {self.cluster_weight:g}"
         return f"ClusterGAN by {self.networks.describe()}; {self.critic_steps} steps of the critic, {weights}"
 

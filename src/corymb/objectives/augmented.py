@@ -168,5 +168,5 @@ class Augmented:
         return {"inner": self.inner, "changes": self.changes}
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"{self.inner.describe()}, trained on pictures changed by {', '.join(map(repr, self.changes))}"

@@ -126,7 +126,7 @@ class Classification:
         return torch.logsumexp(predictions.log_softmax(-1) + weights.log()[:, None, None], 0)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         weighed = "" if self.class_weight is None else f", classes weighed {list(self.class_weight)}"
         smooth = "" if not self.label_smoothing else f", labels smoothed by {self.label_smoothing}"
         return f"classification of {self.classes} classes by {self.network.describe()}{weighed}{smooth}"

@@ -71,5 +71,5 @@ class Contrastive:
         return torch.zeros_like(examples.weight)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"contrasts at temperature {self.temperature} by {self.network.describe()}"

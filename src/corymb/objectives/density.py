@@ -81,5 +81,5 @@ class Density:
         return self.sample(take(models, cluster), key, n)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"density by {self.flow.describe()}"

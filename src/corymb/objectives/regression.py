@@ -95,7 +95,7 @@ class LinearRegression:
         return _mean(predictions, weights)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         features = "x" if self.features is None else getattr(self.features, "__qualname__", repr(self.features))
         intercept = ", intercept" if self.intercept else ""
         return f"linear regression on {self.width} features {features}{intercept}, half={self.half}"
@@ -170,7 +170,7 @@ class Regression:
         return _mean(predictions, weights)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"regression by {self.network.describe()}"
 
 

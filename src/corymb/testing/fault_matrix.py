@@ -51,7 +51,7 @@ OF_SUMS = frozenset({"nan-weight", "negative-weight", "forged-weight", "forged-l
 
 
 class Cell(NamedTuple):
-    """One run."""
+    """One run of the matrix."""
 
     fault: str
     algorithm: str

@@ -38,7 +38,7 @@ class InProcess:
             yield Answer(address, answer, "" if answer is not None else "no answer")
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no connections."""
 
 
 def nodes_of(
@@ -70,7 +70,7 @@ def remote(objective: Objective, data: SmallData, placement: Placement) -> Remot
 
 
 def flower(objective: Objective, data: SmallData, placement: Placement) -> RemoteEngine:
-    """The same, with real Flower messages between the nodes and the server."""
+    """A federation of nodes in this process, with real Flower messages between them and the server."""
     from corymb.engines.flower.direct import DirectGrid
     from corymb.engines.flower.grid import FlowerTransport
 

@@ -34,7 +34,7 @@ class SmallData(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What the examples are like."""
+        """The schema of the examples."""
         task = "regression" if self.train.y.is_floating_point() else "classification"
         return {"task": task, "features": tuple(self.train.x.shape[1:]), "classes": ()}
 

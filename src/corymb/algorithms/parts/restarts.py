@@ -117,7 +117,7 @@ class Restarts:
         return once if self.times == 1 else self.times * (once + 1)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """One run after another."""
+        """The runs in order, each followed by a round that scores it."""
         if self.times == 1:
             yield from self.inner.run(fed, start)
             return

@@ -62,7 +62,7 @@ class Plain:
         return x
 
     def describe(self) -> str:
-        """Its kind and size."""
+        """The flow's kind and size."""
         return f"{type(self).__name__.lower()} flow on {self.inputs} numbers"
 
 

@@ -103,6 +103,6 @@ class RealNVP(Plain):
         return [(flat[place], flat[(place + 1) % 4]) for place in range(4)]
 
     def describe(self) -> str:
-        """Its couplings, masks and size."""
+        """The flow's couplings, masks and size."""
         what = f"{self.layers} couplings of {self.hidden} hidden units, {self.mask} masks"
         return f"RealNVP on {self.inputs} numbers, {what}, side {self.side}"

@@ -72,5 +72,5 @@ class Planar(Plain):
         return u + (wanted - along) * w / w.square().sum().clamp_min(1e-12), w, b
 
     def describe(self) -> str:
-        """Its layers and size."""
+        """The flow's layers and size."""
         return f"planar flow of {self.layers} layers on {self.inputs} numbers"

@@ -23,7 +23,7 @@ class OfNumbers:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """All of them."""
+        """All metrics of numbers."""
         return tuple(METRICS[name] for name in NAMES)
 
     def labels(self, examples: Examples) -> Tensor:
