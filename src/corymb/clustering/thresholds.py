@@ -126,8 +126,8 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
     best = Threshold(gap.threshold, heights, gap, chance, True)
     labels = threshold_groups(distances, best.value, order=torch.arange(len(distances)), least=least)
     for group in range(int(labels.max()) + 1):
-        members = labels == group
-        inner = find_threshold(distances[members][:, members], key, least=least, squared=squared)
+        in_group = labels == group
+        inner = find_threshold(distances[in_group][:, in_group], key, least=least, squared=squared)
         if inner.found and inner.value < best.value:
             best = inner._replace(heights=heights)
     return best
