@@ -173,16 +173,16 @@ def test_words_reach_a_model_that_embeds_them(engine):
     assert run.clusters == 2
     assert run.metrics["test_accuracy"] > 0.95
     assert (run.predict(words[:5], client="0") == (words[:5, 0] < 3)).all()
-    with pytest.raises(InvalidInput, match="codes are up to 9: its embedding wants more rows"):
+    with pytest.raises(InvalidInput, match="codes go up to 9: its embedding needs more rows"):
         run.predict(words[:5] * 0 + 9, client="0")
     with pytest.raises(InvalidInput, match="whole numbers from 0 on"):
         run.assign(words[:5] - 0.5, [0] * 5)
 
 
 MISREAD = {
-    "numbers": (worded(scale="none"), embedding(), r"it embeds codes: say that they are \(scale='codes'"),
-    "a model of numbers": (worded(), "mlp", "the features are codes: it has to embed them"),
-    "too few rows": (worded(), embedding(2), r"codes are up to \d: its embedding wants more rows"),
+    "numbers": (worded(scale="none"), embedding(), r"it embeds codes: declare the features as such \(scale='codes'"),
+    "a model of numbers": (worded(), "mlp", "the features are codes: use a model that embeds them"),
+    "too few rows": (worded(), embedding(2), r"codes go up to \d: its embedding needs more rows"),
     "no model": (worded(), None, "The features are codes, not numbers: give a model"),
 }
 
