@@ -158,7 +158,7 @@ def features_of(x: Any, schema: DataSchema) -> Tensor:
 
 
 def _prepared(x: Any, schema: DataSchema) -> Tensor:
-    how = schema.preparation
+    how, x = schema.preparation, _by_name(x)
     if is_frame(x) or isinstance(x, Mapping):
         plans = (how.columns if how else ()) or tuple(ColumnPlan(name, "number") for name in schema.feature_names)
         require(len(plans) > 0, "The run's examples are arrays without names of columns: give an array.")
@@ -173,6 +173,22 @@ def _prepared(x: Any, schema: DataSchema) -> Tensor:
     pixels = array.dtype == np.uint8 and not schema.standardise
     array = channels_first(array) if schema.picture and array.shape[1:] != schema.features else array
     return as_features(array) / TOP if pixels else as_features(array)
+
+
+def _by_name(x: Any) -> Any:
+    """Examples as columns by name where they come as one or several mappings: rows of a frame, records of a service."""
+    if hasattr(x, "to_dict") and hasattr(x, "index") and not is_frame(x) and len(x):  # a row, or a column, of pandas
+        x = dict(x.items()) if all(isinstance(name, str) for name in x.index) else x
+    if isinstance(x, Mapping):
+        return {name: [cell] if _is_cell(cell) else cell for name, cell in x.items()}
+    if isinstance(x, (list, tuple)) and len(x) and all(isinstance(row, Mapping) for row in x):
+        names = dict.fromkeys(name for row in x for name in row)
+        return {name: [row.get(name) for row in x] for name in names}
+    return x
+
+
+def _is_cell(value: object) -> bool:
+    return isinstance(value, str) or np.ndim(value) == 0  # type: ignore[arg-type]
 
 
 def targets_of(y: ArrayLike, schema: DataSchema) -> Tensor:

@@ -374,12 +374,15 @@ class Run:
                 raise InvalidInput(f"There is no client {client!r}. {did_you_mean(client, self.names[:1000])}")
             return self.names.index(client)
         place = _whole(client, "client", "the name of a client, or its position")
-        require(0 <= place < len(self.names), f"There is no client {place}: the run has {len(self.names)}.")
-        name, named = str(place), self.names[place]
+        other = next((name for name in self.names if _reads_as(name, place)), None)
+        known = 0 <= place < len(self.names)
+        called = "" if other is None else f" A number is a position; the name is text, client={other!r}."
+        require(known, f"There is no client {place}: the run has {len(self.names)}.{called}")
+        named = self.names[place]
         require(
-            name == named or name not in self.names,
-            f"client={place} is the position of client {named!r}, but there is a client {name!r} too: give the name as "
-            f"text, client={name!r} or client={named!r}.",
+            other is None or _reads_as(named, place),
+            f"client={place} is the position of client {named!r}, but there is a client {other!r} too: give the name "
+            f"as text, client={other!r} or client={named!r}.",
         )
         return place
 
@@ -429,6 +432,11 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
+
+
+def _reads_as(name: str, number: int) -> bool:
+    """Whether a client's name is that number, as a table of ids may write it: with zeros in front."""
+    return name.isdecimal() and int(name) == number
 
 
 def _whole(value: object, what: str, wanted: str) -> int:

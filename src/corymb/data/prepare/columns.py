@@ -90,12 +90,12 @@ def learn_columns(
                 filled[name] = (int(empty.sum()), fill)
         elif kept := _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
-            notes += _say_numbers_in_signs(name, kept)
+            notes += _say_what_text_looks_like(name, kept)
             if empty.any():
                 without[name] = int(empty.sum())
         else:
             notes.append(f"column {name!r} is not used: it is text, and no category of it is common among clients")
-            notes += _say_numbers_in_signs(name, [mine.text(row) for row in range(min(len(train), 100))])
+            notes += _say_what_text_looks_like(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
         more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
@@ -211,14 +211,22 @@ def _few(counts: Mapping[str, int]) -> str:
 
 SIGNED = re.compile(r"\s*[$€£¥]?\s*[-+]?\s*[$€£¥]?\s*\d[\d.,' ]*\s*[%‰$€£¥]?\s*")
 """A number as people write it, with a currency, a percent sign or marks between thousands."""
+_DAYS = (
+    r"\d{1,2}([./-])\d{1,2}\2\d{2}(\d\d)?",
+    r"\d{4}([./])\d{1,2}\4\d{1,2}",
+    r"\d{1,2}[ -](jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[ -]\d{2,4}",
+)
+DATED = re.compile(rf"({'|'.join(_DAYS)})([ T]\d{{1,2}}:\d\d.*)?", re.IGNORECASE)
+"""A day as people write it: which of its numbers is the month, nobody knows."""
 
 
-def _say_numbers_in_signs(name: str, texts: Sequence[str]) -> list[str]:
-    """That what was read as text is numbers to its reader."""
-    signed = [text for text in texts if SIGNED.fullmatch(text)]
-    if not signed or 2 * len(signed) <= len(texts):
-        return []
-    return [f"column {name!r} is taken as text, but its cells look like numbers ({signed[0]!r}): write plain numbers"]
+def _say_what_text_looks_like(name: str, texts: Sequence[str]) -> list[str]:
+    """That what was read as text is dates or numbers to its reader."""
+    for looks, form, wanted in (("dates", DATED, "write 2024-12-31"), ("numbers", SIGNED, "write plain numbers")):
+        alike = [text for text in texts if form.fullmatch(text)]
+        if 2 * len(alike) > len(texts):
+            return [f"column {name!r} is taken as text, but its cells look like {looks} ({alike[0]!r}): {wanted}"]
+    return []
 
 
 # ---- statistics by sums and votes
