@@ -194,6 +194,26 @@ def test_codes_and_models_that_do_not_fit_are_told_so(data, model, line):
     assert "\n" not in str(error.value)
 
 
+class Windows(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.out = layer, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.layer(x)[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: Windows(nn.GRU(3, 4, batch_first=True)), lambda: nn.Conv1d(8, 4, 2)], ids=["GRU", "Conv1d"]
+)
+def test_windows_that_were_taken_for_pictures_are_spoken_of(model):
+    x, y, client = np.zeros((24, 8, 3)), [0, 1] * 12, [0, 1, 2] * 8
+    with pytest.raises(
+        InvalidInput, match=r"taken as pictures: for windows of a signal say scale='none' \(--scale none"
+    ):
+        corymb.fit(corymb.FedAvg(rounds=1), (x, y, client), model)
+
+
 def test_a_client_with_words_that_nobody_else_has_does_not_end_the_run():
     data, _ = worded(top=50)
     run = corymb.fit(corymb.FedAvg(rounds=2), data, embedding())

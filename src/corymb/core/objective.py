@@ -150,6 +150,8 @@ def model_takes(x: Tensor | None = None) -> Iterator[None]:
 
 def _hint(error: Exception, x: Tensor) -> str:
     """What else to say where numbers meet a model that embeds codes, or codes one that does not, or too few of them."""
+    if x.dim() == 4 and x.shape[1] == 1 and "3D" in said(error):
+        return "; features with two axes are taken as pictures: for windows of a signal say scale='none' (--scale none)"
     if x.is_floating_point():
         embeds = "for embedding" in said(error)
         return "; it embeds codes: say that they are (scale='codes', --scale codes)" if embeds else ""

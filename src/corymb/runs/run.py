@@ -32,7 +32,7 @@ from corymb.runs.assign import Assignment, Calibration, assign, features_of, tar
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.own_model import answers_of, check_answers, check_parameters
 from corymb.runs.folder.reader import read_run
-from corymb.runs.history import Round, counted, plain, readable
+from corymb.runs.history import Round, counted, plain, readable, unfinished
 from corymb.runs.learners import MODELS, Model, learner_for
 from corymb.runs.serving import ServedBy, Serving, ask_served, classes_at, predictions, served_in
 from corymb.runs.standardise import Standard, Standardised
@@ -360,7 +360,11 @@ class Run:
             f"  ledger    {counted(self.ledger.rounds, 'round')}, "
             f"{self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
-        return "\n".join([*lines, *([f"  stopped   {self.stopped}"] if self.stopped else [])])
+        if self.stopped:
+            lines.append(f"  stopped   {self.stopped}")
+        elif falls := unfinished(self.history, self.config):
+            lines.append(f"  note      {falls}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
