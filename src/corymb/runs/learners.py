@@ -302,13 +302,16 @@ def try_model(client: Client, model: Params) -> Tensor:
     return loss(client, model, on=Examples(*(t[:TRIED] for t in client.train)))
 
 
-def check_model(fed: Federation) -> None:
+def check_model(fed: Federation, *, standardised: bool = False) -> None:
     """Try the model at one client before the first round, so that a mismatch is reported in one line.
 
     What fails there is tried everywhere: an error is the model's only if it is everybody's.
     """
     clients, model = fed.evaluation().clients, fed.objective.init(root(0))
-    with model_takes(), suppress(TooFewReplies):  # losses that are not finite may be some clients' fault: the run tells
+    with (
+        model_takes(standardised=standardised),
+        suppress(TooFewReplies),
+    ):  # losses that are not finite may be some clients' fault: the run tells
         try:
             clients[:1].map(try_model, model)
         except TooFewReplies:

@@ -27,7 +27,7 @@ from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Ending, Fits, Hosts, model_fits, on_cpu, oracle_error, rehearse
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
-from corymb.runs.folder.own_model import answers_of
+from corymb.runs.folder.own_model import answers_of, ends_in_softmax
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import (
@@ -66,6 +66,11 @@ TRIED_ELSEWHERE = 0.5
 """The part of `max_seconds` after which that is measured at clients in other processes."""
 OUT_OF_PROPORTION = "its errors are out of all proportion to the others'; are its labels in the units of theirs?"
 
+PROBABILITIES = (
+    "the model's outputs are probabilities, where logits are wanted: leave out its last softmax, or it will hardly "
+    "learn and its probabilities will be wrong"
+)
+
 
 class Session:
     """One run in progress: does the rounds, evaluates, saves, and ends with a `Run`."""
@@ -82,6 +87,8 @@ class Session:
         self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
         own = self.learner.name not in MODELS
         self.answers = answers_of(self.learner.objective, self.schema) if own else []
+        if own and ends_in_softmax(self.learner.objective, self.schema):
+            log.warning(PROBABILITIES)
         if smoothing := plan.settings.label_smoothing:
             self.learner = self.learner._replace(objective=smoothed(self.learner.objective, smoothing))
         self.standard, moments = self._standard()
@@ -95,7 +102,7 @@ class Session:
         self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
         self.fed = plan.federate(self.engine)
         self.fed.ledger = moments
-        check_model(self.fed)
+        check_model(self.fed, standardised=self.standard is not None)
         self.metric = chosen_metric(self.fed.objective, plan.settings.metric)
         self._trivial: Tensor | None = None
         self.history: list[Round] = []

@@ -17,6 +17,7 @@ from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
 from corymb.engines.room import torch_quiet, walls
 from corymb.keys import fold, integers, root, uniform
+from corymb.objectives import Classification
 from corymb.runs.history import is_number
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
@@ -40,13 +41,30 @@ def answers_of(objective: Objective, schema: DataSchema) -> list[float]:
     """
     with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
         params = _made_up(objective.init(KEY))
-        like = next(iter(params.values()))
-        examples = _examples(schema)
-        examples = examples.to(like) if examples.is_floating_point() else examples.to(like.device)
+        examples = _examples_for(params, schema)
         nudged = {name: value * (1 + NUDGE) for name, value in params.items()}
         first, again = (_summed(objective.predict(own, examples)) for own in (params, nudged))
         return first if _alike(first, again) else []
     return []
+
+
+def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
+    """Whether a model's outputs for made-up examples are probabilities of classes, where a loss takes them for logits.
+
+    Then the loss takes a softmax of them again: its gradients are small, and no class gets a large probability.
+    """
+    if not isinstance(objective, Classification):
+        return False  # a loss of one's own may want them
+    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+        params = _made_up(objective.init(KEY))
+        outputs = objective.predict(params, _examples_for(params, schema)).double()
+        return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < ALIKE).all())
+    return False
+
+
+def _examples_for(params: Params, schema: DataSchema) -> Tensor:
+    like, examples = next(iter(params.values())), _examples(schema)
+    return examples.to(like) if examples.is_floating_point() else examples.to(like.device)
 
 
 def _examples(schema: DataSchema) -> Tensor:
