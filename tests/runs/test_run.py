@@ -122,6 +122,13 @@ def test_pictures_are_taken_as_the_data_were():
     run = fit(corymb.FedAvg(rounds=1), data)
     assert run.schema.features == (1, 6, 6)
     assert np.array_equal(run.predict(x, client=0), run.predict(x[:, None], client=0))
+    chances = run.predict_proba(x, client=0)
+    for one in (x[3], x[3][None], x[3][..., None]):
+        assert run.predict_proba(one, client=0) == pytest.approx(chances[3:4], abs=1e-6)
+    colour = rng.integers(0, 255, (12, 6, 6, 3), dtype=np.uint8)
+    run = fit(corymb.FedAvg(rounds=1), (colour, y, client))
+    chances = run.predict_proba(colour, client=0)
+    assert run.predict_proba(colour[3], client=0) == pytest.approx(chances[3:4], abs=1e-6)  # channels last, as in all
 
 
 WRONG = {

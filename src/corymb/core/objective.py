@@ -136,7 +136,7 @@ def whitened(objective: Objective) -> Coordinates | None:
 
 
 @contextmanager
-def model_takes(x: Tensor | None = None, *, standardised: bool = False) -> Iterator[None]:
+def model_takes(x: Tensor | None = None) -> Iterator[None]:
     """Whatever goes wrong inside is a model that cannot take the examples: one line, with what to do about it."""
     try:
         yield
@@ -145,10 +145,6 @@ def model_takes(x: Tensor | None = None, *, standardised: bool = False) -> Itera
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         shape = "" if x is None else f" (one batch of x has shape {list(x.shape)})"
         hint = "" if x is None else _hint(error, x)
-        if standardised and isinstance(error, IndexError):
-            hint = (
-                "; features are standardised: where the model takes codes out of them, say scale='none' (--scale none)"
-            )
         raise InvalidInput(f"The model cannot take this data: {first_line(error)}{shape}{hint}.") from error
 
 

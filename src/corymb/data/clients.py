@@ -111,7 +111,8 @@ def _spelling(name: str) -> str:
 
 
 def _say_twins(pairs: Sequence[tuple[str, str]], how: str) -> list[str]:
-    more = f", and {len(pairs) - 1} more pairs," if len(pairs) > 1 else ""
+    others = len(pairs) - 1
+    more = f", and {others} more pair{'s' * (others > 1)}," if others else ""
     return [
         f"clients {one!a} and {other!a}{more} {how} and count as two: write the name in one way if they are one"
         for one, other in pairs[:1]

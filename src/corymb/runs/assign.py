@@ -164,7 +164,7 @@ def _prepared(x: Any, schema: DataSchema) -> Tensor:
         require(len(plans) > 0, "The run's examples are arrays without names of columns: give an array.")
         return (how or Preparation("none"))._replace(columns=plans).apply(frame_columns(x).cells)
     array = as_array(x)
-    one = array.shape == schema.features or (how is not None and array.shape == (len(how.columns),))
+    one = array.shape in _shapes_of_one(schema) or (how is not None and array.shape == (len(how.columns),))
     array = array[None] if one else array
     if how is not None:
         return how.apply(array)
@@ -173,6 +173,15 @@ def _prepared(x: Any, schema: DataSchema) -> Tensor:
     pixels = array.dtype == np.uint8 and not schema.standardise
     array = channels_first(array) if schema.picture and array.shape[1:] != schema.features else array
     return as_features(array) / TOP if pixels else as_features(array)
+
+
+def _shapes_of_one(schema: DataSchema) -> set[tuple[int, ...]]:
+    """The shapes that a single example may have: of a picture also with its channels last, or without its only one."""
+    if not schema.picture:
+        return {schema.features}
+    channels, *sides = schema.features
+    last, plain = (*sides, channels), tuple(sides)
+    return {schema.features, last, plain} if channels == 1 else {schema.features, last}
 
 
 def _by_name(x: Any) -> Any:

@@ -302,17 +302,26 @@ def try_model(client: Client, model: Params) -> Tensor:
     return loss(client, model, on=Examples(*(t[:TRIED] for t in client.train)))
 
 
-def check_model(fed: Federation, *, standardised: bool = False) -> None:
+def check_model(fed: Federation) -> None:
     """Try the model at one client before the first round, so that a mismatch is reported in one line.
 
     What fails there is tried everywhere: an error is the model's only if it is everybody's.
     """
     clients, model = fed.evaluation().clients, fed.objective.init(root(0))
-    with (
-        model_takes(standardised=standardised),
-        suppress(TooFewReplies),
-    ):  # losses that are not finite may be some clients' fault: the run tells
+    with model_takes(), suppress(TooFewReplies):  # losses that are not finite may be some clients' fault: the run tells
         try:
             clients[:1].map(try_model, model)
         except TooFewReplies:
             clients.map(try_model, model)
+
+
+@contextmanager
+def of_standardised(features: bool) -> Iterator[None]:
+    """What to do where a model finds no row for a code, if features are standardised, and codes with them."""
+    try:
+        yield
+    except InvalidInput as error:
+        if not (features and isinstance(error.__cause__, IndexError)):
+            raise
+        how = "features are standardised: where the model takes codes out of them, say scale='none' (--scale none)"
+        raise InvalidInput(f"{str(error).removesuffix('.')}; {how}.") from error

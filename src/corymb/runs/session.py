@@ -45,7 +45,7 @@ from corymb.runs.history import (
     plain,
     record,
 )
-from corymb.runs.learners import MODELS, check_model, learner_for
+from corymb.runs.learners import MODELS, check_model, learner_for, of_standardised
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
 from corymb.runs.own.privacy import check_covered, spent_in
@@ -99,10 +99,11 @@ class Session:
         self.environment = environment(plan.settings.seed)
         if plan.run:
             self.environment["run"] = plan.run
-        self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
-        self.fed = plan.federate(self.engine)
-        self.fed.ledger = moments
-        check_model(self.fed, standardised=self.standard is not None)
+        with of_standardised(self.standard is not None):
+            self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
+            self.fed = plan.federate(self.engine)
+            self.fed.ledger = moments
+            check_model(self.fed)
         self.metric = chosen_metric(self.fed.objective, plan.settings.metric)
         self._trivial: Tensor | None = None
         self.history: list[Round] = []

@@ -90,7 +90,7 @@ def learn_columns(
                 filled[name] = (int(empty.sum()), fill)
         elif kept := _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
-            notes += _say_what_text_looks_like(name, kept)
+            notes += _say_what_text_looks_like(name, kept) + _say_split(name, kept)
             if empty.any():
                 without[name] = int(empty.sum())
         else:
@@ -227,6 +227,18 @@ def _say_what_text_looks_like(name: str, texts: Sequence[str]) -> list[str]:
         if 2 * len(alike) > len(texts):
             return [f"column {name!r} is taken as text, but its cells look like {looks} ({alike[0]!r}): {wanted}"]
     return []
+
+
+PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "holdout", "eval"})
+"""What columns say that tell training rows from others."""
+
+
+def _say_split(name: str, categories: Sequence[str]) -> list[str]:
+    """That a column which says what a row is for is a feature like any other here."""
+    if len(categories) < 2 or not PARTS.issuperset(text.lower() for text in categories):
+        return []
+    said = f"column {name!r} ({', '.join(map(repr, categories))}) is used as a feature, not to split rows"
+    return [f"{said}: a column 'test' (true or false) marks test rows"]
 
 
 # ---- statistics by sums and votes
