@@ -139,8 +139,8 @@ def test_dates_that_are_not_iso_are_said_to_be_taken_as_text(cells):
 def test_a_column_that_says_what_rows_are_for_is_said_to_be_a_feature():
     (note,) = learn({"split": ["train", "Test", "train", "val"] * 4, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     assert note == (
-        "column 'split' ('Test', 'train', 'val') is used as a feature, not to split rows: a column 'test' (true or false) "
-        "marks test rows"
+        "column 'split' ('Test', 'train', 'val') is used as a feature, not to split rows: a column 'test' (true or "
+        "false) marks test rows"
     )
     assert learn({"kind": ["train", "bus"] * 8}, of(8, 8))[1] == []
 
