@@ -120,3 +120,9 @@ def test_labels_that_are_all_alike_are_said_to_be(label, said):
 def test_classes_that_floats_cannot_tell_apart_are_refused():
     with pytest.raises(InvalidInput, match=r"row 1 is 4.61169e\+18: classes that are whole numbers beyond 2\*\*53"):
         labels([5, 2**62, 2**62 + 1])
+
+
+def test_classes_that_are_spellings_of_one_are_said_to_be_two():
+    (note,) = labels(["Yes", "yes", "no"]).notes
+    assert "classes 'Yes' and 'yes' differ only in capitals" in note
+    assert labels(["yes", "no", "yes!"]).notes == ()

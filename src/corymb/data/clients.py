@@ -96,7 +96,7 @@ def twins(names: Sequence[str]) -> tuple[str, ...]:
         look = name if name.isascii() else normalize("NFKC", name)  # characters without a look are written out by now
         if (first := by_look.setdefault(look, name)) != name:
             alike.append((first, name))
-        elif (first := by_spelling.setdefault(_spelling(look), name)) != name:
+        elif (first := by_spelling.setdefault(spelling(look), name)) != name:
             spelled.append((first, name))
     return (
         *_say_twins(alike, "look the same"),
@@ -104,7 +104,7 @@ def twins(names: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _spelling(name: str) -> str:
+def spelling(name: str) -> str:
     """What spellings of one name have in common: `Store 7`, `store  7`; `0007`, `7`."""
     plain = " ".join(name.split()).casefold()
     return plain.lstrip("0") if plain.isdecimal() else plain

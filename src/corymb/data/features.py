@@ -19,11 +19,18 @@ _NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
 def as_array(values: ArrayLike | Tensor) -> Array:
-    """A numpy array of numpy, torch or list values, without a copy where possible.
+    """A numpy array of numpy, torch, scipy or list values, without a copy where possible.
+
+    What is masked is missing, and what a sparse matrix does not hold is 0.
 
     >>> as_array(torch.ones(2, dtype=torch.bfloat16)).dtype
     dtype('float32')
     """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        numbers = values.dtype.kind in "biuf"
+        return values.astype(np.float64).filled(np.nan) if numbers else values.astype(object).filled(None)
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        values = values.toarray()
     if not isinstance(values, Tensor):
         return np.asarray(values)
     plain = values.detach().cpu()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from corymb.choices import Task
-from corymb.data.clients import Clients, majority
+from corymb.data.clients import Clients, majority, spelling
 from corymb.data.features import Array, blurred
 from corymb.data.prepare.cells import LARGEST_WHOLE, Column, Kind, numeral
 from corymb.settings import InvalidInput, require
@@ -70,8 +70,16 @@ def read_labels(
         _check_classes(named, codes, cells, clients)
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
-    notes = _held_by_one(named, codes, clients) if len(named) > 1 else _all_alike(cells)
+    notes = (*_held_by_one(named, codes, clients), *_spelled(named)) if len(named) > 1 else _all_alike(cells)
     return Labels(torch.from_numpy(codes), "classification", named, notes)
+
+
+def _spelled(named: Sequence[str]) -> tuple[str, ...]:
+    """A note about classes that may be one, written in two ways."""
+    seen = dict[str, str]()
+    pairs = [(first, name) for name in named if (first := seen.setdefault(spelling(name), name)) != name]
+    how = "differ only in capitals, blanks or zeros in front and count as two: write them in one way if they are one"
+    return tuple(f"classes {one!r} and {other!r} {how}" for one, other in pairs[:1])
 
 
 def no_labels(rows: int) -> Labels:
