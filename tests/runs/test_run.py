@@ -272,6 +272,13 @@ def make():
     return nn.Linear(2, 2)
 
 
+def test_a_folder_of_runs_is_said_to_be_one(run, tmp_path):
+    for seed in (0, 1):
+        run.save(tmp_path / f"seed-{seed}")
+    with pytest.raises(InvalidInput, match=r"is no run, but holds 2: give one of them, such as .*seed-0"):
+        corymb.Run.load(tmp_path)
+
+
 def test_a_model_of_ones_own_is_given_again(tmp_path):
     run = fit(FAST, small.arrays(), make)
     place = run.save(tmp_path / "run")
