@@ -27,7 +27,7 @@ from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Ending, Fits, Hosts, model_fits, on_cpu, oracle_error, rehearse
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
-from corymb.runs.folder.own_model import answers_of, ends_in_softmax
+from corymb.runs.folder.own_model import answers_of, bounds_of, ends_in_softmax
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import (
@@ -70,6 +70,11 @@ PROBABILITIES = (
     "the model's outputs are probabilities, where logits are wanted: leave out its last softmax, or it will hardly "
     "learn and its probabilities will be wrong"
 )
+
+BOUNDED = {
+    "sign": "the model's outputs have one sign only: its targets are scaled, but not centred",
+    "one": "the model's outputs stay within 1: it learns targets as they are, not standardised",
+}
 
 
 class Session:
@@ -128,7 +133,13 @@ class Session:
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         targets = ours and self.schema.task == "regression"
-        standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets)
+        bounds = (
+            bounds_of(self.learner.objective, self.schema) if targets and self.learner.name not in MODELS else "none"
+        )
+        if bounds != "none":
+            log.warning(BOUNDED[bounds])
+        standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
+        standard = standard.uncentred() if bounds == "sign" else standard
         called = self.schema.size, self.schema.feature_names
         for line in (told := [*describe_excluded(excluded, *called), *describe_broad(broad, *called)]):
             log.warning(line)

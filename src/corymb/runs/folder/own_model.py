@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from torch import Tensor
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
 from corymb.engines.room import torch_quiet, walls
-from corymb.keys import fold, integers, root, uniform
-from corymb.objectives import Classification
+from corymb.keys import Key, fold, integers, root, uniform
+from corymb.objectives import Classification, Regression
 from corymb.runs.history import is_number
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
@@ -62,6 +63,31 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
     return False
 
 
+Bounds = Literal["none", "sign", "one"]
+"""Of a model's outputs: they go anywhere, have one sign, or stay within -1 to 1."""
+DRAWS, STRETCH = 8, 10.0
+"""Parameters that are drawn to see how far outputs go, and how much larger they are than those of `answers_of`."""
+
+
+def bounds_of(objective: Objective, schema: DataSchema) -> Bounds:
+    """Bounds of a model of numbers that ends in a sigmoid, a softplus, an exponential or the like.
+
+    It cannot learn targets that are standardised: those are on both sides of 0, and beyond 1.
+    """
+    if not isinstance(objective, Regression):
+        return "none"
+    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+        began, found = objective.init(KEY), []
+        for draw in range(DRAWS):
+            params = {name: STRETCH * value for name, value in _made_up(began, fold(KEY, f"draw {draw}")).items()}
+            found.append(objective.predict(params, _examples_for(params, schema)).double())
+        outputs = torch.cat(found)
+        if bool((outputs.abs() <= 1).all()):
+            return "one"
+        return "sign" if bool((outputs >= 0).all() or (outputs <= 0).all()) else "none"
+    return "none"
+
+
 def _examples_for(params: Params, schema: DataSchema) -> Tensor:
     like, examples = next(iter(params.values())), _examples(schema)
     return examples.to(like) if examples.is_floating_point() else examples.to(like.device)
@@ -78,12 +104,12 @@ def _examples(schema: DataSchema) -> Tensor:
     return numbers if schema.picture else 4 * numbers - 2
 
 
-def _made_up(params: Params) -> Params:
+def _made_up(params: Params, key: Key = KEY) -> Params:
     """Parameters of the same shapes, of such sizes that signals neither vanish nor grow (He et al. 2015)."""
 
     def values(name: str, old: Tensor) -> Tensor:
         inputs, size = max(1, old[:1].numel()) if old.dim() > 1 else 6, old.numel()
-        drawn = (2 * uniform(fold(KEY, name), (min(size, DRAWN),)) - 1) * math.sqrt(6 / inputs)
+        drawn = (2 * uniform(fold(key, name), (min(size, DRAWN),)) - 1) * math.sqrt(6 / inputs)
         return drawn.repeat(-(-size // DRAWN))[:size].reshape(old.shape).to(old)
 
     return {name: values(name, old) for name, old in params.items()}
