@@ -27,16 +27,17 @@ def as_array(values: ArrayLike | Tensor) -> Array:
     dtype('float32')
     """
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        numbers = values.dtype.kind in "biuf"
-        return values.astype(np.float64).filled(np.nan) if numbers else values.astype(object).filled(None)
+        plain: Array = np.asarray(values.data).astype(np.float64 if values.dtype.kind in "biuf" else object)
+        plain[np.ma.getmaskarray(values)] = np.nan if plain.dtype.kind == "f" else None
+        return plain
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         values = values.toarray()
     if not isinstance(values, Tensor):
         return np.asarray(values)
-    plain = values.detach().cpu()
-    plain = plain if plain.layout == torch.strided else plain.to_dense()
-    unknown = plain.is_floating_point() and plain.dtype not in _NUMPY
-    return (plain.float() if unknown else plain).numpy()
+    tensor = values.detach().cpu()
+    tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    unknown = tensor.is_floating_point() and tensor.dtype not in _NUMPY
+    return (tensor.float() if unknown else tensor).numpy()
 
 
 LOST = 0.02

@@ -27,7 +27,7 @@ from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Ending, Fits, Hosts, model_fits, on_cpu, oracle_error, rehearse
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
-from corymb.runs.folder.own_model import answers_of, bounds_of, ends_in_softmax
+from corymb.runs.folder.own_model import answers_of, bounds_of, ends_in_softmax, not_as_drawn
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import (
@@ -65,12 +65,14 @@ MOST_TRIED, PART_TRIED = 0.5, 0.02
 TRIED_ELSEWHERE = 0.5
 """The part of `max_seconds` after which that is measured at clients in other processes."""
 OUT_OF_PROPORTION = "its errors are out of all proportion to the others'; are its labels in the units of theirs?"
-
 PROBABILITIES = (
     "the model's outputs are probabilities, where logits are wanted: leave out its last softmax, or it will hardly "
     "learn and its probabilities will be wrong"
 )
-
+DRAWN_ANEW = (
+    "the model is an object, so its parameters are drawn anew, but those of %s are not as torch draws them: to start "
+    "from them, give a function that returns the model (lambda: model)"
+)
 BOUNDED = {
     "sign": "the model's outputs have one sign only: its targets are scaled, but not centred",
     "one": "the model's outputs stay within 1: it learns targets as they are, not standardised",
@@ -92,6 +94,8 @@ class Session:
         self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
         own = self.learner.name not in MODELS
         self.answers = answers_of(self.learner.objective, self.schema) if own else []
+        if layer := not_as_drawn(model):
+            log.warning(DRAWN_ANEW, layer)
         if own and ends_in_softmax(self.learner.objective, self.schema):
             log.warning(PROBABILITIES)
         if smoothing := plan.settings.label_smoothing:

@@ -191,3 +191,22 @@ def test_other_models_have_no_bounds_that_matter():
     assert (
         bounds_of(learner_for(lambda: nn.Sequential(nn.Linear(2, 2), nn.ReLU()), classes).objective, classes) == "none"
     )
+
+
+def test_an_object_that_was_trained_is_said_to_be_drawn_anew(caplog):
+    data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1] * 15, [0, 1, 2] * 10)
+    fresh = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 2, 8), nn.Flatten())
+    corymb.fit(corymb.FedAvg(rounds=1), data, fresh)
+    corymb.fit(corymb.FedAvg(rounds=1), data, lambda: trained(2.0))
+    frozen = nn.Sequential(trained(2.0).requires_grad_(False), nn.Linear(2, 2))
+    corymb.fit(corymb.FedAvg(rounds=1), data, frozen)
+    assert "drawn anew" not in caplog.text
+    corymb.fit(corymb.FedAvg(rounds=1), data, nn.Sequential(nn.Linear(2, 2), nn.ReLU(), trained(2.0)))
+    assert "drawn anew, but those of layer '2' are not as torch draws them" in caplog.text
+    assert "lambda: model" in caplog.text
+
+
+def trained(weight):
+    layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.weight, weight)
+    return layer

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
@@ -29,6 +29,8 @@ ALIKE = 1e-3
 """Answers that differ by no more, as a part of the largest, differ by rounding: on another processor, say."""
 NUDGE = 2e-6
 """A change of all parameters by a little more than they are rounded: answers must not tell it."""
+ROUNDED = 1 + 1e-5
+"""What a parameter may exceed the bounds of its distribution by."""
 DRAWN = 65_521
 """Values that are drawn for a parameter; larger ones repeat them. A prime, so that no two rows begin alike."""
 KEY = root(0)
@@ -61,6 +63,25 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
         outputs = objective.predict(params, _examples_for(params, schema)).double()
         return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < ALIKE).all())
     return False
+
+
+def not_as_drawn(module: object) -> str:
+    """A layer whose trained parameters were set by somebody: torch draws none so large; empty where none shows it."""
+    if not isinstance(module, nn.Module):
+        return ""
+    for name, layer in module.named_modules():
+        for parameter in (value for value in layer.parameters(recurse=False) if value.requires_grad):
+            if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+                bound = layer.weight[0].numel() ** -0.5
+            elif isinstance(layer, nn.RNNBase):
+                bound = layer.hidden_size**-0.5
+            elif isinstance(layer, (nn.LayerNorm, nn.GroupNorm)):
+                bound = 1.0
+            else:
+                continue
+            if bool((parameter.detach().abs() > bound * ROUNDED).any()):
+                return f"layer {name!r}" if name else "its layer"
+    return ""
 
 
 Bounds = Literal["none", "sign", "one"]
