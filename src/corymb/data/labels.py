@@ -22,6 +22,7 @@ from corymb.choices import Task
 from corymb.data.clients import Clients, majority, spelling
 from corymb.data.features import Array, blurred
 from corymb.data.prepare.cells import LARGEST_WHOLE, Column, Kind, numeral
+from corymb.data.prepare.columns import looks_like
 from corymb.settings import InvalidInput, require
 
 RowName = Callable[[int], str]
@@ -204,9 +205,18 @@ def _check_classes(named: tuple[str, ...], codes: Array, cells: Column, clients:
             f"have {len(named) - own[client]}: correct its labels or leave it out; if they are right, say "
             "task='classification'."
         )
+    if len(named) <= MOST_CLASSES:
+        return
+    dates = 2 * (cells.kinds == Kind.DATE).sum() > len(cells.kinds)
+    looks, first = ("dates", named[0]) if dates else looks_like(named)
     whole = not np.isin(cells.kinds, [Kind.TEXT, Kind.DATE]).any()
     require(
-        not whole or len(named) <= MOST_CLASSES,
+        whole or not looks,
+        f"The labels are {len(named)} different texts that look like {looks} ({first!r}): write plain numbers (for "
+        "dates, days since one of them) for a regression, or say task='classification' (--task).",
+    )
+    require(
+        not whole,
         f"The labels are {len(named)} different whole numbers, {named[0]} to {named[-1]}: say whether they are classes "
         "or numbers, task='classification' or task='regression' (--task).",
     )

@@ -220,13 +220,21 @@ DATED = re.compile(rf"({'|'.join(_DAYS)})([ T]\d{{1,2}}:\d\d.*)?", re.IGNORECASE
 """A day as people write it: which of its numbers is the month, nobody knows."""
 
 
-def _say_what_text_looks_like(name: str, texts: Sequence[str]) -> list[str]:
-    """That what was read as text is dates or numbers to its reader."""
-    for looks, form, wanted in (("dates", DATED, "write 2024-12-31"), ("numbers", SIGNED, "write plain numbers")):
+def looks_like(texts: Sequence[str]) -> tuple[str, str]:
+    """What most of these texts are to a reader, `dates` or `numbers`, and the first of them; else two empty texts."""
+    for looks, form in (("dates", DATED), ("numbers", SIGNED)):
         alike = [text for text in texts if form.fullmatch(text)]
         if 2 * len(alike) > len(texts):
-            return [f"column {name!r} is taken as text, but its cells look like {looks} ({alike[0]!r}): {wanted}"]
-    return []
+            return looks, alike[0]
+    return "", ""
+
+
+def _say_what_text_looks_like(name: str, texts: Sequence[str]) -> list[str]:
+    looks, first = looks_like(texts)
+    if not looks:
+        return []
+    wanted = "write 2024-12-31" if looks == "dates" else "write plain numbers"
+    return [f"column {name!r} is taken as text, but its cells look like {looks} ({first!r}): {wanted}"]
 
 
 PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "holdout", "eval"})
