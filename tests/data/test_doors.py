@@ -368,6 +368,18 @@ def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
     assert FederatedDataset.from_arrays(x, y, ["7", "70", "700"] * 4).notes == ()
 
 
+def test_categories_that_are_numbers_are_said_to_be_taken_as_numbers():
+    frame = pd.DataFrame({"client": [0, 1] * 6, "ward": pd.Categorical([1, 2, 3] * 4), "label": list("ab") * 6})
+    data = FederatedDataset.from_dataframe(frame)
+    assert data.feature_names == ("ward",)
+    assert data.notes == (
+        "column 'ward' is categorical, but taken as numbers: write its categories as words ('c1') to have a feature "
+        "for each",
+    )
+    words = frame.assign(ward=frame.ward.map("w{}".format), client=frame.client.astype("category"))
+    assert FederatedDataset.from_dataframe(words).notes == ()
+
+
 LONG = 2**62 + np.arange(12) % 3
 """Ids as they are made by clocks and counters: floats hold whole numbers only up to 2**53."""
 
