@@ -64,7 +64,10 @@ MOST_TRIED, PART_TRIED = 0.5, 0.02
 """Seconds, and a part of `max_seconds`, by which what the end of a run takes is measured at a few clients."""
 TRIED_ELSEWHERE = 0.5
 """The part of `max_seconds` after which that is measured at clients in other processes."""
-OUT_OF_PROPORTION = "its errors are out of all proportion to the others'; are its labels in the units of theirs?"
+OUT_OF_PROPORTION = (
+    "its errors are out of all proportion to the others'; are its labels in the units of theirs? (If all targets have "
+    "such tails, learn their logarithm.)"
+)
 PROBABILITIES = (
     "the model's outputs are probabilities, where logits are wanted: leave out its last softmax, or it will hardly "
     "learn and its probabilities will be wrong"
