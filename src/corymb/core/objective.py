@@ -149,7 +149,9 @@ def model_takes(x: Tensor | None = None) -> Iterator[None]:
 
 
 def _hint(error: Exception, x: Tensor) -> str:
-    """Advice for mismatches between features that are codes and a model's embedding, or the lack of one."""
+    """Advice for features that were read as pictures or codes, and a model that takes something else."""
+    if x.dim() == 4 and x.shape[1] == 1 and "3D" in said(error):
+        return "; features with two axes are read as pictures: for windows of a signal use scale='none' (--scale none)"
     if x.is_floating_point():
         embeds = "for embedding" in said(error)
         return "; it embeds codes: declare the features as such (scale='codes', --scale codes)" if embeds else ""
