@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -278,10 +279,21 @@ def _stdout_closed() -> bool:
     """Whether the reader of our stdout has closed it, as `head` does; that is not an error."""
     try:
         sys.stdout.flush()
+        left = _has_left(sys.stdout.fileno())
     except BrokenPipeError:
+        left = True
+    if left:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python complains at exit
-        return True
-    return False
+    return left
+
+
+def _has_left(pipe: int) -> bool:
+    """Whether a pipe has no reader: a flush does not tell if nothing is buffered (PYTHONUNBUFFERED)."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def make_app(tokens: Sequence[str] = ()) -> Any:

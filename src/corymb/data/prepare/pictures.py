@@ -88,12 +88,17 @@ def _say_large(low: float, high: float) -> list[str]:
     largest = max(abs(low), abs(high))
     if not LARGE < largest < np.inf:
         return []
-    return [f"pixels range from {low:g} to {high:g} and are not scaled: divide them by {largest:g} first"]
+    note = f"pixels range from {low:g} to {high:g} and are not scaled: divide them by {largest:g} first"
+    return [note if low >= 0 else f"{note}; for data that are not images use scale='none' or 'standard' (--scale)"]
 
 
 def as_in_run(x: Array, top: int) -> Tensor:
     """Scale new pixels like those of a run, which were divided by `top`; pixels already in [0, 1] are unchanged."""
     pixels = as_features(x)
+    undivided = top == 1 and x.dtype == np.uint8 and x.size > 0 and int(x.max()) > 1
+    require(
+        not undivided, "Pixels are bytes beyond 1, and the run's were not: bring them into its range, mostly by / 255."
+    )
     if top == 1 or not len(pixels) or (x.dtype != np.uint8 and float(pixels.max()) <= 1):
         return pixels
     low, high = float(pixels.min()), float(pixels.max())

@@ -60,11 +60,15 @@ class Contents(NamedTuple):
     """Columns that only number the rows and are not used as features."""
     unused: tuple[str, ...] = ()
     """Arrays of a file that are not used."""
+    numbered: tuple[str, ...] = ()
+    """Columns that are categorical in a data frame, but hold numbers."""
 
     @property
     def notes(self) -> list[str]:
-        """Notes on columns and arrays that are not used."""
+        """Notes on columns and arrays that are not used, or not as expected."""
         numbers = [f"{name!r} only numbers the rows and is not used as a feature" for name in self.left_out]
+        words = "write its categories as words ('c1') to have a feature for each"
+        numbers += [f"column {name!r} is categorical, but read as numbers: {words}" for name in self.numbered[:FEW]]
         others = f"arrays not used: {', '.join(map(repr, self.unused[:FEW]))}{' and others' * (len(self.unused) > FEW)}"
         return numbers + ([others] if self.unused else [])
 
