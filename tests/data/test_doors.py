@@ -362,7 +362,7 @@ def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
     x, y = np.arange(12.0)[:, None], [0, 1] * 6
     data = FederatedDataset.from_arrays(x, y, ["Store 7", other, "Store 70"] * 4)
     (note,) = data.notes
-    assert "differ only in capitals, blanks or zeros in front and count as two" in note
+    assert "differ only in capitals, blanks or leading zeros and count as two" in note
     assert len(data) == 3
     assert "'0007' and '7'" in FederatedDataset.from_arrays(x, y, ["0007", "7", "70"] * 4).notes[0]
     assert FederatedDataset.from_arrays(x, y, ["7", "70", "700"] * 4).notes == ()
@@ -373,7 +373,7 @@ def test_categories_that_are_numbers_are_said_to_be_taken_as_numbers():
     data = FederatedDataset.from_dataframe(frame)
     assert data.feature_names == ("ward",)
     assert data.notes == (
-        "column 'ward' is categorical, but taken as numbers: write its categories as words ('c1') to have a feature "
+        "column 'ward' is categorical, but read as numbers: write its categories as words ('c1') to have a feature "
         "for each",
     )
     words = frame.assign(ward=frame.ward.map("w{}".format), client=frame.client.astype("category"))

@@ -169,7 +169,9 @@ def test_a_number_that_is_a_name_with_zeros_in_front_is_refused():
     x, y, client = small.arrays()
     run = fit(corymb.FedAvg(rounds=1), (x, y, [f"{number + 1:04}" for number in client]))
     assert run.names[1] == "0002"
-    with pytest.raises(InvalidInput, match="client=1 is the position of client '0002', but there is a client '0001'"):
+    with pytest.raises(
+        InvalidInput, match="client=1 is ambiguous: it is the position of client '0002', and there is a client '0001'"
+    ):
         run.predict(x[:2], client=1)
     last = len(run.names)
     with pytest.raises(InvalidInput, match=f"no client {last}: .* the name is text, client='000{last}'"):
@@ -278,7 +280,7 @@ def make():
 def test_a_folder_of_runs_is_said_to_be_one(run, tmp_path):
     for seed in (0, 1):
         run.save(tmp_path / f"seed-{seed}")
-    with pytest.raises(InvalidInput, match=r"is no run, but holds 2: give one of them, such as .*seed-0"):
+    with pytest.raises(InvalidInput, match=r"is not a run, but holds 2 runs: give one of them, such as .*seed-0"):
         corymb.Run.load(tmp_path)
 
 

@@ -68,7 +68,7 @@ def saying_how_to_go_on(folder: Path) -> Iterator[None]:
 
 
 def _going_on(run: Run) -> str:
-    """How to do the rounds that a run was planned for, after it converged in fewer."""
+    """How to run all planned rounds of a run that converged in fewer."""
     rounds = rounds_in(run.config)
     if rounds is None or run.folder is None:
         return ""

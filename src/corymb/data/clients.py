@@ -105,7 +105,7 @@ def twins(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def spelling(name: str) -> str:
-    """What spellings of one name have in common: `Store 7`, `store  7`; `0007`, `7`."""
+    """A normal form that spellings of one name share, such as `Store 7` and `store  7`, or `0007` and `7`."""
     plain = " ".join(name.split()).casefold()
     return plain.lstrip("0") if plain.isdecimal() else plain
 

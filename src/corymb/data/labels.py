@@ -76,7 +76,7 @@ def read_labels(
 
 
 def _spelled(named: Sequence[str]) -> tuple[str, ...]:
-    """A note about classes that may be one, written in two ways."""
+    """A note about classes that may be one class in two spellings."""
     seen = dict[str, str]()
     pairs = [(first, name) for name in named if (first := seen.setdefault(spelling(name), name)) != name]
     how = "differ only in capitals, blanks or leading zeros and count as two: write them in one way if they are one"

@@ -159,7 +159,7 @@ def resume_run(
     store = RunStore(expanded(folder))
     config, ended = read_config(store.folder), is_finished(store.folder)
     before, now = rounds_in(config), rounds_in(to_dict(algorithm))
-    left = every_round and config.get("until") == CONVERGED  # rounds that nobody has asked to be done, until now
+    left = every_round and config.get("until") == CONVERGED  # planned rounds that convergence skipped
     longer = before is not None and now is not None and (now > before or left)
     if ended and not longer:
         return Run.load(store.folder, model)

@@ -228,7 +228,7 @@ LONGER = 4
 def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
     """A message if a run with the default rounds ended while its training loss was still falling; else empty.
 
-    So did one whose steps became short before its loss settled, whoever chose its rounds.
+    The same holds for a run whose steps became short before its loss settled, even if its rounds were given.
 
     >>> rows = [{"stage": "", "train_loss": 0.9**t} for t in range(40)]
     >>> unfinished(rows, {"until": "converged", "rounds": 40, "local": {"decay": 0.97}})
@@ -254,9 +254,9 @@ def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
 
 
 def _with_full_steps(fell: float, decay: float, history: Sequence[Round]) -> float:
-    """How much a loss that fell so much in the last rounds would have fallen in them by steps that had not decayed.
+    """Estimate how much a loss that fell by `fell` in the last rounds would have fallen with undecayed steps.
 
-    0 where steps are not short. Of batches that are drawn this says nothing: their noise falls with the step.
+    0 if steps are not short. The estimate is meaningless with batches, whose noise falls with the step size.
     """
     rounds = sum(row["stage"] == history[-1]["stage"] for row in history)
     lengths = [decay**t for t in range(rounds - 3 * SETTLED // 2, rounds - SETTLED // 2)]  # between the two means

@@ -84,7 +84,7 @@ class Standard(NamedTuple):
     """The matrix (d d) that decorrelates standardised features, for whitened descent; empty if it is not used."""
 
     def uncentred(self) -> Standard:
-        """With targets that keep their sign; what is far out stays as far from their mean."""
+        """The standardisation without centring targets, which keep their sign; limits stay as far from their mean."""
         moved = self.target_limit + (self.target_mean / self.target_scale).abs()
         return self._replace(target_mean=torch.zeros_like(self.target_mean), target_limit=moved)
 

@@ -135,7 +135,7 @@ def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
 def test_dates_that_are_not_iso_are_said_to_be_taken_as_text(cells):
     notes = learn({"day": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     first = sorted(cells)[0]
-    assert notes == [f"column 'day' is taken as text, but its cells look like dates ({first!r}): write 2024-12-31"]
+    assert notes == [f"column 'day' is read as text, but its cells look like dates ({first!r}): write 2024-12-31"]
 
 
 def test_a_column_that_says_what_rows_are_for_is_said_to_be_a_feature():

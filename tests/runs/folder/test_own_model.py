@@ -154,7 +154,7 @@ def test_a_model_of_the_librarys_is_asked_again(tmp_path):
 def test_a_model_that_ends_in_a_softmax_is_spoken_of(last, told, caplog):
     data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1, 2] * 10, [0, 0, 1, 1, 2] * 6)
     corymb.fit(corymb.FedAvg(rounds=1), data, lambda: nn.Sequential(nn.Linear(2, 3), last))
-    assert ("leave out its last softmax" in caplog.text) == told
+    assert ("remove its last softmax" in caplog.text) == told
 
 
 HEADS = [

@@ -58,7 +58,7 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
     Then the loss takes a softmax of them again: its gradients are small, and no class gets a large probability.
     """
     if not isinstance(objective, Classification):
-        return False  # a loss of one's own may want them
+        return False  # a user-defined loss may expect them
     with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
         params = _made_up(objective.init(KEY))
         outputs = objective.predict(params, _examples_for(params, schema)).double()
@@ -67,7 +67,7 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
 
 
 def not_as_drawn(module: object) -> str:
-    """A layer whose trained parameters were set by somebody: torch draws none so large; empty where none shows it."""
+    """A layer whose parameters were set by the user, since torch draws none so large; empty if there is none."""
     if not isinstance(module, nn.Module):
         return ""
     for name, layer in module.named_modules():
@@ -86,13 +86,13 @@ def not_as_drawn(module: object) -> str:
 
 
 Bounds = Literal["none", "sign", "one"]
-"""Of a model's outputs: they go anywhere, have one sign, or stay within -1 to 1."""
+"""The bounds of a model's outputs: none, a single sign, or within -1 to 1."""
 DRAWS, STRETCH = 8, 10.0
-"""Parameters that are drawn to see how far outputs go, and how much larger they are than those of `answers_of`."""
+"""The number of parameter draws to find the bounds of outputs, and their scale relative to those of `answers_of`."""
 
 
 def bounds_of(objective: Objective, schema: DataSchema) -> Bounds:
-    """Bounds of a model of numbers that ends in a sigmoid, a softplus, an exponential or the like.
+    """The bounds of a regression model that ends in a sigmoid, a softplus, an exponential or the like.
 
     It cannot learn targets that are standardised: those are on both sides of 0, and beyond 1.
     """

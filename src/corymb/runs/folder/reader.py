@@ -70,12 +70,14 @@ def read_run(folder: str | Path) -> Parts:
 
 
 def _check_one(place: Path) -> None:
-    """Refuse a folder of runs, such as `--seeds` writes, where one run is wanted."""
+    """Reject a folder of runs, such as `--seeds` writes, if a single run is expected."""
     if any((place / name).exists() for name in (CONFIG, RESULT)):
         return
     within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
     if within:
-        raise InvalidInput(f"{place} is no run, but holds {len(within)}: give one of them, such as {within[0]}.")
+        raise InvalidInput(
+            f"{place} is not a run, but holds {len(within)} runs: give one of them, such as {within[0]}."
+        )
 
 
 def is_finished(folder: str | Path) -> bool:
