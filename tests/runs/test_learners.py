@@ -209,7 +209,7 @@ class Windows(nn.Module):
 def test_windows_that_were_taken_for_pictures_are_spoken_of(model):
     x, y, client = np.zeros((24, 8, 3)), [0, 1] * 12, [0, 1, 2] * 8
     with pytest.raises(
-        InvalidInput, match=r"taken as pictures: for windows of a signal say scale='none' \(--scale none"
+        InvalidInput, match=r"read as pictures: for windows of a signal use scale='none' \(--scale none"
     ):
         corymb.fit(corymb.FedAvg(rounds=1), (x, y, client), model)
 
