@@ -9,7 +9,7 @@ from corymb.core.federation import Federation
 from corymb.core.sums import Sums
 from corymb.engines import LoopEngine
 from corymb.engines.node import Node
-from corymb.engines.remote import Patience, RemoteEngine, _same_schema
+from corymb.engines.remote import Patience, RemoteEngine
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
 from corymb.testing.assertions import collected_warnings
@@ -22,7 +22,6 @@ from corymb.wire import pack, unpack
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
 MODELS = {"weight": torch.zeros(1, 3, dtype=torch.float64)}
 NAMES = [f"client-{i}" for i in range(6)]
-LONG = [f"column-{i}" for i in range(40)]
 
 
 def federation(change=lambda name, node: node.answer, folder=None, **options):
@@ -179,7 +178,10 @@ def shard(positions, name, data=None, **changes):
     [
         ([shard([0, 1], "a"), shard([1, 2], "b")], "Client 'client-1' is on two nodes, 'a' and 'b'"),
         ([shard([0], "a"), shard([1], "a")], "Two nodes have the same name"),
-        ([shard([0], "a"), shard([1], "b", regression(d=4))], "differ in what their examples are like: features"),
+        (
+            [shard([0], "a"), shard([1], "b", regression(d=4))],
+            "differ in what their examples are like: an example has the shape",
+        ),
         ([shard([0], "a")], "1 of 2 nodes are there"),
     ],
 )
@@ -271,19 +273,3 @@ def test_how_many_nodes_are_still_to_come_is_said_soon(monkeypatch):
     with collected_warnings() as lines, pytest.raises(InvalidInput, match="3 of 4 nodes"):
         RemoteEngine(InProcess({name: node.answer for name, node in nodes.items()}), expect=4, wait=0.5)
     assert lines == ["waiting for nodes: 3 of 4 are there"]
-
-
-@pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        ({"classes": ("no",)}, "classes is \\('no', 'yes'\\) and \\('no',\\).*say classes="),
-        ({"feature_names": ("b", "a")}, "feature_names is .* say features="),
-        ({"feature_names": ("a", "b", "x"), "features": (3,)}, "feature_names is .*'x'.* say features="),
-        ({"feature_names": (*LONG, "glucose")}, "2 names with \\['a', 'b'\\] and 41 names with .*'column-0'"),
-    ],
-)
-def test_nodes_that_are_unlike_are_told_apart_with_what_to_do(other, says):
-    mine = {"task": "classification", "classes": ("no", "yes"), "feature_names": ("a", "b"), "features": (2,)}
-    hellos = [{"name": "one", "schema": mine}, {"name": "two", "schema": mine | other}]
-    with pytest.raises(InvalidInput, match=says):
-        _same_schema(hellos)

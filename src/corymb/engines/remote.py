@@ -20,6 +20,7 @@ from torch import Tensor
 
 from corymb.core.engine import START, Call, ClientData, Journal, Part, Rejection, in_order
 from corymb.core.objective import Objective
+from corymb.engines.agreement import same_schema
 from corymb.engines.node import FORMAT, versions
 from corymb.messages import OURS, call_to_tree, part_from_tree
 from corymb.objectives.recipe import recipe_of
@@ -32,14 +33,6 @@ HELLO = pack({"kind": "hello"})
 POLL = 0.25
 REMIND = 60.0
 """Seconds after which a node that the run waits for is named in the log, again and again."""
-SAME = ("task", "classes", "feature_names", "features", "standardise", "codes", "linear", "preparation")
-"""What all nodes' schemas must agree in; notes and counts of clients are put together."""
-MENDED = {
-    "task": "say task=… where their data are read",
-    "classes": "say classes=[…] where their data are read: all that there are, in one order",
-    "feature_names": "say features=[…] where their data are read: the columns that all have, in one order",
-}
-"""What to do where nodes differ in something."""
 SOON = 10.0
 """Seconds after which a run that has not begun says for the first time whom it waits for."""
 
@@ -218,7 +211,7 @@ class RemoteEngine:
             self._hosts[str(hello["name"])] = _Host(str(hello["name"]), str(hello["token"]), clients, hello)
             self.sizes[clients] = hello["sizes"]
         self._address = {str(hello["name"]): address for address, hello in self._known.items()}
-        self.schema = _same_schema(hellos)
+        self.schema = same_schema(hellos)
         self._check_alike(hellos)
 
     def _check_alike(self, hellos: Sequence[Mapping[str, Any]]) -> None:
@@ -485,31 +478,3 @@ def _read_hello(data: bytes, allow: Sequence[str]) -> Mapping[str, Any]:
     if wrong is not None or len(tree["clients"]) != len(tree["sizes"]) or bool((tree["sizes"] < 0).any()):
         raise WireError(f"what it says of itself cannot be used: {wrong or 'sizes'}.")
     return tree
-
-
-def _told_apart(mine: Any, other: Any) -> str:
-    """Two values, or of long rows of names those that only one has."""
-    if isinstance(mine, (list, tuple)) and isinstance(other, (list, tuple)) and len(str(mine)) + len(str(other)) > 160:
-        only = [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
-        if any(only):
-            return f"{len(mine)} names with {str(only[0])[:80]} and {len(other)} names with {str(only[1])[:80]}"
-    return f"{str(mine)[:80]} and {str(other)[:80]}"
-
-
-def _same_schema(hellos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all clients' examples are like; nodes must agree in it."""
-    first = hellos[0]
-    for hello in hellos[1:]:
-        for name in SAME:
-            mine, other = (one["schema"].get(name) for one in (first, hello))
-            require(
-                mine == other,
-                f"Nodes {first['name']!r} and {hello['name']!r} differ in what their examples are like: {name} is "
-                f"{_told_apart(mine, other)}. Prepare all nodes' data alike: {MENDED.get(name, 'by the same steps')}.",
-            )
-    notes = [f"{hello['name']}: {note}" for hello in hellos for note in hello["schema"].get("notes", ())]
-    counts: dict[str, int] = {}
-    for hello in hellos:
-        for name, count in hello["schema"].get("clients", {}).items():
-            counts[name] = counts.get(name, 0) + int(count)
-    return {**first["schema"], "notes": tuple(notes), "clients": counts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from corymb.data.features import Array, as_codes, as_features, blurred, require_
 from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
 from corymb.data.prepare.columns import ColumnPlan, RowName, Table, encode, learn_columns
+from corymb.data.prepare.named import Categories, Fills
 from corymb.data.prepare.pictures import as_in_run, channels_first, in_unit_range, is_picture
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
@@ -47,7 +49,8 @@ class How(NamedTuple):
 
     task: Task | Literal["auto"] = "auto"
     classes: Sequence[str] = ()
-    missing: Missing = "refuse"
+    categories: Categories = MappingProxyType({})
+    missing: Missing | Fills = "refuse"
     scale: Scale | Literal["auto"] = "auto"
     seed: int = 0
 
@@ -98,10 +101,13 @@ class Prepared(NamedTuple):
 
 def prepare(source: Source, how: How) -> Prepared:
     """Take the road: who there is, what labels are, who tests what, and features as numbers."""
-    require(how.missing in _MISSING, f"missing={how.missing!r}: one of {', '.join(map(repr, _MISSING))}.")
+    require(
+        isinstance(how.missing, Mapping) or how.missing in _MISSING,
+        f"missing={how.missing!r}: one of {', '.join(map(repr, _MISSING))}, or {{'column': number}}.",
+    )
     require(how.scale in _SCALES, f"scale={how.scale!r}: one of {', '.join(map(repr, _SCALES))}.")
     check_features([len(source.x)] if isinstance(source.x, Mapping) else source.x.shape[1:])
-    source, notes = _complete(_tabular(source, how.missing), how.missing)
+    source, notes = _complete(_tabular(source, how), how.missing)
     clients = name_clients(source.client, source.names)
     if how.missing == "drop":
         clients = clients.present()
@@ -130,12 +136,14 @@ def _labels(source: Source, clients: Clients, how: How) -> Labels:
     return read_labels(source.y, clients, how.task, how.classes, source.where)
 
 
-def _tabular(source: Source, missing: Missing) -> Source:
+def _tabular(source: Source, how: How) -> Source:
     """A source whose x is columns wherever cells may be missing or are not numbers."""
     x = source.x
     if isinstance(x, Mapping):
         return source
-    if x.ndim != 2 or (x.dtype.kind in "biuf" and missing in ("refuse", "drop") and not _has_nan(x)):
+    plain = how.missing in ("refuse", "drop") and not how.categories
+    if x.ndim != 2 or (x.dtype.kind in "biuf" and plain and not _has_nan(x)):
+        require(not how.categories, "categories are of a table's columns: pictures have none.")
         return source
     names = [str(place) for place in range(x.shape[1])]
     return source._replace(x={name: as_column(x[:, place], name) for place, name in enumerate(names)}, named=False)
@@ -162,7 +170,7 @@ def _as_table(x: Array | Table, plans: Sequence[ColumnPlan]) -> Array | Table:
     return table | {name: table[name]._replace(kinds=np.where(table[name].kinds, Kind.DATE, 0)) for name in dates}
 
 
-def _complete(source: Source, missing: Missing) -> tuple[Source, list[str]]:
+def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[str]]:
     """Without the rows that lack something, if those are to be dropped."""
     nobody = source.client == "" if source.client.dtype.kind == "U" else np.zeros(len(source.client), bool)
     labels = _rows(source) if source.y is None else source.y.kinds
@@ -223,7 +231,9 @@ def _features(
     x, plans, notes, lost = source.x, tuple[ColumnPlan, ...](), list[str](), list[str]()
     if isinstance(x, Mapping):
         rows, codes = np.flatnonzero(train), how.scale == "codes"
-        plans, notes = learn_columns(x, clients, rows, how.missing, source.where, codes=codes)
+        plans, notes = learn_columns(
+            x, clients, rows, how.missing, source.where, codes=codes, categories=how.categories
+        )
         for plan in plans if how.scale == "codes" else ():
             require(
                 plan.what == "number",
