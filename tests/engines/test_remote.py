@@ -1,11 +1,13 @@
 """The server's side of a federation: who hosts whom, what nodes may say, and how long silence is borne."""
 
+import sys
 import time
 
 import pytest
 import torch
 
-from corymb.core.federation import Federation
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.sums import Sums
 from corymb.engines import LoopEngine
 from corymb.engines.node import Node
@@ -17,6 +19,7 @@ from corymb.testing.engines import DOUBLE
 from corymb.testing.keeper import count_visits
 from corymb.testing.remote import InProcess, joined, nodes_of, remote
 from corymb.testing.small_data import regression
+from corymb.trees import take
 from corymb.wire import pack, unpack
 
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
@@ -217,6 +220,50 @@ def test_another_version_on_a_node_is_refused():
 def test_a_session_is_refused_with_the_nodes_reason():
     with pytest.raises(InvalidInput, match=r"Node 'a' did not open the session.*not in a package"):
         RemoteEngine(InProcess({"0": shard([0], "a").answer})).open(LinearRegression(3, features=torch_squares))
+
+
+@on_client
+def not_for_nodes(client: Client, models):
+    """Of a package that nodes do not allow."""
+    return Share(take(models, 0), torch.ones(1, dtype=torch.float64))
+
+
+def allowing(name, node):
+    """A node that allows this file's functions."""
+    node.allow = (*node.allow, "tests")
+    return node.answer
+
+
+def test_a_function_that_no_node_allows_ends_the_run_at_its_first_call():
+    fed, transport = federation()
+    transport.messages.clear()
+    with pytest.raises(
+        InvalidInput, match=r"No node can run .*not_for_nodes.* Node 'node-0': .* --allow tests \("
+    ) as ended:
+        fed.clients.sum(not_for_nodes, MODELS)
+    assert len(transport.messages) == 3
+    assert "\n" not in str(ended.value)
+
+
+def test_a_function_that_nodes_have_no_more_is_said_with_what_to_do(monkeypatch):
+    fed, _ = federation(allowing)
+    gone = not_for_nodes
+    monkeypatch.delattr(sys.modules[__name__], "not_for_nodes")
+    with pytest.raises(
+        InvalidInput, match=r"There is no 'tests.engines.test_remote:not_for_nodes' here.* start it again"
+    ):
+        fed.clients.sum(gone, MODELS)
+
+
+def test_a_node_that_does_not_allow_a_function_is_named_once_and_left_out_alone():
+    fed, _ = federation(lambda name, node: allowing(name, node) if name != "node-1" else node.answer)
+    with collected_warnings() as lines:
+        for _ in range(2):
+            replies = fed.clients.sum(not_for_nodes, MODELS)
+            assert {client for client, _ in replies.rejected} == {"client-1", "client-4"}
+        with pytest.raises(TooFewReplies):  # one node of three says so of its own clients: that ends no run
+            fed.clients[[1, 4]].sum(not_for_nodes, MODELS)
+    assert len([line for line in lines if "node node-1 takes no part in" in line]) == 1
 
 
 def torch_squares(x):

@@ -127,6 +127,7 @@ class RemoteEngine:
         self._address: dict[str, str] = {}  # of each host
         self.traffic = _Traffic()
         self._strange: dict[str, str] = {}  # who was left out, and why
+        self._unable: dict[str, set[str]] = {}  # who cannot run a function
         self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
         self._remembers = set(self.hosts) if remembers else set[str]()
@@ -304,8 +305,11 @@ class RemoteEngine:
         waiting = self._waiting(min(self.patience.min_replies, len(ids)))
         self.traffic.slowest = 0.0
         order, ready = sorted(messages), dict[str, list[Part]]()  # added up in one order, so that bits stay the same
+        never = dict[str, str]()
         for name, reply in self._replies(messages, waiting):
             own = ids[asked[name]]
+            if isinstance(reply, dict) and reply.get("never") is True:
+                never[name] = str(reply.get("why"))[:500]
             ready[name] = self._parts(name, reply, own)
             waiting.answered += sum(len(part.ids) for part in ready[name])
             if isinstance(reply, dict) and isinstance(spent := reply.get("seconds"), float):
@@ -314,6 +318,16 @@ class RemoteEngine:
                 self._remembers.add(name)
             while order and order[0] in ready:
                 yield from ready.pop(order.pop(0))
+        self._refuse(call.fn.name, never)
+
+    def _refuse(self, function: str, never: Mapping[str, str]) -> None:
+        """End a run whose function no node may run, or has. Some nodes alone cannot end it: they are left out."""
+        known = self._unable.setdefault(function, set())
+        for name, why in never.items():
+            require(not set(self._hosts) <= known | set(never), f"No node can run {function}. Node {name!r}: {why}")
+            if name not in known:
+                log.warning("node %s takes no part in %s, and its clients are rejected: %s", name, function, why)
+        known |= set(never)
 
     def _waiting(self, enough: int) -> _Waiting:
         return _Waiting(enough, self.patience.seconds)
