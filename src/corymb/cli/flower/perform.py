@@ -1,0 +1,106 @@
+"""What `corymb flower run` does, once its command line is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from corymb.algorithms.catalogue import CATALOGUE
+from corymb.cli.flower.folder import SUPERLINK, Federation, State, read_federation, state_of
+from corymb.cli.flower.processes import remembered
+from corymb.cli.flower.run import Output, made, make_importable
+from corymb.cli.summary import print_result, saying_how_to_go_on
+from corymb.core.snapshot import Algorithm, planned_rounds
+from corymb.lazy import is_place, short_name
+from corymb.report.html import write_report
+from corymb.runs.defaults import configure, name_of
+from corymb.runs.elsewhere.engine import FEDERATION
+from corymb.runs.elsewhere.engine import federation as federation_of
+from corymb.runs.fit import Watch, start_run
+from corymb.runs.folder.layout import check_free, new_folder
+from corymb.runs.plan import rounds_in
+from corymb.runs.progress import RoundLine
+from corymb.runs.settings import RunSettings, names
+from corymb.settings import from_dict, merged, to_dict
+
+LIMIT = "max_seconds"
+
+
+def perform(
+    named: str | None,
+    of_algorithm: Mapping[str, Any],
+    settings_given: Mapping[str, Any],
+    of_fit: Mapping[str, Any],
+    output: Output,
+) -> int:
+    """Run on the federation of a folder, print the result and write the report."""
+    federation, state = read_federation(output.folder), state_of(output.folder)
+    make_importable(output.folder)
+    if output.out is not None:
+        check_free(output.out)
+    options, own = options_of_file(federation)
+    own = merged(own if named in (None, federation.algorithm) else {}, of_algorithm)
+    if (named or federation.algorithm) in CATALOGUE and rounds_in(own) is None:
+        options = {"until": "converged", **options}  # whoever asks for rounds gets them
+    options = {"nodes": expected_nodes(federation, state), **options, **settings_given}
+    settings = run_settings(federation, state, options)
+    model = of_fit.get("model", federation.model)
+    packages = [place.partition(".")[0] for place in (named,) if place is not None and is_place(place)]
+    engine: Any = federation_of(settings, FEDERATION, keeps_memory=False, allow=(*federation.allow, *packages))
+    try:
+        algorithm = algorithm_for(federation, named, engine, own, model)
+        engine.remembers_from(algorithm)
+        place = output.out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
+        line = RoundLine(planned_rounds(algorithm))
+        with line, saying_how_to_go_on(place):
+            done = start_run(
+                algorithm,
+                engine,
+                model,
+                settings,
+                out=place,
+                max_seconds=of_fit.get(LIMIT, federation.run.get(LIMIT)),
+                watch=Watch(None if output.quiet else line),
+                data_name=FEDERATION,
+            )
+    finally:
+        engine.close()
+    code = print_result(done, as_json=output.json)
+    if not output.json:
+        with suppress(ModuleNotFoundError):  # a report is drawn with what the extra [report] installs
+            print(write_report([done], place / "report.html", None))
+    return code
+
+
+def run_settings(federation: Federation, state: State, options: Mapping[str, Any]) -> RunSettings:
+    """The settings of a run on the federation as it is up here."""
+    here = {"engine": "flower", "address": federation.address}
+    if state.secret.exists():
+        here["secret"] = str(state.secret)
+    if state.tls:
+        here["ca"] = str(state.ca)
+    return from_dict(RunSettings, {**here, **options})
+
+
+def expected_nodes(federation: Federation, state: State) -> int:
+    """How many nodes make the federation complete: those that `up` started here, or what federation.toml says."""
+    return sum(process.name != SUPERLINK for process in remembered(state.processes)) or federation.nodes
+
+
+def options_of_file(federation: Federation) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the run that federation.toml has, and settings of the algorithm."""
+    known = names(RunSettings)
+    options = {name: value for name, value in federation.run.items() if name in known}
+    return options, {name: value for name, value in federation.run.items() if name not in (*known, LIMIT)}
+
+
+def algorithm_for(
+    federation: Federation, named: str | None, engine: Any, own: Mapping[str, Any], model: str | None
+) -> Algorithm:
+    """The algorithm with its settings: those that suit the data, or those that a function of the user's gave it."""
+    name = named or federation.algorithm
+    if named is not None or name in CATALOGUE:
+        return configure(name, engine, model=model, **own)
+    given: Algorithm = made(name)
+    return from_dict(type(given), merged(to_dict(given), own)) if own else given
