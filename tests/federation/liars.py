@@ -51,7 +51,7 @@ def totals(change):
 
 LIES = {
     "NaN": (totals(lambda total: total * torch.nan), "not finite"),
-    "another shape": (totals(lambda total: total[..., :-1]), "most clients sent"),
+    "another shape": (totals(lambda total: total[..., :-1]), "of the reply is float64[2], of the model float64[3]"),
     "weight × 1e6": (sums(lambda value: {"weight": value.weight * 1e6}), "weight is more than"),
     "a negative weight": (sums(lambda value: {"weight": -value.weight - 1}), "weight is negative"),
     "label 99": (sums(lambda value: {"label": torch.full_like(value.label, 99)}), "label is out of range"),

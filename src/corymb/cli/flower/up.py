@@ -216,6 +216,9 @@ def status(*, folder: Folder = Path()) -> int:
         if running and problem != "":
             bad += 1
             print(f"  {'still reads its data' if problem is None else f'cannot start: {problem}'}")
+        elif problem:
+            bad += 1
+            print(f"  it ended: {problem}")
         inside = state.superlink if process.name == SUPERLINK else state.node(process.name)
         for inner in remembered(inside / RECORD):
             print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")
