@@ -217,6 +217,14 @@ def test_another_version_on_a_node_is_refused():
         RemoteEngine(InProcess({"0": old}))
 
 
+def test_another_version_is_said_before_what_it_says_differently():
+    there = [shard([0], "a"), shard([1], "b")]
+    new = {"versions": {"corymb": "9.0"}, "schema": {"task": "regression", "a field of another version": 1}}
+    newer = lambda message: pack(unpack(there[1].answer(message)) | new)  # noqa: E731
+    with pytest.raises(InvalidInput, match=r"Node 'b' has corymb 9.0, this machine .* start the node again"):
+        RemoteEngine(InProcess({"0": there[0].answer, "1": newer}), expect=2)
+
+
 def test_a_session_is_refused_with_the_nodes_reason():
     with pytest.raises(InvalidInput, match=r"Node 'a' did not open the session.*not in a package"):
         RemoteEngine(InProcess({"0": shard([0], "a").answer})).open(LinearRegression(3, features=torch_squares))

@@ -212,8 +212,8 @@ class RemoteEngine:
             self._hosts[str(hello["name"])] = _Host(str(hello["name"]), str(hello["token"]), clients, hello)
             self.sizes[clients] = hello["sizes"]
         self._address = {str(hello["name"]): address for address, hello in self._known.items()}
+        self._check_alike(hellos)  # first: another version may say of its examples what this one does not know
         self.schema = same_schema(hellos)
-        self._check_alike(hellos)
 
     def _check_alike(self, hellos: Sequence[Mapping[str, Any]]) -> None:
         here, first = versions(), hellos[0]
@@ -222,7 +222,8 @@ class RemoteEngine:
             same = theirs.get("corymb") == here["corymb"]
             require(
                 same,
-                f"Node {name!r} has corymb {theirs.get('corymb')}, this machine {here['corymb']}: install the same.",
+                f"Node {name!r} has corymb {theirs.get('corymb')}, this machine {here['corymb']}: install the same on "
+                "both, and start the node again.",
             )
             if theirs.get("torch") != here["torch"]:
                 line = "node %s has torch %s, this machine %s: numbers may differ in the last bits"
