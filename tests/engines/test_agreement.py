@@ -55,7 +55,7 @@ def told(folders, **options):
         same_schema(schemas(folders, **options))
     line = str(refused.value)
     assert "\n" not in line
-    typed = re.search(r" add (.*[\]}])\.", line)
+    typed = re.search(r" add (.*[\]}])\. Then start them again", line)
     return line, eval(f"dict({typed[1]})")  # noqa: S307 - what a user would paste
 
 
@@ -111,3 +111,14 @@ def test_a_column_of_numbers_here_and_text_there_is_text_everywhere(tmp_path):
     hellos = schemas(folders, **options)
     assert same_schema(hellos)["feature_names"] == ("age", "ward=5", "ward=north")
     assert any("6 cells ('4') are of no category that was named" in note for note in same_schema(hellos)["notes"])
+
+
+def test_what_to_type_is_not_pushed_out_of_the_line_by_many_differences(tmp_path):
+    names = [f"town_{number}" for number in range(9)]
+    folders = [
+        site(tmp_path / "a", ",".join([*names, "label"]), ",".join(["x"] * 9 + ["no"]), ",".join(["y"] * 9 + ["yes"])),
+        site(tmp_path / "b", ",".join([*names, "label"]), ",".join(["x"] * 9 + ["no"]), ",".join(["z"] * 9 + ["yes"])),
+    ]
+    line, options = told(folders)
+    assert "; and 5 more. Where all" in line
+    assert options["categories"] == dict.fromkeys(names, ["x", "y", "z"])

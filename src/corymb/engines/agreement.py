@@ -17,7 +17,8 @@ SAME = ("task", "classes", "feature_names", "features", "standardise", "codes", 
 """What all nodes' schemas must agree in; notes and counts of clients are put together."""
 OTHER = "other"
 """The category of whatever is none of the others: the last one."""
-LONG = 80
+LONG, MOST = 80, 4
+"""Characters of a value that are shown, and differences that are: what is to be typed comes after them."""
 
 
 def same_schema(hellos: Sequence[Hello]) -> dict[str, Any]:
@@ -38,7 +39,8 @@ def _unlike(first: Hello, hello: Hello, all_of_them: Sequence[Hello]) -> str:
     """In what two nodes differ, and what to do at all of them. What nodes say is not theirs to end a run with."""
     begin = "differ in what their examples are like"
     try:
-        differ = "; ".join(_differences(first["schema"], hello["schema"]))
+        found = list(_differences(first["schema"], hello["schema"]))
+        differ = "; ".join([*found[:MOST], *([f"and {len(found) - MOST} more"] if len(found) > MOST else [])])
         return (
             f"{begin}: {differ}. {_what_to_type([one['schema'] for one in all_of_them], list(map(_rows, all_of_them)))}"
         )
@@ -145,7 +147,7 @@ def _what_to_type(schemas: Sequence[Mapping[str, Any]], rows: Sequence[float]) -
     if not options:
         return "Prepare all nodes' data by the same steps."
     typed = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"Where all nodes' data are read (corymb.datasets.from_folder and its like), add {typed}.{hint}"
+    return f"Where all nodes' data are read (corymb.datasets.from_folder and its like), add {typed}. Then start them again.{hint}"
 
 
 def _of_tables(tables: Sequence[Mapping[str, Any]], rows: Sequence[float]) -> dict[str, object]:
