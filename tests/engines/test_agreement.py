@@ -121,4 +121,4 @@ def test_what_to_type_is_not_pushed_out_of_the_line_by_many_differences(tmp_path
     ]
     line, options = told(folders)
     assert "; and 5 more. Where all" in line
-    assert options["categories"] == dict.fromkeys(names, ["x", "y", "z"])
+    assert options["categories"] == {name: ["x", "y", "z"] for name in names}

@@ -147,7 +147,8 @@ def _what_to_type(schemas: Sequence[Mapping[str, Any]], rows: Sequence[float]) -
     if not options:
         return "Prepare all nodes' data by the same steps."
     typed = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"Where all nodes' data are read (corymb.datasets.from_folder and its like), add {typed}. Then start them again.{hint}"
+    where = "Where all nodes' data are read (corymb.datasets.from_folder and its like)"
+    return f"{where}, add {typed}. Then start them again.{hint}"
 
 
 def _of_tables(tables: Sequence[Mapping[str, Any]], rows: Sequence[float]) -> dict[str, object]:

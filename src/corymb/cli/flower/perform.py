@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,7 +20,7 @@ from corymb.runs.elsewhere.engine import FEDERATION
 from corymb.runs.elsewhere.engine import federation as federation_of
 from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
-from corymb.runs.plan import rounds_in
+from corymb.runs.plan import other_stages, rounds_in
 from corymb.runs.progress import RoundLine
 from corymb.runs.settings import RunSettings, names
 from corymb.settings import from_dict, merged, to_dict
@@ -52,6 +53,8 @@ def perform(
         algorithm = algorithm_for(federation, named, engine, own, model)
         engine.remembers_from(algorithm)
         place = output.out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
+        if (told := other_stages(algorithm, own.get("rounds"))) and not output.quiet:
+            print(f"corymb: {told}", file=sys.stderr)
         line = RoundLine(planned_rounds(algorithm))
         with line, saying_how_to_go_on(place):
             done = start_run(
