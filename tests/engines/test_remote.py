@@ -194,6 +194,21 @@ def test_nodes_that_do_not_make_a_federation_are_refused(nodes, says):
         RemoteEngine(transport, expect=2, wait=0.5)
 
 
+def test_a_run_that_goes_on_has_its_own_nodes_and_no_newcomer():
+    nodes = {"0": shard([0, 1], "a"), "1": shard([2], "b"), "2": shard([0], "late", regression(d=4))}
+    nodes["2"].engine.host.names = ["newcomer"]
+    transport = InProcess({number: node.answer for number, node in nodes.items()})
+    of_run = ["client-0", "client-1", "client-2"]
+    with collected_warnings() as lines:
+        assert RemoteEngine(transport, expect=2, clients=of_run).names == of_run
+    assert lines == ["the node at 2 is left out: it is 'late', which has no client of this run"]
+    del transport.nodes["1"]  # two nodes are there, as many as the run had; but not the same
+    with pytest.raises(
+        InvalidInput, match=r"nobody has client 'client-2' of the run.* Start the nodes that the run had"
+    ):
+        RemoteEngine(transport, expect=1, wait=0.3, clients=of_run)
+
+
 def test_a_node_that_knows_no_session_for_ever_is_asked_no_more_than_once_again():
     fed, transport = federation()
     forgetful = pack({"kind": "refused", "why": "who?", "unknown": True})
@@ -327,4 +342,4 @@ def test_how_many_nodes_are_still_to_come_is_said_soon(monkeypatch):
     nodes = nodes_of(OBJECTIVE, regression(), DOUBLE)
     with collected_warnings() as lines, pytest.raises(InvalidInput, match="3 of 4 nodes"):
         RemoteEngine(InProcess({name: node.answer for name, node in nodes.items()}), expect=4, wait=0.5)
-    assert lines == ["waiting for nodes: 3 of 4 are there"]
+    assert lines == ["waiting: 3 of 4 nodes are there"]

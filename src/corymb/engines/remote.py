@@ -109,7 +109,8 @@ class RemoteEngine:
     """Clients on hosts in other processes.
 
     `expect` is the number of nodes to wait for before the federation is complete. `allow` are packages of the user's
-    own that replies may name things of.
+    own that replies may name things of. `clients` are those of a run that goes on: their nodes are waited for, and
+    others are left out.
     """
 
     def __init__(
@@ -121,8 +122,10 @@ class RemoteEngine:
         patience: Patience = Patience(),  # noqa: B008 - frozen
         allow: Sequence[str] = (),
         remembers: bool = False,
+        clients: Collection[str] = (),
     ) -> None:
         self._transport, self.patience = transport, patience
+        self._wanted = frozenset(clients)
         self._allow = (*OURS, *allow)
         self._address: dict[str, str] = {}  # of each host
         self.traffic = _Traffic()
@@ -161,7 +164,10 @@ class RemoteEngine:
                 log.info("the node at %s is silent: %s", answer.address, answer.problem)
                 continue
             try:
-                found[answer.address] = _read_hello(answer.data, self._allow)
+                hello = _read_hello(answer.data, self._allow)
+                if self._wanted and self._wanted.isdisjoint(hello["clients"]):
+                    raise InvalidInput(f"it is {hello['name']!r}, which has no client of this run")
+                found[answer.address] = hello
             except (WireError, InvalidInput) as problem:
                 self._strange[answer.address] = first_line(problem)
                 log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
@@ -176,19 +182,21 @@ class RemoteEngine:
             found |= self._say_hello(new, least - len(found), max(0.0, wait - (time.monotonic() - began)))
             named = {str(one["name"]): address for address, one in found.items()}
             require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
-            if len(found) >= least:
+            absent = self._wanted.difference(*(one["clients"] for one in found.values()))
+            if len(found) >= least and not absent:
                 silent = [address for address in new if address not in found and address not in self._strange]
                 if silent:
                     log.warning("nodes %s are online but silent: left out (nodes=… waits for all)", ", ".join(silent))
                 return found
             left_out = "".join(f"; one was left out: {why}" for why in list(self._strange.values())[:1])
-            require(
-                time.monotonic() - began < wait,
-                f"{len(found)} of {least} nodes are there after {wait:.0f} s{left_out}. Start more, or expect fewer.",
-            )
+            there = f"{len(found)} of {least} nodes are there"
+            lacking = f"; nobody has client {min(absent)!r} of the run, and {len(absent) - 1} more" if absent else ""
+            how = "Start the nodes that the run had" if absent else "Start more, or expect fewer"
+            late = time.monotonic() - began >= wait
+            require(not late, f"{there} after {wait:.0f} s{lacking}{left_out}. {how}.")
             if time.monotonic() - told > REMIND:
                 told = time.monotonic()
-                log.warning("waiting for nodes: %d of %d are there%s", len(found), least, left_out)
+                log.warning("waiting: %s%s%s", there, lacking, left_out)
             time.sleep(POLL)
 
     def _join(self, hellos: list[Mapping[str, Any]]) -> None:
