@@ -445,3 +445,14 @@ def test_what_is_mistyped_at_flower_run_is_said_in_a_line(line, says, made, monk
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_a_run_that_never_started_leaves_no_folder(made, monkeypatch, capsys):
+    Asked(monkeypatch)
+
+    def refuse(*given, **options):
+        raise InvalidInput("not on these data")
+
+    monkeypatch.setattr("corymb.cli.flower.perform.start_run", refuse)
+    assert main(["flower", "run", "-q"]) == 2
+    assert list((made / "runs").iterdir()) == []

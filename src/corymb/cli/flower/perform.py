@@ -22,6 +22,7 @@ from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.plan import other_stages, rounds_in
 from corymb.runs.progress import RoundLine
+from corymb.runs.run import Run
 from corymb.runs.settings import RunSettings, names
 from corymb.settings import from_dict, merged, to_dict
 
@@ -52,21 +53,11 @@ def perform(
     try:
         algorithm = algorithm_for(federation, named, engine, own, model)
         engine.remembers_from(algorithm)
-        place = output.out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
         if (told := other_stages(algorithm, own.get("rounds"))) and not output.quiet:
             print(f"corymb: {told}", file=sys.stderr)
-        line = RoundLine(planned_rounds(algorithm))
-        with line, saying_how_to_go_on(place):
-            done = start_run(
-                algorithm,
-                engine,
-                model,
-                settings,
-                out=place,
-                max_seconds=of_fit.get(LIMIT, federation.run.get(LIMIT)),
-                watch=Watch(None if output.quiet else line),
-                data_name=FEDERATION,
-            )
+        place = output.out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
+        limit = of_fit.get(LIMIT, federation.run.get(LIMIT))
+        done = _run(algorithm, engine, model, settings, place, limit, quiet=output.quiet)
     finally:
         engine.close()
     code = print_result(done, as_json=output.json)
@@ -74,6 +65,28 @@ def perform(
         with suppress(ModuleNotFoundError):  # a report is drawn with what the extra [report] installs
             print(write_report([done], place / "report.html", None))
     return code
+
+
+def _run(
+    algorithm: Algorithm,
+    engine: Any,
+    model: str | None,
+    settings: RunSettings,
+    place: Path,
+    limit: float | None,
+    *,
+    quiet: bool,
+) -> Run:
+    line = RoundLine(planned_rounds(algorithm))
+    watch = Watch(None if quiet else line)
+    try:
+        with line, saying_how_to_go_on(place):
+            return start_run(
+                algorithm, engine, model, settings, out=place, max_seconds=limit, watch=watch, data_name=FEDERATION
+            )
+    finally:
+        with suppress(OSError):  # removes the folder only if it is empty, that is, if the run never started
+            place.rmdir()
 
 
 def run_settings(federation: Federation, state: State, options: Mapping[str, Any]) -> RunSettings:
