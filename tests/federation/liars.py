@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+import corymb
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
@@ -81,6 +82,12 @@ def clients(node, number, of):
     """The clients of one node; the liar's process learns to lie."""
     if node == LIAR:
         Node.answer = lying(Node.answer)
+    return nodes.clients(node, number, of)
+
+
+def outdated(node, number, of):
+    """The clients of a node with another version of the library."""
+    corymb.__version__ = "0.0.1"
     return nodes.clients(node, number, of)
 
 

@@ -456,3 +456,11 @@ def test_a_run_that_never_started_leaves_no_folder(made, monkeypatch, capsys):
     monkeypatch.setattr("corymb.cli.flower.perform.start_run", refuse)
     assert main(["flower", "run", "-q"]) == 2
     assert list((made / "runs").iterdir()) == []
+
+
+def test_a_federation_for_flwr_run_is_not_run_by_corymb(made, monkeypatch, capsys):
+    Asked(monkeypatch)
+    state_of(made).stock.parent.mkdir()
+    state_of(made).stock.touch()
+    assert main(["flower", "run", "-q"]) == 2
+    assert "FLWR_HOME=.federation/flower flwr run . corymb --stream" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli.flower.folder import SUPERLINK, Federation, State, read_federation, state_of
+from corymb.cli.flower.folder import STATE, STOCK, SUPERLINK, Federation, State, read_federation, state_of
 from corymb.cli.flower.processes import remembered
 from corymb.cli.flower.run import Output, made, make_importable
 from corymb.cli.summary import print_result, saying_how_to_go_on
@@ -25,7 +25,7 @@ from corymb.runs.plan import other_stages, rounds_in
 from corymb.runs.progress import RoundLine
 from corymb.runs.run import Run
 from corymb.runs.settings import RunSettings, names
-from corymb.settings import from_dict, merged, to_dict
+from corymb.settings import from_dict, merged, require, to_dict
 
 LIMIT = "max_seconds"
 
@@ -39,6 +39,11 @@ def perform(
 ) -> int:
     """Run on the federation of a folder, print the result and write the report."""
     federation, state = read_federation(output.folder), state_of(output.folder)
+    require(
+        not state.stock.exists(),
+        f"This federation was started with --stock, for Flower's own command: FLWR_HOME={STATE}/flower flwr run . "
+        f"{STOCK} --stream. For this one, `corymb flower down` and `up` without --stock.",
+    )
     make_importable(output.folder)
     if output.out is not None:
         check_free(output.out)
