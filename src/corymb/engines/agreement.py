@@ -155,8 +155,8 @@ def _of_tables(tables: Sequence[Mapping[str, Any]], rows: Sequence[float]) -> di
     options: dict[str, object] = {}
     texts = _categorical(tables)
     if any(list(table) != list(tables[0]) for table in tables):
-        shared = _common([list(table) for table in tables])
-        options["features"] = [*shared, *(name for name in texts if name not in shared)]
+        everywhere = _common([list(table) for table in tables])
+        options["features"] = [*everywhere, *(name for name in texts if name not in everywhere)]
     categories = {
         name: _union([table[name]["categories"] for table in tables if name in table])
         for name in texts
@@ -164,10 +164,11 @@ def _of_tables(tables: Sequence[Mapping[str, Any]], rows: Sequence[float]) -> di
     }
     if categories:
         options["categories"] = categories
-    plans = {name: [table.get(name) for table in tables] for name in tables[0] if name not in texts}
-    fills = {name: found for name, found in plans.items() if all(plan and plan["fill"] is not None for plan in found)}
-    if any(plan["fill"] != found[0]["fill"] for found in fills.values() for plan in found):
-        options["missing"] = {name: _mean([plan["fill"] for plan in found], rows) for name, found in fills.items()}
+    shared = [name for name in _common([list(table) for table in tables]) if name not in texts]
+    fills = {name: [table[name]["fill"] for table in tables] for name in shared}
+    fills = {name: found for name, found in fills.items() if None not in found}
+    if any(fill != found[0] for found in fills.values() for fill in found):
+        options["missing"] = {name: _mean(found, rows) for name, found in fills.items()}
     return options
 
 

@@ -502,7 +502,7 @@ def supernode(clock: Any, refused: str | None = None) -> None:
     from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    ends = fleet_http_connection.flwr_exit
+    ends: Callable[..., NoReturn] = vars(fleet_http_connection)["flwr_exit"]
 
     def ending(code: int, message: str | None = None, *more: Any, **others: Any) -> NoReturn:
         why = why_refused(code, message or "", lambda: _key_is_known(sys.argv))
