@@ -117,6 +117,16 @@ def test_run_says_where_no_federation_is(made, capsys):
     assert "Nothing answers" in capsys.readouterr().out
 
 
+def test_a_run_on_a_federation_that_is_not_up_says_so_at_once(made, monkeypatch, capsys):
+    (made / "federation.toml").write_text(
+        f'name = "x"\ndata = "x:y"\nalgorithm = "ifca"\naddress = "127.0.0.1:{free_port()}"'
+    )
+    began = time.monotonic()
+    assert main(["flower", "run", "--k", "2"]) == 2
+    assert time.monotonic() - began < 10
+    assert "`corymb flower up` starts the federation" in capsys.readouterr().err
+
+
 def test_data_are_not_given_to_a_federation(capsys):
     assert main(["run", "digits", "ifca", "--k", "2", "--engine", "flower", "--address", "127.0.0.1:1"]) == 2
     assert "The nodes of a federation hold their data, not 'digits'" in capsys.readouterr().err
@@ -391,6 +401,7 @@ class Asked:
         for name in [name for name in sys.modules if name.startswith("my_fed")]:
             monkeypatch.delitem(sys.modules, name)
         self.engine = remote(OBJECTIVE, small_regression(), Placement())
+        monkeypatch.setattr("corymb.cli.flower.perform.answers", lambda address, seconds: True)
         monkeypatch.setattr("corymb.cli.flower.perform.federation_of", self.connect)
         monkeypatch.setattr("corymb.cli.flower.perform.start_run", self.start)
         monkeypatch.setattr("corymb.cli.flower.perform.print_result", lambda run, as_json: code)
@@ -415,6 +426,7 @@ def test_the_settings_of_the_algorithm_are_options_of_flower_run(made, monkeypat
     said = capsys.readouterr().out
     assert "--restarts" in said
     assert "--patience" in said
+    assert re.search(r"--rounds[^┃]*?default: 4\]", said)  # as the user's function has it
     assert "--kernel" not in said  # nodes choose theirs
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli.flower.folder import STATE, STOCK, SUPERLINK, Federation, State, read_federation, state_of
-from corymb.cli.flower.processes import remembered
+from corymb.cli.flower.folder import STATE, STOCK, SUPERLINK, Federation, State, answers, read_federation, state_of
+from corymb.cli.flower.processes import alive, remembered
 from corymb.cli.flower.run import Output, made, make_importable
 from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import Algorithm, planned_rounds
@@ -28,6 +28,8 @@ from corymb.runs.settings import RunSettings, names
 from corymb.settings import from_dict, merged, require, to_dict
 
 LIMIT = "max_seconds"
+SECONDS = 10.0
+"""For a SuperLink elsewhere to answer."""
 
 
 def perform(
@@ -44,6 +46,9 @@ def perform(
         f"This federation was started with --stock, for Flower's own command: FLWR_HOME={STATE}/flower flwr run . "
         f"{STOCK} --stream. For this one, `corymb flower down` and `up` without --stock.",
     )
+    up = any(map(alive, remembered(state.processes)))  # one that is up may be restarting its SuperLink
+    there = up or answers(federation.address, SECONDS)
+    require(there, f"Nothing answers at {federation.address}: `corymb flower up` starts the federation.")
     make_importable(output.folder)
     if output.out is not None:
         check_free(output.out)

@@ -56,12 +56,12 @@ TO_STDOUT = Output()
 
 def command_for(tokens: Sequence[str]) -> Callable[..., int]:
     """The command with the settings of the algorithm that it runs, as far as that can be told."""
-    kind, name = _algorithm(tokens)
+    kind, name, like = _algorithm(tokens)
     if kind is None:
         return run
     from corymb.runs.defaults import from_data  # which needs torch
 
-    options: Any = options_of(kind, leave_out=from_data(kind))
+    options: Any = options_of(kind, leave_out=from_data(kind), like=like)
     none_given, own = options(), Group(f"Settings of {name}", sort_key=1)
 
     def run_one(
@@ -88,24 +88,24 @@ def run(
     return int(at(PERFORM)(algorithm, {}, given(settings), given(of_fit), output))
 
 
-def _algorithm(tokens: Sequence[str]) -> tuple[Any, str]:
-    """The class of the algorithm that is named, or that federation.toml names, and what it is called."""
+def _algorithm(tokens: Sequence[str]) -> tuple[Any, str, Any]:
+    """The class of the algorithm that is named, or that federation.toml names; what it is called; and its settings."""
     words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not is_value(tokens, place)]
     named = next(iter(words), None)
     if named is None:
         folder = Path(tokens[tokens.index("--folder") + 1]) if "--folder" in tokens[:-1] else Path()
         folder = next((Path(token[9:]) for token in tokens if token.startswith("--folder=")), folder)
         if not (folder / FILE).exists():
-            return None, ""
+            return None, "", None
         make_importable(folder)
         named = read_federation(folder).algorithm
         if named not in CATALOGUE:
-            return type(made(named)), named
+            return type(mine := made(named)), named, mine
     if not is_place(named):
         entry_of(named)  # raises, with a suggestion
     from corymb.runs.defaults import class_of
 
-    return class_of(named), short_name(named)
+    return class_of(named), short_name(named), None
 
 
 def make_importable(folder: Path) -> None:

@@ -489,7 +489,8 @@ def _key_is_known(options: Sequence[str]) -> bool:
         key = load_ssh_private_key(Path(given["--auth-supernode-private-key"]).read_bytes(), None)
         own = public_key_to_bytes(key.public_key())  # type: ignore[arg-type]
         with _control(Link(given["--superlink"], Path(given["--root-certificates"]).read_bytes())) as client:
-            return any(node.public_key == own for node in client.ListNodes(ListNodesRequest()).nodes_info)
+            known = client.ListNodes(ListNodesRequest()).nodes_info
+        return any(node.public_key == own and node.status != "unregistered" for node in known)
     except (KeyError, OSError, ValueError, httpx.HTTPError):
         return True
 
