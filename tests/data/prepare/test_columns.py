@@ -3,6 +3,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from corymb.data import FederatedDataset
 from corymb.data.clients import Clients
 from corymb.data.prepare.cells import as_column, read_values
 from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns, unknown_categories
@@ -196,3 +197,16 @@ def test_what_missing_cells_are_taken_as_may_be_named():
 def test_what_is_named_wrongly_is_refused(options, says):
     with pytest.raises(InvalidInput, match=says):
         learn({"t": ["a", "b"]}, **options)
+
+
+@pytest.mark.parametrize("options", [{"categories": {"0": ["a"]}}, {"missing": {"0": 1}}])
+def test_pictures_have_no_columns_to_name(options):
+    with pytest.raises(InvalidInput, match="names columns of a table, and examples with 3 axes have none"):
+        FederatedDataset.from_arrays(np.zeros((2, 3, 4, 4), np.float32), [0, 1], ["a", "b"], test=0, **options)
+
+
+def test_columns_without_names_are_named_by_their_number():
+    x = np.array([["u", "1"], ["v", ""]], dtype=object)
+    options = {"categories": {"0": ["v", "other"]}, "missing": {"1": 5}}
+    data = FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0, **options)
+    assert data.train.x.tolist() == [[0, 1, 1], [1, 0, 5]]

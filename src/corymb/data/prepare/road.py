@@ -143,7 +143,8 @@ def _tabular(source: Source, how: How) -> Source:
         return source
     plain = how.missing in ("refuse", "drop") and not how.categories
     if x.ndim != 2 or (x.dtype.kind in "biuf" and plain and not _has_nan(x)):
-        require(not how.categories, "categories are of a table's columns: pictures have none.")
+        for name, given in (("categories", how.categories), ("missing", isinstance(how.missing, Mapping))):
+            require(not given, f"{name} names columns of a table, and examples with {x.ndim - 1} axes have none.")
         return source
     names = [str(place) for place in range(x.shape[1])]
     return source._replace(x={name: as_column(x[:, place], name) for place, name in enumerate(names)}, named=False)
