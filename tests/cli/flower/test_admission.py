@@ -1,7 +1,7 @@
 """A node that will not be let in says why in one line, and ends; one that may yet be let in goes on trying."""
 
 import http.server
-import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -19,8 +19,8 @@ from corymb.cli.flower.folder import free_port, state_of
 from corymb.cli.flower.new import new
 from corymb.cli.flower.node import REFUSED, Door
 from corymb.cli.flower.node_settings import how_it_is
-from corymb.cli.flower.processes import Process, remember
-from corymb.cli.flower.supervise import keep_running
+from corymb.cli.flower.processes import Process, alive, remember, remembered
+from corymb.cli.flower.supervise import RECORD, keep_running
 from corymb.settings import InvalidInput
 
 pytest.importorskip("cryptography", reason="the extra [flower] is not installed")
@@ -113,12 +113,11 @@ def test_files_are_looked_at_before_anything_is_started(files, tmp_path, capsys)
     key, ca = files / "mine" / "key", files / "mine" / "ca.pem"
     check_files(ca, key)
     (tmp_path / "text").write_text("hello")
-    plain = ["-q", "-N", "", "-t", "rsa", "-f"]
     wrong = {"text": "holds no private key in OpenSSH's format"}
-    if not subprocess.run(["ssh-keygen", *plain, tmp_path / "rsa"], check=False).returncode:
-        wrong["rsa"] = "is no key of an elliptic curve"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "secret", "-f", tmp_path / "locked"], check=True)
-        wrong["locked"] = "has a passphrase"
+    if shutil.which("ssh-keygen"):
+        for name, kind, word in (("rsa", "rsa", ""), ("locked", "ecdsa", "secret")):
+            subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", word, "-f", tmp_path / name], check=True)
+        wrong |= {"rsa": "is no key of an elliptic curve", "locked": "has a passphrase"}
     for name, says in wrong.items():
         with pytest.raises(InvalidInput, match=says):
             check_files(ca, tmp_path / name)
@@ -181,8 +180,8 @@ def test_processes_are_not_kept_running_where_that_is_hopeless(tmp_path, monkeyp
     assert keep_running({"sleeper": SLEEP, "supernode": ends}, tmp_path, hopeless) == "no key"
     assert asked[-1]
     assert keep_running({"sleeper": SLEEP}, tmp_path, lambda ended: "" if ended else "not TLS") == "not TLS"
-    ids = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True, check=False)
-    assert "time.sleep(60)" not in ids.stdout
+    assert [process.name for process in remembered(tmp_path / RECORD)] == ["sleeper"]
+    assert not any(map(alive, remembered(tmp_path / RECORD)))
 
 
 def test_status_says_why_a_node_has_ended(tmp_path, monkeypatch, capsys):
