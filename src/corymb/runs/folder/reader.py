@@ -46,6 +46,7 @@ def read_run(folder: str | Path) -> Parts:
     """The parts of the run in a folder; for a run that was killed, as of its last checkpoint."""
     place = expanded(folder)
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
+    _check_one(place)
     check_plain(place)
     try:
         if not (place / RESULT).exists() and (place / CONFIG).exists():
@@ -66,6 +67,15 @@ def read_run(folder: str | Path) -> Parts:
         kind, line = type(error).__name__, first_line(error)
         why = kind if line == kind else f"{kind}: {line}"
         raise InvalidInput(f"{place} cannot be read as a run: {why}.") from None
+
+
+def _check_one(place: Path) -> None:
+    """Refuse a folder of runs, such as `--seeds` writes, where one run is wanted."""
+    if any((place / name).exists() for name in (CONFIG, RESULT)):
+        return
+    within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
+    if within:
+        raise InvalidInput(f"{place} is no run, but holds {len(within)}: give one of them, such as {within[0]}.")
 
 
 def is_finished(folder: str | Path) -> bool:
@@ -230,6 +240,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The settings that the run in a folder was started with."""
     require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run.")
     path = folder / CONFIG
+    _check_one(folder)
     check_plain(folder)
     require(path.exists(), f"{folder} holds no run: it has no {CONFIG}. Start one with corymb run ... --out {folder}.")
     try:
