@@ -32,7 +32,7 @@ from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
 from corymb.engines.vectorised.single import Alone, descend_alone
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
-from corymb.engines.vectorised.tape import Step, Tapes
+from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import Key
@@ -410,13 +410,14 @@ class Kernels:
             own, on, drawn, portion = _grouped(inputs, params, draws, part)
             return (fused_step(objective, own, on, drawn, lr, portion, span),)
 
-        number = Step(draws.step)
-        draws = draws._replace(step=number)
         if not self._plays:
             return fused_step(objective, params, batch, draws, lr, part, span)
+        draws = self.tapes.prepare(objective, draws)
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
-        of = ("fused", objective, lr, part is None, draws.rows is None)
-        return next(iter(self.tapes.run(of, step, inputs, number, outputs=wanted)), torch.empty(0))
+        of = ("fused", objective, lr, part is None, draws.rows is None, draws.step_key is None)
+        found = self.tapes.run(of, step, inputs, draws.step, outputs=wanted)
+        self.tapes.note(objective, draws)
+        return next(iter(found), torch.empty(0))
 
     def _slopes(
         self, objective: Objective, params: Params, batch: Examples, draws: Draws
@@ -428,13 +429,13 @@ class Kernels:
             found, loss = _gradients(objective, own, on, drawn, traits=self.traits)
             return *found.values(), loss
 
-        number = Step(draws.step)
-        draws = draws._replace(step=number)
-        inputs = [*params.values(), *batch, *draws.tensors]
         if not self._plays:
-            *found, loss = slopes(inputs)
-        else:
-            *found, loss = self.tapes.run(("slopes", objective, draws.rows is None), slopes, inputs, number)
+            *found, loss = slopes([*params.values(), *batch, *draws.tensors])
+            return found, loss
+        draws = self.tapes.prepare(objective, draws)
+        of = ("slopes", objective, draws.rows is None, draws.step_key is None)
+        *found, loss = self.tapes.run(of, slopes, [*params.values(), *batch, *draws.tensors], draws.step)
+        self.tapes.note(objective, draws)
         return found, loss
 
     @property

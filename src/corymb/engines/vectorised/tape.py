@@ -5,7 +5,8 @@ products. What finally reaches the processor is a list of plain operations, the 
 same shapes. The second step is therefore recorded below vmap and autograd (the first may do things that are done only
 once), the third is computed both ways, and if the results agree bit for bit, all later ones replay the list. A step is
 never replayed if it reads values into Python (`item`, `tolist`), makes tensors whose shapes depend on values
-(`nonzero`, packed sequences), reads the number of the step (dropout), or depends on state outside its inputs.
+(`nonzero`, packed sequences), reads the number of the step, or depends on state outside its inputs. Dropout reads a
+key of the step instead, which is an input.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from corymb.core.objective import Draws
 
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """From inputs, which it may write into, to outputs."""
@@ -297,7 +300,7 @@ class Player:
         return self.lean is not None
 
     def run(
-        self, function: Function, inputs: Sequence[Tensor], step: Step, *, outputs: bool = True
+        self, function: Function, inputs: Sequence[Tensor], step: int | Tensor, *, outputs: bool = True
     ) -> Sequence[Tensor]:
         """The function's outputs; without `outputs`, only what it writes into its inputs counts."""
         if self.lean is not None and self.whole is not None:
@@ -305,7 +308,7 @@ class Player:
         self.calls += 1
         if self.calls == 2:
             found, tape = record(function, inputs)
-            self.whole = None if step.used else tape
+            self.whole = None if isinstance(step, Step) and step.used else tape
             return found
         if self.whole is None:
             return function(inputs)
@@ -335,6 +338,19 @@ class Tapes:
     """The tapes of an engine, by function and by the signature of its inputs."""
 
     kept: dict[Any, Player] = field(default_factory=dict)
+    drawing: dict[int, tuple[Any, bool]] = field(default_factory=dict)
+    """Objectives, by id, and whether their steps are random."""
+
+    def prepare(self, objective: Any, draws: Draws) -> Draws:
+        """The draws of a step that notes whether its number is read; with a key of the step, if that is needed."""
+        _, random = self.drawing.get(id(objective), (objective, False))
+        draws = draws.with_step_key() if random else draws
+        return draws._replace(step=Step(draws.step))
+
+    def note(self, objective: Any, draws: Draws) -> None:
+        """After the first step of an objective: remember whether it is random."""
+        if id(objective) not in self.drawing and isinstance(draws.step, Step):
+            self.drawing[id(objective)] = objective, draws.step.used
 
     def player(self, of: tuple[Any, ...], inputs: Sequence[Tensor]) -> Player:
         """The player of a function for such inputs; `of` identifies the function."""
@@ -343,11 +359,18 @@ class Tapes:
         if name not in self.kept:
             if len(self.kept) >= MOST:
                 self.kept.clear()
+                self.drawing.clear()
             self.kept[name] = Player(of)
         return self.kept[name]
 
     def run(
-        self, of: tuple[Any, ...], function: Function, inputs: Sequence[Tensor], step: Step, *, outputs: bool = True
+        self,
+        of: tuple[Any, ...],
+        function: Function,
+        inputs: Sequence[Tensor],
+        step: int | Tensor,
+        *,
+        outputs: bool = True,
     ) -> Sequence[Tensor]:
         """A function's outputs, replayed where that is known to be the same."""
         return self.player(of, inputs).run(function, inputs, step, outputs=outputs)
