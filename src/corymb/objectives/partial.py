@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +22,9 @@ from corymb.trees import Params
 class PartialObjective:
     """An objective of a user's own with the members that it does not define: only `init` and `losses` are needed."""
 
-    def __init__(self, inner: Any, like: Tensor | None = None) -> None:
+    def __init__(self, inner: Any, like: Tensor | None = None, described: str | None = None) -> None:
         self.inner, self._like = inner, like
+        self._described = _description(inner) if described is None else described  # before anything is counted in it
         self.name = type(inner).__qualname__
         self.movable = hasattr(inner, "to")
         self.score_name: str = getattr(inner, "score_name", "score")
@@ -31,8 +35,8 @@ class PartialObjective:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> PartialObjective:
         """The same objective elsewhere. One without a `to` makes its models where it always does; they are moved."""
         if self.movable:
-            return PartialObjective(self.inner.to(device, dtype))
-        return PartialObjective(self.inner, torch.empty(0, device=device, dtype=dtype))
+            return PartialObjective(self.inner.to(device, dtype), described=self._described)
+        return PartialObjective(self.inner, torch.empty(0, device=device, dtype=dtype), self._described)
 
     def recipe(self) -> dict[str, Any]:
         """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
@@ -71,13 +75,40 @@ class PartialObjective:
         )
 
     def describe(self) -> str:
-        """What the objective says of itself, or the name of its class."""
-        return str(self.inner.describe()) if hasattr(self.inner, "describe") else self.name
+        """What the objective says of itself, or the name of its class and what it is made of."""
+        return self._described
 
     def _own(self, member: str, lack: str) -> Any:
         if not hasattr(self.inner, member):
             raise InvalidInput(f"{self.name} has no {member}{lack}.")
         return getattr(self.inner, member)
+
+
+def _description(inner: Any) -> str:
+    """What tells an objective from another one of its class, so that a run is not continued with another."""
+    if hasattr(inner, "describe"):
+        return str(inner.describe())
+    own = {name: value for name, value in getattr(inner, "__dict__", {}).items() if not name.startswith("_")}
+    parts = ", ".join(f"{name}={_told(value)}" for name, value in sorted(own.items()))
+    return type(inner).__qualname__ + (f"({parts})" if parts else "")
+
+
+def _told(value: Any) -> str:
+    """A value of an objective's own, the same in every process."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, Tensor):
+        held = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return f"{value.dtype}{list(value.shape)} {hashlib.sha256(held).hexdigest()[:16]}"
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _told(value.tolist())
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_told(inside)}" for name, inside in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_told, value))}]"
+    if hasattr(value, "describe") and not isinstance(value, type):
+        return str(value.describe())
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def completed(objective: Any) -> Objective:
