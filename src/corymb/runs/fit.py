@@ -23,6 +23,7 @@ from corymb.runs.folder.reader import is_finished, read_config, read_environment
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import counted
 from corymb.runs.learners import Model
+from corymb.runs.own.algorithm import check_names
 from corymb.runs.own.callbacks import Callbacks
 from corymb.runs.own.metrics import Metric, check_metrics
 from corymb.runs.plan import (
@@ -256,6 +257,7 @@ def _check_algorithm(algorithm: object) -> None:
         f"{type(algorithm).__name__} is not a dataclass: its settings are fields, so write "
         "@dataclass(frozen=True, kw_only=True) above it.",
     )
+    check_names(type(algorithm))
     check_all_types(algorithm)
     check_plain(algorithm)
     serve = algorithm.serve  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from corymb.core.snapshot import Algorithm
+from corymb.core.snapshot import Algorithm, packages_of
 from corymb.testing.bad_clients import NAN, ODD, ODD_ROWS, WORTHLESS, always_raises, raises_late
 from corymb.testing.cases import CASES, Case, Learns
 from corymb.testing.engines import ENGINES, AnyEngine, MakeEngine, wired
@@ -70,7 +70,7 @@ def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers:
     >>> check_algorithm(FedAvg(rounds=2))
     """
     case = Case(algorithm, learns, remembers)
-    table = {**ENGINES, "wired": wired(type(algorithm).__module__.partition(".")[0])}
+    table = {**ENGINES, "wired": wired(*packages_of(algorithm))}
     with _named(check_memory, "loop"):
         check_memory(case, "loop")
     for name, engine in table.items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corymb.core.engine import Engine
-from corymb.core.snapshot import Algorithm
+from corymb.core.snapshot import Algorithm, packages_of
 from corymb.data import FederatedDataset
 from corymb.engines.remote import Patience, RemoteEngine
 from corymb.runs.settings import RunSettings
@@ -23,15 +23,15 @@ USAGE = "corymb run federation ALGORITHM --engine flower --address HOST:PORT"
 
 def engine_elsewhere(settings: RunSettings, data: FederatedDataset | None, algorithm: Algorithm) -> Engine:
     """An engine that learns nothing yet; its clients are known, and reached."""
-    keeps, package = bool(getattr(algorithm, "keeps_memory", False)), type(algorithm).__module__.partition(".")[0]
+    keeps, packages = bool(getattr(algorithm, "keeps_memory", False)), packages_of(algorithm)
     if settings.engine == "flower":
         require(data is None, "The nodes of a federation hold their data: leave data out, or use another engine.")
-        return federation(settings, FEDERATION, keeps_memory=keeps, allow=(package,))
+        return federation(settings, FEDERATION, keeps_memory=keeps, allow=packages)
     from corymb.runs.elsewhere.cluster import cluster
 
     if data is None:
         raise InvalidInput("Give the data to run on: a cluster has none of its own.")
-    return cluster(settings, data, keeps_memory=keeps, allow=(package,))
+    return cluster(settings, data, keeps_memory=keeps, allow=packages)
 
 
 def federation(settings: RunSettings, data: str, *, keeps_memory: bool, allow: Sequence[str] = ()) -> Engine:
