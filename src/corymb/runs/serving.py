@@ -23,7 +23,7 @@ ServedBy = Literal["assigned", "mixture", "own", "points"]
 """The model of a client's cluster, all models by its shares, a model that the client keeps itself, or, where every
 example has a cluster, all models by the shares of the client's examples, which it keeps itself."""
 Serving = tuple[Federation, ClientFn[..., Params | Served]]
-"""The clients of a run that keep models of their own, and the client function that returns the one to use."""
+"""The clients of a run that keep memory, and the client function that returns the model that one of them uses."""
 
 
 def served_by(algorithm: Algorithm) -> ServedBy:
@@ -33,6 +33,11 @@ def served_by(algorithm: Algorithm) -> ServedBy:
     if labels_points(algorithm):
         return "points"
     return "mixture" if algorithm.serve is serve_mixture else "own"
+
+
+def remembers(algorithm: Algorithm) -> bool:
+    """Whether what clients remember is needed after the run: by further rounds, which can follow only the last ones."""
+    return bool(getattr(algorithm, "keeps_memory", False)) and getattr(algorithm, "rounds_come_last", True)
 
 
 def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
@@ -45,8 +50,11 @@ def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Par
     label, shares = int(snapshot.labels[position]), snapshot.shares
     if by == "mixture" and shares is not None and float(shares[position].sum()) > 0:
         return Served(snapshot.models, shares[position] / shares[position].sum())
-    require(label >= 0, f"Client {name!r} has no cluster: it never took part in a round.")
-    return take(snapshot.models, label)
+    require(
+        label >= 0 or snapshot.k == 1,
+        f"Client {name!r} has no cluster: it never took part in a round. Choose a cluster instead (cluster=, --cluster).",
+    )
+    return take(snapshot.models, max(label, 0))  # one model is everybody's, as in the run's scores
 
 
 def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snapshot, position: int) -> Params | Served:

@@ -52,7 +52,7 @@ from corymb.runs.own.privacy import check_covered, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.progress import EVERY, Beat, SoFar
 from corymb.runs.run import Run
-from corymb.runs.serving import served_by
+from corymb.runs.serving import remembers, served_by
 from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
@@ -402,6 +402,11 @@ class Session:
         """Whether models are the server's, so that all of them can be tried at all clients."""
         return served_by(self.plan.algorithm) not in ("own", "points")
 
+    @property
+    def _is_needed(self) -> bool:
+        """Whether the clients are needed after the run: for their own models, or for what they remember."""
+        return not self._has_fits or remembers(self.plan.algorithm)
+
     def _result(self) -> Run:
         plan, at = self.plan, self.at
         if at is None:
@@ -429,7 +434,7 @@ class Session:
             objective=placed(self.learner.objective, Placement(dtype=plan.placement.dtype)),
             standard=self.standard,
             stopped=self.stopped,
-            serving=None if self._has_fits else (self.fed.evaluation(), plan.algorithm.serve),
+            serving=(self.fed.evaluation(), plan.algorithm.serve) if self._is_needed else None,
             losses=fits.losses,
             scores=found.scores,
             by_client=found.by_client,

@@ -47,6 +47,7 @@ def read_run(folder: str | Path) -> Parts:
     place = expanded(folder)
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
     check_plain(place)
+    _refuse_others(place)
     try:
         if not (place / RESULT).exists() and (place / CONFIG).exists():
             return _unfinished(place)
@@ -66,6 +67,19 @@ def read_run(folder: str | Path) -> Parts:
         kind, line = type(error).__name__, first_line(error)
         why = kind if line == kind else f"{kind}: {line}"
         raise InvalidInput(f"{place} cannot be read as a run: {why}.") from None
+
+
+def _refuse_others(place: Path) -> None:
+    """Refuse a folder that holds runs, such as one for each seed, or none at all."""
+    if (place / CONFIG).exists() or (place / RESULT).exists():
+        return
+    inside = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
+    if inside:
+        many = "several runs" if len(inside) > 1 else "a run in a folder of its own"
+        raise InvalidInput(
+            f"{place} holds {many}: give one, such as {inside[0]}; corymb compare takes a folder of several."
+        )
+    raise InvalidInput(f"{place} holds no run: it has no {CONFIG}. Start one with corymb run ... --out {place}.")
 
 
 def is_finished(folder: str | Path) -> bool:
@@ -231,7 +245,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run.")
     path = folder / CONFIG
     check_plain(folder)
-    require(path.exists(), f"{folder} holds no run: it has no {CONFIG}. Start one with corymb run ... --out {folder}.")
+    _refuse_others(folder)
+    require(path.exists(), f"{folder} cannot be resumed: it has no {CONFIG}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

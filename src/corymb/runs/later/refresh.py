@@ -32,6 +32,7 @@ from corymb.runs.history import Round, counted
 from corymb.runs.learners import MODELS, Model
 from corymb.runs.own.metrics import Metric
 from corymb.runs.plan import check_longer, placed_snapshot, rounds_in, with_rounds
+from corymb.runs.serving import remembers
 from corymb.runs.session import Progress
 from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput, from_dict, require, to_dict
@@ -73,13 +74,9 @@ def refresh(
         raise InvalidInput(f"{run.config['algorithm']} has no rounds of its own: it cannot go on, start a new run.")
     joined = [name for name in dataset.names if name not in run.names]
     gone = [name for name in run.names if name not in dataset.names]
-    if gone:
-        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
-        log.warning(
-            "%s of the run not in the new data, and takes no further part: %s", counted(len(gone), "client"), named
-        )
     onward, more = started(algorithm), rounds or before
-    if onward is not None:
+    if onward is not None and not remembers(onward):
+        _name_the_gone(gone)
         onward, start = _with_rounds(onward, more), run.snapshot.handover()
     else:
         require(
@@ -90,12 +87,12 @@ def refresh(
         onward, start = _with_rounds(algorithm, before + more), replace(run.snapshot, fingerprint="")
         check_longer(onward, before, before + more, run.snapshot)
     settings = RunSettings.recorded(run.config)
-    remembers = bool(getattr(onward, "keeps_memory", False))
+    keeps = bool(getattr(onward, "keeps_memory", False))
     plan = partial(
         plan_for,
-        _living(run, dataset, out) if remembers else dataset,
+        _living(run, dataset, out) if keeps else dataset,
         settings,
-        living=run.snapshot.clock if remembers else None,
+        living=run.snapshot.clock if keeps else None,
         algorithm=onward,
         model=_model(run, model),
         standard=run.standard,
@@ -110,6 +107,16 @@ def refresh(
         if store is not None:
             session.create_folder(at)
         return finish(session, at, watch)
+
+
+def _name_the_gone(gone: list[str]) -> None:
+    if gone:
+        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
+        log.warning(
+            "%s of the run missing from the new data (%s): no part in further rounds",
+            counted(len(gone), "client"),
+            named,
+        )
 
 
 def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
@@ -165,7 +172,8 @@ def _living(run: Run, data: FederatedDataset, out: object) -> Engine:
     """The run's own clients, who remember, with new examples."""
     require(
         run.serving is not None and out is None,
-        "Models of this run stay with its clients: only the run itself, not a loaded one, can go on, and without out=.",
+        "Clients of this run keep what further rounds need: only the run itself, not a loaded one, can go on, and without "
+        "out=.",
     )
     assert run.serving is not None
     engine = run.serving[0]._engine  # the view that serves predictions reaches the same clients
