@@ -234,7 +234,7 @@ def test_a_damaged_folder_is_refused_in_a_line(name, damage, run, tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, run):
-    with pytest.raises(InvalidInput, match="holds no run: it has no config.toml"):
+    with pytest.raises(InvalidInput, match="holds no run: it has no config"):
         corymb.Run.load(tmp_path)
     with pytest.raises(InvalidInput, match="not a folder"):
         corymb.Run.load(tmp_path / "nothing")

@@ -52,7 +52,7 @@ def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Par
         return Served(snapshot.models, shares[position] / shares[position].sum())
     require(
         label >= 0 or snapshot.k == 1,
-        f"Client {name!r} has no cluster: it never took part in a round. Choose a cluster instead (cluster=, --cluster).",
+        f"Client {name!r} has no cluster: it never took part in a round. Choose one instead (cluster=, --cluster).",
     )
     return take(snapshot.models, max(label, 0))  # one model is everybody's, as in the run's scores
 

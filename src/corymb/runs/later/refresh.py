@@ -172,8 +172,8 @@ def _living(run: Run, data: FederatedDataset, out: object) -> Engine:
     """The run's own clients, who remember, with new examples."""
     require(
         run.serving is not None and out is None,
-        "Clients of this run keep what further rounds need: only the run itself, not a loaded one, can go on, and without "
-        "out=.",
+        "Clients of this run keep what further rounds need: only the run itself, not a loaded one, can go on, and "
+        "without out=.",
     )
     assert run.serving is not None
     engine = run.serving[0]._engine  # the view that serves predictions reaches the same clients
