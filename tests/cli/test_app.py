@@ -152,6 +152,10 @@ BAD_FILES = {
     "plain.txt": "",
 }
 BAD = {
+    "too few words": ("compare runs/a", "corymb compare lacks B, as in corymb compare runs/ifca runs/fedavg"),
+    "too few words, two": ("new algorithm", "lacks NAME, as in corymb new algorithm my-average. More:"),
+    "too few words, group": ("data show", "corymb data show lacks DATA, as in corymb data show digits"),
+    "no value": ("run digits ifca --k", "--k wants a value."),
     "k below 1": ("run clinic ifca --k 0 --label outcome", "k must be at least 1"),
     "k above clients": ("run clinic ifca --k 7 --label outcome", "k=7 clusters are more than the 6 clients"),
     "empty client": ("run empty ifca --k 1", "y.csv has no rows"),
