@@ -145,6 +145,17 @@ def test_what_an_algorithm_may_call_is_found_in_what_its_modules_import(tmp_path
     assert packages_of(Then(first=corymb.FedAvg(), second=Restarts(inner=Own()))) == ("corymb", "tests")
 
 
+def test_the_server_of_a_check_knows_as_much_of_the_data_as_that_of_a_run():
+    from corymb.data.schema import DataSchema
+    from corymb.testing.cases import Case
+
+    for learns, classes in (("classes", ("0", "1", "2")), ("line", ())):
+        for engine in ("loop", wired("tests")):
+            schema = Case(Own(), learns).federation(engine).schema
+            assert tuple(schema["classes"]) == classes
+            assert DataSchema(**schema).task == ("classification" if classes else "regression")
+
+
 def test_the_suite_needs_no_test_runner():
     blocked = "import sys\nfor name in ('pytest', 'hypothesis', '_pytest'):\n    sys.modules[name] = None\n"
     code = blocked + "import corymb\nassert 'corymb.testing' not in sys.modules\nimport corymb.testing\n"
