@@ -45,6 +45,10 @@ class Own:
     wrong: str = ""
     serve = serve_assigned
 
+    @property
+    def keeps_memory(self) -> bool:
+        return self.wrong == "memory"
+
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, self.k)
         for _ in range(at.round, self.rounds - (self.wrong == "shorter")):
@@ -53,7 +57,7 @@ class Own:
             if self.wrong == "global state":
                 CALLS.append(None)
                 models = {name: value + 1e-6 * len(CALLS) for name, value in models.items()}
-            if self.wrong == "memory":
+            if self.wrong in ("memory", "memory that nobody is told of"):
                 fed.clients.map(count_calls)
             if self.wrong == "in place":
                 at.labels.fill_(0)
@@ -65,7 +69,7 @@ CALLS: list[None] = []
 
 def test_an_algorithm_of_anybodys_passes():
     check_algorithm(Own())
-    check_algorithm(Own(rounds=2, wrong="memory"), learns="classes", remembers=True)
+    check_algorithm(Own(rounds=2, wrong="memory"), learns="classes")
 
 
 def test_one_of_anybodys_passes_inside_ours():
@@ -78,12 +82,19 @@ def test_one_of_anybodys_passes_inside_ours():
         ("shorter", "check_plan"),
         ("global state", "check_same_run|check_looking|check_resume"),
         ("in place", "changed after it was yielded"),
-        ("memory", "clients wrote into their memory"),
+        ("memory that nobody is told of", "clients wrote into their memory, so write keeps_memory = True"),
     ],
 )
 def test_the_law_that_is_broken_is_named(wrong, law):
     with pytest.raises(AssertionError, match=law):
         check_algorithm(Own(wrong=wrong))
+
+
+@pytest.mark.parametrize("wrong", ["memory", ""])
+def test_whether_clients_remember_may_be_said_and_must_be_so(wrong):
+    check_algorithm(Own(rounds=1, wrong=wrong), remembers=bool(wrong))
+    with pytest.raises(AssertionError, match=f"clients {'wrote' if wrong else 'did not write'} into their memory"):
+        check_algorithm(Own(rounds=1, wrong=wrong), remembers=not wrong)
 
 
 def test_our_engines_pass(monkeypatch):

@@ -92,6 +92,7 @@ class Session:
         self.environment = environment(plan.settings.seed)
         if plan.run:
             self.environment["run"] = plan.run
+        self._told_of_memory = False
         self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
         self.fed = plan.federate(self.engine)
         self.fed.ledger = moments
@@ -264,6 +265,7 @@ class Session:
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
                 self._evaluate_into(row, snapshot)
             self._watch(row)
+            self._watch_memory()
             with self._stopper.shielded():
                 self._end_round(row)
             before, last = after, time.perf_counter()
@@ -337,6 +339,18 @@ class Session:
         if any(growth(self.history, kind) for kind in kinds) and not any("warning" in other for other in self.history):
             row["warning"] = divergence(self.history, to_dict(self.plan.algorithm), IN_A_ROW)
             log.warning("the run diverges: %s", row["warning"])
+
+    def _watch_memory(self) -> None:
+        """Say once that clients write memory which the algorithm does not declare: nobody would know that it counts."""
+        host, algorithm = getattr(self.engine, "host", None), self.plan.algorithm
+        silent = not self._told_of_memory and not getattr(algorithm, "keeps_memory", False)
+        if silent and host is not None and not host.memory.empty:
+            self._told_of_memory = True
+            log.warning(
+                "%s: its client functions write client memory: write keeps_memory = True in the class, or restarts, "
+                "refresh and nodes that lost their memory go on without it",
+                type(algorithm).__name__,
+            )
 
     def _diverged(self) -> bool:
         """Whether the loss has grown for too long: at evaluations, or by the algorithm's notes where there are none."""

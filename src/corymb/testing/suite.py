@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from corymb.algorithms.parts.then import keeps_memory
 from corymb.core.snapshot import Algorithm, packages_of
 from corymb.testing.bad_clients import NAN, ODD, ODD_ROWS, WORTHLESS, always_raises, raises_late
 from corymb.testing.cases import CASES, Case, Learns
@@ -58,18 +59,19 @@ ALGORITHMS = ("IFCA, soft", "CFL", "keeper")
 """The algorithms that an engine is tried with."""
 
 
-def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers: bool = False) -> None:
+def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers: bool | None = None) -> None:
     """Hold an algorithm to the laws on every engine: loop, vectorised and over the wire.
 
     It runs with seven clients in two clusters, in float64: `learns="line"` is linear regression on three features,
     `"classes"` a small network on four features and three classes. Keep its rounds few. An algorithm whose client
-    functions write client memory is one that `remembers`. The first law that is broken raises an `AssertionError`
-    that names the law and the engine.
+    functions write client memory says so with `keeps_memory = True`; `remembers` is for one that does so only with some
+    settings: whether it does with these. The first law that is broken raises an `AssertionError` that names the law
+    and the engine.
 
     >>> from corymb.algorithms import FedAvg
     >>> check_algorithm(FedAvg(rounds=2))
     """
-    case = Case(algorithm, learns, remembers)
+    case = Case(algorithm, learns, keeps_memory(algorithm) if remembers is None else remembers)
     table = {**ENGINES, "wired": wired(*packages_of(algorithm))}
     with _named(check_memory, "loop"):
         check_memory(case, "loop")
@@ -85,6 +87,8 @@ def check_memory(case: Case, engine: AnyEngine) -> None:
     """What is said of client memory is so."""
     spy, _ = privacy.watched_run(case, engine)
     wrote = any(spy.kept)
+    said = "write keeps_memory = True in the class: restarts, refresh and nodes that lost their memory go by it"
+    assert keeps_memory(case.algorithm) or not wrote, f"clients wrote into their memory, so {said}"
     assert wrote == case.remembers, f"clients {'wrote' if wrote else 'did not write'} into their memory"
 
 
