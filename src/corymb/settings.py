@@ -329,7 +329,7 @@ def _unreadable(kind: type) -> list[str]:
     from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
     hints, odd = get_type_hints(kind), []
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    for field in dataclasses.fields(kind):
         try:
             TypeAdapter(hints[field.name])
         except PydanticSchemaGenerationError:

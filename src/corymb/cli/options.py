@@ -7,8 +7,9 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Collection, Sequence
-from functools import cache
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from functools import cache, reduce
+from operator import or_
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
@@ -54,7 +55,8 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str, default: object
         negative_iterable=() if several is not None and _is_fixed(several) else None,
     )
     # cyclopts would count the words of a tuple: here it is one, with commas
-    shape = hint if several is None else list[Union[*(part for part in get_args(several) if part is not ...)]]
+    items: Any = reduce(or_, (part for part in get_args(several) if part is not ...)) if several is not None else None
+    shape: Any = hint if several is None else list[items]
     return field.name, Annotated[shape | None, parameter], None
 
 

@@ -109,10 +109,9 @@ def packages_of(algorithm: Algorithm | type[Algorithm]) -> tuple[str, ...]:
     modules = [sys.modules[home] for home in homes if home in sys.modules]
     homes += [fn.body.__module__ for module in modules for fn in _client_functions(module)]
     found = dict.fromkeys(home.partition(".")[0] for home in homes)
-    if is_dataclass(algorithm) and not isinstance(algorithm, type):
-        for one in fields(algorithm):
-            value = getattr(algorithm, one.name)
-            found |= dict.fromkeys(packages_of(value) if is_dataclass(value) and hasattr(value, "run") else ())
+    inside: Any = () if isinstance(algorithm, type) or not is_dataclass(kind) else fields(kind)
+    for value in (getattr(algorithm, one.name) for one in inside):
+        found |= dict.fromkeys(packages_of(value) if hasattr(value, "run") else ())
     return tuple(found)
 
 
