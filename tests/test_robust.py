@@ -92,7 +92,7 @@ def test_what_cannot_be_is_refused():
         group_trimmed_mean(rows, torch.zeros(3, dtype=torch.int64), empty, trim=0.5)
     with pytest.raises(InvalidInput, match="2 labels for 3 rows"):
         group_mean(rows, torch.zeros(2, dtype=torch.int64), empty)
-    with pytest.raises(InvalidInput, match="A label is 2, but there are 2 groups"):
+    with pytest.raises(InvalidInput, match="A label is 2, but `empty` has 2 rows"):
         group_mean(rows, torch.tensor([0, 1, 2]), empty)
 
 

@@ -1,4 +1,4 @@
-"""The command line as a process of its own: `corymb`, and `python -m corymb` where the script is not on the path."""
+"""The entry point of the command line: `corymb`, or `python -m corymb` if the script is not on the path."""
 
 import gc
 import sys
@@ -10,8 +10,8 @@ from corymb.cli.app import main
 def script() -> NoReturn:
     """Run the command that the process was started with, and exit.
 
-    Nearly all that imports make stays to the end: looking for garbage among it, as it is made and again when the
-    process ends, took a fifth of the time of a short command.
+    Garbage collection is off during imports and at exit: nearly all objects made by imports live to the end, and
+    collecting among them took a fifth of the time of a short command.
     """
     gc.disable()
     code = main(loaded=_keep)
@@ -20,7 +20,7 @@ def script() -> NoReturn:
 
 
 def _keep() -> None:
-    """From here on garbage is looked for among what is new."""
+    """Exempt the imported objects from garbage collection, and turn it on."""
     gc.freeze()
     gc.enable()
 

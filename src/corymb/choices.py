@@ -1,16 +1,16 @@
-"""What some settings choose from, apart from the code that obeys them: a list of options needs no torch."""
+"""The allowed values of some settings, in a module without torch, so that the command line can list them at once."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Task = Literal["classification", "regression", "density"]
-"""A density is learned from features alone; labels, where there are any, are the true clusters of examples."""
+"""What is learned. A density is learned from features alone; labels, if any, are the true clusters of examples."""
 Missing = Literal["refuse", "mean", "median", "drop"]
-"""What is done about a missing cell of a table."""
+"""How missing cells of a table are handled."""
 Scale = Literal["standard", "pixels", "none", "codes"]
-"""What features are: numbers to be standardised, pixels, numbers to be left alone, or codes that a model embeds."""
+"""What features are: numbers to standardise, pixels, numbers to leave as they are, or codes that a model embeds."""
 Dropout = Literal["on", "off", "refuse"]
-"""What is done about a model's dropout."""
+"""How a model's dropout is handled."""
 KernelName = Literal["fused", "foreach", "serial"]
-"""How the vectorised engine computes."""
+"""The kernels of the vectorised engine."""

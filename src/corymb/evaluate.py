@@ -1,7 +1,7 @@
-"""Score a snapshot at the clients. The only reader of the truth: true clusters and true parameters end here.
+"""Scores a snapshot at the clients. Only this module reads the truth: true clusters and true parameters.
 
-What each metric means is defined in `docs/metrics.md`. Names say which model, which clients and which data: everything
-that starts with `test_` is of the model that a client is served, on that client's own test examples.
+Metrics are defined in `docs/metrics.md`. Their names tell the model, the clients and the data: every name that starts
+with `test_` is for the model that a client is served, on that client's own test examples.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ log = logging.getLogger(__name__)
 
 
 class Scored(NamedTuple):
-    """What a client says of the model it is served."""
+    """A client's report on the model it is served."""
 
     loss: Tensor
-    """Mean over its training examples."""
+    """The mean loss over its training examples."""
     tested: Tensor
-    """How many test examples it has."""
+    """The number of its test examples."""
     values: Tensor
-    """Its metrics, the objective's own score first; 0 where it has no test examples."""
+    """Its metrics, the objective's own score first; 0 if it has no test examples."""
     trivial: Tensor
-    """The same of the trivial prediction; empty where there is none."""
+    """The metrics of the trivial prediction; empty if there is none."""
     defined: Tensor
     """Which metrics are defined for the labels of its test examples."""
 
@@ -62,7 +62,7 @@ def score_served(
 ) -> Share[Scored]:
     """The served model's training loss, and its scores on the client's test examples.
 
-    Its own metrics are the note; of what metrics over all clients' examples are made of, only the sums come back.
+    The client's own metrics are the note; statistics for metrics over all clients' examples are returned as sums only.
     """
     test, objective = _never_empty(client.test, client.train), client.objective
     served = serve(client, models, label, share)
@@ -72,8 +72,8 @@ def score_served(
         own = served_score(client, served, test).reshape(1)
         note = Scored(loss, tested, own, own[:0], torch.ones_like(own, dtype=torch.bool))
         return Share({"tested": tested}, weight=torch.ones(1), note=note)
-    said = served_predictions(client, served, test)
-    both = (said, measures.repeated(trivial.to(said), len(test.weight)))
+    predicted = served_predictions(client, served, test)
+    both = (predicted, measures.repeated(trivial.to(predicted), len(test.weight)))
     found = [measures.values(predictions, test) for predictions in both]
     own_scores = [weighted_mean(objective.grade(predictions, test), test.weight) for predictions in both]
     rest = [place for place, metric in enumerate(measures.metrics) if metric.name != objective.score_name]
@@ -81,45 +81,45 @@ def score_served(
         torch.cat([own.reshape(1).to(its.value), its.value[rest]]) for own, its in zip(own_scores, found, strict=True)
     )
     defined = torch.cat([torch.ones_like(found[0].defined[:1]), found[0].defined[rest]])
-    sums = {"tested": tested, **measures.sums(said, trivial, test)}
+    sums = {"tested": tested, **measures.sums(predicted, trivial, test)}
     return Share(sums, weight=torch.ones(1), note=Scored(loss, tested, values, constant, defined))
 
 
 def _never_empty(on: Examples, others: Examples) -> Examples:
-    """Another example that counts for nothing, where there is none: not every model takes an empty batch."""
+    """`on`, or if it is empty one of the `others` with weight 0: not every model takes an empty batch."""
     return on if len(on.weight) else Examples(others.x[:1], others.y[:1], torch.zeros_like(others.weight[:1]))
 
 
 class ByClient(NamedTuple):
-    """Each client's test score of one metric: n, NaN where it has none."""
+    """Each client's test score of one metric: n, NaN if it has none."""
 
     served: Tensor
-    """Of what the client is served."""
+    """The score of what the client is served."""
     trivial: Tensor | None
-    """Of the trivial prediction."""
+    """The score of the trivial prediction."""
 
 
 class Evaluation(NamedTuple):
-    """A snapshot, scored."""
+    """The scores of a snapshot."""
 
     metrics: dict[str, float]
     scores: Tensor
-    """Each client's test score of what it is served: n, NaN where it has no test examples or gave no answer."""
+    """Each client's test score of what it is served: n, NaN if it has no test examples or gave no usable reply."""
     not_scored: list[str]
-    """The clients whose answer could not be used, a prediction that is not finite, say. One is enough to make every
-    mean over clients infinite, on the worse side: no client is silently left out of a mean."""
+    """The clients without a usable reply, for example because a prediction is not finite. A single one makes every mean
+    over clients infinitely bad: no client is silently left out of a mean."""
     exploded: list[str]
-    """Those of them whose loss or score was not finite."""
+    """The clients among `not_scored` whose loss or score was not finite."""
     too_large: list[str]
-    """Those of them whose errors were out of all proportion to the others'."""
+    """The clients among `not_scored` whose errors were out of proportion to the others'."""
     answered_loss: float
-    """The mean training loss of those that answered."""
+    """The mean training loss over clients with a usable reply."""
     by_client: dict[str, ByClient]
     """Every metric at every client, by the metric's name."""
     losses: Tensor
-    """Each client's training loss of what it is served: n, NaN where it gave no answer."""
+    """Each client's training loss of what it is served: n, NaN if it gave no usable reply."""
     points: list[int] | None = None
-    """How many training examples each cluster has, where every example has one."""
+    """The number of training examples in each cluster, if the algorithm clusters examples."""
 
 
 def evaluate(
@@ -131,7 +131,7 @@ def evaluate(
     true_parameters: Params | None = None,
     classes: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Every metric that can be had of a snapshot, by name. Changes nothing: neither the run nor client memory.
+    """Every metric that can be computed for a snapshot, by name. Changes neither the run nor client memory.
 
     `classes` are the names of examples' labels: the true clusters of an algorithm that clusters examples.
     """
@@ -148,9 +148,9 @@ def score(
     trivial: Tensor | None = None,
     classes: Sequence[str] = (),
 ) -> Evaluation:
-    """As `evaluate`, with every client's own score: one question to the clients gives both.
+    """Like `evaluate`, with every client's own scores: one call to the clients gives both.
 
-    `trivial` is what `trivial_prediction` gives; it is the same for a whole run, and asked for if it is not given.
+    `trivial` is the result of `trivial_prediction`, which is the same for a whole run; it is computed if not given.
     """
     trivial = trivial_prediction(fed) if trivial is None else trivial
     clients = fed.evaluation().clients
@@ -185,9 +185,9 @@ def score(
 
 
 def trivial_prediction(fed: Federation) -> Tensor | None:
-    """The best constant prediction, from the labels of all clients' training examples; None for an own objective.
+    """The best constant prediction, from the labels of all clients' training examples; None for custom objectives.
 
-    For classes it is the share of each, whose likeliest is the most frequent class; for numbers, their mean.
+    For classes it is the share of each (which predicts the most frequent class); for numbers, their mean.
     """
     measures = measures_of(fed.objective)
     if measures is None:
@@ -197,7 +197,7 @@ def trivial_prediction(fed: Federation) -> Tensor | None:
 
 
 def clusters_in_use(labels: Tensor) -> int:
-    """How many clusters have a client.
+    """The number of clusters that have a client.
 
     >>> clusters_in_use(torch.tensor([3, 3, 0, -1]))
     2
@@ -209,7 +209,7 @@ def clusters_in_use(labels: Tensor) -> int:
 
 
 def _served_to(clients: Cohort, snapshot: Snapshot) -> tuple[Params, Tensor, Tensor | None]:
-    """What clients are asked about: all models, and the label and the shares of each."""
+    """The arguments of calls about served models: all models, and each client's label and shares."""
     share = None if snapshot.shares is None else each(clients.pick(snapshot.shares))
     return snapshot.models, each(clients.pick(snapshot.labels)), share
 
@@ -232,11 +232,11 @@ def _by_client(fed: Federation, answered: Cohort, rows: Scored) -> dict[str, ByC
 
 SERVED = ("test_{}", "test_{}_examples", "worst_decile_{}")
 TRIVIAL = ("trivial_{}", "trivial_{}_examples", "trivial_worst_decile_{}")
-"""What a metric is called as a mean over clients, over all examples, and over the worst tenth of clients."""
+"""The names of a metric's means over clients, over all examples, and over the worst tenth of clients."""
 
 
 def _test_metrics(objective: Objective, rows: Scored, sums: Params, trivial: Tensor | None) -> dict[str, float]:
-    """Every metric of what clients are served, with that of the trivial prediction beside it."""
+    """Every metric of what clients are served, and of the trivial prediction."""
     rows = Scored(*(row[rows.tested > 0] for row in rows))
     if not len(rows.tested):
         return {}
@@ -247,21 +247,21 @@ def _test_metrics(objective: Objective, rows: Scored, sums: Params, trivial: Ten
         means, constant = pooled[0].copy(), pooled[1].copy()
         pooled[0] |= measures.over_examples(sums, means, constant)
         pooled[1] |= measures.over_examples(measures.if_constant(sums, trivial), constant, constant)
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for place, name in enumerate(names):
         here = rows.defined[:, place]
         for (keys, table), examples in zip(tables, pooled, strict=True):
             of_clients = {} if not here.any() else _over_clients(table[here, place], higher_is_better(objective, name))
             summary = {**of_clients, **({1: examples[name]} if name in examples else {})}
-            found |= {keys[place].format(name): summary[place] for place in sorted(summary)}
+            metrics |= {keys[place].format(name): summary[place] for place in sorted(summary)}
         if not here.all():
-            found[f"undefined_{name}"] = float((~here).sum())
+            metrics[f"undefined_{name}"] = float((~here).sum())
     details = {name: value for name, value in pooled[0].items() if name not in names}
-    return found | {f"test_{name}_examples": value for name, value in details.items()}
+    return metrics | {f"test_{name}_examples": value for name, value in details.items()}
 
 
 def _means_over_examples(names: Sequence[str], table: Tensor, tested: Tensor) -> dict[str, float]:
-    """Of the metrics that are means over a client's examples, the means over all clients' examples."""
+    """The means over all clients' examples, for the metrics that are means over a client's examples."""
     means = (table * tested[:, None]).sum(0) / tested.sum()
     return {
         name: float(mean)
@@ -271,13 +271,13 @@ def _means_over_examples(names: Sequence[str], table: Tensor, tested: Tensor) ->
 
 
 def _over_clients(values: Tensor, larger_is_better: bool) -> dict[int, float]:
-    """The mean over clients, and that over the worst tenth of them, by their places among the keys."""
+    """The mean over clients (0), and that over the worst tenth of them (2), by their indices in `SERVED`."""
     worst = values.sort(descending=not larger_is_better).values[: -(-len(values) // 10)]
     return {0: float(values.mean()), 2: float(worst.mean())}
 
 
 def _worst(objective: Objective, name: str) -> float:
-    """The worst value that a metric can have; what is not of the served models is not known then."""
+    """The worst value of a metric of the served models; NaN for other metrics, which are then unknown."""
     for metric in metric_names(objective):
         if name in [key.format(metric) for key in SERVED]:
             return -math.inf if higher_is_better(objective, metric) else math.inf
@@ -285,7 +285,7 @@ def _worst(objective: Objective, name: str) -> float:
 
 
 def every_loss(fed: Federation, models: Params) -> Tensor:
-    """n k: the training loss of every model at every client, NaN for clients that gave none. Changes nothing."""
+    """The training loss of every model at every client: n k, NaN without a usable reply. Changes nothing."""
     replies = fed.evaluation().clients.map(losses_of, models)
     return replies.clients.put(torch.full((len(fed.names), count(models)), torch.nan), replies.value.cpu())
 
@@ -314,16 +314,16 @@ def _pairs_of(labels: Tensor, on: Examples, k: int, classes: int) -> Tensor:
 
 
 class Points(NamedTuple):
-    """Examples by cluster, where every example has one."""
+    """The examples by cluster, for an algorithm that clusters examples."""
 
     sizes: list[int]
-    """How many training examples each cluster has."""
+    """The number of training examples in each cluster."""
     metrics: dict[str, float]
-    """How well examples' clusters agree with their classes; nothing where they have none."""
+    """How well examples' clusters agree with their classes; empty if they have no classes."""
 
 
 def count_all(fed: Federation, algorithm: Any, snapshot: Snapshot, classes: Sequence[str]) -> Points:
-    """Everybody's examples by cluster: only sums of counts leave the clients."""
+    """Count all clients' examples by cluster: only sums of counts leave the clients."""
     options = {"label": algorithm.label_points, "prior": algorithm.prior, "k": algorithm.k, "classes": len(classes)}
     tables = fed.evaluation().clients.sum(count_points, snapshot.models, **options).value.total
     trained, tested = (tables[part][0].double().cpu() for part in ("train", "test"))
@@ -336,9 +336,9 @@ def count_all(fed: Federation, algorithm: Any, snapshot: Snapshot, classes: Sequ
 
 
 def cluster_metrics(labels: Tensor, truth: Tensor) -> dict[str, float]:
-    """How well labels agree with true clusters, whatever the clusters are called; a client without one is wrong."""
+    """How well labels agree with true clusters up to renumbering; a client without a label counts as wrong."""
     labels, truth = labels.cpu(), truth.cpu()
-    table = _contingency(labels, truth)[int((labels < 0).any()) :]  # the first row is that of label -1
+    table = _contingency(labels, truth)[int((labels < 0).any()) :]  # drop the row of label -1
     metrics = {"ari": adjusted_rand_index(labels, truth), "purity": float(table.max(1).values.sum()) / len(truth)}
     matched = _match(-table)
     if matched is not None:
@@ -366,7 +366,7 @@ def _pairs(count: Tensor) -> Tensor:
 
 
 def _contingency(labels: Tensor, truth: Tensor) -> Tensor:
-    """How many clients have each pair of label and true cluster."""
+    """The number of clients for each pair of label and true cluster."""
     rows, columns = (values.unique(return_inverse=True) for values in (labels, truth))
     shape = len(rows[0]), len(columns[0])
     counts = torch.bincount(rows[1] * shape[1] + columns[1], minlength=shape[0] * shape[1])
@@ -377,7 +377,7 @@ def _contingency(labels: Tensor, truth: Tensor) -> Tensor:
 
 
 def parameter_metrics(models: Params, truth: Params) -> dict[str, float]:
-    """Euclidean distances between models and true parameters; nothing where they are of different kinds."""
+    """Euclidean distances between models and true parameters; empty if their shapes differ."""
     if not comparable(models, truth):
         return {}
     distance = torch.cdist(_flat(models), _flat(truth), compute_mode="donot_use_mm_for_euclid_dist")  # k models, truths
@@ -386,7 +386,7 @@ def parameter_metrics(models: Params, truth: Params) -> dict[str, float]:
         metrics["parameter_error_by_index"] = float(distance.diagonal().mean())
     matched = _match(distance)
     if matched is not None:
-        own = distance.amin(0)  # a true cluster without a model of its own counts with the nearest
+        own = distance.amin(0)  # a true cluster without a matching model counts with the nearest
         own[torch.as_tensor(matched[1])] = distance[matched]
         metrics["parameter_error"] = float(own.max())
     return metrics
@@ -402,8 +402,8 @@ def _flat(models: Params) -> Tensor:
 
 
 def _match(cost: Tensor) -> tuple[Sequence[int], Sequence[int]] | None:
-    """The cheapest one-to-one matching of rows to columns, or None where scipy is not installed."""
-    if 1 in cost.shape:  # no need of scipy, whose import takes longer than a small run
+    """The cheapest one-to-one matching of rows to columns, or None if scipy is not installed."""
+    if 1 in cost.shape:  # avoids importing scipy, which takes longer than a small run
         place = int(cost.flatten().nan_to_num(posinf=1e300).argmin())
         return ([place], [0]) if cost.shape[1] == 1 else ([0], [place])
     try:
@@ -442,7 +442,7 @@ def local_models_on_cluster(
     view = fed.evaluation()
     own = view.clients.map(publish_served, *_served_to(view.clients, snapshot), serve=algorithm.serve)
     if isinstance(own.value, Served):
-        raise InvalidInput("Clients are served several models at once: there is none to test alone.")
+        raise InvalidInput("Clients are served mixtures of several models: this test needs one model per client.")
     cluster_of = own.clients.pick(truth)
     means = []
     for cluster in cluster_of.unique():

@@ -1,8 +1,8 @@
-"""Corymb as a Flower app, for those who use `flwr run`: a ClientApp without torch, and a ServerApp.
+"""Corymb as a Flower app, for `flwr run`: a ClientApp without torch, and a ServerApp.
 
-Flower starts a ClientApp for every message, from the app that it sent to the node: code from elsewhere runs there. The
-ClientApp hands the message to the process that holds the node's clients (`corymb flower node … --stock`), over a unix
-socket, and brings its answer back. Nodes started without `--stock` need none of this and load no code.
+Flower starts a ClientApp for every message, with the app code that was sent to the node. The ClientApp forwards the
+message to the process that holds the node's clients (`corymb flower node … --stock`) over a unix socket, and returns
+its answer. Nodes started without `--stock` need none of this and load no code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ server = ServerApp()
 
 @app.query("corymb")
 def answer(message: Message, context: Context) -> Message:
-    """What the node's own process answers."""
+    """The answer of the node's own process."""
     record = message.content.array_records["corymb"]
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(context.node_config["socket"]))
@@ -53,5 +53,5 @@ def main(grid: Grid, context: Context) -> None:
     out = Path(str(config.get("out", "runs/flwr"))) / str(context.run_id)
     run = corymb.fit(algorithm, engine, config.get("model"), out=out, progress=True)
     print(f"{FEDERATION}: {run.metrics} in {out.resolve()}")
-    with suppress(ModuleNotFoundError):  # a report is drawn with what the extra [report] installs
+    with suppress(ModuleNotFoundError):  # reports need the extra [report]
         print(run.report(path=out / "report.html"))

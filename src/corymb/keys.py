@@ -1,4 +1,4 @@
-"""Counter-based random keys: a number for every purpose, the same wherever and in whatever order it is drawn.
+"""Counter-based random keys: draws for a purpose are the same wherever and in whatever order they are made.
 
 A key is an int64 tensor of any shape; a batch of keys is simply a longer one. Everything is elementwise integer
 arithmetic that wraps modulo 2**64 (the finaliser of SplitMix64), so that bits, integers and uniforms are the same
@@ -33,7 +33,7 @@ _FACTORS = np.uint64(_MIX_1 % 2**64), np.uint64(_MIX_2 % 2**64)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)  # torch's >> on int64 drags the sign along
+    return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)  # torch's >> on int64 is arithmetic: clear the sign bits
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _mix_number(number: int) -> int:
-    """`_mix` of one number, without a tensor: a dozen calls of torch fewer."""
+    """`_mix` of a plain integer, which saves a dozen torch calls."""
     x = number % 2**64
     x = (x ^ x >> 30) * _MIX_1 % 2**64
     x = (x ^ x >> 27) * _MIX_2 % 2**64
@@ -51,7 +51,7 @@ def _mix_number(number: int) -> int:
 
 
 def hash_name(name: str) -> int:
-    """A name's 64 bits, the same in every process.
+    """A 64-bit hash of a name, the same in every process.
 
     >>> hash_name("client-0")
     -7512662960991081707
@@ -60,7 +60,7 @@ def hash_name(name: str) -> int:
 
 
 def hash_names(names: Sequence[str]) -> Tensor:
-    """The 64 bits of each name; no list of a million numbers on the way."""
+    """The hash of each name, without an intermediate list."""
     return torch.from_numpy(np.fromiter(map(hash_name, names), np.int64, len(names)))
 
 
@@ -70,7 +70,7 @@ def root(seed: int) -> Key:
 
 
 def key_of(seed: int, *data: int | str) -> Key:
-    """`fold(root(seed), *data)` of plain numbers and names: a hundred calls of torch fewer.
+    """`fold(root(seed), *data)` for plain integers and names, which saves a hundred torch calls.
 
     >>> bool(key_of(3, "run", 7) == fold(root(3), "run", 7))
     True
@@ -82,7 +82,7 @@ def key_of(seed: int, *data: int | str) -> Key:
 
 
 def fold(key: Key, *data: int | str | Tensor) -> Key:
-    """A new key for each of `data` in turn; tensors broadcast against the key.
+    """The key folded with each of `data` in turn; tensors broadcast against the key.
 
     >>> a = fold(root(0), torch.arange(3))
     >>> bool(a[1] == fold(root(0), 1))
@@ -94,7 +94,7 @@ def fold(key: Key, *data: int | str | Tensor) -> Key:
 
 
 def fold_number(key: int, item: int | str) -> int:
-    """`fold` of a key that is a plain number.
+    """`fold` for a key that is a plain integer.
 
     >>> fold_number(int(root(0)), 1) == int(fold(root(0), 1))
     True
@@ -103,9 +103,10 @@ def fold_number(key: int, item: int | str) -> int:
 
 
 class KeyRing:
-    """The keys of many numbers, such as clients' hashes, on the CPU: `fold(key, numbers)` at a tenth of its price.
+    """Fast `fold(key, numbers)` on the CPU for fixed numbers, such as clients' hashes: a tenth of the cost.
 
-    What of it does not depend on the key is computed once, and the rest in place by numpy, whose calls are short.
+    The part that does not depend on the key is computed once; the rest is done in place by numpy, which has less
+    overhead per call.
 
     >>> ring = KeyRing(torch.arange(3))
     >>> keys = ring.keys(5, torch.tensor([0, 2]), ["batches"])
@@ -118,15 +119,15 @@ class KeyRing:
         self._spread = _unsigned(_spread(numbers))
 
     def keys(self, key: int, which: Tensor, purposes: Sequence[str] = ()) -> Tensor:
-        """The keys of some of the numbers, and what those give folded with each purpose: n, 1 + purposes."""
+        """The keys of some of the numbers, followed by these folded with each purpose: n, 1 + len(purposes)."""
         own = _mix_in_place(self._spread[which.numpy()] ^ np.uint64(_mix_number(key + _GOLDEN) % 2**64))
-        found = np.empty((len(own), 1 + len(purposes)), np.uint64)
-        found[:, 0] = own
+        keys = np.empty((len(own), 1 + len(purposes)), np.uint64)
+        keys[:, 0] = own
         if purposes:
             mixed = _mix_in_place(own + np.uint64(_GOLDEN % 2**64))
             for place, purpose in enumerate(purposes, 1):
-                found[:, place] = _mix_in_place(mixed ^ np.uint64(_spread_number(purpose) % 2**64))
-        return torch.from_numpy(found.view(np.int64))
+                keys[:, place] = _mix_in_place(mixed ^ np.uint64(_spread_number(purpose) % 2**64))
+        return torch.from_numpy(keys.view(np.int64))
 
 
 def _unsigned(keys: Tensor) -> npt.NDArray[np.uint64]:
@@ -134,7 +135,7 @@ def _unsigned(keys: Tensor) -> npt.NDArray[np.uint64]:
 
 
 def _mix_in_place(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """`_mix`, of numbers that nobody else holds."""
+    """`_mix` that overwrites its argument."""
     x ^= x >> _SHIFTS[0]
     x *= _FACTORS[0]
     x ^= x >> _SHIFTS[1]
@@ -153,7 +154,7 @@ def _spread_number(item: int | str) -> int:
 
 
 def bits(key: Key, shape: tuple[int, ...] = ()) -> Tensor:
-    """64 random bits for every place of `shape`; a batch of keys stands in front."""
+    """64 random bits for every element of `shape`; the shape of a batch of keys comes first."""
     places = torch.arange(_size(shape), device=key.device).reshape(shape)
     return fold(key.reshape(key.shape + (1,) * len(shape)), places)
 
@@ -172,14 +173,14 @@ def uniform(key: Key, shape: tuple[int, ...] = (), dtype: torch.dtype = torch.fl
     torch.float32
     """
     exact = 1 - round(math.log2(torch.finfo(dtype).eps))
-    wide = torch.promote_types(dtype, torch.float32)  # float16 does not reach 2**24
+    wide = torch.promote_types(dtype, torch.float32)  # float16 cannot hold the integers that are scaled
     return (_shift(bits(key, shape), 64 - exact).to(wide) * 2.0**-exact).to(dtype)
 
 
 def happens(key: Key, probability: float, shape: tuple[int, ...] = ()) -> Tensor:
-    """True with this probability at every place of `shape`; a batch of keys stands in front.
+    """True with this probability for every element of `shape`; the shape of a batch of keys comes first.
 
-    The cheap way to many draws: SplitMix64 as a stream from the key, each of its words in two halves of 32 bits.
+    A cheap way to many draws: a SplitMix64 stream seeded by the key, with each word split into two halves of 32 bits.
 
     >>> happens(root(0), 0.5, (2, 4)).tolist()
     [[True, False, False, False], [False, True, False, False]]
@@ -197,11 +198,11 @@ def integers(key: Key, high: int, shape: tuple[int, ...] = ()) -> Tensor:
 
 
 def normal(key: Key, shape: tuple[int, ...] = (), dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normals, by the inverse of the distribution function."""
+    """Standard normals, by the inverse of the cumulative distribution function."""
     centred = 2 * uniform(key, shape, torch.float64) + (2.0**-53 - 1)
     return (torch.erfinv(centred) * 2**0.5).to(dtype)
 
 
 def permutation(key: Key, length: int) -> Tensor:
-    """An order of `length` things: argsort of random bits."""
+    """A random permutation of `range(length)`: the argsort of random bits."""
     return bits(key, (length,)).argsort(dim=-1, stable=True)

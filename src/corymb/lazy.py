@@ -1,4 +1,4 @@
-"""What is imported when it is first used: names of a package, and what somebody else says the place of."""
+"""Imports on first use: names of a package, and objects given as `package.module:name`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def at(place: str) -> Any:
-    """What `package.module:name` is the place of.
+    """The object at `package.module:name`.
 
     >>> at("corymb.settings:InvalidInput").__name__
     'InvalidInput'
@@ -19,7 +19,7 @@ def at(place: str) -> Any:
 
 
 def is_place(name: str) -> bool:
-    """Whether a name says where something is, and is not one of a catalogue's.
+    """Whether a name has the form `package.module:name`, unlike the names of a catalogue.
 
     >>> is_place("mymodule:MyAlgorithm"), is_place("ifca"), is_place("C:/data")
     (True, False, False)
@@ -28,7 +28,7 @@ def is_place(name: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """A name for titles and folders: of a place, what is there.
+    """A name for titles and folders: the part after the colon of `package.module:name`, else the name itself.
 
     >>> short_name("mymodule:MyAlgorithm"), short_name("sr-fca")
     ('MyAlgorithm', 'sr-fca')
@@ -37,7 +37,7 @@ def short_name(name: str) -> str:
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names live in the modules `homes`."""
+    """A `__getattr__` for a package whose names are defined in the modules `homes`."""
 
     def find(name: str) -> Any:
         if name not in homes:

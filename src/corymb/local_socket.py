@@ -1,4 +1,4 @@
-"""A node that answers a ClientApp on the same machine, over a unix socket: see `corymb.flower_app`."""
+"""Connects a node with a ClientApp on the same machine over a unix socket: see `corymb.flower_app`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LENGTH = struct.Struct(">Q")
 
 
 def serve_socket(answer: Callable[[bytes], bytes], path: Path) -> None:
-    """Answer whoever connects, one after another; only this user can."""
+    """Answer connections one after another; only this user can connect."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
         before = os.umask(0o077)
@@ -29,11 +29,11 @@ def serve_socket(answer: Callable[[bytes], bytes], path: Path) -> None:
                 try:
                     send(connection, answer(receive(connection)))
                 except (OSError, EOFError):
-                    log.exception("a ClientApp was not answered")
+                    log.exception("the connection to a ClientApp failed before it was answered")
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """Send bytes, their number first."""
+    """Send bytes, preceded by their length."""
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
@@ -44,9 +44,9 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:
-    found = bytearray()
-    while len(found) < length:
-        if not (more := connection.recv(min(length - len(found), 1 << 20))):
-            raise EOFError("the other end is gone")
-        found += more
-    return bytes(found)
+    data = bytearray()
+    while len(data) < length:
+        if not (more := connection.recv(min(length - len(data), 1 << 20))):
+            raise EOFError("the other end closed the connection")
+        data += more
+    return bytes(data)

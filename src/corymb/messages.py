@@ -1,4 +1,4 @@
-"""Calls, replies and snapshots as bytes: what a federation sends and a run keeps. Each is checked as it is read."""
+"""Calls, replies and snapshots as bytes, for sending and for storage. Each is checked as it is read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from corymb.trees import Tree
 from corymb.wire import WireError, pack, unpack
 
 OURS = ("corymb",)
-"""The packages that a call may name things of, unless its reader allows more."""
+"""The packages whose functions and classes a message may name, unless its reader allows more."""
 
 
 def call_to_bytes(call: Call) -> bytes:
-    """A call on its way to a host."""
+    """A call as bytes for a host."""
     return pack(call_to_tree(call))
 
 
 def call_to_tree(call: Call) -> dict[str, Any]:
-    """A call as a tree that can travel; what the server checks replies by stays with it."""
+    """A call as a tree for `pack`, without the fields that only the server uses to check replies."""
     fields = call._replace(near=None)._asdict() | {
         "version": tuple(call.version),
         "since": {host: tuple(version) for host, version in call.since.items()},
@@ -34,35 +34,35 @@ def call_to_tree(call: Call) -> dict[str, Any]:
 
 
 def call_from_bytes(data: bytes, allow: Sequence[str] = OURS) -> Call:
-    """The call that `call_to_bytes` wrote; its function, and what it names, must belong to the packages in `allow`."""
+    """The call that `call_to_bytes` wrote; the functions and classes it names must belong to packages in `allow`."""
     return call_from_tree(unpack(data, allow))
 
 
 def call_from_tree(tree: Tree) -> Call:
-    """The call that `call_to_tree` took apart; a tree from anywhere gives one or a `WireError`."""
+    """The call for a tree from `call_to_tree`; raises WireError for any other tree."""
     tree = _checked(tree, _CALL, "call")
     since = {host: Version(*version) for host, version in tree["since"].items()}
     return Call(**{**tree, "version": Version(*tree["version"]), "since": since})
 
 
 def part_to_bytes(part: Part) -> bytes:
-    """A host's reply. Who sent it is for the receiver to know."""
+    """A host's reply as bytes, without the sender, which the receiver determines itself."""
     return pack(part_to_tree(part))
 
 
 def part_to_tree(part: Part) -> dict[str, Any]:
-    """A host's reply as a tree that can travel."""
+    """A host's reply as a tree for `pack`."""
     rejected = [[client, reason] for client, reason in part.rejected]
     return {"ids": part.ids, "value": part.value, "rejected": rejected, "spread": part.spread, "error": part.error}
 
 
 def part_from_bytes(data: bytes, host: str, allow: Sequence[str] = OURS) -> Part:
-    """The part that `part_to_bytes` wrote, from this host."""
+    """The part that `part_to_bytes` wrote, received from `host`."""
     return part_from_tree(unpack(data, allow), host)
 
 
 def part_from_tree(tree: Tree, host: str) -> Part:
-    """The part that `part_to_tree` took apart, from this host; a tree from anywhere gives one or a `WireError`."""
+    """The part for a tree from `part_to_tree`, received from `host`; raises WireError for any other tree."""
     tree = _checked(tree, _PART, "reply")
     rejected = [(client, reason) for client, reason in tree["rejected"]]
     return Part(tree["ids"], tree["value"], rejected, host, tree["spread"], tree["error"])
@@ -108,25 +108,25 @@ _PART: Mapping[str, Callable[[Any], bool]] = {
 
 
 def snapshot_to_bytes(snapshot: Snapshot) -> bytes:
-    """All of a snapshot, to be kept or sent."""
+    """A complete snapshot as bytes."""
     return pack(snapshot_to_tree(snapshot))
 
 
 def snapshot_to_tree(snapshot: Snapshot) -> dict[str, Any]:
-    """All of a snapshot as a tree that can travel."""
+    """A complete snapshot as a tree for `pack`."""
     return {name: _plain(getattr(snapshot, name)) for name in _SNAPSHOT}
 
 
 def snapshot_from_bytes(data: bytes) -> Snapshot:
-    """The snapshot that `snapshot_to_bytes` wrote, its tensors on the CPU."""
+    """The snapshot that `snapshot_to_bytes` wrote, with tensors on the CPU."""
     return snapshot_from_tree(unpack(data))
 
 
 def snapshot_from_tree(tree: Tree) -> Snapshot:
-    """The snapshot that `snapshot_to_tree` took apart; a tree from anywhere gives one or a `WireError`."""
+    """The snapshot for a tree from `snapshot_to_tree`; raises WireError for any other tree."""
     tree = _checked(tree, _SNAPSHOT, "snapshot")
     if len({len(rows) for rows in tree["models"].values()}) != 1:
-        raise WireError("The snapshot's models differ in number from one parameter to another.")
+        raise WireError("The parameters of the snapshot's models differ in their number of rows: wanted k for each.")
     return Snapshot(**tree)
 
 

@@ -1,9 +1,9 @@
-"""Subspaces of matrices that clients hold in shares: orthogonal iteration on products, never on the matrices.
+"""Leading subspaces of a sum of clients' matrices, by orthogonal iteration on products, without forming the matrices.
 
 Su, Xu, Yang 2022 (Algorithm 3) find the leading k directions of Y = Σ_c Y_c, where Y_c is known to client c alone: the
 server sends an orthonormal basis Q, clients return Y_c Q (d k), the server adds up and takes the QR decomposition. Here
 Y_c is the mean of ½(l_a r_bᵀ + r_a l_bᵀ) over pairs a ≠ b of a client's points, with vectors l_a = left_a · x_a and
-r_b = right_b · x_b; it is symmetric, so that one product a step is enough. No d × d matrix is ever formed.
+r_b = right_b · x_b; it is symmetric, so that one product per step is enough. No d × d matrix is ever formed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Roots(NamedTuple):
 
 
 def roots(values: Tensor, vectors: Tensor) -> Roots:
-    """The roots of a matrix with these positive eigenvalues and their eigenvectors, on the space that those span."""
+    """The roots of a matrix with these positive eigenvalues and eigenvectors, on the space that the latter span."""
     return Roots(*((vectors * values**power) @ vectors.mT for power in (-0.5, 0.5)))
 
 
@@ -70,7 +70,7 @@ def _half(left: Tensor, right: Tensor, along: Tensor, pairs: int | None) -> Tens
 
 
 def _partners(values: Tensor, pairs: int | None) -> Tensor:
-    """For every point the sum over the points it is paired with: m a k."""
+    """For every point, the sum over the points it is paired with: m a k."""
     if pairs is None:
         return values.sum(0) - values
     m = len(values)
@@ -81,7 +81,7 @@ def _partners(values: Tensor, pairs: int | None) -> Tensor:
 
 
 def points_and_pairs(real: Tensor, pairs: int | None = None) -> tuple[Tensor, Tensor]:
-    """How many points of a client count, and how many ordered pairs they form; `real` marks what is not padding.
+    """The number of a client's points that count, and of ordered pairs they form; `real` is False for padding.
 
     >>> points_and_pairs(torch.tensor([True, True, True, False]))
     (tensor(3), tensor(6))

@@ -1,4 +1,4 @@
-"""Which process is which: a pid is given again, so a process is known by its pid and when it began."""
+"""Identifies processes by pid and start time, since pids are reused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def began(pid: int) -> str:
-    """When a process began, in words of the system's own; empty if there is none, or one that has ended."""
+    """The start time of a process, in the system's own format; empty if it does not exist or has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return "" if fields[0] == "Z" else fields[19]
@@ -22,24 +22,24 @@ def began(pid: int) -> str:
 
 
 def this_process() -> str:
-    """The name of this process among those of all machines: see `has_ended`."""
+    """A name of this process that is unique among all machines: see `has_ended`."""
     pid = os.getpid()
     return f"{_machine()} {pid} {began(pid)}"
 
 
 def has_ended(name: str) -> bool:
-    """Whether the process of that name is known to have ended; of one elsewhere nothing is known."""
+    """Whether the named process is known to have ended; False for processes on other machines."""
     where, _, rest = name.partition(" ")
     pid, _, since = rest.partition(" ")
     return where == _machine() and pid.isdigit() and began(int(pid)) != since
 
 
 def _machine() -> str:
-    """Where pids mean the same processes: this machine since it was started, and in it this space of pids."""
+    """The scope in which pids are unique: this machine since its last boot, and the pid namespace."""
     parts = [socket.gethostname().replace(" ", "-")]
     try:
         parts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()]
         parts += [os.readlink("/proc/self/ns/pid")]
-    except OSError:  # not Linux: the name has to do
+    except OSError:  # not Linux: use the host name only
         pass
     return "/".join(parts)

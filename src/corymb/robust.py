@@ -1,8 +1,8 @@
-"""Averages of rows inside groups that a few bad rows cannot move: trimmed mean, median; and the plain mean.
+"""Averages of rows inside groups: trimmed mean and median, which are robust to a few bad rows, and the plain mean.
 
-Rows are walked in blocks of coordinates, so that memory holds one block of one group beside the rows themselves. A
-trimmed mean is the mean of the rows that are kept, never the sum of all less the extremes: one huge value would take
-every digit of the others with it.
+Rows are processed in blocks of coordinates, so that memory holds one block of one group beside the rows themselves. A
+trimmed mean is computed as the mean of the kept values, never as the sum of all minus the extremes: a huge value would
+cancel every digit of the others.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from corymb.settings import require
 from corymb.trees import Params, count
 
 BLOCK = 2**22
-"""Numbers in a block."""
+"""Entries in a block."""
 Middle = Callable[[Tensor], Tensor]  # J c -> c
 
 
 def group_trimmed_mean(rows: Params, labels: Tensor, empty: Params, *, trim: float, block: int = BLOCK) -> Params:
     """TrMean of each group's rows, coordinate by coordinate: the ⌊βJ⌋ least and greatest of J are dropped.
 
-    The mean is over the rows that are kept. A group without rows takes its row of `empty`, which has k rows; rows of
-    label -1 are in no group.
+    The mean is over the kept values. A group without rows takes its row of `empty`, which has k rows; rows of label -1
+    are in no group.
     """
     require(0 <= trim < 0.5, f"trim must be at least 0 and below 1/2, got {trim}.")
 
@@ -51,7 +51,7 @@ def group_mean(rows: Params, labels: Tensor, empty: Params, *, block: int = BLOC
 
 
 def into_ball(models: Params, centre: Params, radius: float) -> Params:
-    """Models farther from the centre than the radius, pulled back to it."""
+    """Project models that are farther than `radius` from the centre back onto the ball."""
     apart = {name: value - centre[name] for name, value in models.items()}
     squares = [value.reshape(len(value), -1).square().sum(1) for value in apart.values()]
     scale = radius / torch.stack(squares).sum(0).sqrt().clamp_min(radius)
@@ -59,7 +59,7 @@ def into_ball(models: Params, centre: Params, radius: float) -> Params:
 
 
 def trimmed(rows: int, trim: float) -> int:
-    """⌊βJ⌋: how many of J values are dropped at either end.
+    """⌊βJ⌋: the number of values dropped at either end, of J.
 
     >>> trimmed(10, 0.15), trimmed(100, 0.29)
     (1, 29)
@@ -71,7 +71,7 @@ def _in_groups(rows: Params, labels: Tensor, empty: Params, middle: Middle, bloc
     n, k = count(rows), count(empty)
     require(len(labels) == n, f"{len(labels)} labels for {n} rows: give one for each.")
     require(
-        bool((labels < k).all()), f"A label is {int(labels.max())}, but there are {k} groups: `empty` has a row each."
+        bool((labels < k).all()), f"A label is {int(labels.max())}, but `empty` has {k} rows: give it one per group."
     )
     members = [(labels == group).nonzero().flatten() for group in range(k)]
     return {name: _of_leaf(value, members, empty[name], middle, block) for name, value in rows.items()}
@@ -80,10 +80,10 @@ def _in_groups(rows: Params, labels: Tensor, empty: Params, middle: Middle, bloc
 def _of_leaf(value: Tensor, members: list[Tensor], empty: Tensor, middle: Middle, block: int) -> Tensor:
     out = empty.to(value).flatten(1).clone() if value.dim() > 1 else empty.to(value)[:, None].clone()
     flat = value.reshape(len(value), -1)
-    for group, mine in enumerate(members):
-        if not len(mine):
+    for group, rows in enumerate(members):
+        if not len(rows):
             continue
-        mine, step = mine.to(value.device), max(1, block // len(mine))
+        rows, step = rows.to(value.device), max(1, block // len(rows))
         for first in range(0, flat.shape[1], step):
-            out[group, first : first + step] = middle(flat[:, first : first + step][mine])
+            out[group, first : first + step] = middle(flat[:, first : first + step][rows])
     return out.reshape(len(members), *value.shape[1:])

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses with one definition, read from Python, TOML, JSON and the command line alike."""
+"""Settings: frozen dataclasses, defined once and read from Python, TOML, JSON and the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 
 S = TypeVar("S")
 LONGEST_FILE = 10**7
-"""Bytes of a file of settings, with all that a run records in it."""
+"""The most bytes of a settings file, including what a run records in it."""
 
 
 class InvalidInput(ValueError):
@@ -26,7 +26,7 @@ class InvalidInput(ValueError):
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port."""
+    """The host and the port of HOST:PORT."""
     host, _, port = address.rpartition(":")
     good = bool(host) and port.isdigit() and 0 < int(port) < 65536
     require(good, f"The address is {address!r}: wanted HOST:PORT, such as 127.0.0.1:8000.")
@@ -34,7 +34,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def first_line(error: BaseException) -> str:
-    r"""The first line of what an error says, cut to 200 characters; the name of its type if it says nothing.
+    r"""The first line of an error's message, cut to 200 characters; the name of its type if the message is empty.
 
     >>> first_line(ValueError("too long\nby far")), first_line(KeyError())
     ('too long', 'KeyError')
@@ -44,15 +44,15 @@ def first_line(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """What an error says; nothing where its own `__str__` fails."""
+    """The message of an error; empty if its own `__str__` fails."""
     try:
         return str(error)
-    except BaseException:  # an error of somebody else's class: what it raises here, an exit even, is not the news
+    except BaseException:  # a third-party `__str__` may raise anything, even SystemExit; that must not hide the error
         return ""
 
 
 def printable(text: str) -> str:
-    r"""Text for a terminal or a table: what is no letter, mark or space is written out.
+    r"""Text for a terminal or a table, with unprintable characters escaped.
 
     >>> printable("a\x1b[31m\nb")
     'a\\x1b[31m\\nb'
@@ -61,7 +61,7 @@ def printable(text: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """A cell of a csv file that no spreadsheet takes for a formula.
+    """A cell of a csv file, escaped so that spreadsheets do not read it as a formula.
 
     >>> csv_cell("=1+2"), csv_cell("-3.5"), csv_cell("-a"), csv_cell(7)
     ("'=1+2", '-3.5', "'-a", 7)
@@ -82,11 +82,11 @@ def require(condition: bool, message: str) -> None:
 
 
 MOST_NAMES = 30
-"""Names that a message lists."""
+"""The most names that a message lists."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` where something known is close, else the known names.
+    """`Did you mean 'x'?` if a known name is close, else the known names.
 
     >>> did_you_mean("ifac", ["ifca", "fedavg"])
     "Did you mean 'ifca'?"
@@ -98,14 +98,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """A path with `~` written out; one that cannot be a path is refused."""
-    require(isinstance(path, (str, os.PathLike)), f"{path!r} is no path: give one as text.")
+    """A path with `~` expanded; raises InvalidInput for values that cannot be a path."""
+    require(isinstance(path, (str, os.PathLike)), f"{path!r} is not a path: give one as text.")
     try:
         place = Path(path).expanduser()
-        if "\0" in os.fspath(place):  # which some of the questions below answer with no
+        if "\0" in os.fspath(place):  # some of the checks below would just return False
             raise ValueError("it holds a null character")
         os.path.lexists(place)
-        place.exists()  # raises for names that no system takes
+        place.exists()  # raises for names that the system does not accept
     except (RuntimeError, ValueError, OSError) as error:
         if isinstance(error, PermissionError):
             return place
@@ -115,7 +115,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def to_dict(settings: object) -> dict[str, Any]:
-    """A settings dataclass as plain values, nested dataclasses as nested dicts, and 1 as 1.0 where a float is meant."""
+    """A settings dataclass as plain values: nested dataclasses become dicts, and integers in float fields floats."""
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         raise TypeError(f"{settings!r} is not an instance of a settings dataclass")
     hints = get_type_hints(type(settings))
@@ -123,17 +123,17 @@ def to_dict(settings: object) -> dict[str, Any]:
 
 
 def check_plain(settings: object) -> None:
-    """Refuse values that no record of a run could hold, by name: a function, or a member of an enumeration, say."""
+    """Raise InvalidInput for settings that cannot be stored in a run's record, such as functions or enum members."""
     for name, value in to_dict(settings).items():
         if (odd := _not_plain(value)) is not None:
             raise InvalidInput(
-                f"{type(settings).__name__}: {name} holds a {type(odd).__name__}, which a run's record cannot: wanted "
-                "numbers, text, True or False, None, dataclasses, or lists and dicts of these."
+                f"{type(settings).__name__}: {name} holds a {type(odd).__name__}, which cannot be stored in a run's "
+                "record: wanted numbers, text, True or False, None, dataclasses, or lists and dicts of these."
             )
 
 
 def _not_plain(value: Any) -> object | None:
-    """The first value in a tree of plain ones that is not plain itself, or None."""
+    """The first value in a tree that is not plain, or None."""
     if isinstance(value, (list, tuple)):
         return next((odd for item in value if (odd := _not_plain(item)) is not None), None)
     if isinstance(value, Mapping):
@@ -150,13 +150,13 @@ def _plain(value: Any, kinds: list[Any]) -> Any:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The types that a type hint is made of: `tuple[float, ...] | None` gives float and None's."""
+    """The basic types in a type hint: float and NoneType for `tuple[float, ...] | None`."""
     inner = get_args(hint)
     return [kind for part in inner for kind in _kinds(part)] if inner else [hint]
 
 
 class _Typed(NamedTuple):
-    """A field of a settings dataclass: what it takes, and the types that need no closer look."""
+    """A field of a settings dataclass, with the types (`sure`) whose values all fit its hint."""
 
     name: str
     hint: Any
@@ -171,7 +171,7 @@ def _typed(kind: type) -> list[_Typed]:
 
 
 def _sure(hint: Any) -> frozenset[type]:
-    """Types whose values all fit a hint: those in a union, an int for a float, but no list and no literal."""
+    """Types whose values all fit a hint: the members of a union, int for float, but no tuples and no literals."""
     parts = get_args(hint) if get_origin(hint) in UNIONS else (hint,)
     whole = {part for part in parts if isinstance(part, type) and get_origin(part) is None}
     return frozenset(whole | {int} if float in whole else whole)
@@ -181,10 +181,10 @@ UNIONS = (Union, types.UnionType)
 
 
 def check_types(settings: Any) -> None:
-    """Refuse values that a settings dataclass does not take, by name; numpy's numbers become Python's.
+    """Raise InvalidInput for fields of the wrong type; numpy and torch numbers are converted to Python's.
 
-    For `__post_init__`, before values are compared. pydantic, which reads settings from text, would take longer to be
-    imported than all other settings take to be made; here most values are known by their type alone.
+    For `__post_init__`, before values are compared. Importing pydantic, which reads settings from text, would take
+    longer than creating all settings; here most values are accepted by their type alone.
     """
     for name, hint, sure, default in _typed(settings.__class__):
         value = getattr(settings, name)
@@ -192,20 +192,20 @@ def check_types(settings: Any) -> None:
             continue
         if _fits(plain := _python(value), hint):
             object.__setattr__(settings, name, plain)
-        elif value is not default:  # users' classes may have a default of None where their type says a number
+        elif value is not default:  # users' classes may have a default that does not fit its type, such as None
             wanted = _listed(_wanted(hint))
             raise InvalidInput(f"{type(settings).__name__}: {name} is {_shown(value)}: wanted {wanted}.")
 
 
 def _python(value: Any) -> Any:
-    """Numbers and arrays of numpy's and torch's as Python's; other values as they are."""
+    """Numbers and arrays of numpy and torch as Python values; other values unchanged."""
     if isinstance(value, (tuple, list)):
         return tuple(map(_python, value))
     return _python(value.tolist()) if hasattr(value, "tolist") else value
 
 
 def check_all_types(settings: object) -> None:
-    """The same for nested settings too, of classes that do not check themselves."""
+    """`check_types` for settings and all nested settings, for classes that do not check themselves."""
     if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
         return
     check_types(settings)
@@ -214,7 +214,7 @@ def check_all_types(settings: object) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a hinted type; hints that say nothing of settings (protocols, callables) take anything."""
+    """Whether a value fits a type hint; hints other than settings types (protocols, callables) accept anything."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in UNIONS:
         return any(_fits(value, part) for part in inner)
@@ -229,7 +229,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, hint)
     if not dataclasses.is_dataclass(hint):
         return True
-    algorithms = hasattr(hint, "run") and hasattr(value, "run")  # one of the user's own stands for any
+    algorithms = hasattr(hint, "run") and hasattr(value, "run")  # users' own algorithms are accepted for any
     return isinstance(value, hint) or algorithms  # type: ignore[arg-type]
 
 
@@ -237,7 +237,7 @@ NAMED = {int: "a whole number", float: "a number", str: "text", bool: "True or F
 
 
 def _wanted(hint: Any) -> list[str]:
-    """What a type takes, in words."""
+    """The values that a type hint accepts, in words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in UNIONS:
         kinds = [part for part in inner if part is not int or float not in inner]
@@ -261,9 +261,9 @@ def _shown(value: Any) -> str:
 
 
 def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
-    """A settings dataclass from plain values: unknown names are refused and the field at fault is named.
+    """A settings dataclass from plain values; errors name the field at fault, and unknown names are refused.
 
-    Values must be of the field's type, as TOML and JSON have it: no text for a number, no fraction for a whole one.
+    Values must have the field's type in TOML and JSON: text is not accepted for a number, nor a fraction for an int.
     """
     from pydantic import ValidationError
 
@@ -274,20 +274,20 @@ def from_dict(kind: type[S], values: Mapping[str, Any]) -> S:
         return read
     except ValidationError as error:
         first = error.errors()[0]
-        names = _names(kind)  # a place also holds the tags of a union's types, which mean nothing to users
+        names = _names(kind)  # `loc` also holds the tags of union members, which mean nothing to users
         place = ".".join(str(part) for part in first["loc"] if isinstance(part, int) or part in names)
-        if first["type"] == "value_error":  # a class's own complaint, which says what it got
+        if first["type"] == "value_error":  # raised by the class itself, with a complete message
             line = first["msg"].removeprefix("Value error, ")
             raise InvalidInput(f"{place}: {line}" if place else line) from None
         raise InvalidInput(f"{place or kind.__name__}: {first['msg']} (got {first['input']!r}).") from None
 
 
 DEEPEST = 32
-"""Levels of nested settings."""
+"""The most levels of nested settings."""
 
 
 def _refuse_odd(value: Any, where: str, deep: int) -> None:
-    """Refuse what no setting can be: dates of TOML, numbers that are not finite, nesting without end."""
+    """Raise InvalidInput for values that no setting can have: TOML dates, numbers that are not finite, deep nesting."""
     require(deep <= DEEPEST, f"{where[:60]}: settings are nested more than {DEEPEST} levels deep.")
     if isinstance(value, Mapping):
         for name, inner in value.items():
@@ -308,7 +308,7 @@ _ADAPTERS: dict[type, Any] = {}
 def _adapter(kind: type) -> Any:
     from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
-    if kind not in _ADAPTERS:  # building one takes far longer than reading with it
+    if kind not in _ADAPTERS:  # building an adapter takes far longer than using it
         try:
             _ADAPTERS[kind] = TypeAdapter(kind)
         except PydanticSchemaGenerationError:
@@ -357,7 +357,7 @@ def _refuse_unknown(kind: type, values: Mapping[str, Any], where: str) -> None:
                 path = f"{where}{name}" if place is None else f"{where}{name}.{place}"
                 meant = _meant(nested, item)
                 _refuse_unknown(meant, item, f"{path}.")
-                if len(nested) > 1:  # or a wrong value would make it another class, to which its name means nothing
+                if len(nested) > 1:  # else pydantic would try other classes too, and report errors about those
                     _read_alone(meant, item, path)
 
 
@@ -369,7 +369,7 @@ def _read_alone(kind: type, values: Mapping[str, Any], path: str) -> None:
 
 
 def _meant(kinds: list[type], values: Mapping[str, Any]) -> type:
-    """Which of several dataclasses has most of the names; the first of equals."""
+    """The dataclass that has most of the names; the first one of equals."""
     return max(kinds, key=lambda kind: len({field.name for field in dataclasses.fields(kind)} & values.keys()))
 
 
@@ -377,10 +377,10 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The contents of a TOML file."""
     try:
         with path.open("rb") as file:
-            contents = file.read(LONGEST_FILE + 1)  # no more of a device, or of a file that is something else
+            contents = file.read(LONGEST_FILE + 1)  # bounded, since the path may be a device or a huge file
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
-    require(len(contents) <= LONGEST_FILE, f"{path} is longer than {LONGEST_FILE:,} bytes: no file of settings is.")
+    require(len(contents) <= LONGEST_FILE, f"{path} is longer than {LONGEST_FILE:,} bytes: it is not a settings file.")
     try:
         return tomllib.loads(contents.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -388,7 +388,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values, field by field; those of `over` win."""
+    """Two nested mappings merged field by field; values of `over` win."""
     both = {name: merged(under[name], over[name]) for name in under.keys() & over.keys() if _nested(under, over, name)}
     return {**under, **over, **both}
 
@@ -398,7 +398,7 @@ def _nested(under: Mapping[str, Any], over: Mapping[str, Any], name: str) -> boo
 
 
 def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
-    """Plain values as they are typed on the command line; what is None is left out.
+    """Plain values as options of the command line; None is left out.
 
     >>> list(as_options({"k": "auto", "local": {"lr": 0.1}, "repair": False}))
     ['--k', 'auto', '--local.lr', '0.1', '--no-repair']
@@ -417,7 +417,7 @@ def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
 
 
 def run_command(algorithm: str, data: str, options: Mapping[str, Any]) -> str:
-    """A run as it is typed.
+    """The command line of a run.
 
     >>> run_command("ifca", "my data/", {"k": "auto", "local": {"lr": 0.1}, "keep_going": True})
     "corymb run 'my data/' ifca --k auto --local.lr 0.1 --keep_going"

@@ -1,7 +1,7 @@
 """Trees of tensors: nested dicts, tuples, lists and named tuples with tensors at the leaves.
 
-`torch.utils._pytree` would do, but it is private. `None` is structure, not a leaf; numbers at the leaves are
-allowed on the way in and become tensors (`as_tensors`) before they leave a client.
+`torch.utils._pytree` would do, but it is private. `None` is structure, not a leaf. Numbers are allowed at the leaves;
+they are converted to tensors (`as_tensors`) before they leave a client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Structure(NamedTuple):
-    """What is left of a tree when its leaves are taken out; compares equal for trees of one shape."""
+    """The structure of a tree without its leaves; equal for trees of the same structure."""
 
     kind: type | None  # None marks a leaf
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ LEAF = Structure(None, (), ())
 
 
 def flatten(tree: Tree) -> tuple[list[Any], Structure]:
-    """The leaves in order, and the structure to put them back with.
+    """The leaves in order, and the structure for `unflatten`.
 
     >>> leaves, structure = flatten({"b": 2, "a": (1, None)})
     >>> leaves
@@ -45,9 +45,9 @@ def _flatten_into(leaves: list[Any], tree: Tree) -> Structure:
     if tree is None:
         return Structure(type(None), (), ())
     if isinstance(tree, dict):
-        names = tuple(sorted(tree))  # the order of insertion is no part of a message
+        names = tuple(sorted(tree))  # insertion order must not matter
         values = [tree[name] for name in names]
-        if set(map(type, values)) == {Tensor}:  # a model: rounds are full of these
+        if set(map(type, values)) == {Tensor}:  # fast path for models
             leaves += values
             return Structure(dict, names, (LEAF,) * len(names))
         return Structure(dict, names, tuple([_flatten_into(leaves, value) for value in values]))
@@ -63,9 +63,9 @@ def unflatten(structure: Structure, leaves: Sequence[Any]) -> Tree:
     try:
         tree = _unflatten_from(rest, structure)
     except StopIteration:
-        raise ValueError(f"{len(leaves)} leaves are fewer than the structure holds") from None
+        raise ValueError(f"{len(leaves)} leaves are fewer than the structure has") from None
     if next(rest, None) is not None:
-        raise ValueError(f"{len(leaves)} leaves are more than the structure holds")
+        raise ValueError(f"{len(leaves)} leaves are more than the structure has")
     return tree
 
 
@@ -100,7 +100,7 @@ def _gather(found: list[Tensor], tree: Tree) -> None:
 
 
 def tree_map(fn: Callable[..., Any], tree: T, *others: Tree) -> T:
-    """`fn` of the leaves that stand at the same place in every tree."""
+    """Apply `fn` to corresponding leaves of trees of the same structure."""
     first, structure = flatten(tree)
     rest = [flatten(other) for other in others]
     if any(other != structure for _, other in rest):
@@ -110,12 +110,12 @@ def tree_map(fn: Callable[..., Any], tree: T, *others: Tree) -> T:
 
 
 def map_tensors(fn: Callable[[Tensor], Any], tree: T) -> T:
-    """`fn` of every tensor; other leaves stay as they are."""
+    """Apply `fn` to every tensor; other leaves are unchanged."""
     return tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def as_tensors(tree: T) -> T:
-    """Numbers at the leaves become tensors."""
+    """Convert numbers at the leaves to tensors."""
     return tree_map(_as_tensor, tree)
 
 
@@ -130,24 +130,23 @@ def _as_tensor(leaf: Any) -> Tensor:
 
 
 def on_cpu(tree: T) -> T:
-    """The same numbers on the CPU: a GPU is waited for once, however many tensors there are on it."""
+    """The tree on the CPU, with one transfer (and one synchronisation) per device, however many tensors there are."""
     flat, structure = flatten(tree)
     away = [leaf for leaf in flat if isinstance(leaf, Tensor) and leaf.device.type != "cpu"]
     if not away:
         return tree
     here: dict[int, Tensor] = {}
     for device in {leaf.device for leaf in away}:
-        there = [leaf for leaf in away if leaf.device == device]
-        here |= zip(map(id, there), bring(there), strict=True)
+        on_device = [leaf for leaf in away if leaf.device == device]
+        here |= zip(map(id, on_device), bring(on_device), strict=True)
     brought: T = unflatten(structure, [here.get(id(leaf), leaf) for leaf in flat])
     return brought
 
 
 def bring(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies on the CPU, of tensors that are on one device, by a single transfer of all their bytes."""
-    order = sorted(
-        range(len(tensors)), key=lambda i: -tensors[i].element_size()
-    )  # all begin at multiples of their size
+    """Copies on the CPU of tensors that are on one device, by a single transfer of all their bytes."""
+    # The largest elements first, so that every tensor starts at a multiple of its element size.
+    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     raw = torch.cat([tensors[i].contiguous().reshape(-1).view(torch.uint8) for i in order]).cpu()
     parts = dict(zip(order, raw.split([tensors[i].nbytes for i in order]), strict=True))
     return [parts[i].view(tensor.dtype).view(tensor.shape) for i, tensor in enumerate(tensors)]
@@ -164,7 +163,7 @@ def take(models: T, index: Tensor | int | slice) -> T:
 
 
 def count(models: Tree) -> int:
-    """How many rows the leaves have: the number of models.
+    """The number of rows of the leaves, which is the number of models.
 
     >>> count({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)})
     3
@@ -182,12 +181,12 @@ def stack(trees: Sequence[T]) -> T:
 
 
 def concat(trees: Sequence[T]) -> T:
-    """Trees of rows, one after another: n and m models as n + m."""
+    """Concatenate trees along the leading axis: n and m models become n + m."""
     return trees[0] if len(trees) == 1 else tree_map(lambda *rows: torch.cat(rows), trees[0], *trees[1:])
 
 
 def prefixed(prefix: str, params: Params) -> Params:
-    """The same tensors under longer names: one dict can then hold several models.
+    """The same tensors under prefixed names, so that one dict can hold several models.
 
     >>> prefixed("one", {"weight": torch.ones(2)})
     {'one/weight': tensor([1., 1.])}
@@ -196,7 +195,7 @@ def prefixed(prefix: str, params: Params) -> Params:
 
 
 def part_of(params: Mapping[str, Tensor], prefix: str) -> Params:
-    """What `prefixed` put there, under its own names."""
+    """The tensors that `prefixed` stored under a prefix, with their original names."""
     start = f"{prefix}/"
     return {name.removeprefix(start): value for name, value in params.items() if name.startswith(start)}
 
@@ -211,7 +210,7 @@ def add(tree: T, other: T, alpha: float | Tensor = 1.0) -> T:
 
 
 def nbytes(tree: Tree) -> int:
-    """Bytes of the tensors in a tree: what a message of it weighs."""
+    """The total size in bytes of the tensors in a tree, as counted for messages."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
@@ -228,7 +227,7 @@ class Signature(NamedTuple):
 
 
 def signature(tree: Tree, *, rows: bool = False) -> Signature:
-    """The signature of a tree, or with `rows` of one row of it."""
+    """The signature of a tree, or of one of its rows (`rows`)."""
     flat, structure = flatten(tree)
     tensors = [torch.as_tensor(leaf) for leaf in flat]
     shapes = tuple(tuple(t.shape[1:] if rows else t.shape) for t in tensors)

@@ -26,20 +26,20 @@ from corymb.settings import InvalidInput, first_line, from_dict, to_dict
 from corymb.trees import Tree, leaves
 
 NAMED: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Examples, Share, Shares, Sums)}
-"""The named tuples that may travel whoever reads them, by name."""
+"""Named tuples that every reader accepts, by name."""
 
 HEADER_LIMIT = 16 * 2**20
-"""Bytes of header. JSON grows in memory as it is read, tensors do not, so this bounds what a message can cost."""
+"""The most bytes of a header. JSON grows in memory when it is parsed, unlike tensors; this bounds a message's cost."""
 DEPTH_LIMIT = 64
 _KEY = "corymb"
 
 
 class WireError(ValueError):
-    """Bytes that do not hold a tree, or a tree that cannot travel: one line."""
+    """Bytes that do not hold a tree, or a tree that cannot be sent; the message is one line."""
 
 
 class NotAllowed(WireError):
-    """A message names something of a package that its reader does not allow."""
+    """A message names something in a package that its reader does not allow."""
 
 
 def pack(tree: Tree) -> bytes:
@@ -53,7 +53,7 @@ def pack(tree: Tree) -> bytes:
     try:
         data = save({name: _dense(tensor) for name, tensor in tensors.items()}, metadata={_KEY: skeleton})
     except Exception as error:
-        raise WireError(f"A tensor cannot travel: {first_line(error)}") from None
+        raise WireError(f"A tensor cannot be sent: {first_line(error)}") from None
     if _header_length(data) > HEADER_LIMIT:
         raise WireError(f"The tree has more than {HEADER_LIMIT} bytes of structure: put long lists into tensors.")
     return data
@@ -65,11 +65,11 @@ def _dense(tensor: Tensor) -> Tensor:
 
 
 def unpack(data: bytes, allow: Sequence[str] = ()) -> Tree:
-    """The tree that `pack` made `data` from; it may name things of the packages in `allow`."""
+    """The tree that `pack` turned into `data`; it may name functions and classes of the packages in `allow`."""
     skeleton = _read_skeleton(data)
     try:
         tensors = load(data)
-    except Exception as error:  # whatever the reader trips over, the message is what is wrong
+    except Exception as error:  # any failure means that the message is malformed
         raise WireError(f"The tensors cannot be read: {first_line(error)}") from None
     used = set[str]()
     tree = _Reader(tensors, used, allow).tree(skeleton)
@@ -95,7 +95,7 @@ def _skeleton(tree: Tree, tensors: dict[str, Tensor], depth: int) -> Any:
         return tree
     if type(tree) is dict:
         if not all(isinstance(name, str) for name in tree):
-            raise WireError("A dict with keys that are not strings cannot travel.")
+            raise WireError("A dict with keys that are not strings cannot be sent.")
         return {"dict": {name: _skeleton(child, tensors, depth + 1) for name, child in tree.items()}}
     if isinstance(tree, ClientFn):
         return {"function": tree.name}
@@ -107,7 +107,7 @@ def _skeleton(tree: Tree, tensors: dict[str, Tensor], depth: int) -> Any:
 def _sequence(tree: Tree, tensors: dict[str, Tensor], depth: int) -> Any:
     kind = type(tree)
     if kind not in (list, tuple) and not _is_named_tuple(kind):
-        raise WireError(f"A {kind.__name__} cannot travel: only tensors, numbers, text, dicts, tuples and settings.")
+        raise WireError(f"A {kind.__name__} cannot be sent: only tensors, numbers, text, dicts, tuples and settings.")
     children = [_skeleton(child, tensors, depth + 1) for child in tree]
     if kind in (list, tuple):
         return children if kind is list else {"tuple": children}
@@ -125,7 +125,7 @@ def _place(kind: type) -> str:
 
 
 def find(place: str, allow: Sequence[str]) -> Any:
-    """What stands under `module:name`, if the module belongs to one of the packages in `allow`."""
+    """The object at `module:name`, if the module belongs to one of the packages in `allow`."""
     if not isinstance(place, str) or not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", place):
         raise WireError(f"{str(place)[:80]!r} is not of the form module:name.")
     module, _, name = place.partition(":")
@@ -136,7 +136,7 @@ def find(place: str, allow: Sequence[str]) -> Any:
     except (ImportError, AttributeError):
         raise WireError(f"There is no {place[:80]!r} here: both sides must have the same version of it.") from None
     home = getattr(found, "__module__", None)
-    if home != module:  # what a module merely imports is not its own to offer
+    if home != module:  # names that a module merely imports are refused
         raise WireError(f"{place[:80]!r} is defined in {home}: name it there.")
     return found
 

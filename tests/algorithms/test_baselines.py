@@ -116,7 +116,7 @@ def test_the_oracle_trains_inside_the_true_clusters(data):
 def test_groups_that_do_not_fit_are_refused(data):
     with pytest.raises(InvalidInput, match="numbered 0 to 1"):
         Oracle(groups=(0, 2))
-    with pytest.raises(InvalidInput, match="names 2 clients"):
+    with pytest.raises(InvalidInput, match="groups has 2 entries"):
         last(Oracle(groups=(0, 1)), federation(data))
 
 

@@ -120,7 +120,7 @@ def test_a_start_from_loss_vectors_asks_no_more_than_participants(data):
 
 @pytest.mark.parametrize("init", ["one-shot", "loss-vectors"])
 def test_a_number_of_clusters_to_be_found_goes_with_no_other_start(init):
-    with pytest.raises(InvalidInput, match="k='auto' is a start by itself: leave init out or give k"):
+    with pytest.raises(InvalidInput, match="k='auto' finds its own start: leave init out, or give k"):
         IFCA(k="auto", init=init)
 
 

@@ -254,7 +254,7 @@ def test_more_or_fewer_groups_than_k_are_made_k_and_said(caplog):
     data = small()
     with caplog.at_level(logging.WARNING):
         at = last(MomentDescent(k=3, iterations=5, separation=1e-3, epsilon=0.0, then=None), federation(data))
-    assert "groups, not k = 3: k-means makes them k" in caplog.text
+    assert "groups, not k = 3: k-means regroups them" in caplog.text
     assert at.notes["groups"] == 20
     assert at.labels[at.carry["anchors"]].unique().tolist() == [0, 1, 2]
     assert at.models["weight"].shape == (3, 20)
@@ -291,15 +291,15 @@ def test_a_right_result_is_judged_right(caplog):
 
 def test_models_that_have_not_arrived_are_said(caplog):
     assert judged(caplog, 3, rounds=3)["moving_groups"] == [0, 1, 2]
-    assert "the model of group 1 still moves: about" in caplog.text
+    assert "the model of group 1 has not converged: about" in caplog.text
     assert "Give phase 2 more rounds (then.rounds)" in caplog.text
 
 
 def test_too_few_groups_are_said(caplog):
     notes = judged(caplog, 2)
     assert len(notes["mixed_groups"]) == 1
-    assert "is not one: its clients' own models are" in caplog.text
-    assert "Ask for more groups (k)" in caplog.text
+    assert "do not share one model: their own models are" in caplog.text
+    assert "Raise k, or anchors or iterations" in caplog.text
 
 
 def test_groups_where_there_is_one_are_said(caplog):
@@ -472,17 +472,17 @@ def test_a_client_with_broken_data_is_named_and_the_rest_go_on():
 def test_a_panel_that_shrinks_below_the_least_gives_up():
     data = small(n=12, d=3)
     data.train.y[data.train.offsets[3] : data.train.offsets[7]] = torch.nan
-    with pytest.raises(TooFewReplies, match="8 of the panel replied, wanted 10"):
+    with pytest.raises(TooFewReplies, match="8 panel clients replied, wanted 10"):
         last(MomentDescent(k=2, anchors=4, then=None), federation(data))
 
 
 @pytest.mark.parametrize(
     ("data", "how", "message"),
     [
-        ({"m": 10}, {}, "0 clients have the 24 points that an anchor needs, wanted 3"),
-        ({}, {"anchors": 121}, "120 clients have the 24 points that an anchor needs, wanted 121"),
+        ({"m": 10}, {}, "0 clients have the 24 points that an anchor needs, wanted at least 3"),
+        ({}, {"anchors": 121}, "120 clients have the 24 points that an anchor needs, wanted at least 121"),
         ({"m": 100}, {"fresh": True, "iterations": 5}, "0 clients have the 120 points"),
-        ({"d": 2}, {}, "k = 3 clusters do not fit into 2 features"),
+        ({"d": 2}, {}, "k = 3 is more than the 2 features"),
         ({"n": 20, "m": 30, "d": 700}, {}, "600 points in all for 700 features"),
         ({"n": 8}, {}, "8 clients with two points or more are left for the panel, wanted 10"),
         ({"n": None, "m": ((30, 1), (5, 40))}, {}, "5 clients with two points or more are left"),
@@ -503,7 +503,7 @@ def test_it_wants_a_linear_model():
     network = tiny.federation(
         "vectorised", Regression(Network(mlp(3, [4], 1), dtype=torch.float64)), tiny.regression((30,) * 12)
     )
-    with pytest.raises(InvalidInput, match="Moment descent is for linear regression"):
+    with pytest.raises(InvalidInput, match="Moment descent needs linear regression"):
         list(drive(MomentDescent(k=2), network))
 
 

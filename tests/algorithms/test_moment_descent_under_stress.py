@@ -43,7 +43,7 @@ def test_what_whitening_and_patience_cure(smaller, case):
 
 
 @pytest.mark.parametrize(
-    ("case", "said"), [("3 clusters, 2 asked", "is not one"), ("separation 0.07", "cannot be told apart")]
+    ("case", "said"), [("3 clusters, 2 asked", "do not share one model"), ("separation 0.07", "cannot be told apart")]
 )
 def test_what_cannot_be_right_is_said(smaller, monkeypatch, case, said):
     shorter = partial(MomentDescent, iterations=10, then=FedX(refinement="whitened", rounds=60))

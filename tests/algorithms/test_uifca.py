@@ -156,7 +156,7 @@ def test_kfed_wants_centres_and_enough_of_them():
     x, _ = two_heaps([4, 4])
     with pytest.raises(InvalidInput, match="model 'shift'"):
         last(KFed(k=2), Affine(2), data_of(x, [4, 4]))
-    with pytest.raises(InvalidInput, match="centres of clients"):
+    with pytest.raises(InvalidInput, match="centres from clients"):
         last(KFed(k=9, centres=2), Shift(2), data_of(x, [4, 4]))
 
 

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import shlex
@@ -380,12 +381,14 @@ def test_the_command_in_a_process_of_its_own():
     assert "stopped (interrupted)" in complaints.splitlines()[-1]
 
 
-def test_nothing_is_said_when_the_reader_has_seen_enough(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("buffered", [True, False])
+def test_nothing_is_said_when_the_reader_has_seen_enough(buffered, tmp_path, monkeypatch, capsys):
     """As in `corymb predict RUN FILE | head -1`."""
     corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save(tmp_path / "run")
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as closed:
+    written = os.fdopen(write, "wb") if buffered else io.FileIO(write, "w")  # as it is with PYTHONUNBUFFERED
+    with io.TextIOWrapper(written, write_through=not buffered) as closed:
         monkeypatch.setattr(sys, "stdout", closed)
         assert main(["export", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().err == ""

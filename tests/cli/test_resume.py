@@ -2,6 +2,7 @@ import sys
 
 import pytest
 
+import corymb
 from corymb.cli.app import main
 from tests.cli.malformed.files import ROWS
 
@@ -45,3 +46,20 @@ def test_whoever_names_the_model_again_goes_on(stopped):
     assert main([*again, "--model", "mine:make"]) == 0
     assert main(["resume", str(stopped), "--model", "mine:make", "-q"]) == 0
     assert main(["resume", str(stopped), "--model", "other:make", "--rounds", "5", "-q"]) == 2
+
+
+def test_a_run_that_converged_goes_on_as_it_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{'ab'[i % 2]},{i % 7},{2 * (i % 7) + (i % 3) / 2}\n" for i in range(40))
+    (tmp_path / "table.csv").write_text("client,x,label\n" + rows)
+    assert main(["run", "table.csv", "fedavg", "-q", "--json", "--out", "run"]) == 0
+    said = capsys.readouterr().err
+    assert "converged after" in said
+    command = said.split("; corymb ")[1].split(" goes on to round 80")[0]
+    assert main(["resume", "run", "--rounds", "40"]) == 2  # planned for more, and decayed accordingly
+    assert "planned for 80 already; give at least 80" in capsys.readouterr().err
+    assert main([*command.split(), "-q", "--json"]) == 0
+    assert main(["run", "table.csv", "fedavg", "--rounds", "80", "-q", "--json", "--out", "whole"]) == 0
+    one, other = corymb.Run.load("run"), corymb.Run.load("whole")
+    assert len(one.history) == 80
+    assert one.metrics == other.metrics

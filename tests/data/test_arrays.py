@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
+import corymb
 from corymb.core.pixels import as_numbers
 from corymb.data import FederatedDataset
 from corymb.settings import InvalidInput
@@ -138,3 +140,33 @@ def test_short_floats_of_torch_are_numbers_like_others(kind):
 def test_a_number_too_large_for_float32_is_told_so():
     with pytest.raises(InvalidInput, match=r"feature 0 is inf, or beyond what float32 holds \(3.4e\+38\)"):
         from_arrays([[1e39], [1.0]], [0, 1], ["a", "a"], test=0)
+
+
+def test_what_is_masked_is_missing():
+    x, y, client = np.arange(12.0).reshape(6, 2), np.array([0, 1] * 3), [0, 0, 0, 1, 1, 1]
+    holes = np.ma.masked_equal(x, 3.0)
+    with pytest.raises(InvalidInput, match="column '1': 1 missing cell in row 1"):
+        FederatedDataset.from_arrays(holes, y, client)
+    assert FederatedDataset.from_arrays(holes, y, client, missing="drop", test=0).sizes.tolist() == [2, 3]
+    with pytest.raises(InvalidInput, match="label in row 0 is missing"):
+        FederatedDataset.from_arrays(x, np.ma.array(y, mask=[1, 0, 0, 0, 0, 0]), client)
+    words = np.ma.array(["a", "b"] * 3, mask=[0, 1, 0, 0, 0, 0])
+    with pytest.raises(InvalidInput, match="label in row 1 is missing"):
+        FederatedDataset.from_arrays(x, words, client)
+    whole = FederatedDataset.from_arrays(np.ma.array(x), y, client)  # nothing is masked
+    assert torch.equal(whole.train.x, FederatedDataset.from_arrays(x, y, client).train.x)
+
+
+def test_a_sparse_matrix_is_its_numbers():
+    x, y, client = np.eye(6)[:, :4], [0, 1] * 3, [0, 0, 0, 1, 1, 1]
+    for kind in (sparse.csr_matrix, sparse.coo_array):
+        data = FederatedDataset.from_arrays(kind(x), y, client)
+        assert torch.equal(data.train.x, FederatedDataset.from_arrays(x, y, client).train.x)
+    run = corymb.fit(corymb.FedAvg(rounds=1), data)
+    assert np.array_equal(run.predict(sparse.csr_matrix(x), client="0"), run.predict(x, client="0"))
+
+
+def test_a_loader_is_no_data_set():
+    items = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))
+    with pytest.raises(InvalidInput, match=r"A DataLoader has no items by number: give .* its \.dataset"):
+        FederatedDataset.from_torch(torch.utils.data.DataLoader(items), [0, 0, 1, 1])

@@ -357,6 +357,29 @@ def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_pa
     assert not from_folder(tmp_path / "plain.csv").notes
 
 
+@pytest.mark.parametrize("other", ["store 7", "Store  7", "STORE 7 "])
+def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
+    x, y = np.arange(12.0)[:, None], [0, 1] * 6
+    data = FederatedDataset.from_arrays(x, y, ["Store 7", other, "Store 70"] * 4)
+    (note,) = data.notes
+    assert "differ only in capitals, blanks or zeros in front and count as two" in note
+    assert len(data) == 3
+    assert "'0007' and '7'" in FederatedDataset.from_arrays(x, y, ["0007", "7", "70"] * 4).notes[0]
+    assert FederatedDataset.from_arrays(x, y, ["7", "70", "700"] * 4).notes == ()
+
+
+def test_categories_that_are_numbers_are_said_to_be_taken_as_numbers():
+    frame = pd.DataFrame({"client": [0, 1] * 6, "ward": pd.Categorical([1, 2, 3] * 4), "label": list("ab") * 6})
+    data = FederatedDataset.from_dataframe(frame)
+    assert data.feature_names == ("ward",)
+    assert data.notes == (
+        "column 'ward' is categorical, but taken as numbers: write its categories as words ('c1') to have a feature "
+        "for each",
+    )
+    words = frame.assign(ward=frame.ward.map("w{}".format), client=frame.client.astype("category"))
+    assert FederatedDataset.from_dataframe(words).notes == ()
+
+
 LONG = 2**62 + np.arange(12) % 3
 """Ids as they are made by clocks and counters: floats hold whole numbers only up to 2**53."""
 

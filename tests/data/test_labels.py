@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,36 @@ def test_labels_that_are_all_alike_are_said_to_be(label, said):
 def test_classes_that_floats_cannot_tell_apart_are_refused():
     with pytest.raises(InvalidInput, match=r"row 1 is 4.61169e\+18: classes that are whole numbers beyond 2\*\*53"):
         labels([5, 2**62, 2**62 + 1])
+
+
+def test_classes_that_are_spellings_of_one_are_said_to_be_two():
+    (note,) = labels(["Yes", "yes", "no"]).notes
+    assert "classes 'Yes' and 'yes' differ only in capitals" in note
+    assert labels(["yes", "no", "yes!"]).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "looks"),
+    [
+        ([f"{i}%" for i in range(30)], "numbers ('0%')"),
+        ([f"${i},000.50" for i in range(30)], "numbers ('$0,000.50')"),
+        ([f"{i},5" for i in range(30)], "numbers ('0,5')"),
+        ([f"2020-01-{i + 1:02}" for i in range(30)], "dates ('2020-01-01 00:00:00')"),
+        ([f"{i + 1}.1.2020" for i in range(30)], "dates ('1.1.2020')"),
+    ],
+)
+def test_many_texts_that_look_like_numbers_or_dates_are_asked_about(values, looks):
+    with pytest.raises(
+        InvalidInput, match=re.escape(f"30 different texts that look like {looks}: write plain numbers")
+    ):
+        labels(values)
+    assert len(labels(values, task="classification").classes) == 30
+    assert len(labels(values[:5]).classes) == 5
+    assert len(labels([f"id {i}" for i in range(30)]).classes) == 30
+
+
+def test_classes_that_only_test_examples_have_are_spoken_of():
+    x, test = np.arange(12.0)[:, None], [False, False, True] * 4
+    data = corymb.FederatedDataset.from_arrays(x, list("abcabcabdabd"), [0, 1] * 6, test=np.array(test))
+    assert data.notes == ("classes 'c', 'd': only test examples have them, so that no model can learn them",)
+    assert corymb.FederatedDataset.from_arrays(x, list("abaabaabaaba"), [0, 1] * 6, test=np.array(test)).notes == ()

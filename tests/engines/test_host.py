@@ -28,7 +28,7 @@ def clients(engine):
 @ENGINES
 def test_text_is_no_reply(engine):
     with pytest.raises(
-        TypeError, match=r"test_host:say returned what cannot be sent: 'done' cannot be a tensor: wanted"
+        TypeError, match=r"test_host:say returned a value that cannot be sent: 'done' cannot be a tensor: wanted"
     ):
         clients(engine).map(say)
 
@@ -36,5 +36,7 @@ def test_text_is_no_reply(engine):
 @ENGINES
 @pytest.mark.parametrize("fn", [not_marked, lambda client: client.train.weight.sum()])
 def test_a_plain_function_is_not_asked(engine, fn):
-    with pytest.raises(TypeError, match=r"is not a client function: write it at module level with @on_client above it"):
+    with pytest.raises(
+        TypeError, match=r"is not a client function: define it at module level, decorated with @on_client"
+    ):
         clients(engine).map(fn)

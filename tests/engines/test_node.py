@@ -68,7 +68,7 @@ def not_for_nodes(client: Client, models):
         (pack([1, 2]), "unknown kind"),
         (pack({"kind": "run this"}), "unknown kind 'run this'"),
         (pack({"kind": "call", "session": "../../etc"}), "names no session"),
-        (pack({"kind": "open", "session": "t", "objective": 3}), "no objective"),
+        (pack({"kind": "open", "session": "t", "objective": 3}), "does not hold an objective"),
         (pack({"kind": "open", "session": "s", "objective": recipe_of(LinearRegression(2))}), "another objective"),
         (pack(visit((0, 1)) | {"ids": torch.tensor([0, 9])}), "does not have"),
         (pack(visit((0, 1)) | {"ids": torch.tensor([1, 1])}), "does not have"),

@@ -145,7 +145,7 @@ class Dice(nn.Module):
 @pytest.mark.parametrize("dropout", ["on", "off", "refuse"])
 def test_a_model_that_throws_dice_is_refused(dropout, engine):
     objective = Classification(Network(Dice, dropout=dropout, dtype=torch.float64), 3)
-    with pytest.raises(InvalidInput, match=r"^The model drops features out when it is evaluated, too: write dropout"):
+    with pytest.raises(InvalidInput, match=r"^The model applies dropout in evaluation, too: write dropout"):
         Federation(engine(objective, classification(), DOUBLE)).clients.map(
             just_losses, stack([objective.init(root(0))])
         )
@@ -223,7 +223,7 @@ REFUSED = {
     "noise": (lambda x, training: x + torch.randn_like(x) * training, r"global generator \(randn_like\)"),
     "examples on the second axis": (
         lambda x, training: functional.dropout(x.T, 0.5, training).T,
-        r"dropout has an input of shape \[4, 5\] for 5 examples: .* examples on the first axis, or dropout='off'",
+        r"dropout has an input of shape \[4, 5\] for 5 examples: wanted examples on the first axis; .*dropout='off'",
     ),
     "attention": (
         lambda x, training: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.1 * training),

@@ -52,7 +52,7 @@ def test_a_crop_is_a_part_of_the_picture_from_every_place():
     which = torch.stack([(found == way).flatten(1).all(1) for way in ways])
     assert (which.sum(0) == 1).all()
     assert (which.sum(1) > 5).all()
-    with pytest.raises(InvalidInput, match="too large"):
+    with pytest.raises(InvalidInput, match="does not fit into pictures"):
         Crop(9)(x, keys())
 
 
@@ -118,5 +118,5 @@ def test_it_travels_and_refuses_what_is_no_picture():
     objective, params, _, key = job()
     assert made_from(recipe_of(objective), ["corymb"]).describe() == objective.describe()
     flat = Examples(torch.rand(5, 7), torch.zeros(5, dtype=torch.int64), torch.ones(5))
-    with pytest.raises(InvalidInput, match="Augmentation wants pictures"):
+    with pytest.raises(InvalidInput, match="Augmentation needs pictures"):
         objective.training_losses(take(params, 0), flat, Draws(key[0]))

@@ -80,7 +80,7 @@ def test_a_weighed_run_is_resumed_bit_for_bit(tmp_path):
 WRONG = {
     "a word": ("balance", "class_weight is 'balanced' or a positive weight"),
     "no weight": ({"yes": 0}, "a positive weight"),
-    "no class": ({"yess": 2}, "a class 'yess'. Did you mean 'yes'"),
+    "no class": ({"yess": 2}, "an unknown class 'yess'. Did you mean 'yes'"),
 }
 
 

@@ -85,7 +85,7 @@ def test_no_message_calls_a_function_of_this_library_or_of_another(place):
 
 def test_an_objective_that_is_another_one_there_is_refused():
     sent = recipe_of(LinearRegression(3))
-    with pytest.raises(WireError, match=r"another one here.*4 features.*3 features"):
+    with pytest.raises(WireError, match=r"differs here: .*4 features.*3 features"):
         made_from({**sent, "recipe": recipe_of(LinearRegression(4))["recipe"]}, OURS)
 
 
@@ -107,7 +107,7 @@ class Secret:
     [
         (Secret(), "a Secret, which has no recipe"),
         (Classification(Network(nn.Linear(2, 2)), 2), "the module Linear itself: give the model as a function"),
-        (LinearRegression(2, features=lambda x: x), "does not stand at the top of a module"),
+        (LinearRegression(2, features=lambda x: x), "is not at the top level of a module"),
     ],
 )
 def test_what_cannot_travel_is_said_in_one_line(objective, says):

@@ -25,7 +25,7 @@ def test_what_makes_no_sense_is_refused(values, why):
 
 @pytest.mark.parametrize("n", [9, 100_000])
 def test_nobody_hides_among_few_and_delta_is_for_fewer_clients(n):
-    with pytest.raises(InvalidInput, match=r"fewer than privacy\.least=10|not below 1 / 100000"):
+    with pytest.raises(InvalidInput, match=r"fewer than privacy\.least=10|must be below 1 / 100000"):
         GOOD.check_clients(n)
 
 

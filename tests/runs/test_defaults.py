@@ -235,3 +235,16 @@ def test_data_are_given_as_for_fit():
 def test_a_misspelled_setting_is_told_of_before_the_one_that_is_missing():
     with pytest.raises(InvalidInput, match=r"Unknown setting 'kk' for IFCA\. Did you mean 'k'"):
         corymb.configure("ifca", corymb.datasets.digits(clients=4, train=5, test=2), kk=3)
+
+
+@pytest.mark.parametrize("noise", [0, 1])
+def test_a_run_on_labels_without_noise_says_how_to_train_longer(noise):
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(300, 5)), np.repeat(np.arange(2), 150)
+    scores = x @ rng.normal(size=(5, 3))
+    data = as_dataset((x, (scores + noise * rng.gumbel(size=scores.shape)).argmax(1), client))
+    text = repr(fit(configure("fedavg", data), data, evaluate_every=0))
+    assert ("steps became short before the training loss settled" in text) == (not noise)
+    assert ("--rounds 320 --local.decay 0.985 trains longer" in text) == (not noise)
+    longer = configure("fedavg", data, rounds=320, local={"decay": 0.985}).local
+    assert (longer.lr, longer.decay, longer.safe) == (3.0, 0.985, True)  # the rest stays as it was

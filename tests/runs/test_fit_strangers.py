@@ -197,7 +197,7 @@ def test_settings_that_no_record_could_hold_are_refused_by_name():
         def run(self, fed, start=None): ...
 
     with pytest.raises(
-        InvalidInput, match=r"^Own: act holds a builtin_function_or_method, which a run's record cannot"
+        InvalidInput, match=r"^Own: act holds a builtin_function_or_method, which cannot be stored in a run's record"
     ):
         corymb.fit(Own(), reviews(30, 20), Bag)
 

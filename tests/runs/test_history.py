@@ -9,7 +9,7 @@ from corymb.core.objective import Examples
 from corymb.keys import root
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
-from corymb.runs.history import converged, divergence, evaluated_loss, growth, noted_loss
+from corymb.runs.history import converged, divergence, evaluated_loss, growth, noted_loss, unfinished
 
 
 def rows(*noted, stage=""):
@@ -135,3 +135,16 @@ def test_the_unit_of_a_classifiers_loss_is_that_of_one_that_knows_nothing():
     params = {name: torch.zeros_like(value) for name, value in objective.init(root(0)).items()}
     on = Examples(torch.ones(2, 3), torch.tensor([0, 4]), torch.ones(2))
     assert objective.losses(params, on).tolist() == pytest.approx([objective.loss_unit] * 2)
+
+
+@pytest.mark.parametrize(("floor", "batch", "short"), [(0.0, None, True), (0.5, None, False), (0.0, 8, False)])
+def test_steps_that_became_short_before_the_loss_settled_are_spoken_of(floor, batch, short):
+    travelled = [3 * (1 - 0.94**t) / 0.06 for t in range(80)]  # the sum of steps: no loss falls after it has ended
+    history = [{"stage": "", "train_loss": floor + 1 / (1 + way)} for way in travelled]
+    config = {"until": "rounds", "rounds": 80, "local": {"lr": 3.0, "decay": 0.94, "batch": batch}}
+    said = unfinished(history, config)
+    assert ("steps became short" in said and said.endswith("--rounds 320 --local.decay 0.985 trains longer")) == short
+    assert unfinished(history, {**config, "local": {"decay": 1.0}}) == ""
+    assert unfinished(history[:30], {**config, "rounds": 30}) == ""  # steps are long still: rounds that were asked for
+    stages = [{**row, "stage": "a"} for row in history[:50]] + history[50:]
+    assert unfinished(stages, config) == ""  # steps began anew

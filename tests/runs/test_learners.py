@@ -174,16 +174,16 @@ def test_words_reach_a_model_that_embeds_them(engine):
     assert run.clusters == 2
     assert run.metrics["test_accuracy"] > 0.95
     assert (run.predict(words[:5], client="0") == (words[:5, 0] < 3)).all()
-    with pytest.raises(InvalidInput, match="codes are up to 9: its embedding wants more rows"):
+    with pytest.raises(InvalidInput, match="codes go up to 9: its embedding needs more rows"):
         run.predict(words[:5] * 0 + 9, client="0")
     with pytest.raises(InvalidInput, match="whole numbers from 0 on"):
         run.assign(words[:5] - 0.5, [0] * 5)
 
 
 MISREAD = {
-    "numbers": (worded(scale="none"), embedding(), r"it embeds codes: say that they are \(scale='codes'"),
-    "a model of numbers": (worded(), "mlp", "the features are codes: it has to embed them"),
-    "too few rows": (worded(), embedding(2), r"codes are up to \d: its embedding wants more rows"),
+    "numbers": (worded(scale="none"), embedding(), r"it embeds codes: declare the features as such \(scale='codes'"),
+    "a model of numbers": (worded(), "mlp", "the features are codes: use a model that embeds them"),
+    "too few rows": (worded(), embedding(2), r"codes go up to \d: its embedding needs more rows"),
     "no model": (worded(), None, "The features are codes, not numbers: give a model"),
 }
 
@@ -193,6 +193,45 @@ def test_codes_and_models_that_do_not_fit_are_told_so(data, model, line):
     with pytest.raises(InvalidInput, match=line) as error:
         corymb.fit(corymb.FedAvg(rounds=1), data[0], model)
     assert "\n" not in str(error.value)
+
+
+class Windows(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.out = layer, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.layer(x)[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: Windows(nn.GRU(3, 4, batch_first=True)), lambda: nn.Conv1d(8, 4, 2)], ids=["GRU", "Conv1d"]
+)
+def test_windows_that_were_taken_for_pictures_are_spoken_of(model):
+    x, y, client = np.zeros((24, 8, 3)), [0, 1] * 12, [0, 1, 2] * 8
+    with pytest.raises(
+        InvalidInput, match=r"read as pictures: for windows of a signal use scale='none' \(--scale none"
+    ):
+        corymb.fit(corymb.FedAvg(rounds=1), (x, y, client), model)
+
+
+class Looked(nn.Module):
+    """It takes a number and a code out of each example."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(5, 3), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(torch.cat([x[:, :1], self.embed(x[:, 1].long())], 1))
+
+
+def test_codes_beside_numbers_want_no_standardising():
+    x, y, client = np.stack([np.linspace(0, 1, 30), np.arange(30) % 5], 1), [0, 1] * 15, [0, 1, 2] * 10
+    with pytest.raises(InvalidInput, match=r"features are standardised: where the model takes codes .* scale='none'"):
+        corymb.fit(corymb.FedAvg(rounds=1), (x, y, client), Looked)
+    data = corymb.FederatedDataset.from_arrays(x, y, client, scale="none")
+    assert corymb.fit(corymb.FedAvg(rounds=1), data, Looked).metrics["test_accuracy"] >= 0
 
 
 def test_a_client_with_words_that_nobody_else_has_does_not_end_the_run():

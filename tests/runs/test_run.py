@@ -2,6 +2,7 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -122,6 +123,13 @@ def test_pictures_are_taken_as_the_data_were():
     run = fit(corymb.FedAvg(rounds=1), data)
     assert run.schema.features == (1, 6, 6)
     assert np.array_equal(run.predict(x, client=0), run.predict(x[:, None], client=0))
+    chances = run.predict_proba(x, client=0)
+    for one in (x[3], x[3][None], x[3][..., None]):
+        assert run.predict_proba(one, client=0) == pytest.approx(chances[3:4], abs=1e-6)
+    colour = rng.integers(0, 255, (12, 6, 6, 3), dtype=np.uint8)
+    run = fit(corymb.FedAvg(rounds=1), (colour, y, client))
+    chances = run.predict_proba(colour, client=0)
+    assert run.predict_proba(colour[3], client=0) == pytest.approx(chances[3:4], abs=1e-6)  # channels last, as in all
 
 
 WRONG = {
@@ -153,6 +161,31 @@ def test_a_number_that_is_one_clients_name_and_anothers_position_is_refused():
     line = "client=1 is the position of client '2', but there is a client '1' too: give the name as text"
     with pytest.raises(InvalidInput, match=line):
         run.predict(x[:2], client=1)
+
+
+def test_a_number_that_is_a_name_with_zeros_in_front_is_refused():
+    x, y, client = small.arrays()
+    run = fit(corymb.FedAvg(rounds=1), (x, y, [f"{number + 1:04}" for number in client]))
+    assert run.names[1] == "0002"
+    with pytest.raises(InvalidInput, match="client=1 is the position of client '0002', but there is a client '0001'"):
+        run.predict(x[:2], client=1)
+    last = len(run.names)
+    with pytest.raises(InvalidInput, match=f"no client {last}: .* the name is text, client='000{last}'"):
+        run.predict(x[:2], client=last)
+
+
+def test_rows_by_name_are_examples():
+    frame = pd.DataFrame(
+        {"client": list("ab") * 20, "age": range(40), "sex": list("fmm" * 13 + "f"), "label": [0, 1] * 20}
+    )
+    run = fit(corymb.FedAvg(rounds=1), frame)
+    rows = frame[["sex", "age"]][:4]
+    wanted = run.predict_proba(frame[:4], client="a")
+    assert np.array_equal(run.predict_proba(rows.to_dict("records"), client="a"), wanted)
+    assert np.array_equal(run.predict_proba({"sex": "f", "age": 0}, client="a"), wanted[:1])
+    assert np.array_equal(run.predict_proba(rows.iloc[1], client="a"), wanted[1:2])  # by name, in another order
+    with pytest.raises(InvalidInput, match="no column 'sex'"):
+        run.predict([{"age": 3}], client="a")
 
 
 def test_a_client_that_never_took_part_has_no_model():
@@ -252,12 +285,19 @@ def test_a_folder_of_several_runs_says_so_to_every_command(tmp_path, run, capsys
         name, *rest = command.split()
         assert main([name, group, *rest]) == 2
         line = capsys.readouterr().err
-        assert f"holds several runs: give one, such as {tmp_path / 'group' / 'seed-0'}; corymb compare takes" in line
+        assert f"is no run, but holds 2: give one of them, such as {tmp_path / 'group' / 'seed-0'}." in line
         assert line.count("\n") == 1
 
 
 def make():
     return nn.Linear(2, 2)
+
+
+def test_a_folder_of_runs_is_said_to_be_one(run, tmp_path):
+    for seed in (0, 1):
+        run.save(tmp_path / f"seed-{seed}")
+    with pytest.raises(InvalidInput, match=r"is no run, but holds 2: give one of them, such as .*seed-0"):
+        corymb.Run.load(tmp_path)
 
 
 def test_a_model_of_ones_own_is_given_again(tmp_path):

@@ -386,3 +386,11 @@ def test_features_in_other_units_are_said_in_the_run(caplog):
     (line,) = run.schema.notes
     assert line.startswith("clients '0', '1' and '2' have values of feature 1 out of all proportion to most clients'")
     assert line in caplog.text
+
+
+def test_targets_that_keep_their_sign_are_as_far_from_their_mean_as_before():
+    standard = Standard(*map(torch.tensor, (0.0, 1.0, 10.0, 2.0, torch.inf, 3.0)))
+    kept = standard.uncentred()
+    assert (float(kept.target_mean), float(kept.target_scale), float(kept.target_limit)) == (0.0, 2.0, 8.0)
+    assert float(kept.target_limit * 2) == 10 + 3 * 2  # the same target is at the limit
+    assert Standard(*standard[:4]).uncentred().target_limit == torch.inf

@@ -73,15 +73,15 @@ def _try(client: Client, trials: Params, local: Descent, *, first: bool) -> None
         return loss(client, model, on=client.train._replace(weight=weight))
 
     trials, memory = vmap(train)(trials, kept), client.memory
-    found, model = vmap(judge)(trials, held).mean(), memory.get("model")
+    held_out_loss, model = vmap(judge)(trials, held).mean(), memory.get("model")
     memory.set("trials", trials)
     if first:
-        best, least = model, found
+        best, least = model, held_out_loss
     else:
         best, least = memory.get("best"), memory.get("least")
-        better = found < least
+        better = held_out_loss < least
         best = tree_map(lambda new, old: torch.where(better, new, old), model, best)
-        least = torch.where(better, found, least)
+        least = torch.where(better, held_out_loss, least)
     memory.set("best", best)
     memory.set("least", least)
 
@@ -114,7 +114,7 @@ class Alone:
 
     @property
     def ends_early(self) -> bool:
-        """A model that is solved for takes one round."""
+        """Whether a run may take a single round: penalised linear models are solved for, not trained."""
         return self.keep == "penalised"
 
     @staticmethod
@@ -136,16 +136,18 @@ class Alone:
             local, replies = self.local.at(t), []
             if len(going_on):
                 replies.append(going_on.map(go_on_at_home, local=local, keep=keep))
-            if len(others):  # in the first round, and after one in which somebody's reply did not count
+            if len(others):  # everybody in the first round; later, clients without an accepted reply so far
                 try:
                     late = others.map(begin_at_home, take(at.models, 0), local=local, keep=keep)
-                except Exception as error:  # whatever all of a few raise: the others continue without them
+                except Exception as error:  # an in-process engine raises what all of these clients raise
                     if not replies:
                         raise
-                    log.warning("%d clients that come late are left out: %s", len(others), first_line(error))
+                    log.warning(
+                        "%d clients that join late are left out of this round: %s", len(others), first_line(error)
+                    )
                 else:
-                    if not replies or isinstance(late.value, Tensor):  # by themselves, bad clients outvote nobody
+                    if not replies or isinstance(late.value, Tensor):  # a few bad clients may agree on another form
                         replies.append(late)
-            begun = torch.stack([begun, *(some.clients.mask for some in replies)]).any(0)
-            losses = torch.cat([some.value.flatten() for some in replies])
+            begun = torch.stack([begun, *(reply.clients.mask for reply in replies)]).any(0)
+            losses = torch.cat([reply.value.flatten() for reply in replies])
             yield (at := at.next(carry={"begun": begun}, notes={"train_loss": float(losses.mean())}))

@@ -1,7 +1,7 @@
-"""The algorithms that have a name: one list, which command line, report and docs read.
+"""The catalogue of named algorithms, used by the command line, the report and the docs.
 
-A new algorithm is a file of its own and a line here. What its notes mean is said here too, so that nobody has to ask
-for an algorithm by name to read them.
+A new algorithm is a file of its own and an entry here. Entries also explain the algorithms' notes, so that other code
+can read notes without special cases for algorithms.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from corymb.core.snapshot import Algorithm
 
 Role = Literal["method", "global", "local", "oracle"]
-"""What an algorithm is for beside others: a method of clustering, or the global, local or oracle baseline."""
+"""An algorithm's role in a comparison: a clustering method, or the global, local or oracle baseline."""
 
 
 class Note(NamedTuple):
-    """What a note of a snapshot means."""
+    """The meaning of a snapshot's note."""
 
     kind: Literal["number", "numbers", "text", "names", "event", "evidence"]
-    """Plain values by their form; an event is there only in the rounds in which it happened."""
+    """The form of its value; an event is present only in the rounds in which it happened."""
     meaning: str
 
 
@@ -85,32 +85,32 @@ CLUSTERS = {"clusters": Note("number", "clusters there are")}
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An algorithm that has a name. Its settings are the fields of its class, and nothing else."""
+    """A named algorithm. Its settings are exactly the fields of its class."""
 
     place: str
-    """Where its class is, as module:Class; it is imported when it is asked for, since a run needs one of many."""
+    """Its class as `module:Class`, imported on first use, since a run needs one of many."""
     title: str
-    """As it is written in a sentence."""
+    """Its name as written in a sentence."""
     description: str
-    """One line."""
+    """A description in one line."""
     role: Role = "method"
     notes: Mapping[str, Note]
-    """What its snapshots' notes mean, by name."""
+    """The meaning of its snapshots' notes, by name."""
     chooses: bool = False
     """Whether clients choose among all models, which are sent to them in every round."""
     started: Callable[[Any], Algorithm | None] = lambda algorithm: algorithm
-    """The part of it that can start from given models: all, one stage, or nothing (None).
+    """The algorithm, or the stage of it, that can start from given models; None if there is none.
 
-    A run from the true parameters needs it."""
+    Used for runs from the true parameters."""
 
     @property
     def algorithm(self) -> type[Algorithm]:
-        """Its class."""
+        """The algorithm's class."""
         return cast("type[Algorithm]", at(self.place))
 
 
 def _one_run(algorithm: IFCA) -> IFCA:
-    """Neither restarts nor a start of its own: the start is given."""
+    """IFCA without restarts and `init`, since the start is given."""
     k = None if algorithm.k == "auto" else algorithm.k
     return replace(algorithm, k=k, restarts=1, init="random")
 
@@ -125,11 +125,11 @@ VERDICT = {
     "same_groups": Note("evidence", "pairs of groups that cannot be told apart"),
     "moving_groups": Note("numbers", "groups whose models have not arrived"),
 }
-"""What moment descent's last round says of the models."""
+"""Notes of moment descent's last round about the final models."""
 
 
 def _second_phase(algorithm: MomentDescent) -> FedX | None:
-    """Its first phase finds the start that is given here."""
+    """Only the second phase: the first one finds the start, which is given here."""
     return algorithm.then
 
 

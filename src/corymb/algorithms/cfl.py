@@ -31,7 +31,7 @@ from torch import Tensor
 
 from corymb.algorithms.evidence.merging import TRAIN_ROUNDS
 from corymb.algorithms.evidence.rounds import side_by_side
-from corymb.algorithms.evidence.trials import Pair, Said, Trials, judge
+from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge
 from corymb.algorithms.evidence.weighing import tell_losses
 from corymb.algorithms.parts.work import Work
 from corymb.clustering.thresholds import single_linkage, threshold_groups
@@ -51,11 +51,11 @@ TIE = 1e-12
 
 
 class Update(NamedTuple):
-    """What a client reports about its update."""
+    """A client's report on its update."""
 
     length: Tensor
     loss: Tensor
-    """Of the model it was sent."""
+    """The loss of the model it was sent."""
 
 
 @on_client
@@ -119,7 +119,7 @@ class CFL:
                 yield (at := self._tried(fed, at))
                 continue
             own = fed.clients.pick(at.labels)
-            still = map_tensors(torch.zeros_like, at.models)  # updates leave clients, not models
+            still = map_tensors(torch.zeros_like, at.models)  # clients send updates, so replies are near zero
             replies = fed.clients.near(still).sum(
                 train_and_keep_update, each(at.models, of=own), each(own), k=at.k, local=self.local.at(t)
             )
@@ -135,19 +135,19 @@ class CFL:
         return at.round + TRAIN_ROUNDS + 1 <= self.rounds and at.round - int(tried.max()) >= WAIT
 
     def _tried(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """A round of a trial; a split of clients who have all fallen silent since concerns nobody else, and stands."""
+        """A round of a trial. If none of the clients on trial answers, the trial ends and the split stands."""
         try:
             return self._trial(fed, at)
         except NoReplies as problem:
             halves = torch.isin(at.labels, at.carry["halves"])
             if bool(halves.all()):
                 raise
-            log.warning("a trial is given up: %s", problem)
+            log.warning("the trial of a split is abandoned and the split kept: %s", problem)
             tried = torch.where(halves, at.round, torch.tensor(-WAIT))
             return replace(at.next(), stage="", carry={"tried": tried}, notes={"clusters": at.k, "split": []})
 
     def _trial(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """A round of a trial: halves and wholes train side by side, and then held-out examples decide."""
+        """A round of a trial: halves and whole clusters train side by side; in the last, held-out losses decide."""
         trials, halves = Trials.from_carry(at.carry), at.carry["halves"]
         members = fed.clients.where(torch.isin(at.labels, halves))
         if trials.looks < TRAIN_ROUNDS:
@@ -157,26 +157,31 @@ class CFL:
             return replace(at, carry={**at.carry, "halves": halves})
         replies = members.map(tell_losses, concat([at.models, trials.mergers]))
         decided = judge(
-            at.next(), trials, Said.by(replies.value, replies.clients.pick(at.labels), at.k), last=True, only=halves
+            at.next(), trials, Reported.by(replies.value, replies.clients.pick(at.labels), at.k), last=True, only=halves
         )
         tried = torch.where(torch.isin(at.labels, halves), at.round, torch.tensor(-WAIT))
         notes = {"clusters": decided.at.k, "split": [], "accepted": len(trials.pairs) - decided.merged}
         return replace(decided.at, stage="", carry={"tried": tried}, notes=notes)
 
     def _due(self, replies: Replies[Sums[Update]], mean: Params) -> tuple[list[int], dict[str, object]]:
-        """The clusters that may be split, and what there is to know of the round."""
-        label, said = replies.value.label, replies.value.note
+        """The clusters that meet both conditions for a split, and the notes of the round."""
+        label, update = replies.value.label, replies.value.note
         assert label is not None
         k = len(replies.value.weight)
         means = torch.stack([value.reshape(k, -1).square().sum(1) for value in mean.values()]).sum(0).sqrt().tolist()
-        longest = [float(said.length[label == c].amax()) if (label == c).any() else 0.0 for c in range(k)]
+        longest = [float(update.length[label == c].amax()) if (label == c).any() else 0.0 for c in range(k)]
         large = [int((label == c).sum()) >= self.least for c in range(k)]
         due = [c for c in range(k) if large[c] and means[c] < self.settled and longest[c] > self.apart]
-        notes = {"train_loss": float(said.loss.mean()), "clusters": k, "mean_update": means, "longest_update": longest}
+        notes = {
+            "train_loss": float(update.loss.mean()),
+            "clusters": k,
+            "mean_update": means,
+            "longest_update": longest,
+        }
         return due, notes | {"split": []}
 
     def _split(self, fed: Federation, at: Snapshot, replies: Replies[Sums[Update]], due: list[int]) -> Snapshot:
-        """Cut these clusters in two where that can be done cleanly; one part keeps the number, both keep the model."""
+        """Cut these clusters in two if the cut is clean enough; one part keeps the number, both keep the model."""
         still = map_tensors(torch.zeros_like, at.models)
         members = replies.clients.where(torch.isin(at.labels, torch.tensor(due)))
         try:
@@ -192,7 +197,7 @@ class CFL:
         pairs: list[Pair] = []
         for c in due:
             member = updates.clients.pick(at.labels) == c
-            clients = updates.clients[member]  # places in the matrix are not the clients' own
+            clients = updates.clients[member]  # translates rows of the similarity matrix to clients
             cut = bipartition(directions[member] @ directions[member].T, clients.pick(fed.name_hashes))
             if cut is None or math.sqrt(max(0.0, 1 - cut.across) / 2) <= self.gamma_max:
                 continue
@@ -213,7 +218,7 @@ class CFL:
 class Cut(NamedTuple):
     """A cluster cut in two parts."""
 
-    second: Tensor  # n: who is in the second part
+    second: Tensor  # n: a mask of the second part
     across: float  # the largest similarity between members of different parts
 
 

@@ -39,7 +39,7 @@ from corymb.settings import check_types, require
 from corymb.trees import Params, stack, take
 
 POINTS = "share of examples in each cluster"
-"""What clients send besides their model; the server gets only sums over clients."""
+"""The name of the statistic that clients send besides their model; the server gets only sums over clients."""
 
 
 @on_client
@@ -48,8 +48,8 @@ def play(client: Client, models: Params, *, local: Descent) -> Share[Tensor]:
     model, weight = take(models, 0), client.train.weight
     total = weight.sum()
     number = members_of(_label(client, models, client.train.x), weight, len(model[CODES[0]])).sum(-1)
-    said = {POINTS: number / total.clamp_min(1)}
-    return Share({**descend(client, model, local), **said}, weight=total.reshape(1), note=loss(client, model))
+    points = {POINTS: number / total.clamp_min(1)}
+    return Share({**descend(client, model, local), **points}, weight=total.reshape(1), note=loss(client, model))
 
 
 def _label(client: Client, models: Params, x: Tensor) -> Tensor:

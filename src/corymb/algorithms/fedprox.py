@@ -26,7 +26,7 @@ class FedProx(FedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.mu >= 0, f"mu must not be negative, got {self.mu}.")
-        require(self.local.proximal == 0, "Give FedProx its pull as mu, not as local.proximal.")
+        require(self.local.proximal == 0, "FedProx takes its proximal term from mu: leave local.proximal at 0.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """FedAvg with the proximal term."""

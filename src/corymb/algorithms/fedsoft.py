@@ -89,7 +89,7 @@ class FedSoft:
         check_averaging(self)
         require(self.pull >= 0, f"pull must not be negative, got {self.pull}.")
         require(0 < self.floor < 1, f"floor must be between 0 and 1, got {self.floor}.")
-        require(self.local.proximal == 0, "Give FedSoft its pull as pull, not as local.proximal.")
+        require(self.local.proximal == 0, "FedSoft takes its proximal term from pull: leave local.proximal at 0.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Estimate, draw, train, average."""
@@ -102,8 +102,8 @@ class FedSoft:
             drawn = self._draw(fed, shares)  # n k
             cohort = fed.clients.where(drawn.any(1))
             local = replace(self.local.at(t), proximal=self.pull)
-            mine = each(cohort.pick(shares)), each(cohort.pick(drawn))
-            replies = cohort.near(at.models, by=cohort.pick(shares)).sum(train_between, at.models, *mine, local=local)
+            rows = each(cohort.pick(shares)), each(cohort.pick(drawn))
+            replies = cohort.near(at.models, by=cohort.pick(shares)).sum(train_between, at.models, *rows, local=local)
             notes = {"train_loss": float(replies.value.note.mean())}
             yield (at := at.next(models=replies.value.mean(empty=at.models), notes=notes))
 
@@ -111,7 +111,7 @@ class FedSoft:
         replies = fed.clients.map(estimate_importance, at.models, floor=self.floor)
         new = replies.value.cpu()
         before = new.new_zeros(len(at.labels), at.k)
-        if at.shares is not None and at.round:  # a hand-over's are another algorithm's
+        if at.shares is not None and at.round:  # after a handover, shares belong to another algorithm
             before = at.shares.cpu()
         shares, labels = replies.clients.put((before, at.labels), (new, new.argmax(1)))
         return replace(at, shares=shares, labels=labels)
@@ -122,6 +122,6 @@ class FedSoft:
         weight = shares.double() * (fed.sizes[:, None] if self.weights == "examples" else 1)
         weight[~fed.clients.mask] = 0
         keys = fold(fed.key("draws"), fed.name_hashes)[:, None]
-        time = -uniform(fold(keys, torch.arange(k)), dtype=torch.float64).log() / weight  # 0: never
+        time = -uniform(fold(keys, torch.arange(k)), dtype=torch.float64).log() / weight  # inf for weight 0
         place = time.argsort(dim=0, stable=True).argsort(dim=0)
         return (place < (self.draws or -(-n // k))) & torch.isfinite(time)

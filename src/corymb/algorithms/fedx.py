@@ -82,7 +82,7 @@ class FedX:
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         check_averaging(self)
         hard = self.assignment == "hard" or self.aggregate == "mean"
-        require(hard, "assignment='soft' goes with aggregate='mean' (or with clip).")
+        require(hard, "assignment='soft' needs aggregate='mean' (clip is allowed).")
         require(self.temperature > 0, f"temperature must be positive, got {self.temperature}.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
@@ -90,10 +90,10 @@ class FedX:
         fed = fed.averaged_by(reduction_of(self))
         if self.refinement != "fedavg":
             linear_or_refuse(fed, _NAMES[self.refinement], ", or refinement='fedavg' (with local.proximal)")
-        half = 1.0 if fed.objective.squared is None else 2 * fed.objective.squared  # of the loss, in the paper's
+        half = 1.0 if fed.objective.squared is None else 2 * fed.objective.squared  # our loss over the paper's
         soft = self.temperature * half if self.assignment == "soft" else None
         at, whitened = begin(fed, self.k, start), self.refinement == "whitened"
-        inverse: list[Tensor] = [at.carry["inverse"]] if "inverse" in at.carry else []  # Σ⁻¹, once it is known
+        inverse: list[Tensor] = [at.carry["inverse"]] if "inverse" in at.carry else []  # Σ⁻¹, once known
         stability: dict[str, float] = {}
 
         def refine(at: Snapshot, t: int) -> Answers:
@@ -119,7 +119,7 @@ class FedX:
         return alternate(at, self.rounds, refine, average, soft=soft, watch=keep)
 
     def _local(self, fed: Federation, t: int) -> Descent:
-        """The step of round t: η is one on half of the mean square, whatever factor c the objective has."""
+        """Local training in round t, with η converted from half the mean squared error to the objective's factor c."""
         local, c = self.local.at(t), fed.objective.squared
         halved = c is not None and self.refinement == "fedavg"
         return replace(local, lr=local.lr * 0.5 / c) if halved and c is not None else local
@@ -130,7 +130,7 @@ class FedX:
         return root @ root
 
     def _refined(self, fed: Federation, models: Params, replies: Answers, inverse: list[Tensor]) -> Params:
-        """The mean of the models that members return, or what one step along the mean of their gradients makes."""
+        """The mean of the models that members return, or the models after one step along their mean gradients."""
         mean = replies.value.mean(empty=tree_map(lambda old: old * 0, models) if inverse else models)
         if not inverse:
             return mean
@@ -139,7 +139,7 @@ class FedX:
         return form.parameters(form.coefficients(models) - form.coefficients(mean) / (2 * c) @ inverse[0])
 
     def _average(self, models: Params, refined: Params, replies: Answers) -> Params:
-        """The mean over members, or over all that answered: those outside a cluster return its model as it was."""
+        """The mean over members, or over all that answered, with the model unchanged at clients outside its cluster."""
         weight, answered = replies.value.weight, replies.clients
         if self.averaging == "members":
             return refined
@@ -148,12 +148,12 @@ class FedX:
 
     def _kappa(self, fed: Federation) -> float:
         """κ of the theory, which wants γ = η · max_i ‖φ(x_i)‖² / m_i < 1; above 2 local steps grow without bound."""
-        told = ask_again(fed.clients, fed.clients.map(curvature), lambda late: late.map(curvature))
-        gamma = self.local.lr * float(told.value.max())
+        curvatures = ask_again(fed.clients, fed.clients.map(curvature), lambda late: late.map(curvature))
+        gamma = self.local.lr * float(curvatures.value.max())
         if self.refinement == "fedprox":
             return 1 + gamma
-        if gamma >= 1 and not self.local.safe:  # a safe step is shortened where it is too long
-            log.warning("the step is long for some client: lr times its largest curvature is %.2f, wanted < 1", gamma)
+        if gamma >= 1 and not self.local.safe:  # `safe` shortens steps that are too long
+            log.warning("lr times the largest curvature of a client is %.2f, wanted below 1: lower local.lr", gamma)
         steps = self.local.steps or 1
         left = (1 - gamma) ** steps if gamma < 1 else 0.0
         return gamma * steps / (1 - left) if gamma > 0 else 1.0
@@ -163,5 +163,5 @@ _NAMES = {"fedprox": "FedProx in closed form", "whitened": "The whitened refinem
 
 
 def _led(factors: Tensor, like: Tensor) -> Tensor:
-    """One factor for each model, to multiply its parameters with."""
+    """Reshape one factor per model so that it broadcasts over its parameters."""
     return factors.reshape(-1, *[1] * (like.dim() - 1)).to(like)

@@ -79,13 +79,13 @@ class IFCA:
         require(self.k is None or self.k == "auto" or self.k >= 1, f"k must be at least 1 or 'auto', got {self.k}.")
         require(self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}.")
         require(self.restarts >= 1, f"restarts must be at least 1, got {self.restarts}.")
-        require(self.soft is None or self.soft > 0, f"soft is a temperature above 0, got {self.soft}.")
+        require(self.soft is None or self.soft > 0, f"soft must be a temperature above 0, got {self.soft}.")
         check_averaging(self)
         check_options(self)
-        require(self.soft is None or self.aggregate == "mean", "soft clusters go with aggregate='mean' (or with clip).")
-        require(not (self.saving and self.soft), "saving and soft do not go together.")
-        require(self.k != "auto" or self.restarts == 1, "k='auto' goes with one run: leave restarts at 1.")
-        require(self.k != "auto" or self.init == "random", "k='auto' is a start by itself: leave init out or give k.")
+        require(self.soft is None or self.aggregate == "mean", "soft needs aggregate='mean' (clip is allowed).")
+        require(not (self.saving and self.soft), "saving and soft cannot be combined: leave one of them out.")
+        require(self.k != "auto" or self.restarts == 1, "k='auto' cannot be combined with restarts: leave it at 1.")
+        require(self.k != "auto" or self.init == "random", "k='auto' finds its own start: leave init out, or give k.")
 
     @property
     def planned_rounds(self) -> int:
@@ -99,7 +99,7 @@ class IFCA:
         return self.k == "auto" or has_budget(self.privacy)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Algorithm 2; where `restarts`, `init` or k = "auto" ask for more, inside the wrappers that do it."""
+        """Algorithm 2, inside the wrappers that `restarts`, `init` or k = "auto" ask for."""
         fed = fed.averaged_by(reduction_of(self))
         if (outer := wrapped(self)) is not None:
             return outer.run(fed, start)
@@ -126,5 +126,5 @@ class IFCA:
         return self.local.at(t).lr / everybody
 
     def score(self, fed: Federation, at: Snapshot) -> float:
-        """The mean loss of the model that fits each client best: what restarts are compared by."""
+        """The mean loss of the model that fits each client best; restarts are compared by it."""
         return least_loss(fed, at, self.shared)

@@ -64,7 +64,7 @@ class KFed:
             require(value is None or value >= 1, f"{name} must be at least 1, got {value}.")
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """One exchange."""
+        """Both exchanges of k-FED, in one round."""
         at = start or Snapshot.fresh(fed, self.k)
         flow = getattr(fed.objective, "flow", None)
         wanted = "k-FED learns centres: its objective must be a Density of a Shift flow (model 'shift')"

@@ -54,7 +54,7 @@ class LocalKMeans:
 
     @property
     def planned_rounds(self) -> int:
-        """One exchange, after those that find k where it is not given, and before those of `finish`."""
+        """One exchange, plus the rounds that find k (if "auto") and those of `finish`."""
         finding = planned_rounds(search(self.alone)) if self.k == "auto" else 0
         return finding + 1 + (planned_rounds(self.finish) if self.finish else 0)
 
@@ -71,13 +71,13 @@ class LocalKMeans:
 
     @property
     def _stages(self) -> dict[str, Run]:
-        found: dict[str, Run] = {"find": search(self.alone).run} if self.k == "auto" else {}
-        found["average"] = self._average
-        return found if self.finish is None else {**found, "finish": self._train}
+        runs: dict[str, Run] = {"find": search(self.alone).run} if self.k == "auto" else {}
+        runs["average"] = self._average
+        return runs if self.finish is None else {**runs, "finish": self._train}
 
     def _average(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         k = start.k if self.k == "auto" and start is not None else self.k
-        assert k != "auto"  # the number of models that were found
+        assert k != "auto"  # the search replaces it by the number of models found
         return by_local_models(fed.averaged_by(reduction_of(self)), k, self.alone, start, self.compare)
 
     def _train(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:

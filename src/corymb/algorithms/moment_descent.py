@@ -62,7 +62,7 @@ from corymb.settings import check_types, require
 
 log = logging.getLogger(__name__)
 NUMBERS = 2**15
-"""At most this many numbers in one reply of a panel client: with more, anchors take turns within the round."""
+"""The most entries in one reply of a panel client; a larger request is split by anchors within the round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class MomentDescent:
 
     @property
     def planned_rounds(self) -> int:
-        """Every step of orthogonal iteration is a round, and so is every step of the anchors; at most so many."""
+        """An upper bound: every step of orthogonal iteration is a round, and so is every step of the anchors."""
         return self._most * (self._looks + 1) + (planned_rounds(self.then) if self.then else 0)
 
     @property
@@ -132,7 +132,7 @@ class MomentDescent:
 
     @property
     def _most(self) -> int:
-        """Iterations at most; new panels are even parts of all clients, so that with them the number is fixed."""
+        """The most iterations. With `fresh` the number is fixed, since panels divide all clients evenly."""
         return self.iterations or (5 if self.fresh else 40)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
@@ -140,7 +140,7 @@ class MomentDescent:
         return stages(fed, start, descent=self._descend, **({"fedx": self._refine} if self.then else {}))
 
     def _refine(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
-        """Phase 2; its last round ends with a verdict on the models."""
+        """Phase 2; its last round ends with the verdict on the models."""
         assert self.then is not None
         before = start
         for at in self.then.run(fed, start):
@@ -150,9 +150,9 @@ class MomentDescent:
     def _judged(self, fed: Federation, at: Snapshot, before: Snapshot | None) -> Snapshot:
         theta = linear_or_refuse(fed, NAME).coefficients(at.models)
         root, by_share = whitening_of(fed, theta[0]).root, self.then is not None and self.then.averaging == "all"
-        found = verdict(fed, at, root, (before or at).models, by_share=by_share)
-        found.say()
-        return replace(at, notes={**at.notes, **found.notes()})
+        outcome = verdict(fed, at, root, (before or at).models, by_share=by_share)
+        outcome.warn()
+        return replace(at, notes={**at.notes, **outcome.notes()})
 
     def _descend(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, self.k)
@@ -168,23 +168,25 @@ class MomentDescent:
             yield at
 
     def _ended(self, sigmas: Tensor) -> bool:
-        """Whether anchors have moved often enough, by the largest σ before each step and how far groups are apart."""
+        """Whether the anchors are done, judged by the history of (largest σ, distance between groups) per iteration."""
         if self.iterations is not None or self.fresh or len(sigmas) == self._most:
             return len(sigmas) >= self._most
-        felt, apart = sigmas.unbind(1)
-        stuck = len(felt) > STILL and bool(felt[-STILL:].min() > 0.9 * felt[:-STILL].min())
-        return stuck or bool(felt[-1] <= NEAR * apart[-1])
+        largest, apart = sigmas.unbind(1)
+        stuck = len(largest) > STILL and bool(largest[-STILL:].min() > 0.9 * largest[:-STILL].min())
+        return stuck or bool(largest[-1] <= NEAR * apart[-1])
 
     def _choose_anchors(self, fed: Federation, at: Snapshot, *, given: bool) -> Snapshot:
-        """Line 3: anchors, all with the same estimate."""
+        """Line 3: choose the anchors, all with the same initial estimate."""
         start = linear_or_refuse(fed, NAME).coefficients(at.models)[:1]
         d, points = start.shape[-1], (self.points or 8 * self.k) * (self._most if self.fresh else 1)
-        require(self.k <= d, f"k = {self.k} clusters do not fit into {d} features: k must be at most {d}.")
+        require(self.k <= d, f"k = {self.k} is more than the {d} features: k must be at most {d}.")
         able, least = fed.clients.where(fed.sizes >= points), self.anchors or self.k
-        lack = f"{len(able)} clients have the {points} points that an anchor needs, wanted {least} such clients"
+        lack = f"{len(able)} clients have the {points} points that an anchor needs, wanted at least {least}"
         require(len(able) >= least, f"{lack}: lower points, anchors or k, or bring larger clients.")
         anchors = able.sample(self.anchors or max(self.k, math.ceil(6 * self.k * math.log(self.k))))
-        anchors = anchors[anchors.pick(fed.name_hashes).argsort()]  # groups are numbered by names, not by positions
+        anchors = anchors[
+            anchors.pick(fed.name_hashes).argsort()
+        ]  # number groups by name, independently of the other clients
         root = back = torch.eye(d).to(start)
         self._check_panel(fed.clients.where(fed.sizes >= 2), features=d, first=False)
         if self.whiten:
@@ -202,9 +204,9 @@ class MomentDescent:
         return replace(at, carry=carry)
 
     def _choose_panel(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
-        """Line 7: whom to ask in this iteration, and a random basis for every anchor."""
+        """Line 7: choose this iteration's panel, and a random basis for every anchor."""
         estimates, used = at.carry["estimates"], at.carry["used"]
-        able = fed.clients.where((fed.sizes >= 2) & ~(used & self.fresh))  # one point makes no pair
+        able = fed.clients.where((fed.sizes >= 2) & ~(used & self.fresh))  # a pair needs two points
         part = max(1, len(able) // (self._most - t)) if self.fresh else None
         panel = able.sample(self.panel or part)
         d = estimates.shape[1]
@@ -221,7 +223,7 @@ class MomentDescent:
     def _check_panel(self, panel: Cohort, features: int, *, first: bool) -> None:
         wanted = max(self.min_panel, self.panel or 0)
         few = f"{len(panel)} clients with two points or more are left for the panel, wanted {wanted}"
-        require(len(panel) >= wanted, f"{few}: bring more clients, or ask for less of panel, min_panel or iterations.")
+        require(len(panel) >= wanted, f"{few}: bring more clients, or lower panel, min_panel or iterations.")
         points = int(panel.sizes.sum())
         lack = f"The panel has {points} points in all for {features} features"
         require(points >= features, f"{lack}: bring more data, or fewer features.")
@@ -232,7 +234,7 @@ class MomentDescent:
             log.warning(text, pairs, 10 * features * self.k**2, features, self.k)
 
     def _look(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """Line 9: a step of orthogonal iteration for every anchor, or its whole Y_i: that is a product with I."""
+        """Line 9: a step of orthogonal iteration for every anchor, or its whole Y_i (as a product with I)."""
         bases, root = at.carry["bases"], at.carry["root"]
         a, d, direct = *bases.shape[:2], self.subspace == "svd"
         factors = root @ (torch.eye(d).to(bases).expand(a, d, d) if direct else bases)
@@ -245,7 +247,7 @@ class MomentDescent:
     def _product(self, fed: Federation, at: Snapshot, bases: Tensor, which: slice) -> Tensor:
         """Y_i times a basis for the anchors `which`, the mean over the panel: a d k."""
         panel, sent = Cohort(fed, at.carry["panel"]), at.carry["estimates"][None]
-        if self.noise:  # the same two draws for a client in every step of one iteration
+        if self.noise:  # a client gets the same two draws in every step of an iteration
             keys = fold(at.carry["noise"], panel.pick(fed.name_hashes))
             draws = normal(keys, (2, *sent.shape[1:])).to(sent) @ at.carry["root"]
             sent = sent + self.noise * draws  # n 2 a d
@@ -254,14 +256,14 @@ class MomentDescent:
         own = torch.where(own.any(1), own.argmax(1), -1).to(bases.device)
         replies = panel.sum(multiply, sent, bases, each(own), pairs=self.pairs)
         if len(replies.clients) < self.min_panel:
-            raise TooFewReplies(f"{len(replies.clients)} of the panel replied, wanted {self.min_panel} (min_panel)")
+            raise TooFewReplies(f"{len(replies.clients)} panel clients replied, wanted {self.min_panel} (min_panel)")
         return (replies.value.total["product"][0] / replies.value.weight).movedim(1, 0)
 
     def _move(self, fed: Federation, at: Snapshot, t: int) -> Snapshot:
-        """Lines 10 to 16: every anchor takes a step; the groups that anchors form by now are the models."""
+        """Lines 10 to 16: every anchor takes a step; the means of the groups that anchors form are the models."""
         anchors, estimates = Cohort(fed, at.carry["anchors"]), at.carry["estimates"].clone()
         low, high = self.spectrum
-        # One anchor that lands far beyond the others would drown every product that is asked for from now on.
+        # An anchor far beyond the others would dominate every later product, so such replies are refused.
         beside = anchors.near({"estimate": estimates}, by=torch.eye(len(estimates)).to(estimates), loose=True)
         replies = beside.map(
             move,
@@ -276,12 +278,12 @@ class MomentDescent:
         estimates[replied] = replies.value.estimate
         points = estimates @ at.carry["back"]
         groups = joined(points, self.k, self.separation, float(replies.value.noise.median()))
-        felt = torch.tensor([[float(replies.value.sigma.max()), groups.apart]])
-        sigmas = torch.cat([at.carry["sigmas"], felt.to(at.carry["sigmas"])])
+        latest = torch.tensor([[float(replies.value.sigma.max()), groups.apart]])
+        sigmas = torch.cat([at.carry["sigmas"], latest.to(at.carry["sigmas"])])
         labels = groups.labels if groups.number == self.k else k_means(points, self.k, fed.key("k-means"))
         if groups.number != self.k and self._ended(sigmas):
-            say = log.warning if self.then is None else log.info  # with a second phase, its verdict says what is wrong
-            say("the anchors form %d groups, not k = %d: k-means makes them k", groups.number, self.k)
+            level = logging.WARNING if self.then is None else logging.INFO  # phase 2 ends with a verdict that warns
+            log.log(level, "the anchors form %d groups, not k = %d: k-means regroups them", groups.number, self.k)
         everybody = anchors.put(torch.full_like(at.labels, -1), labels)
         notes = {
             "iteration": t + 1,
@@ -298,11 +300,11 @@ class MomentDescent:
 
 NAME = "Moment descent"
 NEAR = 0.05
-"""Of the distance at which k groups become k - 1: where no anchor feels farther from its own model, they are there."""
+"""Anchors have converged when the largest σ is at most this fraction of the distance at which k groups become k − 1."""
 STILL = 3
-"""Iterations in which the farthest anchor does not come nearer, after which it will not."""
+"""Iterations without progress of the farthest anchor after which the descent ends."""
 NOISE = 6.0
-"""Times the distance that noise alone explains: how far apart two anchors of one cluster may stand at the end."""
+"""Anchors of one cluster may finally be this many times as far apart as noise alone explains."""
 
 
 class Joined(NamedTuple):
@@ -313,13 +315,14 @@ class Joined(NamedTuple):
     threshold: float
     heights: list[float]
     apart: float
-    """The distance at which k groups become k − 1, or that noise explains, if that is more."""
+    """The distance at which k groups become k − 1, but at least the distance that noise explains."""
 
 
 def joined(points: Tensor, k: int, separation: float | None, noise: float) -> Joined:
-    """Anchors closer than half the separation; without it, k groups if noise cannot explain how far apart they are.
+    """Group anchors that are closer than half the separation.
 
-    Fewer, if it can; more, if the widest gap above what noise explains says so.
+    Without a separation: k groups if they are farther apart than noise explains, else fewer; more if the widest gap
+    above the noise says so.
     """
     heights = complete_linkage(points, 0.0).heights
     floor = NOISE * noise

@@ -51,7 +51,7 @@ class OneShot:
 
     @property
     def planned_rounds(self) -> int:
-        """One exchange, or those that find k, then the inner algorithm's."""
+        """One exchange, or the rounds that find k, then the inner algorithm's rounds."""
         return (planned_rounds(search(self.alone)) if self.k == "auto" else 1) + planned_rounds(self.inner)
 
     @property
@@ -66,7 +66,7 @@ class OneShot:
     def _cluster(self, fed: Federation, start: Snapshot | None) -> Iterator[Snapshot]:
         if self.k == "auto":
             return search(self.alone).run(fed, start)
-        if not isinstance(self.inner, MomentDescent):  # clients that may be bad there may be bad here
+        if not isinstance(self.inner, MomentDescent):  # robust to the same bad clients as the inner algorithm
             fed = fed.averaged_by(reduction_of(self.inner))
         return by_local_models(fed, self.k, self.alone, start, self.compare)
 

@@ -55,13 +55,13 @@ class OneShotIFCA:
 
     def __post_init__(self) -> None:
         check_types(self)
-        _ = self._stages  # their checks are ours
+        _ = self._stages  # runs the stages' own checks
 
     keeps_memory = True  # ONE_SHOT's local models
 
     @property
     def planned_rounds(self) -> int:
-        """ONE_SHOT's and IFCA's."""
+        """The rounds of ONE_SHOT and of IFCA."""
         return planned_rounds(self._stages)
 
     @property

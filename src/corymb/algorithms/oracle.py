@@ -41,14 +41,14 @@ class Oracle:
 
     @property
     def planned_rounds(self) -> int:
-        """The inner algorithm's."""
+        """The inner algorithm's planned rounds."""
         return planned_rounds(self.inner)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """The inner algorithm in every cluster at once."""
         require(
             len(self.groups) == len(fed.clients),
-            f"groups names {len(self.groups)} clients, the federation has {len(fed.clients)}.",
+            f"groups has {len(self.groups)} entries, the federation has {len(fed.clients)} clients: give one for each.",
         )
         nobody = torch.full((len(fed.names),), -1)
         return within(fed, fed.clients.put(nobody, torch.tensor(self.groups)), self.inner, start)

@@ -38,7 +38,7 @@ from torch import Tensor
 from corymb.algorithms.evidence.merging import MergeByEvidence
 from corymb.algorithms.fedavg import FedAvg
 from corymb.algorithms.fedprox import FedProx
-from corymb.algorithms.parts.cost import pairwise_cost, say_or_refuse
+from corymb.algorithms.parts.cost import pairwise_cost, warn_or_refuse
 from corymb.algorithms.parts.merging import merge, recluster
 from corymb.algorithms.parts.own_models import publish_own, serve_refined, train_alone
 from corymb.algorithms.parts.then import stages
@@ -153,7 +153,7 @@ class SRFCA:
 
     @property
     def ends_early(self) -> bool:
-        """The search for clusters takes as long as it takes."""
+        """Whether the number of rounds is not known in advance, as in the search for clusters."""
         return self.threshold == "auto"
 
     @property
@@ -169,12 +169,12 @@ class SRFCA:
         return plan
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """ONE_SHOT, then REFINE R times, then `finish`; clusters that are found by evidence are found before."""
+        """ONE_SHOT, REFINE R times, then `finish`; with `threshold="auto"` after a search for the clusters."""
         if self.privacy is not None:
             check_budget(self.privacy, fed, rounds=self.refinements * self.rounds)
         if start is None:
             cost = pairwise_cost(fed, losses=self.distance == "losses", sample=self.sample)
-            say_or_refuse(cost, f"SR-FCA with {len(fed.clients):,} clients", asked=self.costly)
+            warn_or_refuse(cost, f"SR-FCA with {len(fed.clients):,} clients", asked=self.costly)
         if self.threshold == "auto":
             return stages(fed, start, find=self._finder.run, refine=self._from_found)
         return self._successive(fed, start or Snapshot.fresh(fed, 1))
@@ -207,15 +207,16 @@ class SRFCA:
 
         replies = ask_again(fed.clients, ask(fed.clients), ask)
         notes = {"train_loss": float(replies.value.mean())}
-        some = {} if len(replies.clients) == len(fed.clients) else {"trained": replies.clients.ids}
-        carry = {**at.carry, **some}
+        trained = {} if len(replies.clients) == len(fed.clients) else {"trained": replies.clients.ids}
+        carry = {**at.carry, **trained}
         return at.next(models=start, labels=torch.full_like(at.labels, -1), carry=carry, notes=notes)
 
     def _one_shot(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """ONE_SHOT at the server: clusters of clients whose models are near; their members' mean stands for each."""
+        """ONE_SHOT at the server: clusters of clients with near models, each with the mean of its members' models."""
         start, measure = take(at.models, 0), measure_named(self.distance)
         trained = Cohort(fed, at.carry["trained"]) if "trained" in at.carry else fed.clients
-        own = ask_again_near(trained, _copies(start, 1), lambda some: some.map(publish_own))  # others get no cluster
+        # Clients that do not reply get no cluster.
+        own = ask_again_near(trained, _copies(start, 1), lambda clients: clients.map(publish_own))
         if self.sample is not None and self.sample < len(own.clients):
             return self._one_shot_by_sample(fed, at, own)
         known = measure.known(own.clients, own.value)
@@ -245,11 +246,11 @@ class SRFCA:
         return at.next(models=models, labels=self._labelled(at, members, labels), carry=carry, notes=notes)
 
     def _labelled(self, at: Snapshot, members: Cohort, labels: Tensor) -> Tensor:
-        """Everybody's cluster: who was not compared keeps what evidence found, or has none."""
+        """The labels of all clients; one that was not compared keeps the cluster found by evidence, or has none."""
         return members.put(at.carry["found"] if self.threshold == "auto" else at.labels, labels)
 
     def _one_shot_by_sample(self, fed: Federation, at: Snapshot, own: Replies[Params]) -> Snapshot:
-        """The same by way of a sample: its members make the clusters, and everybody else joins the nearest."""
+        """ONE_SHOT by a sample of clients: clusters are formed inside the sample, and all others join the nearest."""
         assert self.sample is not None
         start, measure = take(at.models, 0), measure_named(self.distance)
         seen = compare_sample(measure, own.clients, own.value, self.sample)
@@ -282,17 +283,17 @@ class SRFCA:
         start, local = part_of(at.carry, "w0"), self.local.at(at.round)
         models = part_of(at.carry, "omega") or (at.models if self._warm else _copies(start, at.k))
         if self.privacy is not None and at.stage == "train-1" and not at.round:
-            models = _copies(start, at.k)  # whatever clients trained alone is not private
+            models = _copies(start, at.k)  # means of local models are not private
         cohort = self._participants(fed, at)
         work = Work(local=local, averaging=self.averaging)
-        mine = cohort.pick(at.labels)
+        assigned = cohort.pick(at.labels)
         if self.privacy is not None:
             done = (int(at.stage.removeprefix("train-")) - 1) * self.rounds + at.round
             at = with_secret(at, self.privacy)
             models, notes = moved_privately(self.privacy, fed, cohort, at, models, work, done=done)
             return at.next(carry={**at.carry, **prefixed("omega", models)}, notes={**notes, "clusters": at.k})
-        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(mine, count(models)))
-        replies = beside.map(work_in_cluster, each(models, of=mine), work=work)
+        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(assigned, count(models)))
+        replies = beside.map(work_in_cluster, each(models, of=assigned), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)
@@ -310,7 +311,7 @@ class SRFCA:
         return Reduction(self.aggregate, self.clip, self.trim).within(rows, labels, starts)
 
     def _refine(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """RECLUSTER and MERGE, after one question to all clients."""
+        """RECLUSTER and MERGE, after one call to all clients."""
         measure, models = measure_named(self.distance), part_of(at.carry, "omega")
         members, threshold = Cohort(fed, at.carry["members"]), float(at.carry.get("threshold", 0.0))
         fit = ask_again(members, measure.fit(members, models), lambda late: measure.fit(late, models))
@@ -324,9 +325,8 @@ class SRFCA:
             labels, apart = recluster(measure, at.carry["known"].cpu()[here][:, here], fit.value, before)
         group = partial(self._groups, threshold=threshold, fed=fed)
         merged = merge(measure, models, fit.value, labels, apart, group, self.least, silent[silent >= 0])
-        everybody = torch.where(
-            at.labels < 0, -1, merged.became[at.labels]
-        )  # clients that did not answer keep their cluster
+        # Clients that did not answer keep their cluster.
+        everybody = torch.where(at.labels < 0, -1, merged.became[at.labels])
         carry = {name: value for name, value in at.carry.items() if not name.startswith("omega/")}
         notes = {
             "clusters": count(merged.models),
@@ -358,7 +358,7 @@ class SRFCA:
 
 
 def _completed(labels: Tensor, distances: Tensor) -> Tensor:
-    """Labels with those of clients that were never asked for one filled in: the cluster that is nearest on average."""
+    """Labels with missing ones (-1) filled in by the cluster that is nearest on average."""
     known = labels >= 0
     clusters = labels[known].unique()
     apart = torch.stack([distances[:, labels == cluster].mean(1) for cluster in clusters], dim=1)
@@ -366,11 +366,11 @@ def _completed(labels: Tensor, distances: Tensor) -> Tensor:
 
 
 def _nobody_near(fed: Federation, members: Cohort, threshold: float, why: str) -> Exception:
-    """What to say where a threshold makes no cluster: another round may hear more clients, where some are missing."""
-    said = f"threshold={threshold:.3g} puts no clients together: {why}"
+    """The error for a threshold that forms no cluster; if some clients did not answer, the round may be retried."""
+    problem = f"threshold={threshold:.3g} puts no clients together: {why}"
     if len(members) < len(fed.clients):
-        return TooFewReplies(f"{said}, and {len(members)} of {len(fed.clients)} answered.")
-    return InvalidInput(f"{said}.")
+        return TooFewReplies(f"{problem}, and {len(members)} of {len(fed.clients)} answered.")
+    return InvalidInput(f"{problem}; give a larger threshold, or leave it out.")
 
 
 def _copies(model: Params, k: int) -> Params:

@@ -45,8 +45,8 @@ from corymb.models.flows.projected import BASIS, ORIGIN
 from corymb.settings import check_types, require
 from corymb.trees import Params, stack
 
-SAID = {"train_loss": LOSS, "moved": MOVED}
-"""Notes, and the sums that they are made of."""
+SUMS_OF_NOTES = {"train_loss": LOSS, "moved": MOVED}
+"""Notes, and the names of the sums that they are computed from."""
 FlowName = Literal["gaussian", "affine", "diagonal", "shift", "planar", "realnvp"]
 
 
@@ -64,7 +64,7 @@ def relabel_and_train(
         return descend(client, model, local, on=client.train._replace(weight=weight))
 
     trained = vmap(train)(models if fresh is None else fresh, own.weight)
-    return Shares({**trained, **own.said}, weight=own.number)
+    return Shares({**trained, **own.extra}, weight=own.number)
 
 
 @on_client
@@ -136,7 +136,7 @@ class UIFCA:
 
     @property
     def planned_rounds(self) -> int:
-        """T τ, what finds a space and a start, and restarts."""
+        """T τ, plus the rounds that find a space and a start, times the restarts."""
         if self.restarts > 1:
             return planned_rounds(self._restarts())
         space = self.space_steps + 1 if self.density == "gaussian" else 0
@@ -144,7 +144,7 @@ class UIFCA:
 
     @property
     def ends_early(self) -> bool:
-        """Whether the run may settle before, or need no space: `gaussian` looks for one where examples are long."""
+        """Whether the run may settle early, or skip the search for a space (`gaussian` needs it for long examples)."""
         return self.settled is not None or self.density == "gaussian"
 
     @property
@@ -155,7 +155,7 @@ class UIFCA:
         return Restarts(inner=replace(self, restarts=1), times=self.restarts)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Algorithm 3, after what finds a space and a start."""
+        """Algorithm 3, after finding a space and a start."""
         if self.restarts > 1:
             return self._restarts().run(fed, start)
         fed = fed.averaged_by(reduction_of(self))
@@ -174,7 +174,7 @@ class UIFCA:
             yield at.next()
 
     def _fresh(self, fed: Federation) -> Snapshot:
-        """One random model with a little noise for each cluster, so that none begins much better than the others."""
+        """One random model plus a little noise for each cluster, so that no cluster starts much better than others."""
         return Snapshot(
             models=self._models(fed), labels=torch.full((len(fed.names),), -1), seed=fed.seed, clock=fed.clock
         )
@@ -183,9 +183,9 @@ class UIFCA:
         one, key = fed.objective.init(fed.key("models")), fed.key("noise")
 
         def near(j: int) -> Params:
-            found = (ORIGIN, BASIS)  # not a cluster's own
+            common = (ORIGIN, BASIS)  # the same for all clusters
             noise = {name: normal(fold(key, j, name), tuple(value.shape)).to(value) for name, value in one.items()}
-            return {name: value if name in found else value + self.noise * noise[name] for name, value in one.items()}
+            return {name: value if name in common else value + self.noise * noise[name] for name, value in one.items()}
 
         return stack([near(j) for j in range(self.k)])
 
@@ -201,14 +201,14 @@ class UIFCA:
             carry: dict[str, Tensor] = {}
             if relabel:
                 total = sums.weight.sum()
-                notes = {name: float(sums.total[said].sum() / total) for name, said in SAID.items()}
+                notes = {name: float(sums.total[entry].sum() / total) for name, entry in SUMS_OF_NOTES.items()}
                 notes["points"] = sums.weight.long().tolist()
                 if self.settled is not None and notes["moved"] <= self.settled:
                     carry["settled"] = torch.ones(())
             yield (at := at.next(models=models, notes=notes, carry=carry))
 
     def _learn(self, fed: Federation, at: Snapshot, *, new: bool, relabel: bool) -> tuple[Params, Sums[tuple[()]]]:
-        """Algorithm 4, one exchange of it: all clusters' models, and what clients said."""
+        """One exchange of Algorithm 4: the clusters' models, and the clients' sums."""
         if self.density == "gaussian":
             sums = fed.clients.sum(
                 relabel_and_sum, at.models, relabel=relabel, prior=self.prior, least=self.least
@@ -223,6 +223,6 @@ class UIFCA:
         return trained.mean(empty=at.models), sums
 
     def score(self, fed: Federation, at: Snapshot) -> float:
-        """The mean loss of everybody's examples, each under the model of its cluster."""
+        """The mean loss of all clients' examples, each under the model of its cluster."""
         replies = fed.clients.sum(sum_of_losses, at.models, prior=self.prior)
         return float(replies.value.total["loss"].sum() / replies.clients.sizes.sum())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
@@ -277,10 +278,21 @@ def _nobody_reads() -> bool:
     """Whether whoever read our output has left, as `head` does: then nothing is wrong, and there is nothing to say."""
     try:
         sys.stdout.flush()
+        left = _has_left(sys.stdout.fileno())
     except BrokenPipeError:
+        left = True
+    if left:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
-        return True
-    return False
+    return left
+
+
+def _has_left(pipe: int) -> bool:
+    """Whether a pipe has no reader: a flush does not tell where nothing is buffered (PYTHONUNBUFFERED)."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    asked = select.poll()
+    asked.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
 def make_app(tokens: Sequence[str] = ()) -> Any:

@@ -59,6 +59,7 @@ def resume(
                 own or request.fit_options.model,
                 max_seconds=max_seconds,
                 keep_going=keep_going,
+                every_round=rounds is not None,
                 watch=Watch(None if quiet else line),
             )
     return print_result(replace(done, folder=run), as_json=json)
@@ -97,5 +98,5 @@ def _longer(config: dict[str, Any], rounds: int) -> dict[str, Any]:
     before = rounds_in(config)
     if before is None:
         raise InvalidInput(f"{config['algorithm']} has no rounds of its own: leave --rounds out.")
-    require(rounds >= before, f"--rounds {rounds}: the run was planned for {before} already; give a larger number.")
+    require(rounds >= before, f"--rounds {rounds}: the run was planned for {before} already; give at least {before}.")
     return with_rounds(config, rounds)

@@ -38,7 +38,7 @@ OF_THIS_RUN = ("device", "threads", "memory", "cluster_folder", "checkpoint_ever
 def print_result(run: Run, *, as_json: bool) -> int:
     """Print a run that has ended or was stopped; returns the exit code."""
     if run.stopped == CONVERGED:
-        why = "the training loss no longer falls, no client changes its cluster; --rounds N goes on to round N"
+        why = f"the training loss no longer falls, no client changes its cluster{_going_on(run)}"
         print(f"corymb: converged after {counted(len(run.history), 'round')}: {why}", file=sys.stderr)
     elif run.stopped == BUDGET:
         spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
@@ -69,12 +69,24 @@ def saying_how_to_go_on(folder: Path) -> Iterator[None]:
         raise KeyboardInterrupt(f"Stopped after the last round was saved; to continue: {how}") from None
 
 
+def _going_on(run: Run) -> str:
+    """How to do the rounds that a run was planned for, after it converged in fewer."""
+    rounds = rounds_in(run.config)
+    if rounds is None or run.folder is None:
+        return ""
+    return f"; {_resume(run)} --rounds {rounds} goes on to round {rounds}"
+
+
+def _resume(run: Run) -> str:
+    own = {"algorithm": is_place(str(run.config["algorithm"])), "model": ":" in str(run.config["model"])}
+    again = "".join(f" --{name} {run.config[name]}" for name, named in own.items() if named)
+    return f"corymb resume {shlex.quote(str(run.folder))}{again}"
+
+
 def _what_now(run: Run) -> str:
     if run.stopped == "diverged":
         return f": {divergence(run.history, run.config)}. --keep-going goes on whatever the loss."
-    own = {"algorithm": is_place(str(run.config["algorithm"])), "model": ":" in str(run.config["model"])}
-    again = "".join(f" --{name} {run.config[name]}" for name, named in own.items() if named)
-    return f"; to continue: corymb resume {shlex.quote(str(run.folder))}{again}"
+    return f"; to continue: {_resume(run)}"
 
 
 def show_run(run: Run, folder: Path | None) -> None:

@@ -1,1 +1,1 @@
-"""Clusters from numbers: points, distances, thresholds."""
+"""Clusters from points and pairwise distances, and thresholds for them."""

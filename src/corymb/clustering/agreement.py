@@ -1,4 +1,4 @@
-"""How well clusters agree with true ones, from a table of counts: rows are clusters, columns true ones."""
+"""Agreement of clusters with true ones, from a table of counts: rows are clusters, columns true ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def purity(table: Tensor) -> float:
-    """The share of points that are of the most frequent true cluster of their cluster.
+    """The share of points that belong to the most frequent true cluster of their cluster.
 
     >>> purity(torch.tensor([[3.0, 1.0], [0.0, 4.0]]))
     0.875
@@ -21,7 +21,7 @@ def purity(table: Tensor) -> float:
 
 
 def normalised_information(table: Tensor) -> float:
-    """Mutual information over the mean of both entropies: 1 for the same groups, 0 for independent ones."""
+    """Mutual information divided by the mean of both entropies: 1 for the same groups, 0 for independent ones."""
     joint = table.double() / table.sum()
     rows, columns = joint.sum(1), joint.sum(0)
     both = float(_entropy(rows) + _entropy(columns))
@@ -35,7 +35,7 @@ def _entropy(shares: Tensor) -> Tensor:
 
 
 def matched_accuracy(table: Tensor) -> tuple[float, Tensor]:
-    """The share of points that are right if clusters are matched one to one with true ones, and that of each true one.
+    """The share of points that are right if clusters are matched one to one with true ones, and by true cluster.
 
     Needs scipy.
     """
@@ -48,7 +48,7 @@ def matched_accuracy(table: Tensor) -> tuple[float, Tensor]:
 
 
 def agreement(table: Tensor, classes: Sequence[str], prefix: str = "") -> dict[str, float]:
-    """Every measure, by name; true clusters without a point have none of their own."""
+    """Every measure by name; there is none for a true cluster without points."""
     plain = {f"{prefix}purity": purity(table), f"{prefix}nmi": normalised_information(table)}
     try:
         accuracy, of_each = matched_accuracy(table)
@@ -56,5 +56,5 @@ def agreement(table: Tensor, classes: Sequence[str], prefix: str = "") -> dict[s
         log.warning("scipy is not installed: metrics that match clusters to true ones are left out")
         return plain
     own = {f"{prefix}accuracy_of_{name}": float(value) for name, value in zip(classes, of_each, strict=True)}
-    some = {name: value for (name, value), size in zip(own.items(), table.sum(0), strict=True) if size > 0}
-    return {**plain, f"{prefix}matched_accuracy": accuracy, **some}
+    present = {name: value for (name, value), size in zip(own.items(), table.sum(0), strict=True) if size > 0}
+    return {**plain, f"{prefix}matched_accuracy": accuracy, **present}

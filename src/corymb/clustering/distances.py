@@ -1,8 +1,8 @@
-"""How far clients and clusters are from each other: cross-losses, or ℓq distances of parameters.
+"""Distances between clients and clusters: cross-losses, or ℓq distances of parameters.
 
-Every cross-loss that SR-FCA asks for follows from two matrices: the losses of the n clients' own models on the n
-clients (`known`, measured once) and of the k clusters' models on the n clients (`fit`, once a refinement). Models go
-out in chunks, and every client answers a whole chunk at once: nothing is measured pair by pair.
+Every cross-loss that SR-FCA needs follows from two matrices: the losses of the n clients' own models on the n clients
+(`known`, measured once) and of the k clusters' models on the n clients (`fit`, once per refinement). Models are sent in
+chunks, and every client evaluates a whole chunk at once: nothing is measured pair by pair.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from corymb.settings import InvalidInput
 from corymb.trees import Params, count, leaves, take
 
 AT_ONCE = 64
-"""Models in a message."""
+"""Models per message."""
 BLOCK = 2**22
-"""Numbers of all clients' models in a block of coordinates."""
+"""Entries of all clients' models in a block of coordinates."""
 
 
 @on_client
@@ -44,36 +44,36 @@ def compare_own(client: Client, models: Params, *, q: float | None) -> Tensor:
 
 
 class Measure(Protocol):
-    """A kind of distance, for `dist` in the paper's algorithms."""
+    """A distance: `dist` in the paper's algorithms."""
 
     @property
     def squared(self) -> bool:
-        """Whether distances are like squares of lengths above a floor, as losses are."""
+        """Whether distances behave like squared lengths above a floor, as losses do."""
         ...
 
     def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
-        """What must be known of the clients' own models: n n, for those that answered everything."""
+        """The pairwise data on clients' own models: n n, for the clients that answered every call."""
         ...
 
     def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
-        """What must be known of k clusters' models: n k."""
+        """Each client's data on k clusters' models: n k."""
         ...
 
     def between_clients(self, known: Tensor) -> Tensor:
-        """n n."""
+        """The distances between clients: n n."""
         ...
 
     def to_clusters(self, known: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
-        """n k; `labels` are the clusters that the models were trained on."""
+        """The distances of clients to clusters: n k; `labels` are the clusters that the models were trained on."""
         ...
 
     def between_clusters(self, fit: Tensor, labels: Tensor, models: Params) -> Tensor:
-        """k k."""
+        """The distances between clusters: k k."""
         ...
 
 
 def measure_named(name: str) -> Measure:
-    """`losses`, or `l` and an order, as in `l2`, `l1` or `linf`."""
+    """The measure for `losses`, or for `l` and an order, as in `l2`, `l1` or `linf`."""
     if name == "losses":
         return CrossLosses()
     try:
@@ -87,24 +87,27 @@ def measure_named(name: str) -> Measure:
 
 @dataclass(frozen=True)
 class CrossLosses:
-    """½ (F_i(w_j) + F_j(w_i)); a cluster's loss is the mean of its members'. `known[i, j]` and `fit[i, c]`: F_i."""
+    """½ (F_i(w_j) + F_j(w_i)); a cluster's loss is the mean of its members'.
+
+    `known[i, j]` is F_i(w_j), and `fit[i, c]` is F_i(ω_c).
+    """
 
     @property
     def squared(self) -> bool:
-        """A loss is to second order the square of a length."""
+        """True: to second order, a loss is a squared length."""
         return True
 
     def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
-        """Everybody's loss of everybody's model."""
+        """Every client's loss of every client's model."""
         replies = cross_losses(clients, own)
         return replace(replies, value=replies.value[:, clients.pick(replies.clients.mask)])
 
     def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
-        """Everybody's loss of every cluster's model."""
+        """Every client's loss of every cluster's model."""
         return _on_server(clients.map(compare_own, models, q=None))
 
     def between_clients(self, known: Tensor) -> Tensor:
-        """Definition 5.1; the diagonal holds everybody's own loss."""
+        """Definition 5.1; the diagonal holds the clients' own losses."""
         return (known + known.T) / 2
 
     def to_clusters(self, known: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
@@ -130,27 +133,27 @@ class Norms:
 
     @property
     def squared(self) -> bool:
-        """These are lengths."""
+        """False: these are lengths."""
         return False
 
     def known(self, clients: Cohort, own: Params) -> Replies[Tensor]:
-        """The distances themselves: clients need not be asked again."""
+        """The distances themselves, which need no further calls."""
         return Replies(clients, pairwise_norms(own, self.q), [])
 
     def fit(self, clients: Cohort, models: Params) -> Replies[Tensor]:
-        """Everybody's distance to every cluster's model, measured where the client's own model is kept."""
+        """Every client's distance to every cluster's model, measured at the client, which keeps its own model."""
         return _on_server(clients.map(compare_own, models, q=self.q))
 
     def between_clients(self, known: Tensor) -> Tensor:
-        """As known."""
+        """The known distances."""
         return known
 
     def to_clusters(self, known: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
-        """As measured."""
+        """The measured distances."""
         return fit
 
     def between_clusters(self, fit: Tensor, labels: Tensor, models: Params) -> Tensor:
-        """The server has the models."""
+        """The distances between the models, which the server has."""
         return pairwise_norms(models, self.q)
 
 
@@ -162,7 +165,9 @@ def cross_losses(clients: Cohort, models: Params, at_once: int = AT_ONCE) -> Rep
         parts.append(ask_again(clients, ask(clients), ask))
         clients = parts[-1].clients
     rows = [part.value[part.clients.pick(clients.mask).to(part.value.device)] for part in parts]
-    return Replies(clients, torch.cat(rows, dim=1).double().cpu(), [who for part in parts for who in part.rejected])
+    return Replies(
+        clients, torch.cat(rows, dim=1).double().cpu(), [rejection for part in parts for rejection in part.rejected]
+    )
 
 
 def _losses(clients: Cohort, models: Params) -> Replies[Tensor]:
@@ -185,7 +190,7 @@ def _powers(rows: Tensor, q: float) -> Tensor:
     if q != 2:
         distances: Tensor = torch.cdist(rows, rows, p=q)
         return distances if math.isinf(q) else distances.pow(q)
-    rows = rows - rows.mean(0)  # what all have in common would cost digits below
+    rows = rows - rows.mean(0)  # a common offset would cost digits below
     gram = rows @ rows.T
     squares = gram.diagonal()
     return (squares[:, None] + squares - 2 * gram).clamp_min(0).fill_diagonal_(0)

@@ -1,4 +1,4 @@
-"""Clusters from numbers: complete linkage at a distance, a distance found from the widest gap, k-means."""
+"""Clusters from points: complete linkage with a threshold (given, or found from the widest gap), Ward, k-means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corymb.settings import require
 
 
 class Gap(NamedTuple):
-    """Where sorted heights jump most: `threshold` lies between `below` and `above`, which is `ratio` times as high."""
+    """The largest jump in sorted heights, from `below` to `above`, `ratio` times as high; `threshold` is in between."""
 
     threshold: float
     below: float
@@ -25,20 +25,20 @@ class Gap(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """A group for every point, numbered by what is in them, whatever the order of the points."""
+    """A group for every point; the numbering does not depend on the order of the points."""
 
     labels: Tensor  # n
     number: int
     threshold: float
-    heights: list[float]  # of the merges, rising
-    gap: Gap | None = None  # where the threshold was found, not given
+    heights: list[float]  # of the merges, ascending
+    gap: Gap | None = None  # if the threshold was found, not given
 
 
 def widest_gap(heights: Sequence[float], *, most: int | None = None) -> Gap:
-    """The widest relative gap between neighbouring heights of merges, of those that leave at most `most` groups.
+    """The widest relative gap between neighbouring heights of merges, among cuts that leave at most `most` groups.
 
-    The threshold is the geometric mean of its two ends. Without a bound, cuts that leave groups of fewer than two
-    points on average are left out: between the first, smallest heights wide relative gaps mean nothing.
+    The threshold is the geometric mean of its two ends. By default, cuts that leave groups of fewer than two points on
+    average are excluded: wide relative gaps between the smallest heights mean nothing.
 
     >>> widest_gap([1.0, 1.1, 1.2, 4.8]).threshold
     2.4
@@ -47,7 +47,7 @@ def widest_gap(heights: Sequence[float], *, most: int | None = None) -> Gap:
     require(len(rising) >= 2, f"A gap needs at least two heights, that is three points; got {len(rising)}.")
     n = len(rising) + 1
     most = max(2, n // 2) if most is None else most
-    floor = max(rising[-1], 1e-300) * 1e-3  # below a thousandth of the highest, heights differ by nothing that matters
+    floor = max(rising[-1], 1e-300) * 1e-3  # differences below a thousandth of the greatest height do not matter
     steps = [(above / max(below, floor), below, above) for below, above in pairwise(rising)]
     steps = steps[max(0, n - 1 - most) :]  # a cut between heights i and i + 1 (from 0) leaves n - 1 - i groups
     ratio, below, above = max(steps)
@@ -57,7 +57,7 @@ def widest_gap(heights: Sequence[float], *, most: int | None = None) -> Gap:
 def complete_linkage(points: Tensor, threshold: float | None = None, *, most: int | None = None) -> Groups:
     """Groups whose two farthest members are at most `threshold` apart; without it, found by `widest_gap`.
 
-    Complete, because single linkage chains: one stray point between two groups makes them one.
+    Complete linkage, because single linkage chains: one stray point between two groups would merge them.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 
@@ -73,7 +73,7 @@ def complete_linkage(points: Tensor, threshold: float | None = None, *, most: in
 
 
 def ward(points: Tensor, k: int) -> Tensor:
-    """At most k groups by Ward's method, numbered by what is in them, whatever the order of the points."""
+    """At most k groups by Ward's method; the numbering does not depend on the order of the points."""
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
 
@@ -87,9 +87,9 @@ def ward(points: Tensor, k: int) -> Tensor:
 
 
 def k_means(points: Tensor, k: int, key: Key, *, starts: int = 10) -> Tensor:
-    """The labels of the best of several runs of k-means (k-means++ starts); fewer than k where points coincide.
+    """The labels of the best of several runs of k-means (k-means++ starts); fewer than k if points coincide.
 
-    A group's number depends on the points alone, not on the order in which they stand.
+    The numbering of groups does not depend on the order of the points.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -98,13 +98,13 @@ def k_means(points: Tensor, k: int, key: Key, *, starts: int = 10) -> Tensor:
     seed = int(integers(key, 2**32))
     rows, order = in_own_order(points)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # points that coincide: there are fewer groups then
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer groups than k if points coincide
         found = KMeans(k, n_init=starts, random_state=seed).fit(rows.numpy())
     return by_appearance(torch.from_numpy(found.labels_).long())[order.argsort()]
 
 
 def in_own_order(points: Tensor) -> tuple[Tensor, Tensor]:
-    """Points ordered along a fixed direction, and their places: permuting clients must permute labels, no more."""
+    """Points sorted along a fixed direction, and the order: results must not depend on the order of clients."""
     rows = points.detach().cpu().double()
     order = (rows @ normal(root(0), rows.shape[1:], torch.float64)).argsort()
     return rows[order], order
@@ -123,6 +123,6 @@ def by_appearance(labels: Tensor) -> Tensor:
 
 
 def group_means(points: Tensor, labels: Tensor, k: int) -> Tensor:
-    """The mean of each group's points: k ...; an empty group's is 0."""
+    """The mean of each group's points: k ...; 0 for an empty group."""
     member = (labels[None] == torch.arange(k, device=labels.device)[:, None]).to(points)  # k n
     return (member @ points.flatten(1) / member.sum(1, keepdim=True).clamp_min(1)).reshape(k, *points.shape[1:])

@@ -1,4 +1,4 @@
-"""Is one model worse than another, for these clients? Paired differences of held-out losses, and their test."""
+"""Tests whether one model is worse than another for some clients, by paired differences of held-out losses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 FEW = 8
-"""With fewer clients than this the test is over their examples: it then says something of just these clients."""
+"""With fewer clients, the test is over their examples, and is valid for just these clients."""
 
 
 class Difference(NamedTuple):
@@ -19,34 +19,34 @@ class Difference(NamedTuple):
     error: float
     """Standard error of the mean."""
     p: float
-    """One-sided: how likely a mean as large as this is, if there is no difference or it is the other way round."""
+    """One-sided p-value: the probability of a mean this large if there is no difference."""
     size: float
-    """The mean as a share of the smaller model's loss: 0.1 is ten per cent worse."""
+    """The mean as a share of the other model's loss: 0.1 is ten per cent worse."""
     clients: int
     worse: float
-    """The share of the clients for whom it is larger."""
+    """The share of clients with a larger loss."""
 
     @staticmethod
     def of(numbers: Sequence[float]) -> Difference:
-        """From its numbers."""
+        """A difference from its fields as plain numbers."""
         mean, error, p, size, clients, worse = numbers
         return Difference(mean, error, p, size, int(clients), worse)
 
 
 NONE = Difference(0.0, math.inf, 1.0, 0.0, 0, 0.0)
-"""Nobody to ask."""
+"""The difference over no clients."""
 
 
 def difference(apart: Tensor, variance: Tensor, number: Tensor, base: Tensor) -> Difference:
-    """Test clients' mean differences, each from `number` examples with that `variance` between them.
+    """Test clients' mean differences, each over `number` examples with variance `variance` between them.
 
-    Clients are like the studies of a meta-analysis: each has a difference of its own (variance τ² between clients) that
-    it knows up to σ² / number. They are weighted accordingly, with one σ² for all: where those who lose much also vary
-    much, their own variances would hide what they lose. The test is Hartung and Knapp's, t with one degree of freedom
-    less than there are clients. `base` is what the differences are shares of.
+    Clients are treated like the studies of a meta-analysis: each has its own true difference (variance τ² between
+    clients), estimated with variance σ² / number. They are weighted accordingly, with a common σ²: if clients that lose
+    much also vary much, weights by their own variances would hide the loss. The test is Hartung and Knapp's, with a t
+    distribution of n − 1 degrees of freedom for n clients. `base` holds the losses that differences are shares of.
     """
-    there = number > 0
-    apart, variance, number, base = (row[there].double() for row in (apart, variance, number, base))
+    tested = number > 0
+    apart, variance, number, base = (row[tested].double() for row in (apart, variance, number, base))
     n = len(apart)
     if n == 0:
         return NONE
@@ -65,9 +65,9 @@ def difference(apart: Tensor, variance: Tensor, number: Tensor, base: Tensor) ->
 
 
 def _weights(apart: Tensor, variance: Tensor, number: Tensor) -> Tensor:
-    """1 / (τ² + σ² / number), of sum 1; τ² by the method of moments (DerSimonian and Laird)."""
+    """1 / (τ² + σ² / number), normalised to sum 1; τ² by the method of moments (DerSimonian and Laird)."""
     freedom = number - 1
-    least = 1e-12 * float(apart.square().mean()) + 1e-300  # where nobody knows it, each having one example, say
+    least = 1e-12 * float(apart.square().mean()) + 1e-300  # if the variance is unknown: one example each
     within = ((variance * freedom).sum() / freedom.sum().clamp_min(1)).clamp_min(least) / number
     weight = 1 / within
     mean = (weight @ apart) / weight.sum()

@@ -1,12 +1,12 @@
-"""Distances of all clients to a sample of them, where n² pairs are too many: 2·n·s, and memory for as many numbers.
+"""Distances of all clients to a sample of s clients, for when n² pairs are too many: time and memory for 2·n·s.
 
-The sample is drawn once, by names. ONE_SHOT makes its clusters of the sample; everybody else joins the cluster whose
+The sample is drawn once, by name. ONE_SHOT forms its clusters in the sample; every other client joins the cluster whose
 sampled members are nearest on average. A cluster's loss F_c is its mean over the sampled members.
 
-What this may cost: a cluster with a share p of the clients has fewer than two of s sampled clients with probability
+The risk: a cluster with a share p of the clients has fewer than two of s sampled clients with probability
 (1 − p)^s + s p (1 − p)^(s − 1), which is below 1e-7 for s = 400 and p = 1/20; then its clients join others, and REFINE
-cannot bring it back. A mean over s·p sampled members has a standard error of σ / √(s·p), with σ the spread of losses in
-the cluster, so a client can be misplaced only where two clusters are as near as that.
+cannot recover it. A mean over s·p sampled members has a standard error of σ / √(s·p), with σ the spread of losses in
+the cluster, so a client can be misplaced only if two clusters are as near as that.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from corymb.core.federation import Cohort
 from corymb.trees import Params, leaves, take
 
 BLOCK = 2**22
-"""Numbers of all clients' models in a block of coordinates."""
+"""Entries of all clients' models in a block of coordinates."""
 
 
 class Sampled(NamedTuple):
-    """What is known of n clients by way of s of them."""
+    """Distances of n clients to a sample of s of them."""
 
     clients: Cohort
     few: Tensor
-    """Places in `clients` of the sample: s."""
+    """The places of the sample in `clients`: s."""
     apart: Tensor
-    """The distance of everybody to the sample: n s."""
+    """The distances of all clients to the sample: n s."""
     known: Tensor
-    """F of every sampled client (columns) of everybody's own model; for norms, the distances: n s."""
+    """The losses of sampled clients (columns) for every client's own model; for norms, the distances: n s."""
 
 
 def missed(share: float, sample: int) -> float:
@@ -48,7 +48,7 @@ def missed(share: float, sample: int) -> float:
 
 
 def compare_sample(measure: Measure, clients: Cohort, own: Params, size: int) -> Sampled:
-    """Everybody compared with `size` of the clients; those that do not answer every question are left out."""
+    """Compare all clients with `size` of them; clients that do not answer every call are left out."""
     few = clients.sample(size)
     if isinstance(measure, Norms):
         places = _places(clients, few)
@@ -56,8 +56,8 @@ def compare_sample(measure: Measure, clients: Cohort, own: Params, size: int) ->
         return Sampled(clients, places, apart, apart)
     assert isinstance(measure, CrossLosses)
     theirs = take(own, _places(clients, few))
-    by = cross_losses(clients, theirs)  # everybody's loss of the sample's models
-    of = cross_losses(few, own)  # the sample's losses of everybody's models
+    by = cross_losses(clients, theirs)  # all clients' losses of the sample's models
+    of = cross_losses(few, own)  # the sample's losses of all clients' models
     here = _places(clients, by.clients)
     stay = torch.isin(few.ids, of.clients.ids) & torch.isin(few.ids, by.clients.ids)
     answered = _places(of.clients, few[stay])
@@ -66,14 +66,14 @@ def compare_sample(measure: Measure, clients: Cohort, own: Params, size: int) ->
     return Sampled(by.clients, places, (by.value[:, stay] + known) / 2, known)
 
 
-def _places(clients: Cohort, some: Cohort) -> Tensor:
-    """Where some clients stand among others, who include them."""
+def _places(clients: Cohort, subset: Cohort) -> Tensor:
+    """The places of a subset of the clients among them."""
     order = clients.ids.argsort()
-    return order[torch.searchsorted(clients.ids[order], some.ids)]
+    return order[torch.searchsorted(clients.ids[order], subset.ids)]
 
 
 def join_nearest(apart: Tensor, few: Tensor, labels: Tensor) -> Tensor:
-    """Everybody's cluster: that of the sampled members who are nearest on average; the sample keeps its own."""
+    """The cluster of every client: that whose sampled members are nearest on average; the sample keeps its labels."""
     clusters = labels[labels >= 0].unique()
     mean = torch.stack([apart[:, labels == cluster].mean(1) for cluster in clusters], dim=1)
     nearest: Tensor = clusters[mean.argmin(1)]
@@ -82,13 +82,13 @@ def join_nearest(apart: Tensor, few: Tensor, labels: Tensor) -> Tensor:
 
 def apart_by_sample(known: Tensor, few: Tensor, here: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
     """Distances to clusters, n k, for the clients that answered this time (`here`, a mask over those compared)."""
-    there = here[few]
-    places = (here.cumsum(0) - 1)[few[there]]
-    return to_clusters(known[here][:, there], places, fit, labels)
+    sampled = here[few]
+    places = (here.cumsum(0) - 1)[few[sampled]]
+    return to_clusters(known[here][:, sampled], places, fit, labels)
 
 
 def to_clusters(known: Tensor, few: Tensor, fit: Tensor, labels: Tensor) -> Tensor:
-    """½ (F_i(ω_c) + F_c(w_i)), F_c the mean over sampled members other than i; F_i(ω_c) alone where there is none."""
+    """½ (F_i(ω_c) + F_c(w_i)), with F_c the mean over sampled members other than i; F_i(ω_c) alone if there is none."""
     member = (labels[few][:, None] == torch.arange(fit.shape[1])).to(known)  # s k
     own = torch.zeros_like(fit).index_copy(0, few, member)
     mine = torch.zeros(len(known), dtype=known.dtype)
@@ -98,9 +98,9 @@ def to_clusters(known: Tensor, few: Tensor, fit: Tensor, labels: Tensor) -> Tens
     return (fit + torch.where(others > 0, cluster_loss, fit)) / 2
 
 
-def _norms(models: Params, some: Params, q: float) -> Tensor:
-    """The ℓq distances of all models from some of them, block by block of coordinates: n s."""
-    flat, few = ([leaf.reshape(len(leaf), -1) for leaf in leaves(tree)] for tree in (models, some))
+def _norms(models: Params, sample: Params, q: float) -> Tensor:
+    """The ℓq distances of all models from those of the sample, block by block of coordinates: n s."""
+    flat, few = ([leaf.reshape(len(leaf), -1) for leaf in leaves(tree)] for tree in (models, sample))
     total = torch.zeros(len(flat[0]), len(few[0]), dtype=torch.float64)
     for mine, theirs in zip(flat, few, strict=True):
         width = max(1, BLOCK // len(mine))

@@ -1,4 +1,4 @@
-"""Groups of neighbours from pairwise distances, and the threshold that says who is a neighbour."""
+"""Groups of neighbours from pairwise distances, and the threshold below which two are neighbours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BINS = 50
 
 
 class Merge(NamedTuple):
-    """Single linkage joins the groups of two points at a height, the least distance between the groups."""
+    """A merge of single linkage: joins the groups of two points at a height, the least distance between them."""
 
     height: float
     one: int
@@ -30,21 +30,21 @@ class Merge(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """A distance between those within groups and those from group to group, with the evidence for it."""
+    """A threshold that separates distances within groups from those between groups, with the evidence for it."""
 
     value: float
-    heights: list[float]  # of single linkage's merges, rising
+    heights: list[float]  # of single linkage's merges, ascending
     gap: Gap | None  # the widest that leaves two groups or more, if any does
-    chance: float  # one cloud without groups shows a gap of this ratio once in twenty times
-    found: bool  # whether the gap is too wide for chance; if not, `value` joins everybody
+    chance: float  # a cloud without groups exceeds a gap of this ratio once in twenty times
+    found: bool  # whether the gap is too wide for chance; if not, `value` joins all points
 
 
 DRAWS = 40
-"""Clouds drawn to see what gaps come by chance."""
+"""Clouds drawn to estimate the gaps that occur by chance."""
 BEYOND_CHANCE = 1.5
-"""How much wider, in logarithms, than chance allows a gap must be: one cloud of real clients is not quite normal."""
+"""A gap must be this many times as wide, in logarithms, as gaps by chance: real clients are not quite normal."""
 LEAST_CHANCE = 1.05
-"""No gap is held to come by chance more rarely than one of this ratio, however even the distances are."""
+"""The least ratio of gaps by chance, however even the distances are."""
 
 
 def single_linkage(distances: Tensor) -> list[Merge]:
@@ -68,20 +68,20 @@ def single_linkage(distances: Tensor) -> list[Merge]:
 
 
 def threshold_groups(distances: Tensor, threshold: float, *, order: Tensor, least: int = 1) -> Tensor:
-    """The connected components of the graph with an edge wherever two are at most `threshold` apart: n.
+    """The connected components of the graph with an edge between points at most `threshold` apart: n.
 
-    Members of components smaller than `least` get -1. Groups are numbered by who comes first in `order`, n numbers.
+    Members of components smaller than `least` get -1. Groups are numbered by their first member in `order` (n).
     """
     component = list(range(len(distances)))
     for merge in single_linkage(distances):
         if merge.height <= threshold:
             old, new = component[merge.other], component[merge.one]
-            component = [new if mine == old else mine for mine in component]
+            component = [new if label == old else label for label in component]
     return _numbered(torch.tensor(component), order, least)
 
 
 def pivot_groups(distances: Tensor, threshold: float, *, order: Tensor, draws: Tensor, least: int = 1) -> Tensor:
-    """Groups of a pivot and all within `threshold` of it that have none yet; pivots come in the order of `draws`.
+    """Groups of a pivot and all points within `threshold` of it that have no group yet, with pivots ordered by `draws`.
 
     Correlation clustering by random pivots (Ailon, Charikar, Newman 2008), as in the SR-FCA authors' code.
     """
@@ -103,16 +103,16 @@ def _numbered(component: Tensor, order: Tensor, least: int) -> Tensor:
 
 
 def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool = False) -> Threshold:
-    """The middle of the widest relative gap in the heights of single linkage, if chance does not make such gaps.
+    """The middle of the widest relative gap in the heights of single linkage, if such gaps do not occur by chance.
 
-    Only cuts count that leave two groups or more of at least `least` (and a twentieth of all) points, with half of all
-    points in them: outliers do not count as groups. Gaps that arise by chance are estimated from clouds without groups
-    that are as wide in every direction as the points are: normal draws with the spectrum of the distances (classical
-    scaling). So one rule serves any kind of distance. `squared`: distances are like squares of lengths above a floor,
-    which stands on the diagonal, as losses are; a loss is to second order the square of a distance.
+    Only cuts that leave two groups or more of at least `least` (and a twentieth of all) points count, with half of all
+    points in them: outliers are not groups. Gaps by chance are estimated from clouds without groups that are as wide in
+    every direction as the points are: normal draws with the spectrum of the distances (classical scaling). So one rule
+    serves any kind of distance. `squared`: distances behave like squared lengths above a floor, which is on the
+    diagonal, as losses do (to second order).
 
-    Each group found is searched in the same way, because groups within it are closer together: the lowest threshold of
-    all counts. Groups that are too small can be joined later; groups that are too large hide what is in them.
+    Each group found is searched in the same way, because groups within it are closer together; the lowest threshold is
+    used. Groups that are too small can be merged later; groups that are too large hide their structure.
     """
     merges = single_linkage(distances)
     heights = [merge.height for merge in merges]
@@ -126,8 +126,8 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
     best = Threshold(gap.threshold, heights, gap, chance, True)
     labels = threshold_groups(distances, best.value, order=torch.arange(len(distances)), least=least)
     for group in range(int(labels.max()) + 1):
-        mine = labels == group
-        inner = find_threshold(distances[mine][:, mine], key, least=least, squared=squared)
+        in_group = labels == group
+        inner = find_threshold(distances[in_group][:, in_group], key, least=least, squared=squared)
         if inner.found and inner.value < best.value:
             best = inner._replace(heights=heights)
     return best
@@ -136,7 +136,7 @@ def find_threshold(distances: Tensor, key: Key, *, least: int = 2, squared: bool
 def settle_threshold(
     given: float | Literal["gap"], distances: Tensor, key: Key, *, least: int, squared: bool
 ) -> tuple[float, dict[str, object]]:
-    """The threshold, given or found, with what a plot of it needs; logs a warning where none is found."""
+    """The threshold, given or found, and notes for a plot; logs a warning if none is found."""
     rows = distances.detach().cpu().double().numpy()
     counts, edges = np.histogram(rows[np.triu_indices(len(rows), k=1)], BINS)
     notes: dict[str, object] = {"distance_counts": counts.tolist(), "distance_edges": edges.tolist()}
@@ -154,10 +154,10 @@ def settle_threshold(
 
 
 def _widest_between_groups(merges: Sequence[Merge], n: int, least: int) -> tuple[Gap | None, list[int]]:
-    """The widest gap whose cut leaves two groups of `least` or more with half of all in them, and who is in them."""
+    """The widest gap whose cut leaves two groups of `least` or more with half of all points, and these points."""
     groups, widest, cut = {i: [i] for i in range(n)}, 1.0, None
     component, positive = list(range(n)), [merge.height for merge in merges if merge.height > 0]
-    floor = 1e-6 * median(positive) if positive else 1.0  # points that coincide: not a gap of infinite width
+    floor = 1e-6 * median(positive) if positive else 1.0  # avoids infinite ratios if points coincide
     found: list[int] = []
     for below, above in pairwise([*merges, Merge(math.nan, 0, 0)]):
         one, other = component[below.one], component[below.other]
@@ -175,7 +175,7 @@ def _widest_between_groups(merges: Sequence[Merge], n: int, least: int) -> tuple
 
 
 def _by_chance(distances: Tensor, key: Key, least: int, squared: bool) -> float:
-    """The ratio that the widest gap of a cloud without groups exceeds once in twenty times."""
+    """The 95 % quantile of the widest gap's ratio in clouds without groups."""
     rows, n = distances.detach().cpu().double().numpy(), len(distances)
     floor = rows.diagonal() if squared else np.zeros(n)
     squares = np.clip(rows - (floor[:, None] + floor) / 2 if squared else rows**2, 0, None)

@@ -1,1 +1,1 @@
-"""The two rooms and the door between them: what a client function and an algorithm may see, and what runs them."""
+"""Client code, server code and the interface between them; the engine protocol and the driver."""

@@ -1,14 +1,14 @@
-"""How the server averages what clients send: the mean of what it may add up as it comes, or a reduction of rows.
+"""How the server averages replies: by the mean, which is added up as replies arrive, or by a robust reduction of rows.
 
-One place for all algorithms: they say which models replies start from (`Cohort.near`), and the federation averages as
-its `reduction` says, inside each cluster. Anything but the plain mean needs every client's reply by itself: memory
-holds n models instead of k.
+This is shared by all algorithms: they declare which models replies start from (`Cohort.near`), and the federation
+averages inside each cluster with its `reduction`. Anything but the plain mean needs every client's reply separately:
+memory holds n models instead of k.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -23,30 +23,31 @@ from corymb.trees import Params, Tree
 Aggregate = Literal["mean", "trimmed", "median", "geometric-median", "krum", "multi-krum", "centred-clipping"]
 """The names of reductions."""
 TOLERATED = 0.25
-"""The part of a cluster's replies, rounded down, that `trimmed`, `krum` and `multi-krum` take to be bad."""
+"""The fraction of a cluster's replies that `trimmed`, `krum` and `multi-krum` take to be bad; the number is rounded
+down."""
 WEISZFELD = 32
-"""Steps to a geometric median."""
+"""Weiszfeld steps for a geometric median."""
 CLIPPINGS = 3
 """Steps of centred clipping."""
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction of a cluster's replies, and how long an update may be that goes into it."""
+    """A reduction of a cluster's replies, with an optional clipping length."""
 
     aggregate: Aggregate = "mean"
     clip: float | None = None
-    """Longer updates are shortened to this length, before anything else."""
+    """Longer updates are first scaled down to this length."""
     tolerated: float = TOLERATED
-    """The part of a cluster's replies that may be bad."""
+    """The fraction of a cluster's replies that may be bad."""
 
     @property
     def by_rows(self) -> bool:
-        """Whether every reply is needed by itself."""
+        """Whether every reply is needed separately."""
         return self.aggregate != "mean" or self.clip is not None
 
     def sums(self, rows: Tree, near: Near) -> Sums[Tree]:
-        """Stacked replies as sums whose mean is the reduction; a sum's weight is that of those who went into it."""
+        """Stacked replies as sums whose mean is the reduction; a sum's weight is that of the replies that enter it."""
         if not isinstance(rows, (Share, Shares)):
             raise TypeError(f"replies are {type(rows).__name__}s: only Share and Shares can be averaged")
         starts = {name: _started(rows, near, name) for name in near.models}
@@ -67,25 +68,25 @@ class Reduction:
         return plain._replace(total={**plain.total, **self._totals(starts, moved, rows)})
 
     def within(self, rows: Params, labels: Tensor, starts: Params) -> Params:
-        """The reduction of each group's rows, which began at the group's row of `starts`; that one, if it is empty."""
+        """The reduction of each group's rows, which started at that group's row of `starts`; empty groups keep it."""
         k = len(next(iter(starts.values())))
         weight = torch.nn.functional.one_hot(labels, k).to(next(iter(rows.values())))
         return self.sums(Share(rows, weight), Near(starts)).mean(empty=starts)
 
     def _totals(self, starts: Params, moved: Params, replies: Share[Tree] | Shares[Tree]) -> Params:
-        """For each sum its weight times the reduction of those that go into it."""
+        """For each sum, its weight times the reduction of the replies that enter it."""
         weight, own = replies.weight, isinstance(replies, Shares)
         lead = weight.shape if own else weight.shape[:1]
         flat = torch.cat([value.reshape(*lead, -1) for value in moved.values()], dim=-1)
         origin = torch.cat([start.reshape(*lead, -1) for start in starts.values()], dim=-1)
         found = []
         for j in range(weight.shape[1]):
-            mine = (weight[:, j] > 0).nonzero().flatten()
-            if not len(mine):
+            members = (weight[:, j] > 0).nonzero().flatten()
+            if not len(members):
                 found.append(flat.new_zeros(flat.shape[-1]))
                 continue
-            update, begun = (flat[mine, j], origin[mine, j]) if own else (flat[mine], origin[mine])
-            # Replies of one sum have one start, but for those of a mixture: they are reduced as they are.
+            update, begun = (flat[members, j], origin[members, j]) if own else (flat[members], origin[members])
+            # Replies to one sum share a start unless they start from mixtures: then reduce around the mean start.
             centre = begun[0] if bool((begun == begun[0]).all()) else begun.mean(0)
             reduced = centre + self._reduced(update + begun - centre)
             found.append(reduced * weight[:, j].sum().to(reduced))
@@ -111,11 +112,11 @@ class Reduction:
                 return multi_krum(updates, f)
             case "centred-clipping":
                 return centred_clipping(updates, radius=least, steps=CLIPPINGS)
-        raise InvalidInput(f"aggregate is {self.aggregate!r}: there is no such reduction.")
+        raise InvalidInput(f"aggregate is {self.aggregate!r}: wanted one of {', '.join(get_args(Aggregate))}.")
 
 
 class HasAveraging(Protocol):
-    """An algorithm that averages."""
+    """An algorithm with averaging settings."""
 
     @property
     def aggregate(self) -> Aggregate: ...
@@ -124,25 +125,25 @@ class HasAveraging(Protocol):
 
 
 def reduction_of(algorithm: HasAveraging) -> Reduction:
-    """How an algorithm averages."""
+    """The reduction given by an algorithm's settings."""
     return Reduction(algorithm.aggregate, algorithm.clip)
 
 
 def check_averaging(algorithm: HasAveraging) -> None:
-    """Refuse a clip that clips everything, or is no length."""
+    """Raise InvalidInput unless `clip` is None or a positive finite length."""
     clip = algorithm.clip
     require(clip is None or 0 < clip < torch.inf, f"clip must be positive and finite, got {clip}.")
 
 
 def _started(rows: Share[Tree] | Shares[Tree], near: Near, name: str) -> Tensor:
-    """The parameter of the model that each reply started from: n ..., or n k ... for `Shares`."""
+    """One parameter of the model that each reply started from: n ..., or n k ... for `Shares`."""
     value, start = rows.value[name], near.models[name].to(rows.value[name])
     if isinstance(rows, Shares):
         return start.expand_as(value)
     by = (rows.weight if near.by is None else near.by).to(value)
     share = by / by.sum(1, keepdim=True).clamp_min(torch.finfo(by.dtype).tiny)
     if bool(((by > 0).sum(1) == 1).all()):
-        return start[by.argmax(1)]  # exactly, whatever the weight
+        return start[by.argmax(1)]  # exact, whatever the weight
     mixed: Tensor = torch.tensordot(share, start, dims=1)
     return mixed
 

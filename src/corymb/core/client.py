@@ -46,14 +46,14 @@ class Shares(NamedTuple, Generic[N]):
 
 
 class Served(NamedTuple):
-    """Several models that a client is served together: it uses the weighted mean of their predictions."""
+    """Several models served to one client, which uses the weighted mean of their predictions."""
 
     models: Params  # c rows
     weights: Tensor  # c, with sum 1
 
 
 class Slot(NamedTuple):
-    """A value in client memory; `along` says which examples its leading axis follows, if any."""
+    """A value in client memory; `along` names the split whose examples its leading axis follows, if any."""
 
     value: Tree
     present: Tensor
@@ -61,7 +61,7 @@ class Slot(NamedTuple):
 
 
 class Memory:
-    """What stays with a client between calls and is never sent.
+    """Named slots that stay with a client between calls and are never sent.
 
     Whole slots are read and written. A slot whose rows follow the client's examples is set with `along="train"`, so
     that engines that pad clients know which rows are real.
@@ -78,7 +78,7 @@ class Memory:
     @overload
     def get(self, slot: str, default: T) -> T: ...
     def get(self, slot: str, default: Any = None) -> Any:
-        """What was last set under `slot`, or `default` for a client that has nothing there.
+        """The value last set under `slot`, or `default` for a client that has none.
 
         Omit `default` only if every client asked is known to have set the slot: one that has not gets NaN, and its
         reply is rejected. Give a default the dtype of what is set: if any client of the host has the slot, the default
@@ -87,7 +87,7 @@ class Memory:
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is None:
             if default is None:
-                raise KeyError(f"nothing is kept under {slot!r}: give a default")
+                raise KeyError(f"memory slot {slot!r} is empty: set it first, or give `get` a default")
             return default
         other = map_tensors(_missing, kept.value) if default is None else as_tensors(default)
         return tree_map(lambda new, old: _where(kept.present, old, new), other, kept.value)
@@ -104,7 +104,7 @@ class Memory:
         self._write(slot, Slot(value, torch.tensor(True), along))
 
     def clear(self, slot: str) -> None:
-        """Clear what is stored under `slot`."""
+        """Remove the value stored under `slot`."""
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is not None:
             self._write(slot, Slot(map_tensors(torch.zeros_like, kept.value), torch.tensor(False), kept.along))
@@ -114,7 +114,7 @@ class Memory:
         return sorted({**self._stored, **self.writes})
 
     def copy(self, slot: str, to: str) -> None:
-        """Copy what is under `slot` to `to`; nothing happens for a client that has nothing there."""
+        """Copy the value and presence of `slot` to the slot `to`."""
         self._write(to, self.writes.get(slot) or self._stored[slot])
 
     def _write(self, slot: str, kept: Slot) -> None:
@@ -132,7 +132,7 @@ def _missing(like: Tensor) -> Tensor:
 
 
 class Kernel(Protocol):
-    """How an engine computes a client's work with its data, for a stack of clients at once.
+    """An engine's implementation of `losses`, `gradient` and `descend` for a stack of clients at once.
 
     Every tensor has a leading axis of clients, except models that are `shared` by all.
     """
@@ -142,7 +142,7 @@ class Kernel(Protocol):
         ...
 
     def of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
-        """A model's prediction, or loss, for each example: n m ...; rows of weight 0 may hold anything."""
+        """A model's prediction or loss for each example: n m ...; rows of weight 0 may hold anything."""
         ...
 
     def gradient(self, objective: Objective, params: Params, on: Examples, key: Key) -> Params:
@@ -152,9 +152,9 @@ class Kernel(Protocol):
     def descend(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Any, *, own: bool = False
     ) -> tuple[Params, Tensor]:
-        """Each client's model after descent on its own examples, and the loss of its first step: n rows.
+        """Each client's model after descent on its own examples, and the loss at its first step: n rows.
 
-        `own`: `params` may be written into.
+        `own`: whether the kernel may write into `params`.
         """
         ...
 
@@ -164,11 +164,11 @@ Pointwise = Literal["predict", "losses"]
 
 
 class TestExamplesWanted(Exception):
-    """A client function used its test examples, which the engine had not stacked: it stacks them and calls again."""
+    """Raised if a client function reads test examples that are not stacked yet; the engine stacks them and retries."""
 
 
 class Client:
-    """One client as its own functions see it."""
+    """One client, as client functions see it."""
 
     def __init__(
         self,
@@ -182,12 +182,12 @@ class Client:
         kernel: Kernel | None = None,
     ) -> None:
         self.train = train
-        self._test = test  # None: an engine that has not stacked them yet
+        self._test = test  # None if the engine has not stacked them yet
         self.objective = objective
         self.memory = memory
-        self._key, self._made = key, keys  # those for some purposes, where the engine has made them beforehand
+        self._key, self._made = key, keys  # `keys`: those the engine computed in advance, by purpose
         self._keys: dict[str, Key] = {}
-        self._kernel = kernel  # the engine's; None means one client at a time
+        self._kernel = kernel  # None: compute one client at a time, with the reference definition
 
     @property
     def test(self) -> Examples:
@@ -218,7 +218,7 @@ class ClientFn(Generic[P, T_co]):
 
     @property
     def name(self) -> str:
-        """Where to find it: `module:function`."""
+        """Its importable name: `module:function`."""
         return f"{self.body.__module__}:{self.body.__qualname__}"
 
     def __call__(self, client: Client, *args: P.args, **options: P.kwargs) -> T_co:
@@ -246,5 +246,5 @@ def on_client(body: Callable[Concatenate[Client, P], T]) -> ClientFn[P, T]:
         got = "it has none" if first is None else f"it is {first!r}"
         raise TypeError(f"{body.__qualname__}: the first parameter of a client function must be `client`, {got}")
     if "<locals>" in body.__qualname__:
-        raise TypeError(f"{body.__qualname__}: a client function must stand at module level, so that nodes can find it")
+        raise TypeError(f"{body.__qualname__}: define client functions at module level, so that nodes can import them")
     return ClientFn(body)

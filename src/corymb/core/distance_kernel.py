@@ -1,4 +1,4 @@
-"""The Triton kernel behind `corymb.core.one_pass`: a module of its own, since importing it needs Triton."""
+"""The Triton kernel behind `corymb.core.one_pass`, in a separate module since importing it needs Triton."""
 
 import torch
 import triton
@@ -6,12 +6,15 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK, BLOCKS = 4096, 8
-"""Numbers that a program reads at once, and how often."""
+"""Entries that a program reads at once, and the number of such reads."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _distances(rows, starts, only, found, width, parts, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)  # rows that share a start run together
+    row, part = (
+        tl.program_id(0).to(tl.int64),
+        tl.program_id(1).to(tl.int64),
+    )  # rows vary fastest, so that they share a start's part in the cache
     start = tl.load(only + row)
     total = tl.zeros([BLOCK], dtype=rows.dtype.element_ty)
     for block in range(BLOCKS):
@@ -23,7 +26,7 @@ def _distances(rows, starts, only, found, width, parts, BLOCK: tl.constexpr, BLO
 
 
 def squared_distances(rows: Tensor, starts: Tensor, only: Tensor) -> Tensor:
-    """The squared distance of each of n rows from its row of `starts`, which `only` names: n, float64."""
+    """The squared distance of each of n rows from its row of `starts`, indexed by `only`: n, float64."""
     n, width = rows.shape
     parts = triton.cdiv(width, BLOCK * BLOCKS)
     found = torch.empty(n, parts, dtype=torch.float64, device=rows.device)

@@ -1,4 +1,4 @@
-"""Who ticks the clock: runs an algorithm, stamps its snapshots and goes on when too few clients answer."""
+"""The driver: runs an algorithm, advances the clock, stamps snapshots and retries rounds with too few replies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FAILURES_IN_A_ROW = 3
 def drive(
     algorithm: Algorithm, fed: Federation, start: Snapshot | None = None, *, seed: int = 0, about: str = ""
 ) -> Iterator[Snapshot]:
-    """Run `algorithm`, from `start` where given; yields a stamped snapshot after every round.
+    """Run `algorithm`, from `start` if given; yields a stamped snapshot after every round.
 
-    Continuing from any yielded snapshot gives exactly the rest of the uninterrupted run. `about` stands for what
-    the run is about (data and model) in the fingerprint.
+    Continuing from any yielded snapshot gives exactly the rest of the uninterrupted run. `about` identifies the data
+    and the model in the fingerprint.
     """
     mark = fingerprint_of(algorithm, about)
     if start is not None and start.fingerprint not in ("", mark):
@@ -50,29 +50,32 @@ def drive(
             if len(failures) == FAILURES_IN_A_ROW:
                 if (bug := _same_bug(failures)) is not None:
                     raise ClientsFailed(
-                        f"Every client that was asked, in {len(failures)} rounds, failed alike: "
+                        f"Every client asked in {len(failures)} rounds failed with the same error: "
                         f"{type(bug).__name__}: {first_line(bug)}"
                     ) from bug
                 raise
             log.warning("round abandoned at clock %d: %s", clock, problem)
-            fed.rewind(clock)  # a round that does not count leaves nothing in client memory
+            fed.rewind(clock)  # an abandoned round leaves nothing in client memory
             clock += 1
             at = at and replace(at, clock=clock)
 
 
 def _same_bug(failures: Sequence[TooFewReplies]) -> BaseException | None:
-    """What all clients of several rounds raised: rounds ask others each, so it is the function's fault, not theirs."""
+    """The error that all clients of several rounds raised, if it is the same one.
+
+    Each round asks different clients, so the bug is in the client function and not at the clients.
+    """
     causes = [problem.__cause__ for problem in failures]
     alike = {None if cause is None else (type(cause), str(cause)) for cause in causes}
     return causes[-1] if len(alike) == 1 else None
 
 
 LAST_STAGES = ("then", "finish", "inner", "second")
-"""Settings that hold the algorithm which runs last: more rounds of it make a run longer, not another one."""
+"""Settings that hold the stage which runs last: changing its `rounds` extends a run and keeps its fingerprint."""
 
 
 def fingerprint_of(algorithm: Algorithm, about: str) -> str:
-    """What must agree for one run to continue another: settings without the number of rounds, data and model."""
+    """The fingerprint two runs must share for one to continue the other: settings (except rounds), data and model."""
     return fingerprint(type(algorithm).__name__, _without_rounds(algorithm), about)
 
 

@@ -1,4 +1,4 @@
-"""Where clients are and how a call reaches them: what an engine must be, what it is asked and what it hands back."""
+"""The engine protocol: how a call reaches clients, and what an engine returns."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from corymb.trees import Signature, Tree, flatten, leaves, map_tensors
 T = TypeVar("T")
 DIGITS = "0123456789"
 LONGEST = 18
-"""Digits that any 64-bit number has room for."""
+"""Digits that always fit into a 64-bit integer."""
 Verb = Literal["map", "sum"]
 Rejection = tuple[int, str]
-"""A client's position, and why its reply does not count."""
+"""A client's position and why its reply does not count."""
 
 
 class Rows(Protocol):
-    """All clients' examples, one client after another."""
+    """All clients' examples, concatenated client by client."""
 
     @property
     def x(self) -> Tensor: ...
@@ -37,7 +37,7 @@ class Rows(Protocol):
 
 
 class ClientData(Protocol):
-    """What an engine needs of a data set."""
+    """The members of a data set that an engine needs."""
 
     @property
     def names(self) -> Sequence[str]: ...
@@ -51,7 +51,7 @@ class ClientData(Protocol):
 
 
 class Version(NamedTuple):
-    """A place in a run: the clock, and the number of the call since its last tick. Later places compare greater."""
+    """A place in a run: the clock, and the number of the call since its last tick. Later versions compare greater."""
 
     clock: int
     call: int
@@ -62,33 +62,35 @@ START = Version(0, 0)
 
 
 class Each(NamedTuple):
-    """An argument of which each client asked gets one row: its own, or the one that `of` names for it."""
+    """An argument of which each client asked gets one row: its own, or the one indexed by `of`."""
 
     rows: Tree
     of: Tensor | None = None
 
     def at(self, places: Tensor) -> Tree:
-        """The rows for the clients at these places of those asked."""
+        """The rows of the clients at these places among those asked."""
         wanted = places if self.of is None else self.of.to(places.device)[places]
         return map_tensors(lambda leaf: leaf[wanted.to(leaf.device)], self.rows)
 
     def check(self, n: int) -> None:
-        """Refuse rows that are not n, and names of rows that are not there."""
+        """Raise ValueError unless there is one valid row for each of n clients."""
         rows = [len(leaf) for leaf in leaves(self.rows)]
         if self.of is None:
             for got in rows:
                 if got != n:
-                    raise ValueError(f"each(...) has {got} rows for {n} clients asked: give one row a client")
+                    raise ValueError(f"each(...) has {got} rows for {n} clients asked: give one row per client")
             return
         if len(self.of) != n:
-            raise ValueError(f"each(..., of=...) names {len(self.of)} rows for {n} clients asked")
+            raise ValueError(f"each(..., of=...) has {len(self.of)} indices for {n} clients asked: give one per client")
         k = min(rows, default=0)
         if n and (int(self.of.min()) < 0 or int(self.of.max()) >= k):
-            raise ValueError(f"each(..., of=...) names rows {self.of.min()} to {self.of.max()}, there are {k}")
+            raise ValueError(
+                f"each(..., of=...) has indices {self.of.min()} to {self.of.max()}, but there are {k} rows"
+            )
 
 
 def each(rows: T, of: Tensor | None = None) -> T:
-    """Send each client asked its own row; any other argument goes to all alike.
+    """Send each client asked its own row; any other argument goes to all of them.
 
     Arguments:
         rows: A tensor, or a tree of tensors, with a row for each client asked, in the order asked.
@@ -111,7 +113,7 @@ def check_rows(rows: Tree, what: str) -> None:
 
 
 class Call(NamedTuple):
-    """One question to clients, as an engine gets it."""
+    """One call to clients, as an engine receives it."""
 
     fn: ClientFn[..., Any]
     args: tuple[Tree, ...]
@@ -119,20 +121,20 @@ class Call(NamedTuple):
     key: Key
     verb: Verb
     version: Version
-    """Where in the run it is asked; what clients write into their memory belongs to it."""
+    """The call's place in the run; memory writes of its clients are stored under it."""
     since: Mapping[str, Version]
-    """For each host the version of the last call that the server accepted from it; `START` for a host without one.
-    Whatever a host wrote later never counted: it forgets that before it runs the call."""
+    """For each host, the version of the last call that the server accepted from it; `START` if there is none. The host
+    discards everything written later before it runs the call."""
     readonly: bool = False
     near: Near | None = None
-    """Where replies are expected: for those who check them, not for clients, to whom it is not sent."""
+    """Where replies are expected: used to check them, never sent to clients."""
     guard: bool = True
     """Whether updates that are far longer than the others' are refused."""
     like: Signature | None = None
-    """The form that replies must have, where others have answered before; else that of most is right."""
+    """The signature that replies must have, if known from earlier replies; else that of most clients wins."""
 
     def of(self, places: Tensor) -> Call:
-        """The same call for some of those asked: rows of `each` are cut to theirs."""
+        """The same call for some of the clients asked, with the rows of `each` restricted to theirs."""
 
         def cut(value: Tree) -> Tree:
             return Each(value.at(places)) if isinstance(value, Each) else value
@@ -145,26 +147,26 @@ class Call(NamedTuple):
 
 
 class TimeIsUp(Exception):
-    """Raised between two clients' work, and nobody's fault: the call does not count."""
+    """Raised between two clients when the call's time has run out; no client is at fault and the call is void."""
 
 
 class Part(NamedTuple):
-    """What a host hands back for some of its clients: their rows, or their partial sums."""
+    """What a host returns for some of its clients: their rows, or their partial sums."""
 
     ids: Tensor
     value: Tree
     rejected: Sequence[Rejection]
     host: str = ""
-    """Who sent it, as the engine knows, not as the part says."""
+    """The sender, set by the engine and never taken from the message."""
     spread: bool = False
-    """Whether each client sent a value of its own for every sum (`Shares`): so the receiver can count bytes."""
+    """Whether each client sent a separate value for every sum (`Shares`); needed to count bytes."""
     error: str = ""
-    """What went wrong at every client of the host that was asked, where that was the same thing."""
+    """The error, if every asked client of the host failed with the same one."""
     cause: Exception | None = None
-    """The same with its traceback, from a host in this process: where it was raised, and nothing of what was there."""
+    """The same error as an exception, from a host in this process: its traceback has locations, but no local values."""
     sound: bool = False
-    """Whether a host in this process has looked at the numbers of its sums, as the door does. Messages have no place
-    for it: of what comes from elsewhere nobody has."""
+    """Whether a host in this process has already checked the values of its sums. Never sent: parts from other processes
+    are always checked."""
 
 
 Pages = dict[str, dict[str, Tree]]
@@ -172,21 +174,21 @@ Pages = dict[str, dict[str, Tree]]
 
 
 class Journal(Protocol):
-    """Where client memory outlasts the process of the engine that keeps it."""
+    """Durable storage of client memory: it outlives the engine's process."""
 
     def commit(self, clock: int, keep: Collection[int], pages: Pages, whole: bool) -> None:
-        """Keep what was written up to `clock`: what changed since the last commit, or everything (`whole`)."""
+        """Store what was written up to `clock`: the changes since the last commit, or everything (`whole`)."""
         ...
 
     def read(self, clock: int) -> list[Pages]:
-        """What leads to the state at `clock`, to be applied in order."""
+        """The pages that restore the state at `clock`, to be applied in order."""
         ...
 
 
 class Engine(Protocol):
-    """Where clients are: the whole of what an engine must be.
+    """Runs calls at clients, wherever these are.
 
-    Clients stand in the order of their names (`in_order`) on every engine.
+    On every engine, clients are ordered by name (`in_order`).
     """
 
     @property
@@ -200,53 +202,53 @@ class Engine(Protocol):
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What clients' examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        """The schema of clients' examples as plain values: see `corymb.data.schema.DataSchema`."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Equal exactly where the clients' data are."""
+        """Equal exactly if the clients' data are equal."""
         ...
 
     @property
     def hosts(self) -> Sequence[str]:
-        """Who answers for each client: n names, all the same where one process holds everybody."""
+        """The host of each client: n names, all the same if one process holds every client."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What changes bits, for the record of a run."""
+        """Whatever can change the bits of results, for the run's record."""
         ...
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients at positions `ids`, which rise; parts may come in any order and cover any of them."""
+        """Run a call at the clients at positions `ids` (ascending); parts may cover any of them, in any order."""
         ...
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Self:
-        """The same clients with another objective and nothing in their memory: a session of its own.
+        """A new session: the same clients with another objective and empty memory.
 
-        `journal` is for client memory that is kept in this process. Hosts elsewhere have their own: `session` is what
-        they know it by, and one that they know already is taken up again.
+        `journal` stores client memory that is kept in this process. Hosts in other processes have their own journals,
+        identified by `session`; a session they already know is resumed.
         """
         ...
 
     def refresh(self, data: ClientData) -> list[str]:
         """Give the clients that `data` names new examples, between rounds.
 
-        Memory slots whose rows follow a client's examples would no longer fit: they are cleared for these clients, and
-        named in what is returned. Nobody can go back to before this.
+        Memory slots whose rows follow a client's examples no longer fit: they are cleared for these clients, and their
+        names are returned. Memory cannot be rewound to an earlier state.
         """
         ...
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Client memory up to `clock` is durable where it outlasts the process; only clocks in `keep` stay reachable.
+        """Make client memory up to `clock` durable if there is a journal; only clocks in `keep` stay reachable.
 
-        No message: a host in another process keeps a journal of its own and goes by `Call.since`.
+        This sends no message: a host in another process has its own journal and follows `Call.since`.
         """
         ...
 
 
 def in_order(names: Sequence[str]) -> Tensor:
-    """The positions of names in the one order of all engines: as text, with runs of digits as numbers.
+    """The positions that sort names as every engine does: as text, with runs of digits compared as numbers.
 
     >>> names = ["site-10", "site-9", "a"]
     >>> [names[i] for i in in_order(names)]
@@ -259,8 +261,8 @@ def in_order(names: Sequence[str]) -> Tensor:
 
 
 def _numbers(names: Sequence[str]) -> np.ndarray | None:
-    """The numbers of names that differ in a last run of digits only: a million sort keys would take 300 MB."""
-    first, last = min(names, default=""), max(names, default="")  # all names begin as these two do
+    """The trailing numbers of names that differ only there, else None: a million sort keys would take 300 MB."""
+    first, last = min(names, default=""), max(names, default="")  # their common prefix is that of all names
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     prefix = len(first[:same].rstrip(DIGITS))
     if not all(0 < len(name) - prefix <= LONGEST and name.isascii() and name[prefix:].isdigit() for name in names):
@@ -271,4 +273,4 @@ def _numbers(names: Sequence[str]) -> np.ndarray | None:
 def _pieces(name: str) -> tuple[list[str | int], str]:
     pieces: list[str | int] = list(re.split(r"([0-9]+)", name))
     pieces[1::2] = [int(digits) for digits in pieces[1::2]]
-    return pieces, name  # 07 and 7 are the same number, not the same name
+    return pieces, name  # the name breaks ties: 07 and 7 are the same number

@@ -52,9 +52,9 @@ class NoReplies(TooFewReplies):
 
 
 class ClientsFailed(RuntimeError):
-    """A bug in a client function, not a bad client: the same error at every client, or at all that some rounds asked.
+    """A bug in a client function, not a bad client: every client asked failed with the same error.
 
-    Where clients are in this process and all of them are asked, what they raise is raised itself.
+    In-process engines raise the original exception instead if all clients of the federation were asked.
     """
 
 
@@ -87,7 +87,7 @@ class Ledger:
 
 
 class Cohort:
-    """Some of the clients, by position; calling them is the only way to learn anything about their data."""
+    """Some of the clients, by position; calling them is the only way for an algorithm to learn about their data."""
 
     def __init__(self, fed: Federation, ids: Tensor, near: Near | None = None, like: Signature | None = None) -> None:
         self._fed = fed
@@ -102,7 +102,7 @@ class Cohort:
         return f"Cohort({len(self)} of {len(self._fed.clients)} clients)"
 
     def __getitem__(self, which: Tensor | slice | Sequence[int]) -> Cohort:
-        """Some of these clients, by their places in this cohort or a mask over it."""
+        """Some of these clients, by their places in this cohort or by a mask over it."""
         index = which if isinstance(which, slice) else torch.as_tensor(which, device=self.ids.device)
         return Cohort(self._fed, self.ids[index])
 
@@ -141,7 +141,7 @@ class Cohort:
     def sample(self, participants: int | float | None) -> Cohort:
         """A random sample: a number of clients, a fraction of them, or all (`None`), in this cohort's order.
 
-        Each client's draw depends only on its name, so the other clients change little.
+        Each client's draw depends only on its name, so adding or removing clients changes little of a sample.
         """
         if participants is None:
             return self
@@ -184,32 +184,32 @@ class Cohort:
         most: float | None = None,
         apart: bool = False,
     ) -> Cohort:
-        """The same clients, whose answers are expected near these k models: one for each sum, or for a label.
+        """The same clients, with replies expected near these k models (one for each sum).
 
-        A client whose update is far longer than the others' is refused and named (`corymb.core.guard`), and what is
-        averaged is averaged as the federation's `reduction` says. `by` has a row for each client of the cohort: its
-        shares of the models that it starts from, where those are not the weights of its reply. `loose` refuses only
-        what is a thousand times as far as is usual; `most` what is farther than that, whatever the others do. Replies
-        whose values for several models come from different examples each are `apart`.
+        A client whose update is far longer than the others' is refused and named (`corymb.core.guard`), and averages
+        use the federation's `reduction`. `by` has a row for each client of the cohort: the shares of the models that
+        it starts from, if those are not the weights of its reply. With `loose`, only updates a thousand times as long
+        as usual are refused. `most` is an absolute bound on the length, used instead of a comparison with the others.
+        `apart` says that a client's values for different sums come from different examples.
         """
         handful = len(self._fed.names) <= HANDFUL
         return Cohort(self._fed, self.ids, Near(models, by, loose, most, apart, handful), self._like)
 
     def like(self, rows: Tree) -> Cohort:
-        """The same clients, whose answers to `map` must have the form of these rows, whatever most of them send."""
+        """The same clients, whose replies to `map` must have the signature of these rows, whatever others send."""
         return Cohort(self._fed, self.ids, self._near, signature(rows, rows=True))
 
 
 @dataclass
 class _Moment:
-    """Where a run stands: every key is folded from seed, clock and the number of the call since the last tick."""
+    """The current place in a run: keys are folded from seed, clock and the number of calls since its last tick."""
 
     stream: str
     seed: int = 0
     clock: int = 0
     calls: int = 0
     begun: bool = False
-    """Whether anybody has been asked, or a run's versions were taken over."""
+    """Whether any call was made, or a run's versions were taken over."""
 
     def key(self, *purpose: int | str) -> Key:
         return key_of(self.seed, self.stream, self.clock, *purpose)
@@ -228,7 +228,7 @@ class Federation:
         self.names = engine.names
         self.name_hashes = hash_names(engine.names)
         self.ledger = Ledger()
-        self.asking: Callable[[int], None] = lambda clients: None  # told how many clients are asked next
+        self.asking: Callable[[int], None] = lambda clients: None  # called with the number of clients before each call
         self._everybody = torch.arange(len(engine.names))
         self.clients = Cohort(self, self._everybody)
         self._readonly = False
@@ -252,29 +252,29 @@ class Federation:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What clients' examples are like, as plain values: see `corymb.data.schema.DataSchema`."""
+        """The schema of clients' examples as plain values: see `corymb.data.schema.DataSchema`."""
         return self._engine.schema
 
     @property
     def versions(self) -> dict[str, Version]:
-        """For each host the last call that was accepted from it: what its clients remember goes that far."""
+        """For each host, the last call accepted from it: its client memory is up to date with that call."""
         return dict(self._accepted)
 
     def set_clock(self, *, seed: int, clock: int) -> None:
-        """Say where the run stands."""
+        """Set the run's seed and clock."""
         self._moment.seed, self._moment.clock, self._moment.calls = seed, clock, 0
 
     def rewind(self, clock: int, versions: Mapping[str, Version] | None = None) -> None:
-        """Nothing that clients wrote from this clock on counts any longer: the next call tells them.
+        """Discard what clients wrote at this clock or later; they are told with the next call.
 
-        A federation that has asked nobody yet takes over client memory as a run left it: by `versions`, where the run
-        kept them, else as it was when the clock stood there.
+        A federation that has made no call yet takes over client memory from an earlier run: at `versions`, if the run
+        recorded them, else as it was at this clock.
         """
         then = Version(clock, 0)
         for host, at in self._accepted.items():
             known = at if self._moment.begun else (versions or {}).get(host, then)
             self._accepted[host] = min(known, then)
-        self._moment.begun |= versions is not None  # what was taken over stays when the driver goes back to its clock
+        self._moment.begun |= versions is not None  # keep these versions when the driver rewinds to its own clock
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
         """Make client memory durable; see `Engine.commit`."""
@@ -286,7 +286,7 @@ class Federation:
         return self._view(self.clients.ids, _readonly=True, ledger=Ledger(), min_replies=1, _moment=moment)
 
     def averaged_by(self, reduction: Reduction) -> Federation:
-        """The same federation with another way of averaging."""
+        """The same federation with another reduction."""
         return self._view(self.clients.ids, reduction=reduction)
 
     def only(self, cohort: Cohort) -> Federation:
@@ -304,7 +304,7 @@ class Federation:
         return self._moment.key("server", purpose)
 
     def draw(self, purpose: str) -> Key:
-        """As `key`, but a new one at each call within a round."""
+        """Like `key`, but with a new key for each call within a round."""
         self._moment.calls += 1
         return self._moment.key("server", purpose, self._moment.calls)
 
@@ -318,7 +318,7 @@ class Federation:
         near: Near | None = None,
         like: Signature | None = None,
     ) -> Replies[Tree]:
-        """Put one call through the door and check what comes back. Algorithms use `Cohort.map` and `Cohort.sum`."""
+        """Make one call and check the replies. Algorithms use `Cohort.map` and `Cohort.sum` instead."""
         rising = ids is self._everybody or bool((ids.diff() > 0).all())
         if not rising and len(ids.unique()) < len(ids):
             raise ValueError("a client is asked twice in one call: give each position once")
@@ -328,7 +328,7 @@ class Federation:
         by_rows = verb == "sum" and near is not None and self.reduction.by_rows
         verb = "map" if by_rows else verb
         call, asked = self._call(verb, fn, args, options, near, like), ids
-        if not rising:  # the engine is asked in the order of all clients, whatever the cohort's is
+        if not rising:  # engines want ascending positions
             order = ids.argsort()
             call, asked = call.of(order), ids[order]
         self.asking(len(ids))
@@ -342,7 +342,7 @@ class Federation:
             cause = intake.cause
             if not answered and len(intake.errors) == 1 and len(named) == len(ids):
                 cause = ClientsFailed(f"Every client that was asked failed in the same way: {intake.errors.pop()}")
-                if len(ids) == len(self.names):  # all of a few may be bad clients
+                if len(ids) == len(self.names):  # otherwise the few asked may all be bad clients
                     raise cause
             why = "; ".join(f"{name}: {reason}" for name, reason in named[:3]) or "no answer from the others"
             raise (TooFewReplies if answered else NoReplies)(
@@ -367,7 +367,7 @@ class Federation:
         near: Near | None,
         like: Signature | None,
     ) -> Call:
-        """The call as it goes to the engine."""
+        """Build the call for the engine, and count it."""
         moment = self._moment
         moment.calls, moment.begun = moment.calls + 1, True
         return Call(
@@ -385,7 +385,7 @@ class Federation:
         )
 
     def _enter(self, call: Call, asked: int, taken: Taken) -> list[tuple[str, str]]:
-        """Write a call into the ledger; the clients that were rejected, by name."""
+        """Record a call in the ledger; returns the rejected clients by name, with reasons."""
         ledger = self.ledger
         ledger.bytes_down += _bytes_down(call) * asked
         ledger.bytes_up += taken.bytes_up
@@ -411,7 +411,7 @@ class Federation:
 
 
 def check_participants(participants: int | float) -> None:
-    """Refuse what says no number of clients."""
+    """Raise InvalidInput unless `participants` is a number of clients or a fraction of them."""
     good = participants >= 1 if isinstance(participants, int) else 0 < participants <= 1
     wanted = "participants must be a number of clients, or a fraction of them in (0, 1]"
     require(good, f"{wanted}, got {participants}.")
@@ -424,7 +424,7 @@ def _reorder(rows: T, order: Tensor) -> T:
 
 
 def _bytes_down(call: Call) -> int:
-    """What one client is sent: all of an argument, but of `each` one row."""
+    """Bytes sent to one client: whole arguments, and one row of each `Each`."""
     return sum(
         sum(leaf[:1].nbytes for leaf in leaves(value.rows)) if isinstance(value, Each) else nbytes(value)
         for value in (*call.args, *call.options.values())

@@ -1,11 +1,10 @@
-"""How far a reply may be from the model that its client was sent, judged by how far the others' are.
+"""Bounds how far a reply may be from the model its client was sent, relative to the other clients' replies.
 
-An honest client's update is about as long as the others'. One that is much longer is refused and named: whatever
-finite numbers it holds, they never get into a sum. The bound is a multiple of the median length, wider where the
-middle half of all lengths is wide, where there are few to compare with, where several clients go equally far, and for
-clients with more examples, who may take more steps. It is the same for every order in which replies come: lengths are
-compared in steps of a fourth root of 2 (`levels`), so that sums of replies that arrive one by one can be kept apart
-until all lengths are known.
+An honest client's update is about as long as the others'. A much longer one is refused and its client named, so that
+it never enters a sum. The bound is a multiple of the median length. It is wider if the interquartile range of lengths
+is wide, if there are few clients to compare with, if several clients move equally far, and for clients with more
+examples, which may take more steps. It does not depend on the order of arrival: lengths are rounded to steps of a
+fourth root of 2 (`levels`), and sums are kept separately for each level until all lengths are known.
 """
 
 from __future__ import annotations
@@ -23,45 +22,47 @@ from corymb.core.sums import Sums, type_of_sum
 from corymb.trees import Params, Tree, leaves, map_tensors, on_cpu
 
 STEPS = 4
-"""Levels of length for every factor of 2."""
+"""Levels of length per factor of 2."""
 LEAD = 2.8
-"""An update may be this many times as long as the median of the others' (one client of ten who goes three times as far
-backwards already costs its cluster a point or two of accuracy), ..."""
+"""An update may be this many times as long as the median of the others (one client of ten that moves three times as far
+backwards already costs its cluster a point or two of accuracy)."""
 FEW = 30.0
-"""... or more where there are few others, by this over the cube of their number (twice as much for three of them, 1.04
-times for nine), or ..."""
+"""With few others, LEAD is multiplied by 1 + FEW / others³ (about 2 for three others, 1.04 for nine)."""
 FENCE = 5.0
-"""... longer than three quarters of them by this many times the width of their middle half: Tukey's fence, far out."""
+"""An update is also accepted up to the upper quartile of the others plus this many interquartile ranges: a wide Tukey
+fence."""
 LARGER = 10.0 / LEAD
-"""A client with more examples than is usual may go farther by as much, up to this: it may have taken more steps."""
-HANDFUL = 5
-"""Among no more clients than this nobody can say what is usual: thirty times the median is refused, and no less. Of
-five shares one that is far dearer is no bad client."""
-CROWD = 30.0
-"""Up to so many times the median, updates that are not alone in their length count: a small cluster's clients are all
-far from a model that was trained for others, and a rule against one bad client must not shut them out. So does one that
-is about as long as another that counts: where clients differ (one of 48 states is California), lengths rise by degrees.
+"""Upper limit of the extra length allowed to a client in proportion to its number of examples: it may take more steps.
 """
+HANDFUL = 5
+"""Up to this many clients there is too little to compare with: only updates longer than CROWD times the median are
+refused. With five stocks as clients, one with a far higher price is not a bad client."""
+CROWD = 30.0
+"""Up to this multiple of the median, updates of about the same length as another are accepted. All clients of a small
+cluster are far from a model trained for others, and a rule against a single bad client must not exclude them. This also
+covers clients whose lengths rise gradually (California among 48 states)."""
 KIN = 2.0
 """Two updates are of about the same length if neither is more than this many times the other."""
 STILL = 1e-3
-"""An update shorter than this part of the model is never too long: near the optimum others' are next to nothing."""
+"""An update shorter than this fraction of the model's length is always accepted: near the optimum the others are tiny.
+"""
 ALONE = 100.0
-"""Whoever is alone in a cluster may go this much farther: nobody else's model is at stake."""
+"""A client alone in its cluster may move this many times farther: it affects nobody else's model."""
 PAIR = 10.0
-"""Of two in a cluster, the longer may be this many times the shorter, where that is more than the others'."""
+"""In a cluster of two, the longer update may be this many times the shorter, if that exceeds the general bound."""
 UNKNOWN = 1000.0
-"""Of sums whose values start from no model, the multiple of the median that is refused; or of the models, if loose."""
+"""The refused multiple of the median (or of the models' length) for loose bounds and for sums that start from no model.
+"""
 ROUNDING = 1 + 1e-4
-"""A length that is to be just so may be so much longer, in low precision."""
+"""Tolerance of an absolute bound (`Near.most`) for rounding in low precision."""
 IN_CACHE = 2**19
-"""Numbers that are compared at once on a CPU: its memory is slow, and new memory slower."""
+"""Entries compared at once on a CPU, so that intermediate results stay in its cache."""
 ON_GPU = 2**27
-"""The same on a GPU, where they take memory beside the models."""
+"""Entries compared at once on a GPU, which limits the memory for intermediate results."""
 TOGETHER = 64
-"""Rows that are compared at once however wide they are, a part of each: fewer calls for many wide rows."""
+"""The least number of rows compared at once: wide rows are compared a slice at a time, to save calls."""
 NEVER = 2**31
-"""A level that no length reaches."""
+"""A level above every length."""
 
 
 class Near(NamedTuple):
@@ -69,53 +70,54 @@ class Near(NamedTuple):
 
     models: Params
     by: Tensor | None = None
-    """n k, where a client starts from a mixture of models: the shares of each client asked. Else its own weights."""
+    """n k: the mixture of models that each asked client starts from; None if it is given by the reply's weights."""
     loose: bool = False
-    """Whether only a thousand times the others' is too far: for what need not be near, but of the same size."""
+    """Whether to refuse only updates `UNKNOWN` times as long as usual: for replies of about the models' size that need
+    not be near them."""
     most: float | None = None
-    """A length that is known to be the longest: then nobody is compared with others."""
+    """An absolute bound on the length, used instead of a comparison with other clients."""
     apart: bool = False
-    """Whether what a client sends for several sums is made of other examples each: then sums are reduced one by one,
-    and there may be further ones beside the models'."""
+    """Whether a client's values for different sums come from different examples. Each sum is then reduced by itself,
+    and replies may have entries that the models lack."""
     handful: bool = False
     """Whether the whole federation has no more than `HANDFUL` clients."""
 
     def at(self, places: Tensor) -> Near:
-        """For the clients at these places of those asked."""
+        """Restrict to the clients at these places among those asked."""
         return self if self.by is None else self._replace(by=self.by[places.to(self.by.device)])
 
 
 class Lengths(NamedTuple):
-    """How long each reply's update is, and which sum it goes into: -1 for several."""
+    """The length of each reply's update, and the sum it goes into: -1 for several, or none."""
 
     length: Tensor  # n, float64
     group: Tensor  # n
 
     def allowing(self, larger: Tensor) -> Lengths:
-        """As long as they count, for clients with so many times the usual number of examples."""
+        """Lengths divided by the extra length allowed to clients with `larger` times the usual number of examples."""
         return self._replace(length=self.length / larger.clamp(1, LARGER).to(self.length))
 
     @staticmethod
     def none(n: int) -> Lengths:
-        """Of replies that have no length to compare."""
+        """Lengths of n replies that are not compared."""
         return Lengths(torch.zeros(n, dtype=torch.float64), torch.full((n,), -1))
 
 
 class Apart(NamedTuple):
-    """What lengths are made of, where the replies are: a GPU is not waited for until `on_cpu` is asked for them."""
+    """The ingredients of lengths, on the replies' device: nothing synchronises with a GPU until `on_cpu`."""
 
     squares: Tensor
-    """Of a row's distance from its start, in each of its tensors: tensors n (k), float64."""
+    """Squared distances of rows from their starts, for each tensor of a model: tensors n (k), float64."""
     weight: Tensor
-    """What each row says it weighs in every sum, n k; or 1 where nothing is added up."""
+    """Each row's weight in every sum, n k; 1 if nothing is added up."""
     models: Tensor | None
-    """The lengths of the tensors of the models that are near: tensors k, float64."""
+    """The norms of the tensors of the models in `Near`: tensors k, float64."""
 
 
 def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False) -> Apart | None:
-    """How far each of n stacked replies is from where it started; None for replies that are not compared.
+    """Measure how far each of n stacked replies is from where it started; None for replies that are not compared.
 
-    `known`: whether nobody needs the lengths of the models any longer.
+    `known`: the models' lengths are already known and need not be computed.
     """
     if near is None and not isinstance(rows, (Share, Shares)):
         return None
@@ -132,19 +134,19 @@ def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False
 
 
 def _apart_together(squares: Tensor, weight: Tensor, models: Tensor | None) -> Apart:
-    """On one device: of several, the models may be on another than the replies."""
+    """An `Apart` on one device: with several devices, the models may be on another one than the replies."""
     return Apart(squares, weight, None if models is None else models.to(squares.device))
 
 
 def lengths_of(found: Apart, rows: Tree, near: Near | None) -> Lengths:
-    """Lengths by what was `measured` of them and is on the CPU now."""
+    """Lengths from the result of `measured`, after it was moved to the CPU."""
     if isinstance(rows, Shares):
         far = torch.where(found.weight > 0, found.squares.sum(0), 0).amax(1).sqrt()
         return Lengths(far, torch.full((len(far),), -1))
     group, squares = _only_sum(found.weight), found.squares
     taken_for_one = isinstance(rows, Share) and near is not None and near.by is None and found.weight.shape[1] > 1
     if taken_for_one and rows.weight.device.type != "cpu" and bool((group < 0).any()):
-        squares = _apart(_held(rows), near, found.weight).cpu()  # some have started from a mixture after all
+        squares = _apart(_held(rows), near, found.weight).cpu()  # some started from a mixture, which `_mixture` ignored
     return Lengths(squares.sum(0).sqrt(), group)
 
 
@@ -155,7 +157,7 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
 
 
 def _held(rows: Tree) -> Tree:
-    """What replies hold: their `value`, or, of named tuples without one, all of them by name."""
+    """The values of replies: their `value`, or the fields of a named tuple without one."""
     if hasattr(rows, "value"):
         return rows.value
     return rows._asdict() if hasattr(rows, "_asdict") else rows
@@ -164,12 +166,13 @@ def _held(rows: Tree) -> Tree:
 def largest_possible(
     rows: Tree, near: Near | None, lengths: Lengths, models: Tensor | None = None, weight: Tensor | None = None
 ) -> Tensor | None:
-    """What no number of a row's value can be larger than, if it is as far as this from where it started: n.
+    """An upper bound on the magnitude of each row's values, from its distance to where it started: n.
 
-    `models` are the lengths of the models that are near, and `weight` the rows' weights on the CPU, where those are
-    known. None where lengths do not tell. One that is no number has no length: NaN goes through.
+    `models` are the lengths of the models in `near`, and `weight` the rows' weights on the CPU, if known. None if
+    lengths give no bound. NaN propagates.
     """
-    length = 2 * LARGER * lengths.length  # before it was made shorter; rounding in float32 is far less than twice
+    # LARGER undoes `Lengths.allowing`; the factor 2 is far more than rounding in float32 needs.
+    length = 2 * LARGER * lengths.length
     if not isinstance(rows, Share) or not isinstance(rows.value, dict):
         return None
     if near is None:
@@ -177,13 +180,13 @@ def largest_possible(
     if rows.value.keys() != near.models.keys():
         return None
     by = (rows.weight if weight is None else weight) if near.by is None else near.by
-    between = (by >= 0).all(1).cpu() | (_only_sum(by) >= 0)  # or else what it started from may be any length
+    between = (by >= 0).all(1).cpu() | (_only_sum(by) >= 0)  # an affine mixture of models could have any length
     models = model_lengths(near.models) if models is None else models
     return torch.where(between, length + 2 * models.amax(), math.inf)
 
 
 def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
-    """How far the means of a host's partial sums are from where its clients started, said once for each of them."""
+    """How far the means of a host's partial sums are from where its clients started, repeated for each client."""
     if not sums.weight.numel():
         return Lengths.none(clients)
     used = sums.weight > 0
@@ -196,32 +199,32 @@ def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
 
 
 def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
-    """Why stacked replies or sums cannot be near the models: they must hold what those hold, into as many sums.
+    """Why stacked replies or sums do not have the models' form (the same tensors, and k sums), or None.
 
-    Most clients' form is no measure where few are asked: all members of a small cluster may be bad.
+    The form of most clients is not enough if few are asked: all members of a small cluster may be bad.
     """
     value, models = (rows.total if summed else _held(rows)), near.models
     lead, k = (2 if isinstance(rows, Shares) else 1), len(next(iter(models.values()), ()))
     if (summed or isinstance(rows, (Share, Shares))) and rows.weight.shape[-1] != k:
-        return f"reply goes into {rows.weight.shape[-1]} sums, there are {k} models"
+        return f"reply has weights for {rows.weight.shape[-1]} sums, but there are {k} models"
     for name, start in models.items():
         found = value.get(name) if isinstance(value, dict) else None
         if not isinstance(found, Tensor):
-            return f"reply has no {name!r}, which the model has"
+            return f"reply lacks {name!r}, which the model has"
         kind = type_of_sum(start.dtype, rows.weight.dtype) if summed else start.dtype
         one, other = (found.dtype, list(found.shape[lead:])), (kind, list(start.shape[1:]))
         if one != other:
-            said = (f"{str(dtype).removeprefix('torch.')}{shape}" for dtype, shape in (one, other))
-            return "{!r} of the reply is {}, of the model {}".format(name, *said)
+            forms = (f"{str(dtype).removeprefix('torch.')}{shape}" for dtype, shape in (one, other))
+            return "{!r} of the reply is {}, of the model {}".format(name, *forms)
     named = not summed and not isinstance(rows, dict) and not hasattr(rows, "value")
     more = next((name for name in value if name not in models), None)
-    if more is None or near.apart or named:  # a named tuple's other fields are what else it says
+    if more is None or near.apart or named:  # other fields of a named tuple are not models
         return None
-    return f"reply has {str(more)[:80]!r}, which the model has not"
+    return f"reply has {str(more)[:80]!r}, which the model lacks"
 
 
 def _of_shares(rows: Shares[Tree], near: Near | None) -> Tensor:
-    """The squares of what every row has for each sum: tensors n k."""
+    """Squared distances of each row's values for each sum: tensors n k."""
     shape, found = rows.weight.shape, [torch.zeros_like(rows.weight, dtype=torch.float64)]
     if near is None:
         found += [_wide(leaf).reshape(*shape, -1).square().sum(2).double() for leaf in _filled(rows.value)]
@@ -237,9 +240,9 @@ def _filled(value: Tree) -> list[Tensor]:
 
 
 def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
-    """The squares of a row, or of its difference from its mixture of models: tensors n.
+    """Squared norms of rows, or of their differences from their mixtures of models: tensors n.
 
-    Shares that are on a GPU are not looked at: there every row is taken to have started from one model.
+    Shares on a GPU are not read back: there, every row is assumed to have started from one model.
     """
     if near is None:
         far = [torch.linalg.vector_norm(_wide(leaf).reshape(len(by), -1), dim=1) for leaf in _filled(value)]
@@ -255,10 +258,10 @@ def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
 
 
 class _Mixture(NamedTuple):
-    """Which starts the rows have: shares of all of them, or one each."""
+    """Where rows started: from shares of all starts, or from one start each."""
 
     share: Tensor | None  # n k
-    only: Tensor | None  # n; None where there is one start for all
+    only: Tensor | None  # n; None if all rows have the same start
 
     def of(self, starts: Tensor, rows: slice) -> Tensor:
         """The starts of some rows."""
@@ -282,8 +285,8 @@ def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     """The distance of every row from its mixture of the starts: n."""
     n, width = rows.shape
     at_once = IN_CACHE if rows.device.type == "cpu" else ON_GPU
-    if mixture.share is None and (found_at_once := in_one_pass(rows, starts, mixture.only)) is not None:
-        return found_at_once.sqrt()
+    if mixture.share is None and (squares := in_one_pass(rows, starts, mixture.only)) is not None:
+        return squares.sqrt()
     if rows.numel() <= at_once:
         whole: Tensor = torch.linalg.vector_norm(rows - mixture.of(starts, slice(None)), dim=1)
         return whole
@@ -292,8 +295,8 @@ def _distances(rows: Tensor, starts: Tensor, mixture: _Mixture) -> Tensor:
     for first in range(0, n, few):
         here = slice(first, first + few)
         total = rows.new_zeros(len(rows[here]), dtype=torch.float64)
-        for some, begun in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
-            total += torch.linalg.vector_norm(some - mixture.of(begun, here), dim=1).double().square()
+        for columns, begun in zip(rows[here].split(at_once // few, 1), starts.split(at_once // few, 1), strict=True):
+            total += torch.linalg.vector_norm(columns - mixture.of(begun, here), dim=1).double().square()
         found.append(total)
     return torch.cat(found).sqrt()
 
@@ -303,23 +306,23 @@ def _wide(leaf: Tensor) -> Tensor:
 
 
 def _only_sum(weight: Tensor) -> Tensor:
-    """The sum that each row's weights go into; -1 where there are several, or none."""
+    """The index of each row's only non-zero weight; -1 if there are several, or none."""
     used = weight.cpu() != 0
     if not used.shape[1]:
         return torch.full((len(used),), -1)
     return torch.where(used.sum(1) == 1, used.long().argmax(1), -1)
 
 
-# ---- what is too long
+# ---- bounds
 
 
 def levels(lengths: Tensor) -> Tensor:
-    """Lengths in steps, from below: n."""
+    """Lengths on a logarithmic scale with `STEPS` per factor of 2, rounded down: n."""
     return (STEPS * lengths.clamp_min(1e-300).log2()).floor().long()
 
 
 class Bounds(NamedTuple):
-    """The highest level that counts, for all clients and by the sum that they belong to; and what is usual."""
+    """The highest accepted level, in general and by sum, and the usual (median) length."""
 
     everybody: int
     by_group: dict[int, int]
@@ -337,9 +340,9 @@ class Bounds(NamedTuple):
 
 
 def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> Bounds:
-    """What the lengths of all replies that could count say of the longest of them.
+    """The bounds on length that follow from the lengths of all replies.
 
-    `models` are the lengths of the models that are near, where those are known.
+    `models` are the lengths of the models in `near`, if known.
     """
     length, group = found
     if near is not None and near.most is not None:
@@ -362,10 +365,11 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
 
 
 def plainly_near(found: Apart, near: Near | None, larger: Tensor, room: float) -> Tensor | None:
-    """Whether lengths alone say that nobody is too far and no number is larger than `room`, where the replies are.
+    """Whether lengths alone show that no reply is too far and no value exceeds `room`; a bool on the replies' device.
 
-    They do where all have moved, by one model each, and the longest is within what every bound allows: then neither
-    bounds nor numbers need be looked at. None where such a look can never say so. `larger` as for `Lengths.allowing`.
+    They do if every reply moved, started from one model, and the longest is within `LEAD` medians, which every bound
+    allows: then neither bounds nor values need be checked. None if this test does not apply. `larger` is as in
+    `Lengths.allowing`.
     """
     usual = near is not None and near.by is None and near.most is None and not near.loose
     if not usual or found.models is None or len(larger) < 3:
@@ -380,14 +384,14 @@ def plainly_near(found: Apart, near: Near | None, larger: Tensor, room: float) -
 
 
 def too_far(found: Lengths, near: Near | None, models: Tensor | None = None) -> tuple[Tensor, Bounds] | None:
-    """Which replies are too far, and by what bounds; None where nobody is."""
+    """A mask of the replies that are too far, and the bounds; None if no reply is."""
     limit = bounds(found, near, models)
     far = limit.over(levels(found.length), found.group)
     return (far, limit) if bool(far.any()) else None
 
 
 def longest_beside(rows: Params, start: Params) -> float | None:
-    """How long the update of one may be who answers after these have been accepted; None where they show nothing."""
+    """The longest update accepted from a client that answers after these; None if none of these moved."""
     found = row_lengths(rows, Near(start), len(next(iter(rows.values()))))
     lengths = torch.zeros(0) if found is None else found.length
     if not bool((lengths > 0).any()):
@@ -396,14 +400,14 @@ def longest_beside(rows: Params, start: Params) -> float | None:
 
 
 def _most(lengths: Tensor) -> float:
-    """The longest that may count, by all lengths but the longest itself."""
+    """The longest accepted length, judged by all lengths but the longest."""
     rest = _others(lengths)
-    if len(rest) < 2:  # of two clients, either may be the odd one
+    if len(rest) < 2:  # with two clients, either may be the outlier
         return math.inf
     low, middle, high = (_quantile(rest, part) for part in (0.25, 0.5, 0.75))
     most = max(LEAD * (1 + FEW / len(rest) ** 3) * middle, high + FENCE * (high - low))
     rising: list[float] = lengths[lengths <= CROWD * middle].sort().values.tolist()
-    for shorter, longer in pairwise(rising):  # by degrees: each about as long as one that counts
+    for shorter, longer in pairwise(rising):  # extend to lengths about as long as an accepted one
         most = longer if shorter <= most < longer <= KIN * shorter else most
     beyond = [length for length in rising if length > most]
     kin = [longer for shorter, longer in pairwise(beyond) if longer <= KIN * shorter]
@@ -411,28 +415,28 @@ def _most(lengths: Tensor) -> float:
 
 
 def _others(lengths: Tensor) -> Tensor:
-    """All but the longest, rising; those who did not move at all, having no examples perhaps, are no yardstick."""
+    """All lengths but the longest, ascending, without zeros: clients that did not move may have no examples."""
     return lengths[lengths > 0].sort().values[:-1]
 
 
 def _quantile(rising: Tensor, part: float) -> float:
-    """A length that is there, the nearest: no huge one is mixed in."""
+    """The nearest-rank quantile: without interpolation, a huge length cannot distort it."""
     return float(rising[int(part * (len(rising) - 1) + 0.5)]) if len(rising) else 0.0
 
 
 def _level(length: float) -> int:
-    """No bound where there is nothing to compare with: nobody else, or nobody else who moved."""
+    """The level of a bound; `NEVER` if there was nothing to compare with (no other client, or none that moved)."""
     return int(levels(torch.tensor(length, dtype=torch.float64))) if 0 < length < math.inf else NEVER
 
 
 def model_lengths(models: Params, found: Tensor | None = None) -> Tensor:
-    """The Euclidean length of each of k models: k, float64, on the CPU; by its tensors' where those are `found`."""
+    """The Euclidean length of each of k models: k, float64, on the CPU. `found`: their tensors' norms, if known."""
     lengths: Tensor = (_model_lengths(models).cpu() if found is None else found).square().sum(0).sqrt()
     return lengths
 
 
 def _model_lengths(models: Params) -> Tensor:
-    """The lengths of the tensors of each of k models: tensors k, float64."""
+    """The norms of the tensors of each of k models: tensors k, float64."""
     rows = [_wide(value).reshape(len(value), -1) for value in models.values()]
     lengths = [torch.linalg.vector_norm(row, dim=1) for row in rows if row.numel()]
     return torch.stack(lengths).double() if lengths else torch.zeros(1, len(rows[0])).double()

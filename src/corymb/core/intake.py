@@ -1,9 +1,9 @@
-"""Every reply is checked before it counts: rows at a host, and parts at the door, by the same rules.
+"""Checks every reply before it counts: rows at a host and parts at the door, by the same rules.
 
-An `Intake` takes replies as they come and keeps them by signature, so that the signature of most clients wins and no
-first reply can outlaw the others. Sums are added up at once: memory holds one partial sum a signature and a few more
-where updates differ in length (`guard`). Who is accepted, who is rejected and which signature wins do not depend on the
-order of arrival. Offenders are dropped and named.
+An `Intake` takes replies as they arrive and groups them by signature; the signature of most clients wins, so a bad
+first reply cannot disqualify the others. Sums are added up immediately: memory holds one partial sum per signature,
+and a few more where updates differ in length (`guard`). Which clients are accepted or rejected, and which signature
+wins, do not depend on the order of arrival. Offending replies are dropped and their clients named.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from corymb.core.sums import RowBuffer, RunningSum, Sums, add_up, all_of, sums_o
 from corymb.trees import Signature, Tree, leaves, map_tensors, on_cpu, signature, tree_map
 
 REASON = 200
-"""Characters of a reason that a host gives."""
+"""Characters kept of a rejection reason; hosts may send longer ones."""
 EVERYBODYS = signature(None)
-"""Stands for the signature of a part that holds everybody's replies: there are no others to agree with."""
+"""Placeholder signature of a part that holds all replies: there are no others to agree with."""
 Writes = tuple[Tensor, dict[str, Slot]]
-"""Whose memory, and what they want to keep there."""
+"""Client ids, and the memory slots they write."""
 
 
 class _Added(NamedTuple):
-    """Some clients whose replies went into a pile together."""
+    """A batch of clients whose replies were added to a pile together."""
 
     ids: Tensor
     lengths: Lengths | None
-    """Of those that are still to be judged by everybody's."""
+    """Update lengths still to be judged against everybody's; None if already judged or not compared."""
     writes: dict[str, Slot]
     host: str
     bytes_up: int
 
 
 class _Look(NamedTuple):
-    """What is to be known of stacked replies before they count; looked at together, on the CPU."""
+    """The checks of stacked replies, copied to the CPU together to synchronise only once."""
 
     of_rows: Flags
     apart: Apart | None
@@ -80,8 +80,8 @@ class _Look(NamedTuple):
 class _Pile:
     """Accepted replies of one signature.
 
-    Of sums there are further ones, by the lengths of the updates in them (`guard`): those that turn out to be too long
-    are left out by adding up the others again. Where nobody's is, the sum of all in the order of arrival counts.
+    Sums are also kept separately by level of update length (`guard`), so that updates that turn out to be too long can
+    be left out by adding up the other levels again. If none is too long, the sum in order of arrival is used.
     """
 
     def __init__(self) -> None:
@@ -93,14 +93,14 @@ class _Pile:
 
     def add(self, value: Tree, added: _Added) -> None:
         self.added.append(added)
-        self.sound = False  # what was found of one sum says nothing of a sum of several
+        self.sound = False  # checks of one sum do not carry over to a sum of several
         if self.replies is None:
             self.replies = RunningSum(value) if isinstance(value, Sums) else RowBuffer(value)
         else:
             self.replies.add(value)
 
     def keep_apart(self, level: int, several: bool, sums: Sums[Tree]) -> None:
-        """Add to the sums of one length; `several`: of clients that go into more than one of them."""
+        """Add to the sums of one level of length; `several`: whether its clients contribute to several sums each."""
         bare = sums._replace(label=None, note=())
         if (level, several) in self.apart:
             self.apart[level, several].add(bare)
@@ -108,9 +108,9 @@ class _Pile:
             self.apart[level, several] = RunningSum(bare)
 
     def merge(self, other: _Pile, device: torch.device) -> None:
-        """Add another pile of the same signature, after all that is here."""
+        """Append another pile of the same signature."""
         assert other.replies is not None
-        for added in other.added[:1]:  # the value goes in once, with whoever stands first
+        for added in other.added[:1]:  # add the value once, together with the first batch
             self.add(_moved(other.replies.result(), device), added)
         self.added += other.added[1:]
         for (level, several), sums in other.apart.items():
@@ -123,7 +123,7 @@ class _Pile:
 
     @property
     def compared(self) -> bool:
-        """Whether there are lengths that have not been judged yet."""
+        """Whether any lengths are still to be judged."""
         return any(added.lengths is not None for added in self.added)
 
     @property
@@ -133,11 +133,11 @@ class _Pile:
 
     @property
     def votes(self) -> tuple[int, int]:
-        """How many clients, and, for ties, how early the first of them stands among all."""
+        """The number of clients; ties go to the pile with the lowest client id."""
         return len(self.clients), -int(self.clients.min())
 
     def leave_out(self, far: Tensor) -> None:
-        """Take clients' replies, and what they would keep, out again."""
+        """Remove the masked clients' replies and memory writes."""
         assert self.replies is not None
         stay, value, lengths = (~far).nonzero().flatten(), self.replies.result(), self.lengths
         self.sound = False
@@ -152,7 +152,7 @@ class _Pile:
             start += len(added.ids)
             if len(here):
                 bytes_up = added.bytes_up * len(here) // len(added.ids)
-                ids, _, writes = _some(added.ids, (), added.writes, here)
+                ids, _, writes = _select(added.ids, (), added.writes, here)
                 kept.append(added._replace(ids=ids, writes=writes, bytes_up=bytes_up))
         self.added = kept
 
@@ -172,23 +172,23 @@ class _Pile:
 
 
 Form = tuple[Signature, Signature | None]
-"""What must agree between replies: their own signature, and that of what their clients keep."""
+"""What must agree between replies: their own signature, and that of their memory writes."""
 
 
 class Taken(NamedTuple):
-    """What came of a call."""
+    """The outcome of a call."""
 
     part: Part
-    """The replies of the signature that won, and who was rejected."""
+    """The replies of the winning signature, and the rejected clients."""
     writes: list[Writes]
-    """What accepted clients want to keep in memory; at the door there is nothing."""
+    """Memory writes of accepted clients; always empty at the door."""
     hosts: list[str]
-    """Whose parts were accepted."""
+    """The hosts whose parts were accepted."""
     bytes_up: int
 
 
 class Intake:
-    """Replies to one call, checked as they come in."""
+    """Replies to one call, checked as they arrive."""
 
     def __init__(
         self,
@@ -203,39 +203,39 @@ class Intake:
     ) -> None:
         self.verb = verb
         self._like = like
-        self._ids, self._sizes, self._hosts, self._near = ids, sizes, hosts, near  # of all who are asked; ids rise
+        self._ids, self._sizes, self._hosts, self._near = ids, sizes, hosts, near  # of all clients asked; ids ascend
         self._compares = guard and (verb == "sum" or near is not None)
-        self._models: Tensor | None = None  # the lengths of the models that replies are near, once they are known
+        self._models: Tensor | None = None  # lengths of the models in `near`, once known
         self._answered = torch.zeros(len(ids), dtype=torch.bool)
         self._piles: dict[Form, _Pile] = {}
         self._reasons: dict[int, str] = {}
         self.errors: set[str] = set()
-        """What whole hosts said went wrong at every one of their clients."""
+        """Errors that hosts report for all of their clients."""
         self.cause: Exception | None = None
-        """What a client of a host in this process raised, where all that were asked there raised something."""
+        """An exception from a host in this process at which every client asked raised."""
 
     @staticmethod
     def at_host(call: Call, ids: Tensor, sizes: Tensor) -> Intake:
-        """For the replies of a host's own clients to a call; `sizes` are those of all its clients."""
+        """An intake for a host's own clients; `sizes` has an entry for each client of the host."""
         return Intake(call.verb, ids, sizes[ids], near=call.near, guard=call.guard, like=call.like)
 
     def reject(self, client: int, reason: str) -> None:
-        """Name a client whose reply never came to be, or does not count. The first reason given stays."""
+        """Record why a client has no reply that counts. The first reason given stays."""
         self._reasons.setdefault(client, reason[:REASON])
 
     def add_rows(self, ids: Tensor, rows: Tree, writes: dict[str, Slot]) -> None:
-        """Take in stacked replies and memory writes of some clients of this host."""
+        """Take in stacked replies and memory writes of clients of this host."""
         if problem := rows_problem(rows, self.verb) or self._misfit(rows):
             return self._reject_all(ids, problem)
         form = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
         everybody, places = len(ids) == len(self._ids), self._places(ids)
         sums, look = None, self._look(places, rows)
         if everybody and isinstance(rows, (Share, Shares)) and self.verb == "sum":
-            sums = add_up(rows)  # before anybody waits to hear whether all of them count: they nearly always do
+            sums = add_up(rows)  # queued before the checks are read back: nearly always every row counts
             look = look._replace(of_sums=flag_sums(sums, self._sizes))
             if self._nothing_to_find(places, rows, look):
                 return self._keep_all(form, sums, _Added(ids, None, writes, "", 0), places)
-        look = on_cpu(look)  # here a GPU is waited for
+        look = on_cpu(look)  # synchronises with the GPU
         lengths = self._lengths(places, rows, look)
         if found := self._row_faults(places, rows, lengths, look):
             for row, reason in found.items():
@@ -243,15 +243,15 @@ class Intake:
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
             if not len(good):
                 return None
-            ids, rows, writes = _some(ids, rows, writes, good)
+            ids, rows, writes = _select(ids, rows, writes, good)
             places = places[good]
             lengths = self._lengths(places, rows, on_cpu(self._look(places, rows)))
-        if everybody and lengths is not None:  # nobody else to wait for
+        if everybody and lengths is not None:  # all lengths are known: judge them now
             if (beyond := too_far(lengths, self._near, self._models)) is not None:
                 far, limit = beyond
                 self._refuse(ids[far], lengths.length[far], limit)
                 stay = (~far).nonzero().flatten()
-                ids, rows, writes = _some(ids, rows, writes, stay)
+                ids, rows, writes = _select(ids, rows, writes, stay)
                 places = places[stay]
             lengths = None
         if not len(ids):
@@ -267,30 +267,30 @@ class Intake:
         else:
             by_level = list(_by_level(lengths))
             parts = sums_of(rows, [which for _, _, which in by_level])
-            pile.add(all_of(parts, rows), added)  # not added up from the rows again: those are far more
-            for (level, several, _), own in zip(by_level, parts, strict=True):
-                pile.keep_apart(level, several, own)
+            pile.add(all_of(parts, rows), added)  # there are far fewer parts than rows
+            for (level, several, _), level_sums in zip(by_level, parts, strict=True):
+                pile.keep_apart(level, several, level_sums)
         pile.spread = isinstance(rows, Shares)
         self._answered[places] = True
         return None
 
     def _look(self, places: Tensor, rows: Tree) -> _Look:
-        """What is to be known of rows before they count, where they are."""
-        # Nobody waits for this copy: numbers that are not in pinned memory are read before the call returns.
+        """Queue the checks of rows on the device that holds them."""
+        # Safe without waiting: an asynchronous copy from pageable memory has read its source when the call returns.
         sizes = self._sizes[places].to(_device(rows, places), non_blocking=True)
         known = self._models is not None
         apart = measured(rows, self._near_to(places), len(places), known=known) if self._compares else None
         return _Look(flag_rows(rows, sizes), apart)
 
     def _nothing_to_find(self, places: Tensor, rows: Tree, look: _Look) -> bool:
-        """Whether one look at all that is flagged and measured says that every reply counts; it may say no wrongly.
+        """Whether the cheap checks already show that every reply counts. False negatives are possible.
 
-        A GPU is waited for here, for one bit: what takes longer to find out is asked only where that says no.
+        Synchronises with a GPU for a single bit; the expensive checks run only if this returns False.
         """
         if not isinstance(rows, Share) or look.apart is None or look.of_sums is None or self._near is None:
             return False
         if not isinstance(rows.value, dict) or rows.value.keys() != self._near.models.keys():
-            return False  # what the models do not have is not measured
+            return False  # entries the models lack are not measured
         near = plainly_near(look.apart, self._near, self._larger[places], room_for(rows.value))
         if near is None:
             return False
@@ -298,7 +298,7 @@ class Intake:
         return bool(near & ~bad.any())
 
     def _keep_all(self, form: Form, sums: Sums[Tree], added: _Added, places: Tensor) -> None:
-        """Keep the sums of `Share`s that all count."""
+        """Keep the sums of replies that all count."""
         pile = self._piles.setdefault(form, _Pile())
         pile.add(sums, added)
         pile.sound = True
@@ -311,7 +311,7 @@ class Intake:
         return row_faults(rows, look.of_rows, at_most)
 
     def _lengths(self, places: Tensor, rows: Tree, look: _Look) -> Lengths | None:
-        """How far each reply is from where its client started; None where nobody is compared."""
+        """How far each reply is from where its client started; None if replies are not compared."""
         if look.apart is None:
             return None
         if self._models is None and self._near is not None:
@@ -320,7 +320,7 @@ class Intake:
 
     @cached_property
     def _larger(self) -> Tensor:
-        """How many times the usual number of examples each of those asked has."""
+        """Each asked client's number of examples, as a multiple of the median."""
         sizes = self._sizes.double()
         return sizes / sizes.median().clamp_min(1) if len(sizes) else sizes
 
@@ -331,7 +331,7 @@ class Intake:
         return None if self._near is None else self._near.at(places)
 
     def add_part(self, part: Part) -> None:
-        """Take in what a host hands over for some of its clients: all of it, or nothing."""
+        """Take in a host's part for some of its clients: all of it, or nothing."""
         if len(part.ids):
             if problem := self._unasked(part) or self._part_problem(part):
                 self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
@@ -349,16 +349,16 @@ class Intake:
         return part_problem(part, self.verb) or self._misfit(part.value, summed=summed) or self._fault(part)
 
     def _is_checked(self, part: Part) -> bool:
-        """Whether it is all there is, from a host in this process that has found it good by these same rules."""
+        """Whether the part covers all clients asked and a host in this process has checked it by these rules."""
         return part.sound and len(part.ids) == len(self._ids)
 
     def _take(self, part: Part) -> None:
         ids, places, lengths = part.ids, self._places(part.ids), None
-        if self._compares and len(ids) < len(self._ids):  # a host that answers for everybody has compared them itself
+        if self._compares and len(ids) < len(self._ids):  # a host that has all clients has compared them itself
             measure = part_lengths if self.verb == "sum" else row_lengths
             lengths = measure(part.value, self._near_to(places), len(ids))
             if lengths is not None:
-                larger = self._larger[places]  # of a sum of several clients, that of the largest
+                larger = self._larger[places]  # for a sum over several clients, use the largest
                 lengths = lengths.allowing(larger.amax().expand(len(ids)) if self.verb == "sum" else larger)
         form = EVERYBODYS if self._is_checked(part) else part_signature(part, self.verb)
         pile = self._piles.setdefault((form, None), _Pile())
@@ -366,7 +366,7 @@ class Intake:
         pile.spread = part.spread
         self._answered[places] = True
         if self.verb == "sum" and lengths is not None:
-            for level, several, _ in _by_level(lengths):  # one: all clients of a part are said to be as far
+            for level, several, _ in _by_level(lengths):  # one level: all clients of a part share one length
                 pile.keep_apart(level, several, part.value)
 
     def _fault(self, part: Part) -> str | None:
@@ -376,7 +376,10 @@ class Intake:
         return next(iter(row_faults(part.value, flag_rows(part.value, sizes)).values()), None)
 
     def _unasked(self, part: Part) -> str | None:
-        """A part may speak for its host's own clients that were asked, and once."""
+        """Why a part may not answer for its clients, or None.
+
+        A host may answer only for its own clients, only for those asked, and only once.
+        """
         ids = part.ids
         if ids.dtype != torch.int64 or ids.dim() != 1:
             return "reply was not asked for, or came twice"
@@ -392,7 +395,7 @@ class Intake:
         return None
 
     def _turn_down(self, part: Part, rejected: Sequence[Rejection]) -> None:
-        """Keep the reasons why a host's own clients that were asked do not count; what it says of others is nothing."""
+        """Keep a host's rejections of its own clients that were asked; those of other clients are ignored."""
         for client, reason in rejected:
             place = int(self._places(torch.tensor(client)))
             asked = place < len(self._ids) and int(self._ids[place]) == client
@@ -408,7 +411,7 @@ class Intake:
             self._answered[self._places(torch.tensor(client))] = False
 
     def merge(self, other: Intake, device: torch.device) -> None:
-        """Take in what another intake of the same call has, of other clients of this host: values go to `device`."""
+        """Merge another intake of the same call, for other clients of this host; its values are moved to `device`."""
         for form, pile in other._piles.items():
             self._piles.setdefault(form, _Pile()).merge(pile, device)
         self._answered |= other._answered
@@ -416,7 +419,7 @@ class Intake:
             self.reject(client, reason)
 
     def result(self) -> Taken:
-        """The replies of the signature that was asked for or most clients sent, as one part; others are rejected."""
+        """The replies of the requested signature, or of the most frequent one, as one part; others are rejected."""
         piles = self._piles
         able = [form for form in piles if self._like is None or form[0] == self._like]
         winner = able[0] if len(able) == 1 else max(able, key=lambda form: piles[form].votes, default=None)
@@ -435,7 +438,7 @@ class Intake:
         return Taken(part, writes, hosts, bytes_up)
 
     def let_go(self) -> None:
-        """Hold nothing any longer of what was taken in: the result does."""
+        """Release all replies; the result keeps its own references."""
         self._piles.clear()
 
     def _leave_out_far(self, pile: _Pile) -> None:
@@ -453,7 +456,7 @@ class Intake:
             self._reject_all(torch.tensor([client]), limit.reason(far))
 
     def _rejected(self) -> list[Rejection]:
-        """Those who were asked and did not answer well, in the order of all clients."""
+        """The asked clients without an accepted reply whose reason is known, in order of id."""
         silent = self._ids[~self._answered].tolist()
         return [(client, self._reasons[client]) for client in silent if client in self._reasons]
 
@@ -474,12 +477,15 @@ def _rows_at(rows: Tree, which: Tensor) -> Tree:
     return map_tensors(lambda leaf: leaf[which.to(leaf.device)], rows)
 
 
-def _some(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:
+def _select(ids: Tensor, rows: Tree, writes: dict[str, Slot], which: Tensor) -> tuple[Tensor, Tree, dict[str, Slot]]:
     return ids[which], _rows_at(rows, which), {name: _slot_at(slot, which) for name, slot in writes.items()}
 
 
 def _by_level(lengths: Lengths) -> Iterator[tuple[int, bool, Tensor]]:
-    """Rows that are about as long, and whether they go into several sums: such cannot be taken out of one."""
+    """Yield (level, several, rows) for rows of about equal length.
+
+    Rows that contribute to several sums (`several`) are separate: they cannot be removed from just one of them.
+    """
     level, several = levels(lengths.length), lengths.group < 0
     for one in level.unique().tolist():
         for whether in several[level == one].unique().tolist():

@@ -1,4 +1,4 @@
-"""What is learned, and the examples it is learned from."""
+"""Objectives (losses, scores and predictions per example), and the examples they are evaluated on."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Examples(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """What is random in one step of training: the same for an example alone, in a batch and in a padded stack."""
+    """The randomness of one training step: the same for an example alone, in a batch and in a padded stack."""
 
     key: Key
-    """The client's, for this training."""
+    """The client's key for this training."""
     step: int | Tensor = 0
     rows: Tensor | None = None
-    """Where each example stands among all of the client's; None where these are all of them."""
+    """Each example's index among all of the client's; None if these are all of them."""
 
     def keys(self, m: int) -> Key:
         """A key for each of m examples: m."""
@@ -38,20 +38,20 @@ class Draws(NamedTuple):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What differs from client to client, for vmap."""
+        """The tensors that differ between clients, for vmap."""
         return (self.key,) if self.rows is None else (self.key, self.rows)
 
     def of(self, tensors: tuple[Tensor, ...]) -> Draws:
-        """One client's, from its own tensors."""
+        """The draws of one client, from its own tensors."""
         return Draws(tensors[0], self.step, *tensors[1:])
 
 
 class Objective(Protocol):
-    """What is learned. It knows nothing of the federation; everything is per example and never reduced early.
+    """What is learned: a loss, a score and a prediction per example. It knows nothing of the federation.
 
-    Law: an example's loss does not depend on the other examples. Your own score is a class with these members; nothing
-    elsewhere refers to scores by name. An objective that trains on another loss than it reports is also a `Trained`. An
-    objective may also have `measures` (`corymb.objectives.measures`): further metrics of its predictions, and the
+    Law: an example's loss does not depend on the other examples. A custom objective is a class with these members;
+    nothing else refers to scores by name. An objective that trains on another loss than it reports is also a `Trained`.
+    An objective may also have `measures` (`corymb.objectives.measures`): further metrics of its predictions, and the
     trivial prediction that they are compared with.
     """
 
@@ -87,7 +87,7 @@ class Objective(Protocol):
         ...
 
     def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        """The mixture of the predictions of c models (c m ...), with weights (c); of the same kind as `predict`'s."""
+        """The mixture of the predictions of c models (c m ...) with weights (c), in the form that `predict` returns."""
         ...
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
@@ -104,23 +104,23 @@ class Objective(Protocol):
 
 
 class Trained(Protocol):
-    """An objective whose gradients are of another loss than `losses`: with dropout, or with weights of classes."""
+    """An objective that trains on another loss than `losses`: with dropout, or with class weights."""
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
-        """What a step of training makes smaller, for each example. An example's depends on its own draws alone."""
+        """The training loss of each example; it depends only on that example and its own draws."""
         ...
 
 
 def has_training_losses(objective: object) -> TypeGuard[Trained]:
-    """Whether an objective is `Trained`, by itself or by what it wraps.
+    """Whether an objective, or the one it wraps, is `Trained`.
 
-    From Python 3.12 on, `isinstance` of a protocol does not see what a wrapper hands on in `__getattr__`.
+    Since Python 3.12, `isinstance` with a protocol ignores attributes that a wrapper forwards in `__getattr__`.
     """
     return hasattr(objective, "training_losses")
 
 
 class Coordinates(NamedTuple):
-    """Other coordinates for the models of an objective; an objective that has such for descent has `whitened`."""
+    """A change of coordinates for an objective's models; objectives that have one expose it as `whitened`."""
 
     objective: Objective
     """The same losses, for examples and models in these coordinates."""
@@ -130,14 +130,14 @@ class Coordinates(NamedTuple):
 
 
 def whitened(objective: Objective) -> Coordinates | None:
-    """The coordinates in which features have second moment I, as far as an objective knows them."""
-    there: Coordinates | None = getattr(objective, "whitened", None)
-    return there
+    """The coordinates in which features have second moment I, if the objective knows them."""
+    coordinates: Coordinates | None = getattr(objective, "whitened", None)
+    return coordinates
 
 
 @contextmanager
 def model_takes(x: Tensor | None = None) -> Iterator[None]:
-    """Whatever goes wrong inside is a model that cannot take the examples: one line, with what to do about it."""
+    """Turn errors raised inside into one line saying that the model cannot take the data, with advice."""
     try:
         yield
     except InvalidInput:
@@ -149,10 +149,12 @@ def model_takes(x: Tensor | None = None) -> Iterator[None]:
 
 
 def _hint(error: Exception, x: Tensor) -> str:
-    """What else to say where numbers meet a model that embeds codes, or codes one that does not, or too few of them."""
+    """Advice for features that were read as pictures or codes, and a model that takes something else."""
+    if x.dim() == 4 and x.shape[1] == 1 and "3D" in said(error):
+        return "; features with two axes are read as pictures: for windows of a signal use scale='none' (--scale none)"
     if x.is_floating_point():
         embeds = "for embedding" in said(error)
-        return "; it embeds codes: say that they are (scale='codes', --scale codes)" if embeds else ""
+        return "; it embeds codes: declare the features as such (scale='codes', --scale codes)" if embeds else ""
     if isinstance(error, IndexError):
-        return f"; codes are up to {int(x.max())}: its embedding wants more rows than that"
-    return "; the features are codes: it has to embed them" if "dtype" in said(error) else ""
+        return f"; codes go up to {int(x.max())}: its embedding needs more rows than that"
+    return "; the features are codes: use a model that embeds them" if "dtype" in said(error) else ""

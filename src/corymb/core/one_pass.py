@@ -1,8 +1,7 @@
-"""Squared distances of many wide rows from their starts on a GPU, where every number is read once.
+"""Squared distances of many wide rows from their starts on a GPU, reading every entry once.
 
-To subtract first and take the norm of the difference writes and reads a whole stack of models again, and with several
-starts it copies one for every row. Triton comes with torch for CUDA; where it cannot be used, the caller goes that
-longer way.
+Subtracting first and then taking the norm writes and reads a whole stack of models again, and with several starts it
+copies one for every row. Triton comes with torch for CUDA; where it cannot be used, the caller subtracts.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from corymb.settings import first_line
 
 log = logging.getLogger(__name__)
 WORTH = 2**26
-"""Numbers from which on the kernel pays: to load and compile it takes a second or two, once."""
+"""Entries from which the kernel pays off: loading and compiling it takes a second or two, once per process."""
 
 
 def in_one_pass(rows: Tensor, starts: Tensor, only: Tensor | None) -> Tensor | None:
-    """The squared distance of each row (n d) from its start (k d, by `only`; one for all without it): n, float64.
+    """The squared distance of each row (n d) from its start: n, float64.
 
-    None where the kernel does not pay or cannot be used.
+    `only` (n) indexes the starts (k d); None if all rows share one start. Returns None if the kernel does not pay off
+    or cannot be used.
     """
     if rows.device.type != "cuda" or rows.numel() < WORTH or rows.dtype not in (torch.float32, torch.float64):
         return None
@@ -37,16 +37,18 @@ def in_one_pass(rows: Tensor, starts: Tensor, only: Tensor | None) -> Tensor | N
 
 @cache
 def _kernel(kind: torch.dtype, device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """The compiled kernel, after it has given the right answer on a few numbers; or None."""
+    """The compiled kernel if it passes a small test on this device, else None."""
     rows = torch.arange(15.0, dtype=kind, device=device).reshape(3, 5)
     starts, only = rows[:2] + 1, torch.tensor([1, 0, 1], device=device)
     try:
         from corymb.core.distance_kernel import squared_distances
 
         right = torch.equal(squared_distances(rows, starts, only), (rows - starts[only]).square().sum(1).double())
-    except Exception as error:  # no Triton, no C compiler, a GPU that it does not know: they have no class in common
-        log.info("distances of models are taken in several passes: %s", first_line(error))
+    except Exception as error:  # no Triton, no C compiler, an unsupported GPU: these share no exception class
+        log.info("model distances are computed in several passes: %s", first_line(error))
         return None
     if not right:
-        log.warning("distances of models are taken in several passes: the kernel for one pass is wrong on this GPU")
+        log.warning(
+            "model distances are computed in several passes: the one-pass kernel gives wrong results on this GPU"
+        )
     return squared_distances if right else None

@@ -1,4 +1,4 @@
-"""Questions that a run asks once: whoever is silent is asked again, or would be left out of all that follows."""
+"""Retries calls that a run makes only once: a client that stays silent would be left out of everything that follows."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from corymb.trees import Params, concat, take
 
 T = TypeVar("T")
 AGAIN = 4
-"""How often, at most; clients of whom none answers the second time may be gone, and are not asked a third."""
+"""The most retries. If none of the silent clients answers a retry, they are taken to be gone."""
 
 log = logging.getLogger(__name__)
 
 
 def ask_again(asked: Cohort, first: Replies[T], ask: Callable[[Cohort], Replies[T]]) -> Replies[T]:
-    """Replies with those of clients silent at first, in the order asked; who was refused is not asked again."""
+    """The replies including those of clients silent at first, in the order asked; refused clients are not retried."""
     replies = first
     for _ in range(AGAIN):
         refused = {name for name, _ in replies.rejected}
-        heard = set(replies.clients.ids.tolist())
+        answered = set(replies.clients.ids.tolist())
         places = [
             place
             for place, (client, name) in enumerate(zip(asked.ids.tolist(), asked.names, strict=True))
-            if client not in heard and name not in refused
+            if client not in answered and name not in refused
         ]
         if not places:
             break
         try:
             late = ask(asked[places].like(first.value))
-        except (TooFewReplies, ClientsFailed):  # of these few; the others' answers stand
+        except (TooFewReplies, ClientsFailed):  # concerns only these clients; the others' replies stand
             late = None
         log.warning(
             "%d of %d clients did not answer and were asked again: %d did",
@@ -49,9 +49,9 @@ def ask_again(asked: Cohort, first: Replies[T], ask: Callable[[Cohort], Replies[
 def ask_again_near(
     clients: Cohort, start: Params, ask: Callable[[Cohort], Replies[Params]], *, loose: bool = False
 ) -> Replies[Params]:
-    """The same for models that are expected near the one that clients were sent: 1 row.
+    """Ask clients for models near the one they are sent (`start`, 1 row), and ask silent clients again.
 
-    The few who answer later are held to what the others' lengths allowed, not to one another's.
+    The few late replies are compared with the bound from the first replies, not with one another.
     """
     first = ask(clients.near(start, loose=loose))
     most = longest_beside(first.value, start)
@@ -60,7 +60,7 @@ def ask_again_near(
 
 def _together(asked: Cohort, one: Replies[T], other: Replies[T]) -> Replies[T]:
     ids = torch.cat([one.clients.ids, other.clients.ids])
-    stands = torch.empty(int(asked.ids.max()) + 1, dtype=torch.int64).index_copy(0, asked.ids, torch.arange(len(asked)))
-    order = stands[ids].argsort()
-    clients = asked[stands[ids][order]]
+    place = torch.empty(int(asked.ids.max()) + 1, dtype=torch.int64).index_copy(0, asked.ids, torch.arange(len(asked)))
+    order = place[ids].argsort()
+    clients = asked[place[ids][order]]
     return Replies(clients, take(concat([one.value, other.value]), order), one.rejected + other.rejected)

@@ -1,7 +1,7 @@
-"""Pictures that are kept as bytes: what a byte means, and where it becomes a number.
+"""Images stored as bytes, and their conversion to floats.
 
-Examples of the type uint8 are pixels from 0 to 255. They stay bytes, a quarter of the memory and of the way to the
-device, until a client's examples are taken for a call; models see numbers from 0 to 1.
+Examples of dtype uint8 are pixels from 0 to 255. They stay bytes, which take a quarter of the memory and transfer time,
+until a client's examples are read for a call; models see floats from 0 to 1.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ TOP = 255
 
 
 def as_numbers(x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Bytes as numbers from 0 to 1, x / 255 in float32 and then of `dtype`; anything else as it is.
+    """Convert bytes to floats from 0 to 1: x / 255 in float32, then cast to `dtype`. Other dtypes are returned as is.
 
-    The bits are those of pictures that were divided beforehand, on every device and in every precision.
+    The bits equal those of images divided in advance, on every device and in every precision.
     """
     if x.dtype != torch.uint8:
         return x
-    # By a tensor: a GPU divides by a Python number as it multiplies by its reciprocal, with other last bits.
+    # Divide by a tensor: a GPU divides by a Python scalar by multiplying with its reciprocal, which rounds differently.
     top = torch.full((), TOP, dtype=torch.float32, device=x.device)
     return x.to(torch.float32).div_(top).to(dtype)

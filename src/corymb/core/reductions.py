@@ -1,8 +1,8 @@
-"""Averages of J rows that a few bad ones cannot move: median, trimmed mean, geometric median, Krum, centred clipping.
+"""Averages of J rows that are robust to a few bad ones: median, trimmed mean, geometric median, Krum, centred clipping.
 
 Yin et al. (ICML 2018): median and trimmed mean, coordinate by coordinate. Pillutla, Kakade, Harchaoui (IEEE TSP 2022):
 geometric median by smoothed Weiszfeld steps. Blanchard et al. (NeurIPS 2017): Krum and Multi-Krum. Karimireddy, He,
-Jaggi (ICML 2021): centred clipping. `f` is the number of rows that may be bad. Equal to byzfl's: `tests/core`.
+Jaggi (ICML 2021): centred clipping. `f` is the number of rows that may be bad. `tests/core` compares them with byzfl.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def trimmed_mean(rows: Tensor, f: int) -> Tensor:
 
 
 def geometric_median(rows: Tensor, *, smoothing: float, steps: int) -> Tensor:
-    """The point with the least sum of distances to the rows; distances below `smoothing` count as that."""
+    """The point with the least sum of distances to the rows; distances are at least `smoothing`."""
     centre = torch.zeros_like(rows[0])
     for _ in range(steps):
         weight = 1 / (rows - centre).norm(dim=1).clamp_min(smoothing)
@@ -32,25 +32,28 @@ def geometric_median(rows: Tensor, *, smoothing: float, steps: int) -> Tensor:
 
 
 def krum(rows: Tensor, f: int) -> Tensor:
-    """The row whose J − f − 1 nearest others are nearest."""
+    """The row with the least mean squared distance to its J − f − 1 nearest others."""
     return rows[_krum_scores(rows, f).argmin()]
 
 
 def multi_krum(rows: Tensor, f: int) -> Tensor:
-    """The mean of the J − f rows that Krum likes best."""
+    """The mean of the J − f rows with the best Krum scores."""
     best = _krum_scores(rows, f).argsort(stable=True)[: len(rows) - f]
     return rows[best].mean(0)
 
 
 def _krum_scores(rows: Tensor, f: int) -> Tensor:
-    """The mean squared distance to the nearest others. Differences, not products: those lose digits of near rows."""
+    """The mean squared distance of each row to its nearest others.
+
+    Distances are computed from differences: by matrix products, nearby rows would lose digits to cancellation.
+    """
     apart = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square()
     nearest = apart.sort(dim=1).values[:, 1 : len(rows) - f]
     return nearest.mean(1) if nearest.shape[1] else torch.zeros(len(rows))
 
 
 def centred_clipping(rows: Tensor, *, radius: float, steps: int) -> Tensor:
-    """From 0, the mean of the rows' differences from here, each at most `radius` long, again and again."""
+    """Starting at 0, repeatedly move by the mean of the rows' differences from the centre, each clipped to `radius`."""
     centre = torch.zeros_like(rows[0])
     for _ in range(steps):
         apart = rows - centre

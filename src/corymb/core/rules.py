@@ -1,4 +1,4 @@
-"""What a reply must be like to count, from a client or from a host: its form, and then its numbers."""
+"""The rules a reply must meet to count, from a client or from a host: first its form, then its values."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from corymb.core.sums import Sums
 from corymb.trees import Signature, Tree, flatten, leaves, map_tensors, nbytes, on_cpu, signature, unflatten
 
 LARGEST = 1e15
-"""What is added up may be so large for every unit of weight: no model is, and sums of more would drown the others."""
+"""Largest magnitude that may be summed, per unit of weight: no model has it, and it would swamp the other clients."""
 ROUNDING = 1 + 1e-6
 
 
 class Flags(NamedTuple):
-    """Which rows of stacked replies cannot count, by reason, as far as their values need not be looked at for it."""
+    """Rows of stacked replies that cannot count, by reason, from checks other than those of their values."""
 
     bad: list[Tensor]  # n each
     reasons: list[str]
     first: int
-    """So many of the reasons go before what is wrong with values."""
+    """How many of the reasons take precedence over faults of values."""
 
 
 def flag_rows(rows: Tree, sizes: Tensor) -> Flags:
-    """What is wrong beside the values, where the replies are: a GPU is not waited for.
+    """Check everything but the values, on the replies' device and without synchronising.
 
-    `sizes` are the clients' numbers of examples. Replies that are not to be added up have nothing but values.
+    `sizes` are the clients' numbers of examples. Replies that are not added up consist of values only.
     """
     if not isinstance(rows, (Share, Shares)):
         return Flags([], [], 0)
@@ -44,9 +44,9 @@ def flag_rows(rows: Tree, sizes: Tensor) -> Flags:
 
 
 def row_faults(rows: Tree, flags: Flags, at_most: Tensor | None = None) -> dict[int, str]:
-    """Which rows of stacked replies cannot count, and why; `flags` is what `flag_rows` says of them.
+    """The rows of stacked replies that cannot count, each with a reason; `flags` is the result of `flag_rows`.
 
-    `at_most`: what no number of a row's value can be larger than, where that is known (`guard.largest_possible`).
+    `at_most`: an upper bound on the magnitude of each row's values, if known (`guard.largest_possible`).
     """
     values = list(_value_faults(rows, at_most) if isinstance(rows, (Share, Shares)) else _not_finite(rows))
     reasons = [*flags.reasons[: flags.first], *(reason for _, reason in values), *flags.reasons[flags.first :]]
@@ -59,10 +59,10 @@ def row_faults(rows: Tree, flags: Flags, at_most: Tensor | None = None) -> dict[
 
 
 def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> Iterator[tuple[Tensor, str]]:
-    kind = rows.weight.dtype  # whole numbers are added up as such
+    kind = rows.weight.dtype  # integers are summed in the weight's dtype
     numbers = [leaf if leaf.is_floating_point() else leaf.to(kind) for leaf in leaves(rows.value) if leaf.numel()]
     if at_most is not None and bool((at_most <= room_for(rows.value)).all()):
-        return  # there is nothing to find: another look at all of them would cost as much as adding them up
+        return  # the bound rules out any fault; scanning all values would cost as much as adding them up
     largest = [_largest(leaf) for leaf in numbers]
     for most_of_row in largest:
         yield ~torch.isfinite(most_of_row), "value is not finite"
@@ -71,30 +71,30 @@ def _value_faults(rows: Share[Tree] | Shares[Tree], at_most: Tensor | None) -> I
 
 
 class SumFlags(NamedTuple):
-    """Whether partial sums cannot count, by reason."""
+    """Faults of partial sums, by reason."""
 
     bad: list[Tensor]
     reasons: list[str]
 
     @property
     def fault(self) -> str | None:
-        """Why they cannot, or None."""
+        """The first reason that applies, or None. Synchronises with the device."""
         return next((reason for bad, reason in zip(on_cpu(self.bad), self.reasons, strict=True) if bool(bad)), None)
 
 
 def flag_sums(sums: Sums[Tree], sizes: Tensor) -> SumFlags:
-    """What is wrong with a partial sum over clients of these sizes, where it is: a GPU is not waited for."""
+    """Check a partial sum over clients of these sizes, on its device and without synchronising."""
     faults = list(_sums_faults(sums, sizes))
     return SumFlags([bad.any() for bad, _ in faults], [reason for _, reason in faults])
 
 
 def room_for(value: Tree) -> float:
-    """What no number of a reply that is added up may be larger than, whichever of its tensors it is in."""
+    """The largest magnitude that every tensor of a summed reply may have."""
     return min((_bound(leaf) for leaf in leaves(value) if leaf.is_floating_point()), default=LARGEST)
 
 
 def sums_fault(sums: Sums[Tree], sizes: Tensor) -> str | None:
-    """Why a partial sum over clients of these sizes cannot count: whatever would be refused from a row, and None."""
+    """Why a partial sum over clients of these sizes cannot count, or None; it must meet the same rules as rows."""
     return flag_sums(sums, sizes).fault
 
 
@@ -120,7 +120,7 @@ def _not_finite(rows: Tree) -> Iterator[tuple[Tensor, str]]:
 
 
 def _largest(rows: Tensor) -> Tensor:
-    """The largest magnitude in every row; NaN goes through. `isfinite` of all entries takes far longer."""
+    """The largest magnitude in every row; NaN propagates. `isfinite` of every entry takes far longer."""
     flat = rows.reshape(len(rows), -1)
     if flat.device.type != "cpu":
         largest: Tensor = torch.linalg.vector_norm(flat, torch.inf, dim=1)
@@ -145,11 +145,11 @@ PLAIN = frozenset(
     {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
     | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 )
-"""The types of numbers that may be in a reply. What others hold cannot be checked, or not be added up."""
+"""The dtypes allowed in a reply. Others cannot be checked, or cannot be added up."""
 
 
 def kind_problem(tree: Tree) -> str | None:
-    """Why tensors of a reply are of a kind that cannot count, or None: sparse, complex, quantised, without values."""
+    """Why tensors of a reply are of an unsupported kind (sparse, complex, quantised, meta), or None."""
     for leaf in leaves(tree):
         kind = _odd_kind(leaf)
         if kind:
@@ -170,7 +170,7 @@ def _odd_kind(leaf: Tensor) -> str:
 
 
 def rows_problem(rows: Tree, verb: Verb) -> str | None:
-    """What is wrong with the form of stacked replies, whatever the others are like."""
+    """What is wrong with the form of stacked replies, independently of other replies; None if nothing."""
     if problem := kind_problem(rows):
         return f"reply {problem}"
     if not isinstance(rows, (Share, Shares)):
@@ -178,19 +178,19 @@ def rows_problem(rows: Tree, verb: Verb) -> str | None:
         return f"reply is {kind}, `sum` wants a Share or Shares: Share(model, weight=...)" if verb == "sum" else None
     weight, label = cast(Tree, rows.weight), cast(Tree, rows.label)  # whatever the client sent
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.shape[1] or not weight.is_floating_point():
-        return f"weight is {_said(weight)}, wanted [k]"
+        return f"weight is {_form(weight)}, wanted [k]"
     if problem := _label_problem(label):
         return problem
     k = weight.shape[1]
     if any(leaf.shape[:1] != weight.shape[:1] for leaf in leaves((rows.value, label, rows.note))):
-        return "reply has another number of rows than of weights"
+        return "the reply's number of rows differs from that of its weights"
     if isinstance(rows, Shares) and any(leaf.dim() < 2 or leaf.shape[1] != k for leaf in leaves(rows.value)):
         return "value does not have one row for each weight"
     return None
 
 
 def part_problem(part: Part, verb: Verb) -> str | None:
-    """What is wrong with the form of a part, whatever the others are like."""
+    """What is wrong with the form of a part, independently of other parts; None if nothing."""
     n = len(part.ids)
     if problem := kind_problem(part.value):
         return f"part {problem}"
@@ -199,13 +199,13 @@ def part_problem(part: Part, verb: Verb) -> str | None:
         if not isinstance(sums, Sums) or not isinstance(cast(Tree, sums.weight), Tensor):
             return f"part is a {type(sums).__name__}, wanted Sums"
         if not sums.weight.is_floating_point():
-            return f"weight is {_said(sums.weight)}, wanted [k]"
+            return f"weight is {_form(sums.weight)}, wanted [k]"
         if problem := _label_problem(cast(Tree, sums.label)):
             return problem
         if sums.weight.dim() != 1 or any(leaf.shape[:1] != sums.weight.shape for leaf in leaves(sums.total)):
-            return "part has another number of sums than of weights"
+            return "the part's number of sums differs from that of its weights"
     if any(rows.shape[:1] != (n,) for rows in _rows_of(part, verb)):
-        return "part has another number of rows than of clients"
+        return "the part's number of rows differs from that of its clients"
     return rows_problem(part.value, verb) if verb == "map" else None
 
 
@@ -214,10 +214,10 @@ def _label_problem(label: Tree) -> str | None:
         return None
     if not isinstance(label, Tensor):
         return f"label is a {type(label).__name__}, wanted a tensor"
-    return None if label.dim() and not label.is_floating_point() else f"label is {_said(label)}, wanted whole numbers"
+    return None if label.dim() and not label.is_floating_point() else f"label is {_form(label)}, wanted integers"
 
 
-def _said(value: Tree) -> str:
+def _form(value: Tree) -> str:
     return str(signature(value, rows=True)) if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
@@ -226,7 +226,7 @@ def _rows_of(part: Part, verb: Verb) -> list[Tensor]:
 
 
 def part_signature(part: Part, verb: Verb) -> Signature:
-    """What must agree between parts that are put together."""
+    """What must agree between parts for them to be merged."""
     if verb == "map":
         return signature(part.value, rows=True)
     flat, structure = flatten(part.value)
@@ -235,13 +235,13 @@ def part_signature(part: Part, verb: Verb) -> Signature:
 
 
 def slot_form(slot: Slot) -> Tree:
-    """What must agree between the clients that write a slot; along examples, their number may differ."""
+    """What must agree between clients that write a slot; in slots along examples, the number of rows may differ."""
     skip = 1 if slot.along is None else 2
     return {f"along {slot.along}": map_tensors(lambda leaf: leaf.new_empty(leaf.shape[skip:]), slot.value)}
 
 
 def part_bytes(part: Part, verb: Verb) -> int:
-    """What the clients of a part sent: the sizes of their own messages, whoever added them up on the way."""
+    """The bytes that the clients of a part sent: the sizes of their own messages, even if a host added them up."""
     if verb == "map":
         return nbytes(part.value)
     sums, n = part.value, len(part.ids)

@@ -47,7 +47,7 @@ class Snapshot:
 
     @property
     def k(self) -> int:
-        """How many models there are."""
+        """The number of models."""
         return count(self.models)
 
     def next(self, *, labels: tuple[Cohort, Tensor | None] | Tensor | None = None, **changes: Any) -> Snapshot:

@@ -13,14 +13,15 @@ from corymb.trees import Params, Tree, flatten, leaves, map_tensors, take, tree_
 
 N = TypeVar("N")
 WIDE = 2**14
-"""Numbers of a row from which on it takes longer to add it than to say so."""
-
-
+"""Entries per row above which adding the row takes longer than dispatching the addition from Python."""
 HALVES = frozenset({torch.float16, torch.bfloat16})
 
 
 def type_of_sum(kind: torch.dtype, weight: torch.dtype) -> torch.dtype:
-    """What numbers of a type are added up in: halves would round most of a long sum away, and half of 3 is not 1."""
+    """The dtype in which values of dtype `kind` are accumulated.
+
+    Half precision would lose most of a long sum to rounding, and integers times a fractional weight would be truncated.
+    """
     if not kind.is_floating_point:
         return weight if weight not in HALVES else torch.float32
     return torch.float32 if kind in HALVES else kind
@@ -37,7 +38,7 @@ class Sums(NamedTuple, Generic[N]):
     def mean(self, empty: Params) -> Params:
         """total / weight, row by row; a row without weight is taken from `empty`."""
         flat, structure = flatten(self.total)
-        weights = self.weight.tolist()  # a GPU has nothing else to do: what follows is shorter for it
+        weights = self.weight.tolist()  # synchronises with a GPU, but allows the cheaper branches below
         whole = min(weights, default=1) > 0
         if whole and len(weights) == 1 and self.weight.is_cuda:
             ratios = torch._foreach_div(flat, weights[0]) if flat else []  # one launch for all tensors
@@ -55,7 +56,7 @@ class Sums(NamedTuple, Generic[N]):
 
 
 def _leading(rows: Tensor, like: Tensor) -> Tensor:
-    """A number for each row, in the shape that goes with its tensor."""
+    """Reshape one number per row so that it broadcasts over `like`'s trailing axes."""
     return rows.reshape(-1, *[1] * (like.dim() - 1)) if like.dim() > 1 else rows
 
 
@@ -67,7 +68,7 @@ def add_up(rows: Share[N] | Shares[N]) -> Sums[N]:
 
 
 def sums_of(rows: Share[N] | Shares[N], parts: Sequence[Tensor]) -> list[Sums[N]]:
-    """The weighted sums of each of several parts of the rows, which are all of them together."""
+    """The weighted sums of each of several parts of the rows; the parts partition them."""
     if len(parts) == 1:
         return [add_up(rows)]
     weights = [_only(rows.weight, part) for part in parts]
@@ -82,7 +83,7 @@ def sums_of(rows: Share[N] | Shares[N], parts: Sequence[Tensor]) -> list[Sums[N]
 
 
 def all_of(parts: Sequence[Sums[N]], rows: Share[N] | Shares[N]) -> Sums[N]:
-    """The weighted sums of all rows, by those of their parts."""
+    """The weighted sums of all rows, from the sums of their parts."""
     first, *others = parts
     total = first.total
     for part in others:
@@ -91,7 +92,7 @@ def all_of(parts: Sequence[Sums[N]], rows: Share[N] | Shares[N]) -> Sums[N]:
 
 
 def _whole(weight: Tensor) -> Tensor:
-    """What all rows weigh together: k."""
+    """The total weight of all rows: k."""
     return weight.sum(0, dtype=type_of_sum(weight.dtype, weight.dtype))
 
 
@@ -101,7 +102,7 @@ def _only(weight: Tensor, part: Tensor) -> Tensor:
 
 
 def _sums_at_once(value: Tensor, weight: Tensor) -> Tensor:
-    """The weighted sums of n rows by weights n k, most of which are 0: wide rows on a CPU are read once for all."""
+    """The weighted sums of n rows by sparse weights (n k); on a CPU each wide row is read only for its weights ≠ 0."""
     wide = value.dim() > 1 and value[0].numel() >= WIDE and value.device.type == "cpu" and value.is_floating_point()
     if not wide:
         return _weighted_sum(value, weight, own=False)
@@ -114,21 +115,21 @@ def _sums_at_once(value: Tensor, weight: Tensor) -> Tensor:
 def _weighted_sum(value: Tensor, weight: Tensor, *, own: bool) -> Tensor:
     value = value.to(type_of_sum(value.dtype, weight.dtype))
     weight = weight.to(value.dtype)
-    if own:  # n k ...: each sum has its own values
+    if own:  # value is n k ...: one value per sum
         return (value * weight.reshape(*weight.shape, *[1] * (value.dim() - 2))).sum(0)
     total = weight.T @ value.flatten(1) if value.dim() > 1 else weight.T @ value
-    return total.reshape(len(total), *value.shape[1:])  # -1 would not do for values without numbers
+    return total.reshape(len(total), *value.shape[1:])  # -1 would be ambiguous for empty values
 
 
 class RowBuffer:
-    """Rows of many parts one after another, in memory that doubles as it fills.
+    """Rows of many parts, concatenated in a buffer that doubles when full.
 
-    Thousands of small tensors that live on between large ones that come and go would leave memory full of holes.
+    Thousands of small tensors kept alive among large short-lived ones would fragment memory.
     """
 
     def __init__(self, first: Tree) -> None:
         self._rows = first
-        self._used: int | None = None  # rows that are filled, once there are more than the first
+        self._used: int | None = None  # rows filled; None while there is only the first part
 
     def add(self, more: Tree) -> None:
         """Add rows of the same signature."""
@@ -156,24 +157,24 @@ def _grown(rows: Tensor, length: int) -> Tensor:
 
 
 class RunningSum:
-    """Partial sums added up as they come: memory holds one of them, however many there are."""
+    """Adds up partial sums as they arrive: memory holds a single sum, however many there are."""
 
     def __init__(self, first: Sums[Tree]) -> None:
         self._total: Tree = (first.total, first.weight)
         self._rows = RowBuffer((first.label, first.note))
-        self._own = False
+        self._owned = False  # whether `_total` is ours to add to in place
 
     def add(self, more: Sums[Tree]) -> None:
-        """Add one more; it has the signature of those before."""
+        """Add one more partial sum, of the same signature."""
         new = (more.total, more.weight)
-        if self._own:
+        if self._owned:
             tree_map(lambda total, part: total.add_(part), self._total, new)
         else:
-            self._total, self._own = tree_map(torch.add, self._total, new), True
+            self._total, self._owned = tree_map(torch.add, self._total, new), True
         self._rows.add((more.label, more.note))
 
     def result(self) -> Sums[Tree]:
-        """The sums so far, with the rows of labels and notes in the order in which they came."""
+        """The sums so far, with labels and notes in order of arrival."""
         total, weight = self._total
         label, note = self._rows.result()
         return Sums(total, weight, label, note)

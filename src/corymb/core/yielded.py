@@ -1,4 +1,4 @@
-"""What an algorithm's `run` must be and yield; the driver checks it, so that authors of algorithms are told early."""
+"""Checks an algorithm's `run` and the snapshots it yields, so that authors of algorithms see mistakes early."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
 PLAIN = (bool, int, float, str, list, tuple, Mapping)
-"""What JSON holds; lists may be long, and are not looked into."""
+"""Types that JSON can hold. The contents of lists are not checked, since they may be long."""
 
 
 class Yielded:
-    """The snapshots of one algorithm on one federation, checked one after another."""
+    """The snapshots of one algorithm on one federation, checked as they are yielded."""
 
     def __init__(self, algorithm: Algorithm, fed: Federation) -> None:
         self._algorithm, self._fed, self._run = algorithm, fed, f"{type(algorithm).__name__}.run"
 
     def of_run(self, start: Snapshot | None) -> Iterator[Snapshot]:
-        """What `run` yields from a start on."""
+        """The checked snapshots of `run`, continued from `start`."""
         run, before = self._algorithm.run, start
         try:
             inspect.signature(run).bind(self._fed, start)
@@ -34,13 +34,13 @@ class Yielded:
                 f"{self._run} cannot be called as run(fed, start): write `def run(self, fed, start=None)`; start is "
                 "the snapshot to continue from, or None."
             ) from None
-        found: object = run(self._fed, start)
-        if not isinstance(found, Iterator):
+        snapshots: object = run(self._fed, start)
+        if not isinstance(snapshots, Iterator):
             raise InvalidInput(
-                f"{self._run} returned {_kind(found)}: it must yield a snapshot after every round "
+                f"{self._run} returned {_kind(snapshots)}: it must yield a snapshot after every round "
                 "(`yield (at := at.next(models=...))`)."
             )
-        for snapshot in found:
+        for snapshot in snapshots:
             self._check(snapshot, before)
             yield snapshot
             before = snapshot
@@ -90,11 +90,11 @@ class Yielded:
         if not isinstance(models, Mapping) or not all(isinstance(value, Tensor) for value in models.values()):
             raise InvalidInput(f"{self._run}: models are {_kind(models)}: wanted a dict of tensors, each with k rows.")
         if models.keys() != self._like.keys():
-            return  # models of another kind than the objective's, such as centres
+            return  # not models of the objective: centres, for example
         for name, value in models.items():
             shape, kind = self._like[name].shape, last.get(name, self._like[name]).dtype
             require(
-                value.dim() == 1 + len(shape),  # an algorithm may make them larger or smaller
+                value.dim() == 1 + len(shape),  # sizes are not compared: an algorithm may change them
                 f"{self._run}: models[{name!r}] has shape {list(value.shape)}: wanted [k, "
                 f"{', '.join(map(str, shape))}], a row for each of k models (a client function returns Share of one "
                 "model, or Shares of k).",

@@ -89,18 +89,34 @@ def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
 
 
 def twins(names: Sequence[str]) -> tuple[str, ...]:
-    """A note about clients whose names look the same, but are written with other characters; none if there are none."""
-    seen: dict[str, str] = {}
-    pairs = []
+    """Notes about clients that may be one: their names look the same, or differ as spellings of one name do."""
+    by_look, by_spelling = dict[str, str](), dict[str, str]()
+    alike, spelled = list[tuple[str, str]](), list[tuple[str, str]]()
     for name in names:
-        looks = name if name.isascii() else normalize("NFKC", name)  # characters without a look are written out by now
-        if seen.setdefault(looks, name) != name:
-            pairs.append((seen[looks], name))
-    more = f", and {len(pairs) - 1} more pairs," if len(pairs) > 1 else ""
-    return tuple(
-        f"clients {one!a} and {other!a}{more} look the same and count as two: write the name in one way if they are one"
-        for one, other in pairs[:1]
+        look = name if name.isascii() else normalize("NFKC", name)  # characters without a look are written out by now
+        if (first := by_look.setdefault(look, name)) != name:
+            alike.append((first, name))
+        elif (first := by_spelling.setdefault(spelling(look), name)) != name:
+            spelled.append((first, name))
+    return (
+        *_say_twins(alike, "look the same"),
+        *_say_twins(spelled, "differ only in capitals, blanks or zeros in front"),
     )
+
+
+def spelling(name: str) -> str:
+    """What spellings of one name have in common: `Store 7`, `store  7`; `0007`, `7`."""
+    plain = " ".join(name.split()).casefold()
+    return plain.lstrip("0") if plain.isdecimal() else plain
+
+
+def _say_twins(pairs: Sequence[tuple[str, str]], how: str) -> list[str]:
+    others = len(pairs) - 1
+    more = f", and {others} more pair{'s' * (others > 1)}," if others else ""
+    return [
+        f"clients {one!a} and {other!a}{more} {how} and count as two: write the name in one way if they are one"
+        for one, other in pairs[:1]
+    ]
 
 
 def _positions(client: Array, n: int) -> Array:

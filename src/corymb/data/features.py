@@ -19,17 +19,25 @@ _NUMPY = (torch.float16, torch.float32, torch.float64)
 
 
 def as_array(values: ArrayLike | Tensor) -> Array:
-    """A numpy array of numpy, torch or list values, without a copy where possible.
+    """A numpy array of numpy, torch, scipy or list values, without a copy where possible.
+
+    What is masked is missing, and what a sparse matrix does not hold is 0.
 
     >>> as_array(torch.ones(2, dtype=torch.bfloat16)).dtype
     dtype('float32')
     """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        plain: Array = np.asarray(values.data).astype(np.float64 if values.dtype.kind in "biuf" else object)
+        plain[np.ma.getmaskarray(values)] = np.nan if plain.dtype.kind == "f" else None
+        return plain
+    if hasattr(values, "toarray") and hasattr(values, "nnz"):
+        values = values.toarray()
     if not isinstance(values, Tensor):
         return np.asarray(values)
-    plain = values.detach().cpu()
-    plain = plain if plain.layout == torch.strided else plain.to_dense()
-    unknown = plain.is_floating_point() and plain.dtype not in _NUMPY
-    return (plain.float() if unknown else plain).numpy()
+    tensor = values.detach().cpu()
+    tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    unknown = tensor.is_floating_point() and tensor.dtype not in _NUMPY
+    return (tensor.float() if unknown else tensor).numpy()
 
 
 LOST = 0.02

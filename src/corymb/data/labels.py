@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from corymb.choices import Task
-from corymb.data.clients import Clients, majority
+from corymb.data.clients import Clients, majority, spelling
 from corymb.data.features import Array, blurred
 from corymb.data.prepare.cells import LARGEST_WHOLE, Column, Kind, numeral
+from corymb.data.prepare.columns import looks_like
 from corymb.settings import InvalidInput, require
 
 RowName = Callable[[int], str]
@@ -70,8 +71,16 @@ def read_labels(
         _check_classes(named, codes, cells, clients)
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
-    notes = _held_by_one(named, codes, clients) if len(named) > 1 else _all_alike(cells)
+    notes = (*_held_by_one(named, codes, clients), *_spelled(named)) if len(named) > 1 else _all_alike(cells)
     return Labels(torch.from_numpy(codes), "classification", named, notes)
+
+
+def _spelled(named: Sequence[str]) -> tuple[str, ...]:
+    """A note about classes that may be one, written in two ways."""
+    seen = dict[str, str]()
+    pairs = [(first, name) for name in named if (first := seen.setdefault(spelling(name), name)) != name]
+    how = "differ only in capitals, blanks or zeros in front and count as two: write them in one way if they are one"
+    return tuple(f"classes {one!r} and {other!r} {how}" for one, other in pairs[:1])
 
 
 def no_labels(rows: int) -> Labels:
@@ -196,9 +205,18 @@ def _check_classes(named: tuple[str, ...], codes: Array, cells: Column, clients:
             f"have {len(named) - own[client]}: correct its labels or leave it out; if they are right, say "
             "task='classification'."
         )
+    if len(named) <= MOST_CLASSES:
+        return
+    dates = 2 * (cells.kinds == Kind.DATE).sum() > len(cells.kinds)
+    looks, first = ("dates", named[0]) if dates else looks_like(named)
     whole = not np.isin(cells.kinds, [Kind.TEXT, Kind.DATE]).any()
     require(
-        not whole or len(named) <= MOST_CLASSES,
+        whole or not looks,
+        f"The labels are {len(named)} different texts that look like {looks} ({first!r}): write plain numbers (for "
+        "dates, days since one of them) for a regression, or say task='classification' (--task).",
+    )
+    require(
+        not whole,
         f"The labels are {len(named)} different whole numbers, {named[0]} to {named[-1]}: say whether they are classes "
         "or numbers, task='classification' or task='regression' (--task).",
     )

@@ -1,6 +1,6 @@
-"""Where clients are and how they are run: a loop, or many at once.
+"""Engines run client functions: in a loop, or for many clients at once.
 
-Imported when they are first used: a SuperNode and whoever keeps it running need no torch.
+They are imported on first use, since a SuperNode and the process that supervises it need no torch.
 """
 
 from __future__ import annotations

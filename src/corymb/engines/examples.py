@@ -14,21 +14,21 @@ from corymb.core.pixels import as_numbers
 
 
 class _Layout(NamedTuple):
-    """How the rows of some clients lie in a table."""
+    """The layout of some clients' rows in a table."""
 
     longest: int
-    """Rows of the client with the most."""
+    """The largest number of rows of a client."""
     first: int | None
-    """Where they begin, if all have as many rows and these follow one another."""
+    """The first row, if the clients' rows are contiguous and equal in number; else None."""
 
 
 class ExampleTable:
-    """Examples of all clients, in any order of clients: one client's, or a padded stack of several clients'.
+    """The examples of all clients; returns those of one client, or a padded stack of several clients'.
 
-    `order` are the positions in `rows` of the clients 0, 1, ... of the table. Examples are not moved for it. What is
-    handed out is a copy, so that a client function that writes into its examples changes nothing here; `stack` gives
-    whoever is known not to write the table's own rows where it can, and `unwritten` tells whether that was so.
-    Pixels kept as bytes become numbers here, when they are handed out.
+    `order` has the positions in `rows` of the table's clients 0, 1, ...; examples are not moved. Returned examples are
+    copies, so that client functions cannot change the table. For callers that do not write, `stack(copy=False)` returns
+    views of the table if it can, and `unwritten` tells whether anybody wrote into them. Pixels stored as bytes are
+    converted to floats when they are returned.
     """
 
     def __init__(self, rows: Rows, order: Tensor, device: torch.device, dtype: torch.dtype) -> None:
@@ -47,11 +47,11 @@ class ExampleTable:
 
     @property
     def unwritten(self) -> tuple[int, int]:
-        """The same as long as nobody has written into the table."""
+        """The versions of the table's tensors, which change when somebody writes into them."""
         return self.x._version, self.y._version
 
     def stack(self, ids: Tensor, *, copy: bool = True) -> Examples:
-        """Several clients' examples, n m ...: short clients are filled up with weight 0."""
+        """Several clients' examples, n m ...; shorter clients are padded with rows of weight 0."""
         longest, first = self._layout(ids)
         if first is not None:
             rows = slice(first, first + longest * len(ids))
@@ -62,18 +62,18 @@ class ExampleTable:
             )
         sizes, starts, places = self.sizes[ids], self.starts[ids], torch.arange(longest)
         real = (places < sizes[:, None]).to(self.device)
-        # A row of padding repeats the client's last example: a finite loss there is finite in the padding too.
+        # Padding repeats the client's last example: if the loss is finite there, it is finite in the padding too.
         last = (sizes[:, None] - 1).clamp_min(0)
         rows_of = (starts[:, None] + torch.minimum(places, last)).clamp_max(len(self.y) - 1).to(self.device)
         x, y = self.x[rows_of], self.y[rows_of]
-        if bool((sizes == 0).any()):  # a client without examples has nothing to repeat, and must not see another's
-            some = (sizes > 0).to(self.device)
-            x, y = (torch.where(some.reshape(-1, *[1] * (t.dim() - 1)), t, 0) for t in (x, y))
+        if bool((sizes == 0).any()):  # clients without examples get zeros, never another client's rows
+            filled = (sizes > 0).to(self.device)
+            x, y = (torch.where(filled.reshape(-1, *[1] * (t.dim() - 1)), t, 0) for t in (x, y))
         return Examples(as_numbers(x, self.dtype), y, real.to(self.dtype))
 
     @property
     def row_bytes(self) -> int:
-        """What one example takes when it is handed out."""
+        """The bytes of one example as it is returned."""
         each = torch.finfo(self.dtype).bits // 8 if self.x.dtype == torch.uint8 else self.x.itemsize
         return math.prod(self.x.shape[1:]) * each + math.prod(self.y.shape[1:]) * self.y.itemsize
 
@@ -82,7 +82,7 @@ class ExampleTable:
         return self._layout(ids).longest
 
     def _layout(self, ids: Tensor) -> _Layout:
-        """How these clients' rows lie; most rounds ask the same clients as the one before."""
+        """The layout of these clients' rows, cached since most rounds ask the same clients as the last one."""
         if self._latest is None or not torch.equal(self._latest[0], ids):
             sizes, starts = self.sizes[ids], self.starts[ids]
             longest = int(sizes.max())
@@ -91,10 +91,10 @@ class ExampleTable:
         return self._latest[1]
 
     def replace(self, ids: Tensor, rows: Rows, order: Tensor) -> None:
-        """Other examples for some clients; `order` are their positions in `rows`."""
+        """Replace the examples of some clients; `order` has their positions in `rows`."""
         self._latest = None
         new = ExampleTable(rows, order, self.device, self.dtype)
-        if self.x.dtype != new.x.dtype:  # bytes here and numbers there
+        if self.x.dtype != new.x.dtype:  # one has bytes and the other floats
             self.x, new.x = (as_numbers(x, self.dtype) for x in (self.x, new.x))
         stay = torch.ones(len(self.sizes), dtype=torch.bool).index_fill(0, ids, False)
         kept = torch.cat(

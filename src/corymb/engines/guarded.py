@@ -1,8 +1,8 @@
-"""A limit to a client's own work: a node in a process of its own, which is ended when a client takes too long.
+"""A time limit for each client's work: the node runs in a separate process, which is killed if a client takes too long.
 
-A thread cannot be ended, a process can. The process says whose work it begins; if nothing more is heard of it for too
-long, it is ended and started again, and the call is run without those clients, or for fewer of them at once until the
-one that takes too long stands alone. Without a limit a node needs no second process.
+A thread cannot be killed, a process can. The process announces which clients it starts to run; if it then sends nothing
+for too long, it is killed and restarted, and the call is repeated without those clients, and for ever smaller groups of
+them until the one that takes too long is found. Without a limit, a node needs no second process.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from corymb.wire import WireError, pack, unpack
 
 log = logging.getLogger(__name__)
 START_SECONDS = 300.0
-"""A process may take so long to load its data."""
+"""The longest time that a process may take to load its data."""
 _HEAD = struct.Struct(">cQ")
 
 
 class _Overdue(Exception):
-    """The process was ended: `clients` were being run."""
+    """The process was killed while it ran `clients`."""
 
     def __init__(self, clients: Sequence[int]) -> None:
         super().__init__("took too long")
@@ -46,23 +46,24 @@ class _Run(NamedTuple):
 
 
 class Guarded:
-    """Answers as the node in its process does, and for clients that take longer than `seconds` that they do."""
+    """Forwards messages to a node in another process, and rejects clients that take longer than `seconds`."""
 
     def __init__(self, command: Sequence[str], seconds: float, allow: Sequence[str]) -> None:
         self.command, self.seconds, self.allow = list(command), seconds, tuple(allow)
         self._process: subprocess.Popen[bytes] | None = None
 
     def answer(self, message: bytes) -> bytes:
-        """The reply of the node."""
+        """The node's reply to a message."""
         try:
             return self._ask(message)
         except _Overdue as late:
             return self._without(message, late.clients)
         except (OSError, EOFError) as error:
             self.close()
-            return refusal(f"the process of the clients ended: {error}. It is started again for the next call.")
+            return refusal(f"the clients' process ended: {error}. It is restarted for the next call.")
 
     def _without(self, message: bytes, late: list[int]) -> bytes:
+        """Repeat a call without the clients that took too long; those are named in the reply."""
         try:
             request = unpack(message, self.allow)
             if not isinstance(request, dict) or request.get("kind") != "call" or not late:
@@ -70,9 +71,9 @@ class Guarded:
             ids: list[int] = request["ids"].tolist()
             places = [place for place, client in enumerate(ids) if client not in late]
             suspects = [place for place, client in enumerate(ids) if client in late]
-            found, overdue = list[_Run](), suspects if len(suspects) == 1 else list[int]()
-            for some in (places, *_halves(suspects)):
-                self._some(request, some, found, overdue)
+            runs, overdue = list[_Run](), suspects if len(suspects) == 1 else list[int]()
+            for group in (places, *_halves(suspects)):
+                self._run_at(request, group, runs, overdue)
         except WireError as problem:
             return refusal(str(problem))
         why = f"took longer than {self.seconds:g} s"
@@ -80,32 +81,35 @@ class Guarded:
         return pack(
             {
                 "kind": "parts",
-                "parts": [*(part for run in found for part in run.parts), part_to_tree(nobody)],
-                "seconds": sum((run.seconds for run in found), 0.0),
-                "remembers": any(run.remembers for run in found),
+                "parts": [*(part for run in runs for part in run.parts), part_to_tree(nobody)],
+                "seconds": sum((run.seconds for run in runs), 0.0),
+                "remembers": any(run.remembers for run in runs),
             }
         )
 
-    def _some(self, request: dict[str, Any], places: list[int], found: list[_Run], overdue: list[int]) -> None:
-        """Run the call for the clients at some places; of those that take too long, for fewer at once."""
+    def _run_at(self, request: dict[str, Any], places: list[int], runs: list[_Run], overdue: list[int]) -> None:
+        """Run the call for the clients at `places`; if it takes too long, split the suspects in halves and repeat.
+
+        Appends finished runs to `runs`, and the places of clients that take too long to `overdue`.
+        """
         if not places:
             return
-        again = {**request, "only": torch.tensor(places), "again": bool(found)}
+        again = {**request, "only": torch.tensor(places), "again": bool(runs)}
         try:
             reply = unpack(self._ask(pack(again)), self.allow)
         except _Overdue as late:
             ids = request["ids"].tolist()
             suspects = [place for place in places if ids[place] in late.clients] or places
             if len(suspects) == 1:
-                log.warning("client %d took longer than %g s: its process was ended", ids[suspects[0]], self.seconds)
+                log.warning("client %d took longer than %g s: its process was killed", ids[suspects[0]], self.seconds)
                 overdue += suspects
-            self._some(request, [place for place in places if place not in suspects], found, overdue)
+            self._run_at(request, [place for place in places if place not in suspects], runs, overdue)
             for half in _halves(suspects):
-                self._some(request, half, found, overdue)
+                self._run_at(request, half, runs, overdue)
             return
         if reply.get("kind") != "parts":
-            raise WireError(str(reply.get("why", "its reply is of another kind")))
-        found.append(_Run(reply["parts"], float(reply["seconds"]), bool(reply["remembers"])))
+            raise WireError(str(reply.get("why", f"its reply is {reply.get('kind')!r}, wanted 'parts'")))
+        runs.append(_Run(reply["parts"], float(reply["seconds"]), bool(reply["remembers"])))
 
     # ---- the process
 
@@ -114,15 +118,15 @@ class Guarded:
         assert process.stdin is not None
         assert process.stdout is not None
         _write(process.stdin, b"m", message)
-        heard, running = time.monotonic(), list[int]()
+        last_heard, running = time.monotonic(), list[int]()
         while True:
-            if not select.select([process.stdout], [], [], max(0.0, heard + self.seconds - time.monotonic()))[0]:
+            if not select.select([process.stdout], [], [], max(0.0, last_heard + self.seconds - time.monotonic()))[0]:
                 self.close()
                 raise _Overdue(running)
             kind, data = _read(process.stdout)
             if kind == b"r":
                 return data
-            heard, running = time.monotonic(), json.loads(data)
+            last_heard, running = time.monotonic(), json.loads(data)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -135,7 +139,7 @@ class Guarded:
         return self._process
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -146,15 +150,15 @@ class Guarded:
 
 
 def _halves(places: list[int]) -> list[list[int]]:
-    """Two halves; nothing of one place, which stands alone already."""
+    """The list in two halves; nothing for a single place."""
     middle = len(places) // 2
     return [places[:middle], places[middle:]] if len(places) > 1 else []
 
 
 def serve_pipe(make: Callable[[], Node]) -> None:
-    """The other end: a node that reads messages from stdin and answers on stdout, until stdin ends."""
+    """The child process's side: a node that reads messages from stdin and answers on stdout, until stdin ends."""
     inwards, outwards = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # whatever a client function prints is no reply
+    sys.stdout = sys.stderr  # keep what client functions print out of the replies
     lock = threading.Lock()
     node = make()
 
@@ -162,7 +166,7 @@ def serve_pipe(make: Callable[[], Node]) -> None:
         with lock:
             _write(outwards, b"t", json.dumps(list(clients)).encode())
 
-    node.engine.host.begun = begun  # sessions are copies of it
+    node.engine.host.begun = begun  # sessions are copies of this host, so they report too
     _write(outwards, b"s", b"")
     while True:
         try:
@@ -187,9 +191,9 @@ def _read(pipe: BinaryIO | Any) -> tuple[bytes, bytes]:
 
 
 def _exactly(pipe: BinaryIO | Any, length: int) -> bytes:
-    found = bytearray()
-    while len(found) < length:
-        if not (more := pipe.read(min(length - len(found), 1 << 20))):
-            raise EOFError("the other end is gone")
-        found += more
-    return bytes(found)
+    data = bytearray()
+    while len(data) < length:
+        if not (more := pipe.read(min(length - len(data), 1 << 20))):
+            raise EOFError("the other end closed the pipe")
+        data += more
+    return bytes(data)

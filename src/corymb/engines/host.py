@@ -1,4 +1,4 @@
-"""One engine's clients: their examples on a device, their memory, and how a call reaches one of them."""
+"""The clients of an in-process engine: their examples on a device, their memory, and how one of them is called."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 
 class Outcome(NamedTuple):
-    """What running a client function gave: the reply, and what the client keeps."""
+    """The result of running a client function: the reply and the memory writes."""
 
     value: Any
     writes: dict[str, Slot]
 
 
 class Replies(Protocol):
-    """Where replies go: an `Intake`, or what stands before one."""
+    """Takes replies: an `Intake`, or a wrapper of one."""
 
     def add_rows(self, ids: Tensor, rows: Any, writes: dict[str, Slot]) -> None: ...
     def reject(self, client: int, reason: str) -> None: ...
 
 
 class ClientHost:
-    """All clients of an in-process engine, in the order of their names."""
+    """All clients of an in-process engine, ordered by name."""
 
     def __init__(
         self, objective: Objective, data: ClientData, placement: Placement, journal: Journal | None = None
@@ -58,12 +58,12 @@ class ClientHost:
         }
         self._data, self._refreshed = data, list[str]()
         self._ring = KeyRing(hash_names(self.names))
-        self.begun: Callable[[Sequence[int]], None] = lambda clients: None  # told who is run next, together
+        self.begun: Callable[[Sequence[int]], None] = lambda clients: None  # called before clients are run together
         self._begin()
 
     def _begin(self) -> None:
         self.memory = MemoryStore({split: table.sizes for split, table in self.examples.items()})
-        self._known = START  # how far this process knows client memory; later than that, the journal does
+        self._known = START  # the last version in this process's memory; later ones are in the journal
 
     @property
     def sizes(self) -> Tensor:
@@ -72,17 +72,17 @@ class ClientHost:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """What the examples are like; read when it is asked for: an algorithm run by hand needs none."""
+        """The schema of the examples, computed on demand: an algorithm that is run by hand needs none."""
         return self._data.schema
 
     @property
     def fingerprint(self) -> str:
-        """Equal exactly where the data are; read through once, when it is first asked for."""
+        """Equal exactly if the data are equal; the data set hashes its contents on first use."""
         data = self._data.fingerprint()
         return fingerprint(data, *self._refreshed) if self._refreshed else data
 
     def opened(self, objective: Objective, journal: Journal | None) -> ClientHost:
-        """The same examples, with another objective and nothing in client memory."""
+        """A host with the same examples, another objective and empty client memory."""
         host = copy.copy(self)
         host.objective, host.journal = objective, journal
         host.examples = {split: copy.copy(table) for split, table in self.examples.items()}
@@ -90,10 +90,10 @@ class ClientHost:
         return host
 
     def refresh(self, data: ClientData) -> list[str]:
-        """New examples for the clients that `data` names; the memory slots that were cleared for it."""
+        """Replace the examples of the clients in `data`; returns the names of the memory slots that were cleared."""
         position = {name: i for i, name in enumerate(self.names)}
         unknown = next((name for name in data.names if name not in position), None)
-        require(unknown is None, f"There is no client {unknown!r} to give new examples to.")
+        require(unknown is None, f"There is no client {unknown!r}: new examples must be of the run's clients.")
         ids = torch.tensor([position[name] for name in data.names])
         order = torch.arange(len(ids))
         for split, rows in (("train", data.train), ("test", data.test)):
@@ -104,15 +104,15 @@ class ClientHost:
     # ---- memory
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Make client memory durable, where there is a journal; what no kept clock needs is dropped."""
+        """Make client memory durable if there is a journal; drops what no clock in `keep` needs."""
         if self.journal is None:
             self.memory.forget_before(min(keep, default=clock))
             return
         self.journal.commit(clock, keep, *self.memory.export())
-        self.memory.forget_before(clock)  # what was before is in the journal
+        self.memory.forget_before(clock)  # earlier states are in the journal
 
     def deliver(self, call: Call) -> Call:
-        """The call with its arguments where the clients are, whose memory is now as it was when it last counted."""
+        """Prepare a call: move its arguments to the device, and discard memory writes that never counted."""
         check_on_client(call.fn)
         self._forget_after(call.since.get("", START))
         if not call.readonly:
@@ -121,7 +121,7 @@ class ClientHost:
         return call._replace(args=args, options=options)
 
     def _forget_after(self, version: Version) -> None:
-        """Client memory as of a version; what this process never knew, or no longer, comes from the journal."""
+        """Return client memory to a version, from the journal if this process does not have it (any longer)."""
         if self.journal is not None and (version > self._known or not self.memory.reaches(version)):
             self.memory.restore(Version(version.clock, 0), self.journal.read(version.clock), self.device)
             self._known = version
@@ -129,10 +129,10 @@ class ClientHost:
             self.memory.forget_after(version)
 
     def settle(self, call: Call, intake: Intake) -> Part:
-        """The part for the replies that were taken in; what their clients want to keep is kept."""
+        """The part with the accepted replies, after writing their clients' memory."""
         taken = intake.result()
         intake.let_go()
-        while taken.writes:  # one after another: all of them may be as much as the memory they go into
+        while taken.writes:  # release each as it is written: together they may be as large as the memory itself
             owners, slots = taken.writes.pop(0)
             self.memory.write(call.version, owners, map_tensors(lambda leaf: leaf.to(self.device), slots))
         return taken.part
@@ -140,7 +140,7 @@ class ClientHost:
     # ---- one client
 
     def keys(self, call: Call, ids: Tensor, purposes: Sequence[str] = ()) -> Tensor:
-        """The key of each client for this call, and those that it makes of it for these purposes: n, 1 + purposes."""
+        """Each client's key for this call, followed by its keys for these purposes: n, 1 + len(purposes)."""
         return self._ring.keys(int(call.key), ids, purposes).to(self.device, non_blocking=True)
 
     def ask_one(self, call: Call, client: int, place: int) -> Outcome:
@@ -163,20 +163,20 @@ class ClientHost:
             value = as_reply(call.fn, call.fn.body(subject, *args, **options))
         check_kinds(value, memory.writes)
         kept = {name: slot._replace(value=_without_history(slot.value)) for name, slot in memory.writes.items()}
-        # A function may make a tensor, such as a weight of 1, wherever tensors are made by default.
+        # A client function may create tensors, such as a weight of 1, on the default device.
         return Outcome(map_tensors(lambda leaf: leaf.detach().to(self.device), value), kept)
 
     def ask_each(
         self, call: Call, clients: Iterable[tuple[int, int]], intake: Replies
     ) -> tuple[int, list[tuple[int, Exception]]]:
-        """Run a call for clients one after another: how many answered, and the errors of those that raised."""
+        """Run a call for clients one after another; returns how many answered, and the errors of those that raised."""
         answered, errors = 0, []
         for client, place in clients:
             try:
                 outcome = self.ask_one(call, client, place)
             except TimeIsUp:
                 raise
-            except Exception as error:  # whose fault it is, is decided when all have been asked
+            except Exception as error:  # `blame` decides whose fault it is once all have been asked
                 errors.append((client, error))
                 continue
             rows = map_tensors(lambda leaf: leaf.unsqueeze(0), outcome.value)
@@ -187,7 +187,7 @@ class ClientHost:
 
 
 class OfHost(Generic[T]):
-    """An attribute of an engine that is its host's."""
+    """A descriptor for an engine's attribute that is read from its host."""
 
     def __init__(self, read: Callable[[ClientHost], T]) -> None:
         self._read = read
@@ -197,7 +197,7 @@ class OfHost(Generic[T]):
 
 
 class HasHost(Protocol):
-    """An engine in this process."""
+    """An in-process engine."""
 
     host: ClientHost
 
@@ -207,10 +207,10 @@ def _row(slot: Slot) -> Slot:
 
 
 def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Intake, *, everybody: bool) -> None:
-    """Errors of a whole call: everybody's is a bug and is raised; some clients' are theirs, and they are named.
+    """Attribute the errors of a call: raise if all clients failed, since that is a bug; else reject those that did.
 
-    All of a few that were asked by themselves, such as the members of a cluster, may be bad ones: only what all
-    clients that there are raise is a bug.
+    If only some clients were asked, such as the members of a cluster, all of them may be bad: a failure counts as a bug
+    only if every client of the federation (`everybody`) was asked and failed.
     """
     if errors and not answered:
         if everybody:
@@ -221,7 +221,7 @@ def blame(answered: int, errors: Sequence[tuple[int, Exception]], intake: Intake
 
 
 def _without_values(error: Exception) -> Exception:
-    """The same error, whose traceback leads to lines of code and no longer to examples."""
+    """The same error with the local variables in its traceback cleared, since they hold examples."""
     one: BaseException | None = error
     while one is not None:
         traceback.clear_frames(one.__traceback__)
@@ -230,36 +230,36 @@ def _without_values(error: Exception) -> Exception:
 
 
 def check_kinds(value: Any, writes: Mapping[str, Slot]) -> None:
-    """Refuse what cannot be added up or kept: a reply, or a memory slot, of sparse tensors, say."""
+    """Raise TypeError for replies or memory writes that cannot be added up or stored, such as sparse tensors."""
     for what, tree in (("reply", value), *((f"memory slot {name!r}", slot.value) for name, slot in writes.items())):
         if problem := kind_problem(tree):
             raise TypeError(f"{what} {problem}")
 
 
 def as_reply(fn: ClientFn[..., Any], value: T) -> T:
-    """What a client function returned, numbers in it as tensors."""
+    """A client function's return value, with numbers converted to tensors."""
     try:
         return as_tensors(value)
     except TypeError as error:
-        raise TypeError(f"{fn.name} returned what cannot be sent: {error}") from None
+        raise TypeError(f"{fn.name} returned a value that cannot be sent: {error}") from None
 
 
 def check_on_client(fn: object) -> None:
-    """Refuse a function that was not marked as one that runs at clients."""
+    """Raise TypeError unless `fn` is a client function."""
     if not isinstance(fn, ClientFn):
         name = getattr(fn, "__qualname__", type(fn).__name__)
         raise TypeError(
-            f"{name} is not a client function: write it at module level with @on_client above it, and `client` as its "
-            "first parameter"
+            f"{name} is not a client function: define it at module level, decorated with @on_client, with `client` as "
+            "its first parameter"
         )
 
 
 def _without_history(tree: T) -> T:
-    """The same numbers: how a client came by them (for autograd) would be kept, and grow, round after round."""
+    """The tree detached from autograd graphs, which would otherwise be kept and grow round after round."""
     return map_tensors(Tensor.detach, tree)
 
 
 def one_line(error: Exception) -> str:
-    """The kind of an error and the first line of what it says."""
+    """The type of an error and the first line of its message."""
     kind, line = type(error).__name__, first_line(error)
     return kind if line == kind else f"{kind}: {line}"

@@ -1,4 +1,4 @@
-"""One client after another: the definition of right, and the debugger's friend."""
+"""The loop engine: one client after another. It defines correct results, and is the easiest to debug."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class LoopEngine:
     fingerprint = OfHost(lambda host: host.fingerprint)
 
     def describe(self) -> dict[str, Any]:
-        """What changes bits, for the record of a run."""
+        """Whatever can change the bits of results, for the run's record."""
         return {"engine": "loop", **self.host.placement.describe()}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> LoopEngine:
-        """The same clients with another objective and nothing in their memory; examples are shared."""
+        """A new session with another objective and empty client memory; examples are shared."""
         engine = copy.copy(self)
         engine._use(self.host.opened(objective, journal))
         return engine
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients in turn."""
+        """Run a call at the clients, one after another."""
         call = self.host.deliver(call)
         intake = Intake.at_host(call, ids, self.sizes)
         clients = ((client, place) for place, client in enumerate(ids.tolist()))

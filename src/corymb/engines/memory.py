@@ -14,18 +14,19 @@ from corymb.trees import Signature, leaves, map_tensors, signature, take, tree_m
 
 
 class _Undo(NamedTuple):
-    """What it takes to take back what some clients wrote into a slot."""
+    """The information needed to undo a write of some clients into a slot."""
 
     version: Version
     slot: str
     ids: Tensor
     had: Tensor
-    """Those of them who had a value there before: nothing is kept of the others."""
+    """The clients among `ids` that had a value before."""
     values: Any
+    """Their previous values."""
 
 
 class _Table:
-    """Rows of one slot, allocated as clients first write."""
+    """The rows of one slot; a client's row is allocated when it first writes."""
 
     def __init__(self, n: int, rows: Any, along: Split | None, made: Version) -> None:
         self.along, self.made = along, made
@@ -36,11 +37,11 @@ class _Table:
 
     @property
     def signature(self) -> Signature:
-        """What a row looks like."""
+        """The signature of a row."""
         return signature(self.values, rows=True)
 
     def read(self, ids: Tensor, m: int | None) -> Slot:
-        """Some clients' values, cut to m examples; where a client has none they are 0, never another client's."""
+        """Some clients' values, cut to m examples; 0 for clients without a value."""
         present, rows = self.present[ids], self.row_of[ids].clamp_min(0)
 
         def at(leaf: Tensor) -> Tensor:
@@ -48,14 +49,14 @@ class _Table:
             values = values if m is None else values[:, :m]
             if bool(present.all()):
                 return values
-            there = present.to(leaf.device).reshape(-1, *[1] * (values.dim() - 1))
-            return torch.where(there, values, values.new_zeros(()))  # a 0 of Python's would make truths numbers
+            mask = present.to(leaf.device).reshape(-1, *[1] * (values.dim() - 1))
+            return torch.where(mask, values, values.new_zeros(()))  # a Python 0 would turn booleans into integers
 
         values = map_tensors(at, self.values)
         return Slot(values, present.to(leaves(values)[0].device), self.along)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Where the clients' values are; new clients get a place."""
+        """The row of each client, allocating rows for new clients."""
         new = ids[self.row_of[ids] < 0]
         if len(new):
             self.row_of[new] = torch.arange(self.used, self.used + len(new))
@@ -64,7 +65,7 @@ class _Table:
         return self.row_of[ids]
 
     def widen(self, longest: int) -> None:
-        """Make room for so many examples of a client."""
+        """Make room for `longest` examples per client."""
 
         def wide(leaf: Tensor) -> Tensor:
             more = longest - leaf.shape[1]
@@ -73,7 +74,7 @@ class _Table:
         self.values = map_tensors(wide, self.values)
 
     def page(self, ids: Tensor) -> dict[str, Any]:
-        """Some clients' rows, to be kept elsewhere."""
+        """Some clients' rows as plain values, for a journal."""
         made = tuple(self.made)
         return {
             "ids": ids,
@@ -84,12 +85,12 @@ class _Table:
         }
 
     def values_of(self, ids: Tensor) -> Any:
-        """A copy of some clients' rows; all of them have one."""
+        """A copy of some clients' rows, which must have been allocated."""
         rows = self.row_of[ids]
         return map_tensors(lambda leaf: leaf[rows.to(leaf.device)], self.values)
 
     def clear(self, ids: Tensor) -> None:
-        """Nothing is there for these clients any longer."""
+        """Remove the values of these clients."""
         rows = self.row_of[ids]
         map_tensors(lambda leaf: leaf.index_fill_(0, rows.to(leaf.device), 0), self.values)
         self.present[ids] = False
@@ -108,16 +109,16 @@ def _longer(leaf: Tensor, length: int) -> Tensor:
 
 
 class MemoryStore:
-    """Every slot of every client; what was written after a version can be taken back."""
+    """Every slot of every client, with an undo log to return to earlier versions."""
 
     def __init__(self, sizes: Mapping[Split, Tensor]) -> None:
         self._sizes = dict(sizes)
         self._longest = {split: int(m.max()) if len(m) else 0 for split, m in sizes.items()}  # never shrinks
         self._tables: dict[str, _Table] = {}
         self._undo: list[_Undo] = []
-        self._kept_from = START  # no version before this one can be gone back to, but for the very beginning
-        self._written: dict[str, Tensor] = {}  # whose rows changed since the last export: perhaps more, never fewer
-        self._rows_exported = 0  # since everything was
+        self._kept_from = START  # the earliest version that can be restored, besides START itself
+        self._written: dict[str, Tensor] = {}  # clients whose rows changed since the last export (a superset)
+        self._rows_exported = 0  # since the last export of everything
 
     @property
     def empty(self) -> bool:
@@ -125,10 +126,10 @@ class MemoryStore:
         return not self._tables
 
     def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
-        """The slots of some clients, stacked; slots along examples are as long as `padded` says.
+        """The slots of some clients, stacked; slots along examples have `padded` rows.
 
-        A slot that anybody has is there for everybody, present or not: what a default becomes must not depend on who
-        else is asked.
+        A slot that any client has is included for all, present or not: otherwise the dtype of a default would depend on
+        which other clients are asked.
         """
         stored = {}
         for name, table in self._tables.items():
@@ -136,7 +137,7 @@ class MemoryStore:
         return stored
 
     def write(self, version: Version, ids: Tensor, writes: Mapping[str, Slot]) -> None:
-        """Keep stacked slots of some clients, remembering what was there."""
+        """Write stacked slots of some clients, recording the previous values in the undo log."""
         for name, slot in writes.items():
             values = self._aligned(slot, ids)
             table = self._table(name, values, slot.along, version)
@@ -153,7 +154,7 @@ class MemoryStore:
             table = self._tables[name] = _Table(len(self._sizes["train"]), values, along, made)
         if (table.signature, table.along) != (like, along):
             had, got = (f"{form} along {follows}" for form, follows in ((table.signature, table.along), (like, along)))
-            raise ValueError(f"memory slot {name!r} holds {had}, cannot take {got}: use another slot")
+            raise ValueError(f"memory slot {name!r} holds {had}, got {got}: use another slot")
         return table
 
     def _aligned(self, slot: Slot, ids: Tensor) -> Any:
@@ -178,12 +179,12 @@ class MemoryStore:
         self._written.setdefault(name, torch.zeros(len(table.row_of), dtype=torch.bool))[ids] = True
 
     def forget_after(self, version: Version) -> None:
-        """Take back what calls later than `version` wrote."""
+        """Undo what calls later than `version` wrote."""
         if version <= START:
             self._tables, self._undo, self._kept_from = {}, [], START
         if not self.reaches(version):
             raise ValueError(
-                f"client memory at clock {version.clock} is gone: it was kept from clock {self._kept_from.clock} on"
+                f"client memory cannot return to clock {version.clock}: kept from clock {self._kept_from.clock} on"
             )
         while self._undo and self._undo[-1].version > version:
             undo = self._undo.pop()
@@ -193,18 +194,18 @@ class MemoryStore:
         self._tables = {name: table for name, table in self._tables.items() if table.made <= version}
 
     def forget_before(self, clock: int) -> None:
-        """Nobody will go back to before `clock`: drop what that would need."""
-        # The last call before `clock` can still be gone back to: a run of which nothing is asked twice always does.
+        """Drop what is only needed to go back to before `clock`."""
+        # The last call before `clock` stays reachable: an uninterrupted run always returns to its last call.
         dropped = [undo.version for undo in self._undo if undo.version.clock < clock]
         self._undo = [undo for undo in self._undo if undo.version.clock >= clock]
         self._kept_from = max(self._kept_from, *dropped) if dropped else self._kept_from
 
     def reaches(self, version: Version) -> bool:
-        """Whether `forget_after` can go there."""
+        """Whether `forget_after(version)` is possible."""
         return version <= START or version >= self._kept_from
 
     def resize(self, sizes: Mapping[Split, Tensor], ids: Tensor) -> list[str]:
-        """Some clients have other examples now: their slots along examples are cleared, and named."""
+        """Adapt to new examples of some clients: clears their slots along examples, and returns the slots' names."""
         self._sizes = dict(sizes)
         self._longest = {split: max(longest, int(sizes[split].max())) for split, longest in self._longest.items()}
         self._undo, cleared = [], []
@@ -219,7 +220,7 @@ class MemoryStore:
         return cleared
 
     def export(self) -> tuple[Pages, bool]:
-        """What changed since the last export, or everything (True) where that is no more than twice as much."""
+        """The changes since the last export, or everything (True) once the changes exported add up to as many rows."""
         changed = {name: ids.nonzero().flatten() for name, ids in self._written.items() if name in self._tables}
         self._written = {}
         every = {name: (table.row_of >= 0).nonzero().flatten() for name, table in self._tables.items()}
@@ -231,9 +232,9 @@ class MemoryStore:
         return {name: self._tables[name].page(ids) for name, ids in wanted.items()}, whole
 
     def restore(self, version: Version, pages: Sequence[Pages], device: torch.device) -> None:
-        """Memory as it was exported up to `version`, and nothing else."""
+        """Replace all memory by the exported pages up to `version`."""
         self._tables, self._undo, self._kept_from, self._written = {}, [], version, {}
-        for name, page in ((name, page) for some in pages for name, page in some.items()):
+        for name, page in ((name, page) for export in pages for name, page in export.items()):
             values = map_tensors(lambda leaf: leaf.to(device), page["values"])
             table = self._table(name, values, page["along"], _version(page["made"]))
             table.rows(page["ids"])
@@ -242,10 +243,10 @@ class MemoryStore:
 
 
 def _version(made: int | tuple[int, int]) -> Version:
-    """When a slot was first written; journals from before calls were numbered hold the clock alone."""
+    """The version at which a slot was first written; old journals stored only the clock."""
     return Version(made, 1) if isinstance(made, int) else Version(*made)
 
 
 def one_client(stored: Mapping[str, Slot]) -> dict[str, Slot]:
-    """The only row of slots read for one client."""
+    """Slots read for a single client, without the leading axis."""
     return {name: Slot(take(slot.value, 0), slot.present[0], slot.along) for name, slot in stored.items()}

@@ -1,7 +1,7 @@
-"""Clients on a Ray cluster: long-lived actors, each with a shard of the clients and an engine of its own.
+"""Clients on a Ray cluster: long-lived actors, each with a shard of the clients and its own engine.
 
-An actor that dies is started again by Ray, from the shard that Ray keeps; what its clients remembered comes from its
-journal, on a disk that all machines see. The call is repeated until the actor answers.
+An actor that dies is restarted by Ray with its shard, which Ray stores; its client memory is restored from its journal,
+on a disk shared by all machines. The call is repeated until the actor answers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from corymb.messages import OURS
 from corymb.settings import first_line
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # an actor without a GPU sees what its machine has
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # an actor without a GPU still sees its machine's
 import ray
 
 
 class NodeActor:
-    """A node in a process of Ray's."""
+    """A node in a Ray actor's process."""
 
     def __init__(self, data: bytes, client_seconds: float | None, allow: Sequence[str]) -> None:
         if client_seconds is None:
@@ -44,7 +44,7 @@ class NodeActor:
 
 
 class RayTransport:
-    """Carries bytes to actors. `actors` share the clients, each every so-manieth; on GPUs, one actor has one."""
+    """Carries bytes to actors. Clients are dealt to the actors in turn; on GPUs, each actor has one."""
 
     name = "ray"
 
@@ -69,7 +69,7 @@ class RayTransport:
         kind: Any = ray.remote(max_restarts=-1, max_task_retries=0, **gpus)(NodeActor)
         here = (os.getcwd(), *(path for path in sys.path if path and Path(path).is_dir()))
         self.actors: dict[str, Any] = {}
-        self._shards: list[Any] = []  # an actor that is started again needs its shard: Ray keeps what is referred to
+        self._shards: list[Any] = []  # references keep shards in Ray's store, for actors that are restarted
         for number in range(actors):
             name = f"actor-{number}"
             kept = "" if folder is None else str(folder.resolve() / name)
@@ -79,11 +79,11 @@ class RayTransport:
             self.actors[name] = kind.remote(self._shards[-1], client_seconds, tuple(allow))
 
     def addresses(self) -> Sequence[str]:
-        """The actors, also those that are being started again."""
+        """The names of all actors, including those that are being restarted."""
         return list(self.actors)
 
     def exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
-        """A call of each actor; answers as they come."""
+        """Send each actor its message; yields answers as they arrive."""
         waiting = {self.actors[address].answer.remote(data): address for address, data in messages.items()}
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=POLL)
@@ -91,7 +91,7 @@ class RayTransport:
                 address = waiting.pop(reference)
                 try:
                     yield Answer(address, ray.get(reference))
-                except ray.exceptions.RayError as error:  # it died: Ray starts it again
+                except ray.exceptions.RayError as error:  # the actor died; Ray restarts it
                     yield Answer(address, None, f"{type(error).__name__}: {first_line(error)}")
             if not done and give_up():
                 break
@@ -99,7 +99,7 @@ class RayTransport:
             yield Answer(address, None, "did not answer in time")
 
     def close(self) -> None:
-        """End the actors, and the connection with the cluster if it was made here."""
+        """Kill the actors, and disconnect from the cluster if the connection was made here."""
         for actor in self.actors.values():
             ray.kill(actor)
         self.actors, self._shards = {}, []

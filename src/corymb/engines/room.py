@@ -1,8 +1,8 @@
-"""The walls of the client's room: what a client function does inside ends neither the process nor the run.
+"""Isolates client functions: whatever one does, neither the process nor the run ends.
 
-Whatever it raises is that client's error; torch's global settings are put back afterwards; and what it is handed is a
-copy, so that writing into an argument changes nobody else's numbers. Code that means harm can still end a process that
-it runs in (`os._exit`): only hosts of their own keep that away.
+Whatever it raises is that client's error, torch's global settings are restored afterwards, and its arguments are
+copies, so that writing into them affects no other client. Malicious code can still end the process that it runs in
+(`os._exit`): only a separate host protects against that.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 class WouldEndProcess(RuntimeError):
-    """A client function raised what ends a process, such as SystemExit: an error like any other, once outside."""
+    """Raised in place of SystemExit, KeyboardInterrupt and the like that a client function raised."""
 
 
 @contextmanager
 def walls() -> Iterator[None]:
-    """Run a client function: `SystemExit` and its like become errors, and torch's settings stay as they were."""
+    """The context of a client function: turns SystemExit and the like into errors, and restores torch's settings."""
     before = _settings()
     try:
         with _interrupts() as interrupted:
@@ -37,16 +37,16 @@ def walls() -> Iterator[None]:
     except Exception:
         raise
     except BaseException as error:
-        if interrupted:  # somebody did press Ctrl-C
+        if interrupted:  # a real Ctrl-C, or SIGTERM
             raise
         kind, line = type(error).__name__, first_line(error)
         raise WouldEndProcess(kind if line == kind else f"{kind}: {line}") from error
     finally:
-        _put_back(before)
+        _restore(before)
 
 
 def copies(tree: T) -> T:
-    """The same values in memory of their own, to be handed out."""
+    """The tree with every tensor cloned."""
     return map_tensors(torch.clone, tree)
 
 
@@ -56,12 +56,12 @@ TORCHS_OWN = (
     "enable_nested_tensor is True",
     "RNN module weights are not part of single contiguous chunk of memory",
 )
-"""How warnings begin that are about torch's own ways through a model: nobody who uses one here can do anything."""
+"""Beginnings of warnings about torch's internals, which users cannot act upon."""
 
 
 @contextmanager
 def torch_quiet() -> Iterator[None]:
-    """Without warnings that are torch's own business; for a whole run, since filters are global to the process."""
+    """Suppress warnings about torch's internals. Used around a whole run, since filters are global to the process."""
     with warnings.catch_warnings():
         for line in TORCHS_OWN:
             warnings.filterwarnings("ignore", message=line, category=UserWarning)
@@ -73,10 +73,10 @@ def torch_quiet() -> Iterator[None]:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """A list that is empty until a signal asks the process to stop: only those may pass the walls."""
+    """A list of the SIGINT and SIGTERM signals received inside: only these may end the process."""
     seen: list[int] = []
     handlers = {}
-    if threading.current_thread() is threading.main_thread():  # no other thread ever gets one
+    if threading.current_thread() is threading.main_thread():  # signals arrive only there
         handlers = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
     for which, handler in handlers.items():
         if callable(handler):
@@ -103,7 +103,7 @@ def _noting(seen: list[int], handler: Any) -> Any:
 def _settings() -> tuple[Any, ...]:
     return (
         torch.get_default_dtype(),
-        torch.empty(0).device,  # the default; `get_default_device` takes twenty times as long
+        torch.empty(0).device,  # the default device; `get_default_device` takes twenty times as long
         torch.is_grad_enabled(),
         torch.get_num_threads(),
         torch.get_float32_matmul_precision(),
@@ -112,7 +112,7 @@ def _settings() -> tuple[Any, ...]:
     )
 
 
-def _put_back(before: tuple[Any, ...]) -> None:
+def _restore(before: tuple[Any, ...]) -> None:
     after = _settings()
     if after == before:
         return

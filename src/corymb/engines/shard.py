@@ -1,6 +1,6 @@
-"""Some clients of a data set, on their way to another process of the same owner: all that makes a node there.
+"""Serialises a shard (some clients of a data set, with an objective) to create a node in another process.
 
-For clusters of one's own: here data do travel. On a federation they never do.
+For clusters under one owner: here, data are sent. On a federation they never are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from corymb.wire import pack, unpack
 
 
 class ShardRows(NamedTuple):
-    """All examples of some clients, one client after another."""
+    """All examples of some clients, concatenated client by client."""
 
     x: Tensor
     y: Tensor
@@ -44,12 +44,12 @@ class Shard(NamedTuple):
     mark: str
 
     def fingerprint(self) -> str:
-        """Equal exactly where the data are."""
+        """Equal exactly if the data are equal."""
         return fingerprint(self.mark, list(self.names))
 
 
 def shard_of(data: ClientData, clients: Sequence[int]) -> Shard:
-    """The clients at some positions of a data set."""
+    """The shard of the clients at these positions of a data set."""
     names = [data.names[client] for client in clients]
     return Shard(names, _rows(data.train, clients), _rows(data.test, clients), data.schema, data.fingerprint())
 
@@ -63,7 +63,7 @@ def _rows(rows: Rows, clients: Sequence[int]) -> ShardRows:
 
 
 class NodeSpec(NamedTuple):
-    """How a shard becomes a node."""
+    """The settings of a node that serves a shard."""
 
     name: str
     engine: str = "vectorised"
@@ -72,11 +72,11 @@ class NodeSpec(NamedTuple):
     folder: str = ""
     allow: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
-    """Where modules of the user's are."""
+    """Directories of the user's modules, added to `sys.path`."""
 
 
 def spec_to_bytes(spec: NodeSpec, shard: Shard, objective: Objective) -> bytes:
-    """Everything that a node is made of."""
+    """A node's settings, data and objective as bytes."""
     plain = {name: _listed(value) for name, value in shard.schema.items()}
     tree = {**shard._asdict(), "train": tuple(shard.train), "test": tuple(shard.test), "schema": plain}
     return pack({"spec": tuple(spec), "shard": tree, "objective": recipe_of(objective)})
@@ -87,7 +87,7 @@ def _listed(value: Any) -> Any:
 
 
 def node_from_bytes(data: bytes) -> Node:
-    """The node that `spec_to_bytes` wrote down, in this process."""
+    """The node described by the bytes of `spec_to_bytes`, in this process."""
     tree = unpack(data, OURS)
     spec, kept = NodeSpec(*tree["spec"]), tree["shard"]
     sys.path[:0] = [path for path in spec.path if path not in sys.path]
@@ -100,5 +100,5 @@ def node_from_bytes(data: bytes) -> Node:
     return Node(make(objective, shard, placement), spec.name, allow=spec.allow, folder=folder)
 
 
-if __name__ == "__main__":  # the process of a node whose clients have a limit: see `corymb.engines.guarded`
+if __name__ == "__main__":  # the child process of `corymb.engines.guarded`
     serve_pipe(lambda: node_from_bytes(Path(sys.argv[1]).read_bytes()))

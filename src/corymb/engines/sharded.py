@@ -1,11 +1,11 @@
-"""Clients shared out over several devices of one machine, in one process: a thread and a vectorised engine for each.
+"""Distributes clients over several devices of one machine: one process, with a thread and a vectorised engine for each.
 
-Every device sums up its own clients; only partial sums (k models for each length of update, see `corymb.core.intake`)
-and what rows an algorithm asks for go to the first device. Replies of all devices are judged together, as those of one
-engine are: the same clients are refused, and results are those of one engine to rounding. Partial sums are added in the
-order of the devices, whichever is done first, so that a run gives the same bits again.
+Every device sums up its own clients; only partial sums (k models for each level of length, see `corymb.core.intake`)
+and requested rows go to the first device. Replies of all devices are judged together, as in one engine: the same
+clients are refused, and results agree with one engine's up to rounding. Partial sums are added in the order of the
+devices, whichever finishes first, so that runs are reproducible bit for bit.
 
-There is one client memory, on the CPU, with one journal: what counts once counts once whatever the device.
+There is one client memory, on the CPU, with one journal.
 """
 
 from __future__ import annotations
@@ -36,55 +36,55 @@ from corymb.trees import map_tensors
 
 
 class _Shard(NamedTuple):
-    """A device, its engine, and which of all clients its clients are."""
+    """A device's engine, and the ids (among all clients) of its clients."""
 
     engine: VectorisedEngine
-    whose: Tensor
+    members: Tensor
 
     @property
     def device(self) -> torch.device:
         return self.engine.host.device
 
-    def fill(self, call: Call, ids: Tensor, mine: Tensor, intake: Intake) -> tuple[int, list[tuple[int, Exception]]]:
-        """Ask those of the clients `ids` that are here, at the places `mine` among them."""
+    def fill(self, call: Call, ids: Tensor, places: Tensor, intake: Intake) -> tuple[int, list[tuple[int, Exception]]]:
+        """Run a call at this shard's clients among `ids`, which are at the places `places`."""
         args, options = map_tensors(lambda leaf: leaf.to(self.device), (call.args, call.options))
-        here = call._replace(args=args, options=options).of(mine)
+        here = call._replace(args=args, options=options).of(places)
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            answered, errors = self.engine.fill(here, _local(self.whose, ids[mine]), _Renamed(intake, self.whose))
-        return answered, [(int(self.whose[client]), error) for client, error in errors]
+            answered, errors = self.engine.fill(here, _local(self.members, ids[places]), _Renamed(intake, self.members))
+        return answered, [(int(self.members[client]), error) for client, error in errors]
 
 
 class _Renamed:
-    """An intake for replies of clients that are numbered within a shard."""
+    """Forwards replies to an intake, translating a shard's client numbers to global ids."""
 
-    def __init__(self, intake: Intake, whose: Tensor) -> None:
-        self.intake, self.whose = intake, whose
+    def __init__(self, intake: Intake, members: Tensor) -> None:
+        self.intake, self.members = intake, members
 
     def add_rows(self, ids: Tensor, rows: Any, writes: dict[str, Slot]) -> None:
         """Take in stacked replies."""
-        self.intake.add_rows(self.whose[ids], rows, writes)
+        self.intake.add_rows(self.members[ids], rows, writes)
 
     def reject(self, client: int, reason: str) -> None:
-        """Name a client whose reply does not count."""
-        self.intake.reject(int(self.whose[client]), reason)
+        """Record why a client has no reply that counts."""
+        self.intake.reject(int(self.members[client]), reason)
 
 
 class _View:
-    """The one client memory, as a shard reads it: by its own numbers, on its own device."""
+    """A shard's view of the common client memory: with its own client numbers, on its own device."""
 
-    def __init__(self, store: MemoryStore, whose: Tensor, device: torch.device) -> None:
-        self.store, self.whose, self.device = store, whose, device
+    def __init__(self, store: MemoryStore, members: Tensor, device: torch.device) -> None:
+        self.store, self.members, self.device = store, members, device
 
     def read(self, ids: Tensor, padded: Mapping[Split, int]) -> dict[str, Slot]:
         """The slots of some clients, stacked."""
-        return map_tensors(lambda leaf: leaf.to(self.device), self.store.read(self.whose[ids], padded))
+        return map_tensors(lambda leaf: leaf.to(self.device), self.store.read(self.members[ids], padded))
 
 
 class ShardedEngine:
     """Runs a call on several devices at once. `placements` differ in their devices only; the first gets the results.
 
-    Clients are dealt to devices by size, so that each has about as many examples. `memory` is the budget of a chunk on
-    each of them.
+    Clients are dealt to devices by size, so that each has about as many examples. `memory` is the budget in bytes of a
+    chunk on each of them.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class ShardedEngine:
         kernel: KernelName | None = None,
         journal: Journal | None = None,
     ) -> None:
-        require(len(placements) >= 1, "A sharded engine wants at least one device.")
+        require(len(placements) >= 1, "A sharded engine needs at least one device, got none.")
         self.host = ClientHost(objective, data, replace(placements[0], device="cpu"), journal)
         self.objective, order = objective, in_order(data.names)
         self._shards = [
             _Shard(
                 VectorisedEngine(
-                    _on(objective, where), shard_of(data, order[whose].tolist()), where, memory=memory, kernel=kernel
+                    _on(objective, where), shard_of(data, order[members].tolist()), where, memory=memory, kernel=kernel
                 ),
-                whose,
+                members,
             )
-            for where, whose in zip(placements, _dealt(self.host.sizes, len(placements)), strict=False)
+            for where, members in zip(placements, _dealt(self.host.sizes, len(placements)), strict=False)
         ]
         self._wire_up()
 
@@ -118,23 +118,23 @@ class ShardedEngine:
     fingerprint = OfHost(lambda host: host.fingerprint)
 
     def _wire_up(self) -> None:
-        """One memory and one listener for all shards."""
-        self.commit, told = self.host.commit, threading.Lock()
-        for engine, whose in self._shards:
+        """Give all shards the common memory and the common `begun` callback."""
+        self.commit, lock = self.host.commit, threading.Lock()
+        for engine, members in self._shards:
 
-            def begun(clients: Sequence[int], whose: Tensor = whose) -> None:
-                with told:
-                    self.host.begun(whose[torch.as_tensor(clients)].tolist())
+            def begun(clients: Sequence[int], members: Tensor = members) -> None:
+                with lock:
+                    self.host.begun(members[torch.as_tensor(clients)].tolist())
 
-            engine.host.memory = _View(self.host.memory, whose, engine.host.device)  # type: ignore[assignment]
+            engine.host.memory = _View(self.host.memory, members, engine.host.device)  # type: ignore[assignment]
             engine.host.begun = begun
 
     def describe(self) -> dict[str, Any]:
-        """What changes bits, for the record of a run."""
+        """Whatever can change the bits of results, for the run's record."""
         return {**self._shards[0].engine.describe(), "device": ",".join(str(shard.device) for shard in self._shards)}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> ShardedEngine:
-        """The same clients with another objective and nothing in their memory; examples are shared."""
+        """A new session with another objective and empty client memory; examples are shared."""
         opened = copy.copy(self)
         opened.host, opened.objective = self.host.opened(objective, journal), objective
         opened._shards = [
@@ -145,30 +145,30 @@ class ShardedEngine:
         return opened
 
     def refresh(self, data: ClientData) -> list[str]:
-        """New examples for the clients that `data` names; the memory slots that were cleared for it."""
+        """Replace the examples of the clients in `data`; returns the names of the memory slots that were cleared."""
         cleared = self.host.refresh(data)
         position = {name: i for i, name in enumerate(self.names)}
         everybody = torch.tensor([position[name] for name in data.names])
-        for engine, whose in self._shards:
-            mine = torch.isin(everybody, whose).nonzero().flatten()
-            new = shard_of(data, mine.tolist())
+        for engine, members in self._shards:
+            places = torch.isin(everybody, members).nonzero().flatten()
+            new = shard_of(data, places.tolist())
             for split, rows in (("train", new.train), ("test", new.test)):
                 table = engine.host.examples[split]  # type: ignore[index]
-                table.replace(_local(whose, everybody[mine]), rows, torch.arange(len(mine)))
+                table.replace(_local(members, everybody[places]), rows, torch.arange(len(places)))
         return cleared
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients, on all devices at once."""
+        """Run a call at the clients, on all devices at once."""
         call = self.host.deliver(call)
-        asked = [(shard, torch.isin(ids, shard.whose).nonzero().flatten()) for shard in self._shards]
-        asked = [(shard, mine) for shard, mine in asked if len(mine)]
+        asked = [(shard, torch.isin(ids, shard.members).nonzero().flatten()) for shard in self._shards]
+        asked = [(shard, places) for shard, places in asked if len(places)]
         whole = self._intake(call, ids)
-        # The settings of torch that a placement changes are those of the process: a thread must not put them back.
+        # A placement changes torch settings of the whole process, so they must not be restored by a single thread.
         with self._shards[0].engine.host.placement.computing(), ThreadPoolExecutor(max(1, len(asked))) as pool:
             intakes = [self._intake(call, ids) for _ in asked]
             futures = [
-                pool.submit(shard.fill, call, ids, mine, intake)
-                for (shard, mine), intake in zip(asked, intakes, strict=True)
+                pool.submit(shard.fill, call, ids, places, intake)
+                for (shard, places), intake in zip(asked, intakes, strict=True)
             ]
             done = [future.result() for future in futures]
         first = self._shards[0].device
@@ -184,14 +184,14 @@ class ShardedEngine:
 
 
 def _dealt(sizes: Tensor, parts: int) -> list[Tensor]:
-    """Clients for each of several devices, rising; there are no more parts than clients."""
+    """The ascending client ids for each of several devices; there are at most as many parts as clients."""
     order, parts = sizes.argsort(stable=True, descending=True), max(1, min(parts, len(sizes)))
     return [order[part::parts].sort().values for part in range(parts)]
 
 
-def _local(whose: Tensor, ids: Tensor) -> Tensor:
-    """The numbers within a shard of some of its clients."""
-    return torch.searchsorted(whose, ids)
+def _local(members: Tensor, ids: Tensor) -> Tensor:
+    """The numbers within a shard of these client ids."""
+    return torch.searchsorted(members, ids)
 
 
 def _on(objective: Objective, where: Placement) -> Objective:

@@ -1,4 +1,4 @@
-"""An engine some of whose clients, or ways to them, are bad: who and when follows from a seed."""
+"""An engine with faulty clients or connections, chosen by a seed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from corymb.trees import Tree, as_tensors, signature, tree_map
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of fault, and who has it: a share of all clients, drawn by their names, or named clients."""
+    """One kind of fault, and its clients: a share of all clients, drawn by name, or named clients."""
 
     name: str
     share: float = 0.0
     clients: tuple[str, ...] = ()
     always: bool = True
-    """Whether the same clients are bad in every call; else each call draws anew, as for clients that drop out."""
+    """Whether the same clients are faulty in every call; else each call draws anew, as for dropout."""
 
     def __post_init__(self) -> None:
         require(self.name in KINDS, f"There is no fault {self.name!r}. {did_you_mean(self.name, KINDS)}")
@@ -35,14 +35,14 @@ class Fault:
 
     @property
     def kind(self) -> Kind:
-        """What it does."""
+        """The kind of fault."""
         return KINDS[self.name]
 
 
 def read_faults(text: str) -> list[Fault]:
-    """Faults as they are written on the command line: `nan:0.1,dropout:0.3`, or `huge@client-3`.
+    """Faults from their form on the command line: `nan:0.1,dropout:0.3`, or `huge@client-3`.
 
-    Who drops out, is late or comes twice is drawn anew in every call; other faults stay with their clients.
+    Clients that drop out, are late or answer twice are drawn anew in every call; other faults stay with their clients.
     """
     found = []
     for part in text.split(","):
@@ -62,7 +62,7 @@ def read_faults(text: str) -> list[Fault]:
 
 
 def write_faults(faults: Sequence[Fault]) -> str:
-    """Faults as `read_faults` reads them: a run that is resumed has the same.
+    """Faults in the form that `read_faults` reads, so that a resumed run has the same.
 
     >>> write_faults(read_faults("nan:0.1, huge@client-3"))
     'nan:0.1,huge@client-3'
@@ -75,11 +75,11 @@ def write_faults(faults: Sequence[Fault]) -> str:
 
 
 def inject(engine: Engine, faults: Sequence[Fault], seed: int = 0) -> Engine:
-    """The same clients, of whom some are bad. Where clients are hosts of their own, they are bad on their side."""
+    """The engine with faults injected. If clients are separate hosts, their faults are injected on their side."""
     known = set(engine.names)
     for fault in faults:
         unknown = next((name for name in fault.clients if name not in known), None)
-        require(unknown is None, f"The fault {fault.name!r} is for a client {unknown!r}, who is not there.")
+        require(unknown is None, f"Fault {fault.name!r} is for client {unknown!r}, which does not exist.")
     if hasattr(engine, "with_nodes"):
         apart = engine.with_nodes(lambda node: Faulty(node, faults, seed, way=False))
         return Faulty(apart, faults, seed, clients=False)
@@ -87,7 +87,7 @@ def inject(engine: Engine, faults: Sequence[Fault], seed: int = 0) -> Engine:
 
 
 class Faulty:
-    """An engine around another one: hands everything on, but for what its faults change."""
+    """A wrapper of an engine that forwards everything, except for what its faults change."""
 
     def __init__(
         self, engine: Any, faults: Sequence[Fault], seed: int = 0, *, clients: bool = True, way: bool = True
@@ -97,22 +97,22 @@ class Faulty:
         self._earlier: dict[str, Part] = {}
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("engine", "__setstate__"):  # not there yet while it is copied
+        if name in ("engine", "__setstate__"):  # not set yet while a copy is made
             raise AttributeError(name)
         return getattr(self.engine, name)
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Faulty:
-        """The same bad clients, with another objective and nothing in their memory."""
+        """A new session with the same faults, another objective and empty client memory."""
         opened = copy.copy(self)
         opened.engine, opened._earlier = self.engine.open(objective, journal, session), {}
         return opened
 
     def describe(self) -> dict[str, Any]:
-        """What changes bits, for the record of a run."""
+        """Whatever can change the bits of results, for the run's record."""
         return {**self.engine.describe(), "faults": write_faults(self.faults)}
 
     def bad(self, fault: Fault, call: Call | None, ids: Tensor) -> Tensor:
-        """Which of these clients have a fault in a call: by their names, so that company changes nothing."""
+        """A mask of the clients that have a fault in a call; it depends only on their own names."""
         names = [self.engine.names[i] for i in ids.tolist()]
         hashes = hash_names(names)
         key = fold(root(self.seed), "faults", fault.name)
@@ -122,7 +122,7 @@ class Faulty:
         return drawn | torch.tensor([name in fault.clients for name in names], dtype=torch.bool)
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients, of whom some are bad. Evaluation is not disturbed: it is the honest clients' to look at."""
+        """Run a call with faults. Read-only calls (evaluation) are not disturbed."""
         if call.readonly:
             yield from self.engine.run(call, ids)
             return
@@ -155,7 +155,7 @@ class Faulty:
                 if kind.change is not None:
                     reply = _chosen(fault_code == number, as_tensors(kind.change(reply, client)), reply)
             for number, kind in present.items():
-                if kind.replace is not None and int(fault_code) == number:  # vmap cannot: clients run one by one
+                if kind.replace is not None and int(fault_code) == number:  # not under vmap: clients run one by one
                     return kind.replace(reply)
             return reply
 
@@ -163,10 +163,10 @@ class Faulty:
         options = {**call.options, "fault_code": each(code)}
         return call._replace(fn=ClientFn(body), options=options)
 
-    # ---- bad ways
+    # ---- bad connections
 
     def _on_the_way(self, call: Call, parts: Iterator[Part]) -> Iterator[Part]:
-        """Parts are late, sent twice or old. A host that answers for everybody has only one: no part of it is old."""
+        """Delay, duplicate or replace parts by earlier ones; the last two only if all of a part's clients are bad."""
         late = []
         for part in parts:
             if bool(self._those("stale", call, part.ids).all()) and len(part.ids):
@@ -180,11 +180,11 @@ class Faulty:
         yield from late
 
     def _those(self, name: str, call: Call, ids: Tensor) -> Tensor:
-        found = torch.zeros(len(ids), dtype=torch.bool)
+        mask = torch.zeros(len(ids), dtype=torch.bool)
         for fault in self.faults:
             if fault.name == name:
-                found |= self.bad(fault, call, ids)
-        return found
+                mask |= self.bad(fault, call, ids)
+        return mask
 
     def _old(self, call: Call, part: Part) -> Part:
         place = f"{call.fn.name} {part.ids.tolist()}"

@@ -1,4 +1,4 @@
-"""What can go wrong with a reply: each kind changes one, and says whether the server must notice."""
+"""The kinds of faults: each changes a reply, and says whether the server must detect it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from corymb.keys import fold, normal, uniform
 from corymb.trees import Tree, map_tensors
 
 Change = Callable[[Tree, Client], Tree]
-"""A reply in place of an honest one; it is computed at the client, for one client, by tensors alone."""
+"""Turns an honest reply into a faulty one of the same form; runs at one client, and under vmap."""
 Replace = Callable[[Tree], Tree]
-"""Something of another form in place of a reply."""
+"""Turns a reply into something of another form."""
 
 
 class Kind(NamedTuple):
-    """A kind of fault. Exactly one of `change`, `replace` and `data` is there, or none for faults of the way."""
+    """A kind of fault. At most one of `change`, `replace` and `data` is set; none for faults of connections."""
 
     about: str
     named: bool
-    """Whether the server must refuse and name whoever does this: in sums and rows of parameters, at least."""
+    """Whether the server must refuse and name clients with this fault, at least in sums and rows of parameters."""
     change: Change | None = None
     replace: Replace | None = None
     data: bool = False
-    """Whether it is the examples that are spoilt."""
+    """Whether the client's examples are corrupted."""
 
 
 def _numbers(change: Callable[[Tensor], Tensor]) -> Change:
-    """A change of every floating-point tensor of what is learned: of a Share its value, of other replies all."""
+    """A change of every floating-point tensor in the value of a Share or Shares, or in any other reply."""
 
     def changed(reply: Tree, client: Client) -> Tree:
         if isinstance(reply, (Share, Shares)):
@@ -64,7 +64,7 @@ def _random(reply: Tree, client: Client) -> Tree:
 
 
 def _of_share(change: Callable[[Share[Tree] | Shares[Tree], Client], Tree], otherwise: Change) -> Change:
-    """A change of weights, labels or notes; of replies that have none, another one."""
+    """A change of a Share's or Shares' weights, labels or notes; `otherwise` applies to other replies."""
 
     def changed(reply: Tree, client: Client) -> Tree:
         return change(reply, client) if isinstance(reply, (Share, Shares)) else otherwise(reply, client)
@@ -90,7 +90,7 @@ def _label(change: Callable[[Tensor, int], Tensor]) -> Change:
 
 
 def _hop(reply: Share[Tree] | Shares[Tree], client: Client) -> Tree:
-    """Another cluster in every call: weights and label move by a number of places that nobody can guess."""
+    """Another cluster in every call: weights and label are shifted by a random number of places."""
     k = reply.weight.shape[-1]
     by = (uniform(fold(client.key("faults"), "hop")) * k).long().to(reply.weight.device)
     places = (torch.arange(k, device=reply.weight.device) + by) % k
@@ -150,14 +150,18 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "nan-weight": Kind("NaN for a weight", named=True, change=_weight(lambda w: torch.full_like(w, torch.nan))),
         "negative-weight": Kind("a negative weight", named=True, change=_weight(lambda w: -w - 1)),
         "forged-weight": Kind("a weight of a million", named=True, change=_weight(lambda w: 1e6 * (w + 1))),
-        "zero-weight": Kind("a weight of nothing", named=False, change=_weight(torch.zeros_like)),
-        "forged-label": Kind("a cluster that is not there", named=True, change=_label(lambda label, k: label * 0 + k)),
+        "zero-weight": Kind("a weight of 0", named=False, change=_weight(torch.zeros_like)),
+        "forged-label": Kind(
+            "a cluster that does not exist", named=True, change=_label(lambda label, k: label * 0 + k)
+        ),
         "negative-label": Kind("a cluster below 0", named=True, change=_label(lambda label, k: label * 0 - 1)),
         "hop": Kind("another cluster in every round", named=False, change=_of_share(_hop, _nothing)),
-        "nan-note": Kind("NaN for what is only told", named=True, change=_note(torch.nan)),
+        "nan-note": Kind("NaN in the note", named=True, change=_note(torch.nan)),
         "shape": Kind("tensors of another shape", named=True, replace=_value(lambda v: map_tensors(_shorter, v))),
-        "missing-key": Kind("a parameter too few", named=True, replace=_value(lambda v: dict(list(v.items())[:-1]))),
-        "extra-key": Kind("a parameter too many", named=True, replace=_value(lambda v: {**v, "more": torch.ones(2)})),
+        "missing-key": Kind("a missing parameter", named=True, replace=_value(lambda v: dict(list(v.items())[:-1]))),
+        "extra-key": Kind(
+            "an additional parameter", named=True, replace=_value(lambda v: {**v, "more": torch.ones(2)})
+        ),
         "dtype": Kind("numbers of another type", named=True, replace=lambda reply: _floats(torch.Tensor.half, reply)),
         "complex": Kind("complex numbers", named=True, replace=lambda reply: _floats(_complex, reply)),
         "sparse": Kind("sparse tensors", named=True, replace=lambda reply: _floats(torch.Tensor.to_sparse, reply)),

@@ -1,4 +1,4 @@
-"""Models that come with the library, and how any `torch.nn.Module` becomes one."""
+"""Built-in models, and `Network`, which turns any `torch.nn.Module` into a model."""
 
 from corymb.models.characters import char_lstm
 from corymb.models.cnn import cnn

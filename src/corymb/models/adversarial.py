@@ -1,10 +1,10 @@
 """Generator, critic and encoder of ClusterGAN (Mukherjee et al. 2019): perceptrons, and convolutions for pictures.
 
-All three are pure functions of one tree of parameters, so that they can be averaged, sent and vectorised as any model.
-The generator makes an example of noise and of a cluster's code, the critic judges examples, the encoder finds noise and
-code again. What belongs to one cluster is a row of each of `CODES`: a model of k clusters has k rows of them.
+All three are pure functions of one tree of parameters, so that they can be averaged, sent and vectorised like any
+model. The generator turns noise and a cluster's code into an example, the critic judges examples, and the encoder
+recovers noise and code. Each cluster has a row in each of `CODES`: a model of k clusters has k rows.
 
-There is no batch normalisation, whose running statistics do not average and whose batches couple examples.
+There is no batch normalisation, since running statistics cannot be averaged and batches would couple examples.
 """
 
 from __future__ import annotations
@@ -26,79 +26,79 @@ GENERATOR, CRITIC, ENCODER = "generator.", "critic.", "encoder."
 
 
 class Latent(NamedTuple):
-    """Where an example lies, as the encoder sees it."""
+    """An example's latent variables, as estimated by the encoder."""
 
     noise: Tensor  # m q
     logits: Tensor  # m k
 
 
 class Networks(Protocol):
-    """The three networks of one tree of parameters."""
+    """The three networks, with their parameters in one tree."""
 
     noise: int
-    """Numbers of noise."""
+    """Dimensions of the noise."""
 
     def init(self, key: Key) -> Params:
         """Fresh parameters with one cluster, in float32 on the CPU."""
         ...
 
     def generate(self, params: Params, noise: Tensor, cluster: Tensor) -> Tensor:
-        """Examples (m d) of noise (m q) and clusters (m)."""
+        """Examples (m d) from noise (m q) and clusters (m)."""
         ...
 
     def judge(self, params: Params, x: Tensor) -> Tensor:
-        """How real each example seems: m."""
+        """The critic's score of each example, higher for real ones: m."""
         ...
 
     def encode(self, params: Params, x: Tensor) -> Latent:
-        """Noise and cluster of each example."""
+        """The noise and the cluster logits of each example."""
         ...
 
     def describe(self) -> str:
-        """What the networks are, for fingerprints and run records."""
+        """A description of the networks, for fingerprints and run records."""
         ...
 
 
 class Dense:
-    """Two hidden layers each; examples are vectors of `inputs` numbers, within [0, 1] if `bounded`."""
+    """Perceptrons with two hidden layers; examples are vectors of length `inputs`, within [0, 1] if `bounded`."""
 
     def __init__(self, inputs: int, *, hidden: int = 256, noise: int = 30, bounded: bool = False) -> None:
         require(inputs >= 1 and hidden >= 1 and noise >= 1, "Networks need inputs, hidden units and noise.")
         self.inputs, self.hidden, self.noise, self.bounded = inputs, hidden, min(noise, inputs), bounded
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same networks elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate these networks: see `corymb.objectives.recipe`."""
         return {"inputs": self.inputs, "hidden": self.hidden, "noise": self.noise, "bounded": self.bounded}
 
     def init(self, key: Key) -> Params:
-        """Weights that keep the size of what goes through."""
+        """Fresh parameters, scaled to preserve the variance of activations."""
         d, h, q = self.inputs, self.hidden, self.noise
         shapes = {"generator.noise": (h, q), "generator.second": (h, h), "generator.last": (d, h)}
-        shapes |= {f"{who}first": (h, d) for who in (CRITIC, ENCODER)}
-        shapes |= {f"{who}second": (h, h) for who in (CRITIC, ENCODER)}
+        shapes |= {f"{prefix}first": (h, d) for prefix in (CRITIC, ENCODER)}
+        shapes |= {f"{prefix}second": (h, h) for prefix in (CRITIC, ENCODER)}
         shapes |= {"critic.last": (1, h), "encoder.noise": (q, h)}
         return {**drawn(key, shapes), **_codes(key, h, h)}
 
     def generate(self, params: Params, noise: Tensor, cluster: Tensor) -> Tensor:
-        """Noise and code are added up in the first layer."""
+        """Examples from noise and clusters; the code is added in the first layer."""
         inside = relu(layer(params, "generator.noise", noise) + params["generator.code"][cluster])
         made = layer(params, "generator.last", relu(layer(params, "generator.second", inside)))
         return made.sigmoid() if self.bounded else made
 
     def judge(self, params: Params, x: Tensor) -> Tensor:
-        """One number for each example."""
+        """The critic's score of each example."""
         return layer(params, "critic.last", self._body(params, CRITIC, x))[..., 0]
 
     def encode(self, params: Params, x: Tensor) -> Latent:
-        """Noise, and a logit for each cluster."""
+        """The noise of each example, and a logit for each cluster."""
         return heads(params, self._body(params, ENCODER, x))
 
-    def _body(self, params: Params, who: str, x: Tensor) -> Tensor:
-        inside = leaky_relu(layer(params, f"{who}first", x), 0.2)
-        return leaky_relu(layer(params, f"{who}second", inside), 0.2)
+    def _body(self, params: Params, prefix: str, x: Tensor) -> Tensor:
+        inside = leaky_relu(layer(params, f"{prefix}first", x), 0.2)
+        return leaky_relu(layer(params, f"{prefix}second", inside), 0.2)
 
     def describe(self) -> str:
-        """Sizes."""
+        """A description of the networks' sizes."""
         within = ", within [0, 1]" if self.bounded else ""
         return f"perceptrons of 2 x {self.hidden} units on {self.inputs} numbers{within}, noise of {self.noise}"
 
@@ -111,22 +111,22 @@ class Convolutional:
     """
 
     def __init__(self, channels: int, side: int, *, width: int = 64, hidden: int = 1024, noise: int = 30) -> None:
-        require(side >= 4 and side % 4 == 0, f"Convolutions want pictures with a side of 4, 8, 12, ..., got {side}.")
+        require(side >= 4 and side % 4 == 0, f"Convolutions need pictures with a side of 4, 8, 12, ..., got {side}.")
         self.channels, self.side, self.width, self.hidden, self.noise = channels, side, width, hidden, noise
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same networks elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate these networks: see `corymb.objectives.recipe`."""
         return {name: getattr(self, name) for name in ("channels", "side", "width", "hidden", "noise")}
 
     def init(self, key: Key) -> Params:
-        """Weights that keep the size of what goes through."""
+        """Fresh parameters, scaled to preserve the variance of activations."""
         c, h, q = self.width, self.hidden, self.noise
         deep = 2 * c * (self.side // 4) ** 2
         shapes: dict[str, tuple[int, ...]] = {"generator.noise": (h, q), "generator.second": (deep, h)}
-        shapes |= {f"{who}third": (h, deep) for who in (CRITIC, ENCODER)} | {"critic.last": (1, h)}
-        shapes |= {f"{who}first": (c, self.channels, 4, 4) for who in (CRITIC, ENCODER)}
-        shapes |= {f"{who}second": (2 * c, c, 4, 4) for who in (CRITIC, ENCODER)} | {"encoder.noise": (q, h)}
-        # transposed kernels have inputs first, and a quarter of their places meets each pixel
+        shapes |= {f"{prefix}third": (h, deep) for prefix in (CRITIC, ENCODER)} | {"critic.last": (1, h)}
+        shapes |= {f"{prefix}first": (c, self.channels, 4, 4) for prefix in (CRITIC, ENCODER)}
+        shapes |= {f"{prefix}second": (2 * c, c, 4, 4) for prefix in (CRITIC, ENCODER)} | {"encoder.noise": (q, h)}
+        # Transposed kernels have input channels first, and a quarter of their weights contributes to each pixel.
         up = {"generator.third": (2 * c, c, 4, 4), "generator.last": (c, self.channels, 4, 4)}
         raised = {name: normal(fold(key, name), shape) * (2 / (shape[0] * 4)) ** 0.5 for name, shape in up.items()} | {
             f"{name}_bias": torch.zeros(shape[1]) for name, shape in up.items()
@@ -134,7 +134,7 @@ class Convolutional:
         return {**drawn(key, shapes), **raised, **_codes(key, h, h)}
 
     def generate(self, params: Params, noise: Tensor, cluster: Tensor) -> Tensor:
-        """From a quarter of the side to the whole."""
+        """Pictures from noise and clusters, upsampled from a quarter of the side."""
         inside = relu(layer(params, "generator.noise", noise) + params["generator.code"][cluster])
         deep = relu(layer(params, "generator.second", inside))
         picture = deep.unflatten(-1, (2 * self.width, self.side // 4, self.side // 4))
@@ -145,39 +145,39 @@ class Convolutional:
         return made
 
     def judge(self, params: Params, x: Tensor) -> Tensor:
-        """One number for each picture."""
+        """The critic's score of each picture."""
         return layer(params, "critic.last", self._body(params, CRITIC, x))[..., 0]
 
     def encode(self, params: Params, x: Tensor) -> Latent:
-        """Noise, and a logit for each cluster."""
+        """The noise of each example, and a logit for each cluster."""
         return heads(params, self._body(params, ENCODER, x))
 
-    def _body(self, params: Params, who: str, x: Tensor) -> Tensor:
+    def _body(self, params: Params, prefix: str, x: Tensor) -> Tensor:
         picture = x.reshape(-1, self.channels, self.side, self.side)
         for name in ("first", "second"):
-            weight, bias = params[f"{who}{name}"], params[f"{who}{name}_bias"]
+            weight, bias = params[f"{prefix}{name}"], params[f"{prefix}{name}_bias"]
             picture = leaky_relu(conv2d(picture, weight, bias, stride=2, padding=1), 0.2)
-        return leaky_relu(layer(params, f"{who}third", picture.flatten(1)), 0.2)
+        return leaky_relu(layer(params, f"{prefix}third", picture.flatten(1)), 0.2)
 
     def describe(self) -> str:
-        """Sizes."""
+        """A description of the networks' sizes."""
         what = f"convolutions of {self.width} and {2 * self.width} channels, {self.hidden} units"
         return f"{what}, on pictures of {self.channels} x {self.side} x {self.side}, noise of {self.noise}"
 
 
 def layer(params: Params, name: str, x: Tensor) -> Tensor:
-    """A linear layer."""
+    """Apply the linear layer `name`."""
     return linear(x, params[name], params[f"{name}_bias"])
 
 
 def heads(params: Params, body: Tensor) -> Latent:
-    """The encoder's two answers."""
+    """The encoder's two outputs: noise and cluster logits."""
     logits = linear(body, params["encoder.code"], params["encoder.code_bias"])
     return Latent(layer(params, "encoder.noise", body), logits)
 
 
 def drawn(key: Key, shapes: Mapping[str, tuple[int, ...]]) -> Params:
-    """Normal weights of layers whose outputs come first (He et al. 2015), and biases of 0."""
+    """Normal weights (He et al. 2015) of layers with output units on the first axis, and biases of 0."""
     params: Params = {}
     for name, shape in shapes.items():
         inputs = torch.Size(shape[1:]).numel()
@@ -186,10 +186,10 @@ def drawn(key: Key, shapes: Mapping[str, tuple[int, ...]]) -> Params:
 
 
 def _codes(key: Key, hidden: int, body: int) -> Params:
-    """Of one cluster."""
-    made, found, bias = CODES
+    """The codes of one cluster."""
+    generated, encoded, bias = CODES
     return {
-        made: normal(fold(key, made), (1, hidden)),
-        found: normal(fold(key, found), (1, body)) * (2 / body) ** 0.5,
+        generated: normal(fold(key, generated), (1, hidden)),
+        encoded: normal(fold(key, encoded), (1, body)) * (2 / body) ** 0.5,
         bias: torch.zeros(1),
     }

@@ -1,4 +1,4 @@
-"""The LSTM of LEAF (Caldas et al. 2018) for text: some characters in, the one that follows out."""
+"""The LSTM of LEAF (Caldas et al. 2018) for text: predicts the next character."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CharLSTM(nn.Module):
 
 @dataclass(frozen=True)
 class Characters:
-    """Makes the network; plain values, so that it can travel to a node."""
+    """Creates the network; has plain values only, so that it can be sent to a node."""
 
     characters: int
     embedding: int
@@ -37,7 +37,7 @@ class Characters:
 
 
 def char_lstm(characters: int = 80, *, embedding: int = 8, width: int = 256, layers: int = 2) -> Characters:
-    """A function that makes an embedding of 8, a 2-layer LSTM of 256 and a linear layer to the next character.
+    """A function that creates an embedding of 8, a 2-layer LSTM of 256 and a linear layer to the next character.
 
     >>> sum(p.numel() for p in char_lstm()().parameters())
     819920

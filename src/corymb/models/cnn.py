@@ -9,7 +9,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Convolutional:
-    """Makes the network; plain values, so that it can travel to a node."""
+    """Creates the network; has plain values only, so that it can be sent to a node."""
 
     channels: int
     side: int
@@ -33,7 +33,7 @@ class Convolutional:
 
 
 def cnn(channels: int, side: int, outputs: int, *, width: int = 512) -> Convolutional:
-    """A function that makes conv5×5-32, pool, conv5×5-64, pool, fc-`width`, fc-`outputs`: `cnn(1, 28, 10)`.
+    """A function that creates conv5×5-32, pool, conv5×5-64, pool, fc-`width`, fc-`outputs`: `cnn(1, 28, 10)`.
 
     >>> sum(p.numel() for p in cnn(1, 28, 10)().parameters())
     1663370

@@ -1,4 +1,4 @@
-"""What a module draws at random, from keys instead of a global generator: its initial values, and its dropout."""
+"""Keyed randomness for modules, instead of the global generator: initial values and dropout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANDOM |= {f"{way}_{kind}_" for way in ("kaiming", "xavier") for kind in ("unif
 
 
 class KeyedDraws(TorchFunctionMode):
-    """Random draws within it come from its own generator: the global one is neither read nor seeded."""
+    """A mode in which random draws use its own generator; the global one is neither read nor seeded."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -37,15 +37,15 @@ class KeyedDraws(TorchFunctionMode):
 _DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "alpha_dropout_"}
 _BY_CHANNEL = {"dropout1d": 3, "dropout2d": 3, "dropout3d": 5}
 _BY_CHANNEL |= {name: 2 for name in ("feature_dropout", "feature_dropout_", "feature_alpha_dropout")}
-"""Dropout of whole channels, and how many axes its input has at least: with fewer, examples count as channels."""
+"""Dropout of whole channels, and the least number of input axes: with fewer, examples would be taken for channels."""
 _ATTENTION = ("multi_head_attention_forward", "scaled_dot_product_attention")
-_ALPHA = 1.7580993408473766  # SELU's limit: what a dropped input becomes under alpha dropout
+_ALPHA = 1.7580993408473766  # minus SELU's lower limit, which replaces dropped inputs in alpha dropout
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Dropout within it draws from each example's own keys; whatever else draws is refused, in one line.
+    """A mode in which dropout draws from each example's own keys; any other random function raises InvalidInput.
 
-    So the same example loses the same features whoever shares its batch, on every engine. Without `draws` the model is
+    So an example loses the same features whatever else is in its batch, on every engine. Without `draws` the model is
     evaluated, and nothing in it may be random.
     """
 
@@ -53,7 +53,7 @@ class KeyedDropout(TorchFunctionMode):
         super().__init__()
         self.draws, self.m = draws, m
         self.layers = 0
-        """How many dropouts have drawn."""
+        """The number of dropout layers that have drawn so far."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
@@ -64,8 +64,8 @@ class KeyedDropout(TorchFunctionMode):
         elif _draws(name, args, kwargs):
             hint = "set its dropout to 0" if name in _ATTENTION else "use nn.Dropout"
             raise InvalidInput(
-                f"The model draws from a global generator ({name}), so that runs could not be repeated: {hint}, or "
-                "take it out."
+                f"The model draws from a global generator ({name}), which would make runs irreproducible: {hint}, or "
+                "remove it."
             )
         return func(*args, **kwargs)
 
@@ -77,16 +77,16 @@ class KeyedDropout(TorchFunctionMode):
     def _drop(self, name: str, x: Tensor, p: float) -> Tensor:
         if self.draws is None:
             raise InvalidInput(
-                f"The model drops features out when it is evaluated, too: write {name}(x, p, training=self.training), "
-                "or use nn.Dropout."
+                f"The model applies dropout in evaluation, too: write {name}(x, p, training=self.training), or use "
+                "nn.Dropout."
             )
         self.layers += 1
         if not x.numel():
             return x
         if x.dim() < _BY_CHANNEL.get(name, 1) or x.shape[0] % self.m:
             raise InvalidInput(
-                f"The model's {name} has an input of shape {list(x.shape)} for {self.m} examples: keyed dropout wants "
-                "examples on the first axis, or dropout='off'."
+                f"The model's {name} has an input of shape {list(x.shape)} for {self.m} examples: wanted examples on "
+                "the first axis; change the model, or use dropout='off'."
             )
         rest = (x.shape[1], *[1] * (x.dim() - 2)) if name in _BY_CHANNEL else x.shape[1:]
         dropped = happens(fold(self._keys, self.layers), p, (x.shape[0] // self.m, *rest))
@@ -100,12 +100,12 @@ class KeyedDropout(TorchFunctionMode):
 def _arguments(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool = True
 ) -> tuple[Tensor, float, bool]:
-    """Of `torch.nn.functional`'s dropouts, and of torch's own, which say `train`."""
+    """The arguments of `torch.nn.functional`'s dropouts, and of torch's own, which call `training` `train`."""
     return input, p, training and train
 
 
 def _draws(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a function other than dropout draws."""
+    """Whether a function other than dropout draws random numbers."""
     if name == "multi_head_attention_forward":
         return bool(kwargs.get("training", True)) and _argument(args, kwargs, 9, "dropout_p") > 0
     if name == "scaled_dot_product_attention":

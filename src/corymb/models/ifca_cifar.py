@@ -1,4 +1,4 @@
-"""The network of IFCA's experiment on CIFAR-10: that of an old TensorFlow tutorial, with local responses."""
+"""The network of IFCA's experiment on CIFAR-10, from an old TensorFlow tutorial, with local response normalisation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 SIDE = 24
-"""Pixels that the network looks at: the middle of a larger picture."""
+"""The side of the central crop that the network uses."""
 NEIGHBOURS = 4
-"""Channels on either side in a local response."""
+"""Channels on either side in local response normalisation."""
 
 
 class CentredStandardised(nn.Module):
-    """The middle of every picture, with mean 0 and deviation 1."""
+    """Crops the centre of every picture, and standardises it to mean 0 and standard deviation 1."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Pictures [examples, channels, height, width] as [examples, channels, 24, 24]."""
@@ -27,14 +27,14 @@ class CentredStandardised(nn.Module):
 
 
 class LocalResponse(nn.Module):
-    """x / (1 + 0.001/9 · Σ x²)^0.75 over nine neighbouring channels.
+    """Local response normalisation: x / (1 + 0.001/9 · Σ x²)^0.75 over nine neighbouring channels.
 
-    The sum is a product with a band of ones: torch's own goes through a three-dimensional pooling, whose backward is
+    The sum is a product with a band matrix of ones: torch's own uses three-dimensional pooling, whose backward pass is
     slow for a stack of clients.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of [examples, channels, height, width], the same shape."""
+        """Normalise [examples, channels, height, width], keeping the shape."""
         place = torch.arange(x.shape[-3], device=x.device)
         band = ((place[:, None] - place).abs() <= NEIGHBOURS).to(x.dtype)
         near = torch.einsum("oc,mchw->mohw", band, x.square())
@@ -50,7 +50,7 @@ def _layer(layer: nn.Conv2d | nn.Linear, deviation: float, bias: float) -> nn.Mo
 
 @dataclass(frozen=True)
 class TutorialNetwork:
-    """Makes the network; plain values, so that it can travel to a node."""
+    """Creates the network; has plain values only, so that it can be sent to a node."""
 
     outputs: int = 10
 
@@ -76,7 +76,7 @@ class TutorialNetwork:
 
 
 def ifca_cifar(outputs: int = 10) -> TutorialNetwork:
-    """A function that makes conv5×5-64, pool, norm, conv5×5-64, norm, pool, fc-384, fc-192, fc-`outputs`.
+    """A function that creates conv5×5-64, pool, norm, conv5×5-64, norm, pool, fc-384, fc-192, fc-`outputs`.
 
     >>> sum(p.numel() for p in ifca_cifar()().parameters())
     1068298

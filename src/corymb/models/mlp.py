@@ -11,7 +11,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Perceptron:
-    """Makes a perceptron with ReLU between its layers; plain values, so that it can travel to a node."""
+    """Creates a perceptron with ReLU between its layers; has plain values only, so that it can be sent to a node."""
 
     inputs: int
     hidden: tuple[int, ...]
@@ -26,7 +26,7 @@ class Perceptron:
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> Perceptron:
-    """A function that makes a perceptron with ReLU between its layers: `mlp(784, [200], 10)`.
+    """A function that creates a perceptron with ReLU between its layers: `mlp(784, [200], 10)`.
 
     >>> mlp(64, [32], 10)()
     Sequential(

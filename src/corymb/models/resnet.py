@@ -1,4 +1,4 @@
-"""ResNet9 with group normalisation, for small pictures: Page's network for CIFAR-10 without what couples examples."""
+"""ResNet9 with group normalisation, for small pictures: Page's network for CIFAR-10 without batch normalisation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 CENTRE, SPREAD = 0.5, 0.25
-"""Of pixels. Without this a group's variance is mostly that between its channels' means, and little of what differs
-from picture to picture is left after normalising: the network then learns far more slowly."""
+"""The mean and the standard deviation used to standardise pixels. Without it, a group's variance is mostly that between
+its channels' means, normalisation leaves little of what differs between pictures, and the network learns far more
+slowly."""
 GROUP = 4
-"""Channels that are normalised together."""
+"""Channels per normalisation group."""
 
 
 class ResNet9(nn.Module):
-    """Four convolutions that widen and two residual blocks; the largest of what is left goes to the classes."""
+    """Four widening convolutions and two residual blocks, then global max pooling and a linear layer."""
 
     def __init__(self, channels: int, outputs: int, width: int, scale: float) -> None:
         super().__init__()
@@ -36,13 +37,13 @@ class ResNet9(nn.Module):
 
 
 class Standardised(nn.Conv2d):
-    """A convolution with filters of mean 0 and length 1 (Qiao et al. 2019).
+    """A convolution with filters of mean 0 and norm 1 (weight standardisation, Qiao et al. 2019).
 
-    With it group normalisation trains about as fast as batch normalisation does, and without it far more slowly.
+    With it, group normalisation trains about as fast as batch normalisation; without it, far more slowly.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution."""
+        """Convolve with the standardised filters."""
         centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         filters = centred * torch.rsqrt(centred.square().sum((1, 2, 3), keepdim=True) + 1e-4)
         return nn.functional.conv2d(x, filters, padding=self.padding)
@@ -55,7 +56,7 @@ def _block(into: int, out: int, *, pool: bool = False) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Residual:
-    """Makes the network; plain values, so that it can travel to a node."""
+    """Creates the network; has plain values only, so that it can be sent to a node."""
 
     channels: int
     outputs: int
@@ -68,7 +69,7 @@ class Residual:
 
 
 def resnet9(channels: int = 3, outputs: int = 10, *, width: int = 64, scale: float = 0.2) -> Residual:
-    """A function that makes ResNet9 with group normalisation; `scale` multiplies the logits.
+    """A function that creates ResNet9 with group normalisation; `scale` multiplies the logits.
 
     >>> sum(p.numel() for p in resnet9()().parameters())
     6573120

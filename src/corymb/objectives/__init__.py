@@ -1,4 +1,4 @@
-"""What is learned: losses and scores of each example."""
+"""Objectives: losses, scores and predictions per example."""
 
 from corymb.objectives.augmented import Augmented, Crop, Cutout, Flip, Light, Translate
 from corymb.objectives.classification import Classification

@@ -70,7 +70,8 @@ class Crop:
     def __call__(self, x: Tensor, keys: Key) -> Tensor:
         """Pictures of `side` pixels, each from its own place."""
         height, width = x.shape[-2:]
-        require(self.side <= min(height, width), f"A crop of {self.side} pixels from {height} x {width}: too large.")
+        fits = self.side <= min(height, width)
+        require(fits, f"A crop of {self.side} pixels does not fit into pictures of {height} x {width}: lower side.")
         top = integers(fold(keys, "top"), height - self.side + 1)
         left = integers(fold(keys, "left"), width - self.side + 1)
         return _columns(_columns(x, top, self.side, -2), left, self.side, -1)
@@ -86,7 +87,7 @@ class Cutout:
         require(self.side >= 1, f"side must be at least 1, got {self.side}.")
 
     def __call__(self, x: Tensor, keys: Key) -> Tensor:
-        """Pictures, each with a hole."""
+        """Pictures, each with a square set to 0."""
         covered = []
         for name, length in (("top", x.shape[-2]), ("left", x.shape[-1])):
             first = integers(fold(keys, name), length) - self.side // 2
@@ -104,7 +105,7 @@ class Light:
     contrast: tuple[float, float] = (0.2, 1.8)
 
     def __call__(self, x: Tensor, keys: Key) -> Tensor:
-        """Pictures, each in its own light."""
+        """Pictures, each with its own brightness and contrast."""
         added = (2 * uniform(fold(keys, "brightness")) - 1) * self.brightness
         low, high = self.contrast
         factor = low + (high - low) * uniform(fold(keys, "contrast"))
@@ -114,12 +115,12 @@ class Light:
 
 
 def _each(values: Tensor, x: Tensor) -> Tensor:
-    """One value for each picture, shaped to go with the pictures."""
+    """Reshape one value per picture so that it broadcasts over the pictures."""
     return values.reshape(*values.shape, *[1] * (x.dim() - values.dim()))
 
 
 def _columns(x: Tensor, first: Tensor, length: int, axis: int) -> Tensor:
-    """`length` rows or columns of each picture from its own first one; those outside of it are 0."""
+    """`length` rows or columns of each picture, starting at its own `first`; those outside of the picture are 0."""
     place = first.unsqueeze(-1) + torch.arange(length, device=x.device)  # m length
     shape = [1] * x.dim()
     shape[0], shape[axis] = place.shape[0], length
@@ -137,7 +138,7 @@ class Augmented:
         self.inner, self.changes = inner, tuple(changes)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # a copy in the making
+        if name == "inner":  # not set yet while a copy is made
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -146,13 +147,13 @@ class Augmented:
         return self.losses_of_changed(params, self.changed(examples, draws), draws)
 
     def losses_of_changed(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
-        """Training losses on pictures that are changed already."""
+        """Training losses on pictures that have already been changed."""
         return training_losses(self.inner, params, examples, draws)
 
     def changed(self, examples: Examples, draws: Draws) -> Examples:
-        """The pictures as they are trained on this time. An engine may change those of many clients at once."""
+        """The examples with pictures changed for this step. An engine may change those of many clients at once."""
         x = examples.x
-        require(x.dim() == 4, f"Augmentation wants pictures [channels, height, width], got {list(x.shape[1:])}.")
+        require(x.dim() == 4, f"Augmentation needs pictures [channels, height, width], got {list(x.shape[1:])}.")
         keys = fold(draws.keys(len(x)), "augmentation")
         for number, change in enumerate(self.changes):
             x = change(x, fold(keys, number))
@@ -163,9 +164,9 @@ class Augmented:
         return type(self)(self.inner.to(device, dtype), self.changes)
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
         return {"inner": self.inner, "changes": self.changes}
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"{self.inner.describe()}, trained on pictures changed by {', '.join(map(repr, self.changes))}"

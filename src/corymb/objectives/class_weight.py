@@ -1,4 +1,4 @@
-"""What training makes of classes: smooth labels, and weights, given or from counts that leave clients only summed."""
+"""Class weights and label smoothing for training; balanced weights come from class counts summed over clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BALANCED = "balanced"
 
 
 def as_text(given: str | Mapping[str, float] | None) -> str | None:
-    """The setting as it is kept: `balanced`, or the weight of each class named.
+    """The setting as it is stored: `balanced`, or the weights by class name.
 
     >>> as_text({"no": 1, "yes": 5.5})
     'no=1,yes=5.5'
@@ -34,7 +34,7 @@ def _parsed(text: str) -> dict[str, float]:
     try:
         pairs = [part.rsplit("=", 1) for part in text.split(",")]
         weights = {name.strip(): float(weight) for name, weight in pairs}
-    except (AttributeError, ValueError):  # no text, or another text
+    except (AttributeError, ValueError):  # not text, or malformed
         weights = {}
     good = bool(weights) and all(0 < weight < float("inf") for weight in weights.values())
     require(good, f"class_weight is 'balanced' or a positive weight for classes, such as no=1,yes=5; got {text!r}.")
@@ -50,11 +50,11 @@ def count_classes(client: Client, *, classes: int) -> Share[tuple[()]]:
 
 
 def class_weights(fed: Federation, text: str, classes: Sequence[str]) -> dict[str, float]:
-    """The weight of each class; balanced, a class counts the less the more examples it has, and the mean is 1."""
+    """The weight of each class. Balanced weights are proportional to 1 / class count, with mean 1 over examples."""
     given = _parsed(text)
     for name in given:
         if name not in classes:
-            raise InvalidInput(f"class_weight names a class {name!r}. {did_you_mean(name, classes)}")
+            raise InvalidInput(f"class_weight has an unknown class {name!r}. {did_you_mean(name, classes)}")
     if given:
         return {name: given.get(name, 1.0) for name in classes}
     total = fed.clients.sum(count_classes, classes=len(classes)).value.total["count"][0].double()
@@ -67,14 +67,14 @@ def class_weights(fed: Federation, text: str, classes: Sequence[str]) -> dict[st
 def weighed(
     objective: Objective, fed: Federation, text: str, classes: Sequence[str]
 ) -> tuple[Objective, dict[str, float]]:
-    """The objective with weights of its classes, and those weights by class."""
+    """The objective with class weights, and the weights by class."""
     ours = _classification(objective, "class_weight", "weighs its own training_losses")
     weights = class_weights(fed, text, classes)
     return Classification(ours.network, ours.classes, tuple(weights.values()), ours.label_smoothing), weights
 
 
 def smoothed(objective: Objective, amount: float) -> Objective:
-    """The objective, trained with that part of every label spread over all classes."""
+    """The objective with label smoothing: the fraction `amount` of every label is spread over all classes."""
     ours = _classification(objective, "label_smoothing", "takes it as an argument or in its own training_losses")
     return Classification(ours.network, ours.classes, ours.class_weight, amount)
 
@@ -82,6 +82,6 @@ def smoothed(objective: Objective, amount: float) -> Objective:
 def _classification(objective: Objective, option: str, own: str) -> Classification:
     if not isinstance(objective, Classification):
         raise InvalidInput(
-            f"{option} is for classification by a network: numbers have no classes, and an objective of your own {own}."
+            f"{option} is for classification by a network: numbers have no classes, and a custom objective {own}."
         )
     return objective

@@ -21,15 +21,15 @@ from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
 NO_CLASS = -(2**31)
-"""No example is left out for its class: one that there is not is an error."""
+"""An `ignore_index` that never occurs: no class is ignored, and an invalid class is an error."""
 
 
 class Classification:
-    """A network whose output is one logit a class.
+    """A network whose output is one logit per class.
 
-    `class_weight` has a weight for each class: in training, and there alone, the loss of an example counts that much.
-    `label_smoothing` is the part of every label that training spreads evenly over all classes, as in torch's
-    cross-entropy: the loss of each class counts by that class's weight.
+    `class_weight` has a weight for each class, by which the loss of an example is multiplied in training only.
+    `label_smoothing` is the fraction of every label that training spreads evenly over all classes, as in torch's
+    cross-entropy: the loss of each class is multiplied by that class's weight.
     """
 
     score_name = "accuracy"
@@ -48,7 +48,9 @@ class Classification:
         self.measures = OfClasses(classes)
         self.class_weight = None if class_weight is None else tuple(class_weight)
         if self.class_weight is not None and len(self.class_weight) != classes:
-            raise InvalidInput(f"class_weight has {len(self.class_weight)} weights for {classes} classes.")
+            raise InvalidInput(
+                f"class_weight has {len(self.class_weight)} weights for {classes} classes: give one each."
+            )
         self._weight = None if class_weight is None else torch.tensor(class_weight).to(network.device, network.dtype)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Classification:
@@ -56,9 +58,9 @@ class Classification:
         return Classification(self.network.to(device, dtype), self.classes, self.class_weight, self.label_smoothing)
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
-        told = {"network": self.network, "classes": self.classes, "class_weight": self.class_weight}
-        return told if not self.label_smoothing else told | {"label_smoothing": self.label_smoothing}
+        """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
+        arguments = {"network": self.network, "classes": self.classes, "class_weight": self.class_weight}
+        return arguments if not self.label_smoothing else arguments | {"label_smoothing": self.label_smoothing}
 
     def init(self, key: Key) -> Params:
         """Fresh parameters of the network."""
@@ -66,20 +68,20 @@ class Classification:
 
     @property
     def loss_unit(self) -> float:
-        """The loss of a model that knows nothing."""
+        """The loss of a model that predicts all classes with equal probability."""
         return math.log(max(2, self.classes))
 
     @property
     def logits(self) -> LinearForm | None:
-        """Of a network that is one linear layer."""
+        """The linear form of the logits, if the network is a single linear layer."""
         form = layer_form(self.network)
         if form is None or (self._weight is None and not self.label_smoothing):
             return form
         one = torch.eye(self.classes).to(self.network.device, self.network.dtype)
-        asked = torch.lerp(one, one.new_tensor(1 / self.classes), self.label_smoothing)  # y, class
-        asked = asked if self._weight is None else asked * self._weight
-        counts = asked.sum(-1)
-        shares = asked / counts[:, None]
+        target = torch.lerp(one, one.new_tensor(1 / self.classes), self.label_smoothing)  # y, class
+        target = target if self._weight is None else target * self._weight
+        counts = target.sum(-1)
+        shares = target / counts[:, None]
         form = replace(form, counts=lambda y: counts[y])
         return form if not self.label_smoothing else replace(form, shares=lambda y: shares[y])
 
@@ -100,22 +102,22 @@ class Classification:
         return cross_entropy(self.predict(params, examples.x), examples.y)
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
-        """Cross-entropy of each example with dropout, with smooth labels and times the weight of its class."""
+        """Cross-entropy of each example with dropout and smoothed labels, times the weight of its class."""
         logits = self._checked(self.network.training(params, examples.x, draws), examples.x)
         losses = cross_entropy(logits, examples.y)
         losses = losses if self._weight is None else losses * self._weight[examples.y]
         if not self.label_smoothing:
             return losses
-        surprise = -logits.log_softmax(-1)  # m classes
-        everywhere = surprise if self._weight is None else surprise * self._weight
-        return torch.lerp(losses, everywhere.mean(-1), self.label_smoothing)
+        by_class = -logits.log_softmax(-1)  # m classes
+        by_class = by_class if self._weight is None else by_class * self._weight
+        return torch.lerp(losses, by_class.mean(-1), self.label_smoothing)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
-        """1 where the likeliest class is right, otherwise 0."""
+        """1 if the most likely class is right, otherwise 0."""
         return self.grade(self.predict(params, examples.x), examples)
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
-        """1 where the likeliest class is right, otherwise 0; NaN where the logits give no probabilities."""
+        """1 if the most likely class is right, otherwise 0; NaN if the logits give no probabilities."""
         right = (predictions.argmax(-1) == examples.y).to(examples.weight.dtype)
         return torch.where(predictions.log_softmax(-1).isnan().any(-1), torch.nan, right)
 
@@ -124,14 +126,14 @@ class Classification:
         return torch.logsumexp(predictions.log_softmax(-1) + weights.log()[:, None, None], 0)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         weighed = "" if self.class_weight is None else f", classes weighed {list(self.class_weight)}"
         smooth = "" if not self.label_smoothing else f", labels smoothed by {self.label_smoothing}"
         return f"classification of {self.classes} classes by {self.network.describe()}{weighed}{smooth}"
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """The cross-entropy of each example: torch's own, which under vmap would import sympy for the class to ignore."""
+    """The cross-entropy of each example. Under vmap torch's own is avoided, since its `ignore_index` imports sympy."""
     if stands_plain():
         return torch.nn.functional.cross_entropy(logits, y, reduction="none", ignore_index=NO_CLASS)
     return (-logits.log_softmax(-1)).gather(-1, y.unsqueeze(-1)).squeeze(-1)

@@ -1,9 +1,9 @@
-"""A contrastive objective: distorted copies of one picture must be told from those of others.
+"""A contrastive objective: distorted copies of one picture must be told apart from those of others.
 
 van den Oord et al. 2018 (InfoNCE), Chen et al. 2020 (SimCLR), Khosla et al. 2020 (several positives).
 
-What a picture is told from are other pictures, but an example's loss must not depend on other examples. So an example
-here is a crowd: some pictures of one client, with several views of each.
+A contrastive loss compares pictures with one another, but an example's loss must not depend on other examples. So an
+example here is a group of pictures of one client, with several views of each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Contrastive:
         return Contrastive(self.network.to(device, dtype), self.temperature)
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
         return {"network": self.network, "temperature": self.temperature}
 
     def init(self, key: Key) -> Params:
@@ -48,7 +48,7 @@ class Contrastive:
         return embedded
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
-        """Minus the log of the share that other views of the same picture have of all other views: the crowd's mean."""
+        """The InfoNCE loss of each group: the mean over its views; other views of the same picture are positives."""
         embedded = self.predict(params, examples.x)
         views = embedded.shape[2]
         flat = embedded.flatten(1, 2)  # m pv d
@@ -67,9 +67,9 @@ class Contrastive:
         return mean
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
-        """Nothing to grade: embeddings have no right answer."""
+        """Zeros, since embeddings have no right answer."""
         return torch.zeros_like(examples.weight)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"contrasts at temperature {self.temperature} by {self.network.describe()}"

@@ -1,6 +1,6 @@
 """Densities with exact likelihood: a flow, and the negative log-likelihood of each example as its loss.
 
-Labels are not looked at: an example is its features.
+Labels are ignored: an example is its features.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Density:
     def __init__(self, flow: Flow, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.flow, self.device, self.dtype = flow, torch.device(device), dtype
         self.loss_unit = float(flow.inputs)
-        """A nat for each number of an example: log-densities have no zero of their own to compare them with."""
+        """One nat per dimension, as a scale for losses: log-densities have no natural zero."""
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Density:
         """The same objective on another device or in another precision."""
         return Density(self.flow, device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
         return {"flow": self.flow}
 
     def init(self, key: Key) -> Params:
@@ -63,7 +63,7 @@ class Density:
         return predictions
 
     def space(self, params: Params, x: Tensor) -> Tensor:
-        """Examples as vectors in the coordinates that the density is one of."""
+        """Examples as vectors in the coordinates in which the density is defined."""
         return self.flow.space(params, x.flatten(1))
 
     def sample(self, params: Params, key: Key, n: int) -> Tensor:
@@ -72,7 +72,7 @@ class Density:
         return self.flow.inverse(params, drawn)
 
     def label_points(self, models: Params, x: Tensor) -> Tensor:
-        """The cluster of each example: the density under which it is likeliest."""
+        """The cluster of each example: the density under which it is most likely."""
         each = [self.predict(take(models, j), x) for j in range(count(models))]
         return torch.stack(each).argmax(0)
 
@@ -81,5 +81,5 @@ class Density:
         return self.sample(take(models, cluster), key, n)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"density by {self.flow.describe()}"

@@ -1,6 +1,6 @@
 """Feature maps φ for linear models: polynomials and random Fourier features.
 
-Each is a frozen dataclass that is called with a batch of x (m inputs) and gives a batch of features (m width):
+Each is a frozen dataclass that is called with a batch of x (m inputs) and returns a batch of features (m width):
 `LinearRegression(5, features=Polynomial(degree=2))`.
 """
 
@@ -58,7 +58,7 @@ class Polynomial:
 
 @lru_cache(maxsize=32)
 def _factors(inputs: int, degree: int, constant: bool) -> Tensor:
-    """Which powers each feature is the product of, by their places in `_powers`; 0 is the factor 1: degree width."""
+    """The powers that each feature is the product of, as indices into `_powers`; 0 is the factor 1: degree width."""
     columns = []
     for order in range(0 if constant else 1, degree + 1):
         for chosen in combinations_with_replacement(range(inputs), order):

@@ -1,4 +1,4 @@
-"""What is linear in an objective, in the open: how predictions are φ(x)·θ."""
+"""The linear form of an objective whose predictions are φ(x)·θ, for algorithms that need φ and θ."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from corymb.trees import Params
 
 @dataclass(frozen=True)
 class LinearForm:
-    """How predictions are φ(x)·θ: what an objective makes of examples, and of parameters.
+    """Functions that turn examples and parameters into φ(x), y and θ, such that predictions are φ(x)·θ.
 
-    An intercept is the last entry of θ, and the last feature 1. Parameters may have leading axes, such as one for k
+    An intercept is the last entry of θ, and the last feature is 1. Parameters may have leading axes, such as one for k
     models; θ then has them too. For classes θ has a row for each logit.
     """
 
     features: Callable[[Tensor], Tensor]
     """A batch of x -> m d."""
     targets: Callable[[Tensor], Tensor]
-    """y as θ has to meet it."""
+    """y -> the targets of φ(x)·θ."""
     coefficients: Callable[[Params], Tensor]
     """Parameters -> θ."""
     parameters: Callable[[Tensor], Params]
     """θ -> parameters."""
     intercept: bool = False
     counts: Callable[[Tensor], Tensor] | None = None
-    """How much an example with target y counts in training; None: all alike."""
+    """The weight in training of an example with target y; None if all weights are equal."""
     shares: Callable[[Tensor], Tensor] | None = None
-    """The probability of each class that training asks for where the label is y: m classes; None: 1 for y."""
+    """The target probability of each class for label y: m classes; None for probability 1 of y."""
 
     def after(self, features: Callable[[Tensor], Tensor], targets: Callable[[Tensor], Tensor]) -> LinearForm:
-        """The form of an objective that changes examples before this one sees them."""
+        """The form of an objective that transforms examples before passing them to this one."""
         return replace(self, features=lambda x: self.features(features(x)), targets=lambda y: self.targets(targets(y)))
 
 
 def linear_form(objective: Objective) -> LinearForm | None:
-    """The form of an objective that is the squared loss of φ(x)·θ, as it says (`linear`); None where it is not."""
+    """The form of an objective that is the squared loss of φ(x)·θ (its attribute `linear`); None for others."""
     form: LinearForm | None = getattr(objective, "linear", None)
     return form
 
 
 def logit_form(objective: Objective) -> LinearForm | None:
-    """The form of an objective that is the cross-entropy of logits φ(x)·θ (`logits`); None where it is not."""
+    """The form of an objective that is the cross-entropy of logits φ(x)·θ (its attribute `logits`); None for others."""
     form: LinearForm | None = getattr(objective, "logits", None)
     return form
 
 
 def layer_form(network: Network) -> LinearForm | None:
-    """The form of a network that is one linear layer, θ with a row for each output; None for any other."""
+    """The form of a network that is a single linear layer, with a row of θ for each output; None for any other."""
     layers = list(network.module.named_children()) or [("", network.module)]
     name, layer = layers[-1]
     flat = all(isinstance(other, nn.Flatten) for _, other in layers[:-1])
@@ -80,5 +80,5 @@ def layer_form(network: Network) -> LinearForm | None:
 
 
 def with_ones(x: Tensor) -> Tensor:
-    """The features and a last one that is 1, for an intercept."""
+    """Append a feature that is 1, for an intercept."""
     return torch.cat([x, torch.ones_like(x[..., :1])], -1)

@@ -17,18 +17,18 @@ from corymb.trees import Params
 
 
 class Units(NamedTuple):
-    """Means and scales: of the features, and of the targets."""
+    """Means and scales of the features and of the targets."""
 
     mean: Tensor
     scale: Tensor
     target_mean: Tensor
     target_scale: Tensor
     limit: Tensor | None = None
-    """Standard deviations beyond which features grow as a logarithm; None or infinite: nowhere."""
+    """Standard deviations beyond which features grow only logarithmically; None or infinite for no limit."""
 
 
 def limited(z: Tensor, limit: Tensor) -> Tensor:
-    """Values that grow only as a quarter of their logarithm beyond `limit`, to either side.
+    """Limit values: beyond ±`limit` they grow only as a quarter of the logarithm of the excess.
 
     >>> limited(torch.tensor([-2.0, 3.0, 1e5]), torch.tensor(3.0))
     tensor([-2.0000,  3.0000,  5.8782])
@@ -38,7 +38,7 @@ def limited(z: Tensor, limit: Tensor) -> Tensor:
 
 
 class InUnits(nn.Module):
-    """A model with the standardising inside; it needs nothing but torch.
+    """A model with built-in standardisation; it needs nothing but torch.
 
     Its input is a batch of raw features, floats or bytes (which are pixels, and divided by 255, unless features are
     standardised); its output is a logit for each class (m classes) or a target for each example (m).
@@ -63,12 +63,12 @@ class InUnits(nn.Module):
         x = x / 255 if x.dtype == torch.uint8 and not self.standardises else x
         z = (x - self.mean) / self.scale if self.standardises else x
         out: Tensor = self.model(limited(z, self.limit) if self.limits else z)
-        out = out.reshape(x.shape[0]) if self.targets else out  # not len(x): ONNX wants the number to stay open
+        out = out.reshape(x.shape[0]) if self.targets else out  # not len(x), which ONNX would fix as a constant
         return out * self.target_scale + self.target_mean if self.standardises else out
 
 
 class Linear(nn.Module):
-    """φ(x)·θ; with an intercept, that is the last entry of θ."""
+    """φ(x)·θ; the last entry of θ is the intercept, if there is one."""
 
     def __init__(self, weight: Tensor, features: Callable[[Tensor], Tensor] | None, *, intercept: bool) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Linear(nn.Module):
 
 
 class Own(nn.Module):
-    """The predictions of an objective of a user's own."""
+    """The predictions of a custom objective."""
 
     def __init__(self, objective: Objective, params: Params) -> None:
         super().__init__()
@@ -89,17 +89,17 @@ class Own(nn.Module):
         self.values = nn.ParameterList([nn.Parameter(value.clone()) for value in params.values()])
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the objective predicts for each example."""
+        """The objective's prediction for each example."""
         return self.objective.predict(dict(zip(self.names, self.values, strict=True)), x)
 
 
 def module_of(objective: Objective, params: Params, units: Units | None, *, targets: bool) -> InUnits:
-    """A model of an objective as a module of its own, in evaluation mode; it shares no memory with the parameters."""
+    """An objective's model as a standalone module in evaluation mode; it shares no memory with the parameters."""
     return InUnits(_bare(objective, params), units, targets=targets).eval()
 
 
 def _bare(objective: Objective, params: Params) -> nn.Module:
-    """The module that takes features as the objective does."""
+    """The model as a module that takes features in the objective's units."""
     if isinstance(objective, LinearRegression):
         return Linear(params["weight"].clone(), objective.features, intercept=objective.intercept)
     if not isinstance(objective, (Classification, Regression)):

@@ -1,4 +1,4 @@
-"""Objectives of users' own that define part of the protocol: what is missing is filled in."""
+"""Completes custom objectives that define only part of the protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corymb.trees import Params
 
 
 class PartialObjective:
-    """An objective of a user's own with the members that it does not define: only `init` and `losses` are needed."""
+    """A custom objective with the missing members of the protocol added; only `init` and `losses` are required."""
 
     def __init__(self, inner: Any, like: Tensor | None = None, described: str | None = None) -> None:
         self.inner, self._like = inner, like
@@ -33,13 +33,13 @@ class PartialObjective:
         self.measures = measures_of(inner)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> PartialObjective:
-        """The same objective elsewhere. One without a `to` makes its models where it always does; they are moved."""
+        """The same objective on another device or in another precision; without its own `to`, only models are moved."""
         if self.movable:
             return PartialObjective(self.inner.to(device, dtype), described=self._described)
         return PartialObjective(self.inner, torch.empty(0, device=device, dtype=dtype), self._described)
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
         return {"inner": self.inner}
 
     def init(self, key: Key) -> Params:
@@ -53,7 +53,7 @@ class PartialObjective:
         return losses
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
-        """What training makes smaller: the loss, unless the objective has a `training_losses`."""
+        """The training loss of each example: the loss, unless the objective has `training_losses`."""
         return training_losses(self.inner, params, examples, draws)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
@@ -65,7 +65,7 @@ class PartialObjective:
         return cast(Tensor, self._own("predict", "(params, x): it cannot predict")(params, x))
 
     def mix(self, predictions: Tensor, weights: Tensor) -> Tensor:
-        """One prediction from those of several models."""
+        """The mixture of several models' predictions."""
         return cast(Tensor, self._own("mix", "(predictions, weights): models cannot be mixed")(predictions, weights))
 
     def grade(self, predictions: Tensor, examples: Examples) -> Tensor:
@@ -75,7 +75,7 @@ class PartialObjective:
         )
 
     def describe(self) -> str:
-        """What the objective says of itself, or the name of its class and what it is made of."""
+        """The objective's own description, or the name of its class with its public attributes."""
         return self._described
 
     def _own(self, member: str, lack: str) -> Any:
@@ -121,13 +121,13 @@ def completed(objective: Any) -> Objective:
 
 
 def _refuse_silent_dropout(objective: Any) -> None:
-    """An objective around a network with dropout that knows nothing of training steps would leave the dropout out."""
+    """Raise InvalidInput for an objective with a dropout network but no `training_losses`: dropout would be ignored."""
     if has_training_losses(objective):
         return
     for held in (getattr(objective, "__dict__", {})).values():
         network = held if isinstance(held, Network) else getattr(held, "network", None)
         if isinstance(network, Network) and network.drops:
             raise InvalidInput(
-                f"{type(objective).__qualname__} has a network with dropout, which its losses leave out: give it a "
-                "training_losses(params, examples, draws), or make the network with dropout='off'."
+                f"{type(objective).__qualname__} has a network with dropout, which its losses ignore: give it a "
+                "training_losses(params, examples, draws), or create the network with dropout='off'."
             )

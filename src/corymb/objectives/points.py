@@ -1,4 +1,4 @@
-"""What an objective can do besides whose model gives every example a cluster, not every client."""
+"""The additional members of objectives whose models assign every example, not every client, to a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corymb.trees import Params
 
 
 class PointModel(Protocol):
-    """A model, or k of them, of examples in k clusters: it needs no labels."""
+    """An objective whose models cluster examples; it needs no labels."""
 
     def label_points(self, models: Params, x: Tensor) -> Tensor:
         """The cluster of each example."""
@@ -27,5 +27,5 @@ class PointModel(Protocol):
 
 
 def models_points(model: object) -> TypeGuard[PointModel]:
-    """Whether an objective is a `PointModel`, by itself or by what it wraps."""
+    """Whether an objective, or the one it wraps, is a `PointModel`."""
     return all(hasattr(model, name) for name in ("label_points", "sample_cluster", "space"))

@@ -1,8 +1,8 @@
-"""Objectives that travel: what the other side makes the same objective from, as a tree and without code.
+"""Sends objectives to other machines as recipes: trees of arguments from which the other side recreates them, no code.
 
-An objective, a network or a flow says with `recipe()` which arguments make it again; a frozen dataclass is made of its
-fields; a function that makes a module is named, and must belong to a package that the reader allows on purpose. What is
-made there must `describe()` itself as what was sent.
+An objective, a network or a flow returns from `recipe()` the arguments that recreate it; a frozen dataclass is
+recreated from its fields; a function that creates a module is sent by name, and must belong to a package that the
+reader allows explicitly. The recreated objective must have the same `describe()` as the original.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from corymb.trees import Tree
 from corymb.wire import WireError, find
 
 HOME = "corymb"
-"""Of this package a reader makes what has a recipe, and calls no function that a message names."""
+"""From this package, a reader creates only objects with a recipe, and never calls functions that a message names."""
 
 
 def recipe_of(objective: Objective) -> dict[str, Any]:
-    """An objective as a tree that can travel; `made_from` makes the same one elsewhere."""
+    """An objective as a tree for `corymb.wire.pack`; `made_from` recreates it."""
     try:
-        return {"describes": objective.describe(), "recipe": _told(objective)}
+        return {"describes": objective.describe(), "recipe": _to_tree(objective)}
     except WireError as problem:
-        raise InvalidInput(f"This objective cannot travel to other machines: {problem}") from None
+        raise InvalidInput(f"This objective cannot be sent to other machines: {problem}") from None
 
 
 def made_from(tree: Tree, allow: Sequence[str]) -> Objective:
-    """The objective that `recipe_of` wrote down, of things in the packages in `allow`; it describes itself equally."""
+    """The objective for a tree from `recipe_of`, whose functions and classes must be in the packages in `allow`."""
     if not isinstance(tree, dict) or set(tree) != {"describes", "recipe"}:
-        raise WireError("The message holds no objective.")
+        raise WireError("The message does not hold an objective.")
     try:
         objective = _made(tree["recipe"], allow)
         described = objective.describe()
     except (WireError, InvalidInput):
         raise
-    except Exception as error:  # whatever the parts trip over, the recipe is what is wrong
-        raise WireError(f"The objective cannot be made here: {type(error).__name__}: {first_line(error)}") from None
+    except Exception as error:  # any failure means that the recipe is wrong
+        raise WireError(f"The objective cannot be created here: {type(error).__name__}: {first_line(error)}") from None
     if described != tree["describes"]:
         raise WireError(
-            f"The objective is another one here: {_apart(described, str(tree['describes']))} Both sides must have the "
-            "same code."
+            f"The objective differs here: {_first_difference(described, str(tree['describes']))} Both sides must have "
+            "the same code."
         )
     made: Objective = objective
     return made
 
 
-def _apart(here: str, there: str) -> str:
-    """Where two descriptions part."""
+def _first_difference(here: str, there: str) -> str:
+    """Two descriptions around their first difference."""
     at = next((i for i, (a, b) in enumerate(zip(here, there, strict=False)) if a != b), min(len(here), len(there)))
     return f"{here[max(0, at - 20) : at + 30]!r} here, {there[max(0, at - 20) : at + 30]!r} there."
 
 
-def _told(value: Any) -> Tree:
+def _to_tree(value: Any) -> Tree:
     if value is None or isinstance(value, (bool, int, float, str, Tensor)):
         return value
     if isinstance(value, dict):
-        return {name: _told(inside) for name, inside in value.items()}
+        return {name: _to_tree(inside) for name, inside in value.items()}
     if isinstance(value, list):
-        return [_told(inside) for inside in value]
+        return [_to_tree(inside) for inside in value]
     if isinstance(value, tuple):
-        return value if hasattr(value, "_fields") else tuple(_told(inside) for inside in value)
+        return value if hasattr(value, "_fields") else tuple(_to_tree(inside) for inside in value)
     if hasattr(value, "recipe") and not isinstance(value, type):
         return _as_made(type(value), value.recipe())
     if _is_frozen(type(value)):
@@ -75,14 +75,14 @@ def _told(value: Any) -> Tree:
         return {"function": _place(value)}
     if isinstance(value, nn.Module):
         raise WireError(
-            f"it holds the module {type(value).__name__} itself: give the model as a function that makes it, such as "
+            f"it holds the module {type(value).__name__} itself: give the model as a function that creates it, such as "
             "mymodule:make_model, which the nodes have too."
         )
     raise WireError(f"it holds a {type(value).__name__}, which has no recipe().")
 
 
 def _as_made(kind: type, arguments: Mapping[str, Any]) -> Tree:
-    return {"made": _place(kind), "of": {name: _told(value) for name, value in arguments.items()}}
+    return {"made": _place(kind), "of": {name: _to_tree(value) for name, value in arguments.items()}}
 
 
 def _is_frozen(kind: type) -> bool:
@@ -92,7 +92,7 @@ def _is_frozen(kind: type) -> bool:
 def _place(value: Any) -> str:
     module, name = value.__module__, value.__qualname__
     if module == "__main__" or not name.isidentifier():
-        raise WireError(f"{name} does not stand at the top of a module that nodes could import: put it into one.")
+        raise WireError(f"{name} is not at the top level of a module that nodes could import: move it into one.")
     return f"{module}:{name}"
 
 
@@ -114,7 +114,7 @@ def _made(tree: Tree, allow: Sequence[str]) -> Any:
 
 
 def _function(place: Any, allow: Sequence[str]) -> Any:
-    """A function or a class of modules: of this package only modules, or a message could call anything in it."""
+    """A module class, or a function of an explicitly allowed package: messages must not call functions of our own."""
     on_purpose = [package for package in allow if package != HOME]
     found = find(place, allow)
     if isinstance(found, type) and issubclass(found, nn.Module):

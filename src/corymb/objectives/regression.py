@@ -50,12 +50,12 @@ class LinearRegression:
         return LinearRegression(**self.recipe(), device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
         return {"inputs": self.inputs, "features": self.features, "intercept": self.intercept, "half": self.half}
 
     @property
     def linear(self) -> LinearForm:
-        """φ and θ, in the open."""
+        """The linear form of the predictions."""
         return LinearForm(
             self._design,
             lambda y: y,
@@ -95,7 +95,7 @@ class LinearRegression:
         return _mean(predictions, weights)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         features = "x" if self.features is None else getattr(self.features, "__qualname__", repr(self.features))
         intercept = ", intercept" if self.intercept else ""
         return f"linear regression on {self.width} features {features}{intercept}, half={self.half}"
@@ -117,7 +117,7 @@ class Regression:
         return Regression(self.network.to(device, dtype))
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
         return {"network": self.network}
 
     def init(self, key: Key) -> Params:
@@ -126,7 +126,7 @@ class Regression:
 
     @property
     def linear(self) -> LinearForm | None:
-        """Of a network that is one linear layer."""
+        """The linear form of the predictions, if the network is a single linear layer."""
         form = layer_form(self.network)
         if form is None or not self._one_output:
             return None
@@ -170,7 +170,7 @@ class Regression:
         return _mean(predictions, weights)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"regression by {self.network.describe()}"
 
 

@@ -1,9 +1,9 @@
-"""Coordinates in which everybody's standardised features have second moment I, for descent on a linear model.
+"""Coordinates in which all clients' standardised features have second moment I, for descent on a linear model.
 
-Features that go together (a distance and the time it takes) leave directions in which a loss is almost flat: descent
-needs as many steps as the ratio of its largest and its least curvature. With Σ the mean of z zᵀ, models
-φ = (Σ + εI)^{1/2} θ of features (Σ + εI)^{-1/2} z have no such directions. Every client is asked for its own mean of
-z zᵀ; only the sum over all clients comes back.
+Correlated features (a distance and the time it takes) leave directions in which the loss is almost flat: the number of
+steps that descent needs grows with the ratio of the largest to the least curvature. With Σ the mean of z zᵀ, models
+φ = (Σ + εI)^{1/2} θ of features (Σ + εI)^{-1/2} z have no such directions. Every client sends its own mean of z zᵀ; the
+server gets only the sum over all clients.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from corymb.objectives.module import limited
 from corymb.orthogonal import roots
 
 MOST = 181
-"""Features up to which Σ is asked for: 2¹⁵ numbers in a reply."""
+"""The most features for which Σ is computed: 2¹⁵ entries in a reply."""
 FLOOR = 1e-4
-"""ε: directions with less than this part of a standardised feature's variance stay flat."""
+"""ε: directions with less than this fraction of a standardised feature's variance stay flat."""
 
 
 @on_client
@@ -36,7 +36,7 @@ def send_second_moment(client: Client, mean: Tensor, scale: Tensor, limit: Tenso
 
 
 def whitening_root(fed: Federation, mean: Tensor, scale: Tensor, limit: Tensor) -> Tensor:
-    """(Σ + εI)^{-1/2}: d d. The ledger gets the round it took."""
+    """(Σ + εI)^{-1/2}: d d. Takes a round, which is counted in the ledger."""
     found = fed.clients.sum(send_second_moment, mean, scale, limit.expand_as(mean)).value
     fed.ledger.rounds += 1
     moment = (found.total["zz"][0] / found.weight).cpu()
@@ -45,7 +45,7 @@ def whitening_root(fed: Federation, mean: Tensor, scale: Tensor, limit: Tensor) 
 
 
 def can_whiten(objective: Objective, features: tuple[int, ...]) -> bool:
-    """Whether an objective's models are linear in features of a table, not too many of them."""
+    """Whether an objective's models are linear in at most `MOST` features of a table."""
     form = linear_form(objective) or logit_form(objective)
     if form is None or len(features) != 1 or features[0] > MOST:
         return False

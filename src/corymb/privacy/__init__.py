@@ -1,4 +1,4 @@
-"""Client-level differential privacy: settings, what they cost, and how sums are released. See docs/explanation."""
+"""Client-level differential privacy: settings, their cost, and the release of sums. See docs/explanation."""
 
 from corymb.privacy.settings import Privacy
 

@@ -1,4 +1,4 @@
-"""What rounds cost: ε by Google's dp-accounting, from Rényi divergences. Nothing is accounted for here.
+"""The privacy cost ε of rounds, by Google's dp-accounting with Rényi divergences; no accounting is implemented here.
 
 Neighbours are federations one of whose clients contributes nothing (dp-accounting's REPLACE_SPECIAL).
 """
@@ -14,13 +14,13 @@ from corymb.privacy.settings import Privacy
 from corymb.settings import InvalidInput
 
 WHOLE = (*range(2, 17), 20, 24, 28, 32, 40, 48, 64, 96, 128, 256)
-"""Orders of Rényi divergence: whole ones are exact, and quick, for Gaussians of drawn clients."""
+"""Orders of Rényi divergence: integer ones are exact, and fast, for subsampled Gaussians."""
 FINE = tuple(1 + x / 10 for x in range(1, 100)) + WHOLE[9:]
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one round gives away: a noisy sum over drawn clients, and perhaps each one's blurred label."""
+    """What one round releases: a noisy sum over the clients drawn, and optionally each one's randomised label."""
 
     noise: float
     rate: float
@@ -30,24 +30,24 @@ class Release:
 
     @property
     def blur(self) -> float:
-        """The probability that a label is replaced by one drawn from all k alike."""
+        """The probability that a label is replaced by one drawn uniformly from all k."""
         return 0.0 if self.labels is None else self.k / (math.exp(self.labels) + self.k - 1)
 
 
 def release_of(privacy: Privacy, *, rate: float, k: int) -> Release:
-    """A round of an algorithm; of one cluster no label says anything."""
+    """The release of one round of an algorithm; with one cluster, labels reveal nothing."""
     return Release(privacy.noise, rate, privacy.labels if k > 1 else None, k)
 
 
 @cache
 def spent(release: Release, rounds: int, delta: float) -> float:
-    """ε after so many rounds."""
+    """ε after this many rounds."""
     if not rounds:
         return 0.0
     if release.noise == 0:
         return math.inf
     accounting = _accounting()
-    # Labels show who was drawn, and so the noisy sum gains nothing from drawing.
+    # Labels reveal which clients were drawn, so that there is no amplification by sampling.
     drawn = release.rate < 1 and release.labels is None
     event = accounting.GaussianDpEvent(release.noise)
     if drawn:
@@ -62,7 +62,7 @@ def spent(release: Release, rounds: int, delta: float) -> float:
 
 
 def affords(privacy: Privacy, release: Release, rounds: int) -> bool:
-    """Whether the budget lasts for so many rounds."""
+    """Whether the budget allows this many rounds."""
     return privacy.epsilon is None or spent(release, rounds, privacy.delta) <= privacy.epsilon
 
 

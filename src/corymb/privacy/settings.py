@@ -1,7 +1,7 @@
 """The settings of private averaging.
 
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018: updates of bounded
-length, Gaussian noise in their sum, a fixed denominator, every client drawn by itself.
+length, Gaussian noise in their sum, a fixed denominator, clients drawn independently.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from corymb.settings import check_types, require
 
 NOISE = (1e-3, 1e6)
-"""Noise multipliers for which ε is a number; with the least it is a million a round."""
+"""The range of noise multipliers for which ε can be computed; with the least it is a million per round."""
 LONGEST = 1e18
 """The longest update that a single-precision sum of clients can hold."""
 
@@ -57,11 +57,12 @@ class Privacy:
         require(self.least >= 1, f"least must be at least 1, got {self.least}.")
 
     def check_clients(self, n: int) -> None:
-        """Refuse federations that are too small for the settings to mean anything."""
+        """Raise InvalidInput if the federation is too small for these settings to protect anybody."""
         require(
-            n >= self.least, f"{n} clients are fewer than privacy.least={self.least}: nobody could hide among them."
+            n >= self.least,
+            f"{n} clients are fewer than privacy.least={self.least}, too few to protect anybody: bring more clients.",
         )
         require(
             self.delta * n < 1,
-            f"delta={self.delta:g} is not below 1 / {n}, the number of clients: a delta that large protects nobody.",
+            f"delta={self.delta:g} must be below 1 / {n} (one over the number of clients): lower delta.",
         )

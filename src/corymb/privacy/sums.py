@@ -1,4 +1,4 @@
-"""Noise in sums of clients' updates, and what the sums then say of each cluster."""
+"""Adds noise to sums of clients' updates, and computes the clusters' means from them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from corymb.trees import Params, map_tensors
 
 
 class Released(NamedTuple):
-    """Sums with noise, of which no client moves any by more than ε allows: what may be used and shown."""
+    """Sums with noise, covered by the privacy guarantee: these may be used and published."""
 
     total: Params
     """k rows: the sum of the updates of each cluster's clients."""
     clients: Tensor
-    """How many clients each cluster has, k: not whole, and below 0 now and then."""
+    """The noisy number of clients in each cluster, k: not an integer, and sometimes negative."""
 
     def mean(self, least: float) -> Params:
-        """Each cluster's mean update; none for clusters of fewer than `least` clients."""
+        """Each cluster's mean update; 0 for clusters of fewer than `least` clients."""
         enough = self.clients >= least
         share = torch.where(enough, 1 / self.clients.clamp_min(1), 0)
         return map_tensors(lambda leaf: leaf * share.to(leaf).reshape(-1, *[1] * (leaf.dim() - 1)), self.total)
@@ -31,8 +31,8 @@ class Released(NamedTuple):
 def multipliers(noise: float, numbers: int) -> tuple[float, float]:
     """The noise multipliers of updates and of counts, which together cost as much as `noise` alone.
 
-    One client moves sum and count at once: 1/z² = 1/z_sum² + 1/z_count². Of all such pairs it is the one that makes
-    means most exact, z_count = d^¼ z_sum for d numbers in a model.
+    One client changes sum and count at once: 1/z² = 1/z_sum² + 1/z_count². Of all such pairs, the one with
+    z_count = d^¼ z_sum, for d numbers in a model, makes means most exact.
     """
     of_sum = noise * math.sqrt(1 + numbers**-0.5)
     return of_sum, numbers**0.25 * of_sum
@@ -41,10 +41,10 @@ def multipliers(noise: float, numbers: int) -> tuple[float, float]:
 def released(
     total: Params, count: Tensor, privacy: Privacy, *, blur: float, known: Tensor | None, key: Key
 ) -> Released:
-    """Sums and counts with noise, without the bias of blurred labels.
+    """Sums and counts with noise, corrected for the bias of randomised labels.
 
-    A label stays with probability 1 − blur, or is drawn from all k alike: what a cluster is said to have is its own
-    (1 − blur) and blur / k of everybody's. `known` are counts that cost nothing, such as that of one cluster.
+    A label is kept with probability 1 − blur, or else drawn uniformly from all k: a reported sum is 1 − blur of the
+    cluster's own plus blur / k of everybody's. `known` are counts that cost nothing, such as that of a single cluster.
     """
     numbers = sum(leaf[0].numel() for leaf in total.values())
     of_sum, of_count = multipliers(privacy.noise, numbers) if known is None else (privacy.noise, 0.0)

@@ -158,13 +158,13 @@ def features_of(x: Any, schema: DataSchema) -> Tensor:
 
 
 def _prepared(x: Any, schema: DataSchema) -> Tensor:
-    how = schema.preparation
+    how, x = schema.preparation, _by_name(x)
     if is_frame(x) or isinstance(x, Mapping):
         plans = (how.columns if how else ()) or tuple(ColumnPlan(name, "number") for name in schema.feature_names)
         require(len(plans) > 0, "The run's examples are arrays without names of columns: give an array.")
         return (how or Preparation("none"))._replace(columns=plans).apply(frame_columns(x).cells)
     array = as_array(x)
-    one = array.shape == schema.features or (how is not None and array.shape == (len(how.columns),))
+    one = array.shape in _shapes_of_one(schema) or (how is not None and array.shape == (len(how.columns),))
     array = array[None] if one else array
     if how is not None:
         return how.apply(array)
@@ -173,6 +173,31 @@ def _prepared(x: Any, schema: DataSchema) -> Tensor:
     pixels = array.dtype == np.uint8 and not schema.standardise
     array = channels_first(array) if schema.picture and array.shape[1:] != schema.features else array
     return as_features(array) / TOP if pixels else as_features(array)
+
+
+def _shapes_of_one(schema: DataSchema) -> set[tuple[int, ...]]:
+    """The shapes that a single example may have: of a picture also with its channels last, or without its only one."""
+    if not schema.picture:
+        return {schema.features}
+    channels, *sides = schema.features
+    last, plain = (*sides, channels), tuple(sides)
+    return {schema.features, last, plain} if channels == 1 else {schema.features, last}
+
+
+def _by_name(x: Any) -> Any:
+    """Examples as columns by name where they come as one or several mappings: rows of a frame, records of a service."""
+    if hasattr(x, "to_dict") and hasattr(x, "index") and not is_frame(x) and len(x):  # a row, or a column, of pandas
+        x = dict(x.items()) if all(isinstance(name, str) for name in x.index) else x
+    if isinstance(x, Mapping):
+        return {name: [cell] if _is_cell(cell) else cell for name, cell in x.items()}
+    if isinstance(x, (list, tuple)) and len(x) and all(isinstance(row, Mapping) for row in x):
+        names = dict.fromkeys(name for row in x for name in row)
+        return {name: [row.get(name) for row in x] for name in names}
+    return x
+
+
+def _is_cell(value: object) -> bool:
+    return isinstance(value, str) or np.ndim(value) == 0  # type: ignore[arg-type]
 
 
 def targets_of(y: ArrayLike, schema: DataSchema) -> Tensor:

@@ -21,7 +21,7 @@ from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.own_model import check_answers
 from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
-from corymb.runs.history import counted
+from corymb.runs.history import CONVERGED, counted
 from corymb.runs.learners import Model
 from corymb.runs.own.algorithm import check_names
 from corymb.runs.own.callbacks import Callbacks
@@ -149,16 +149,19 @@ def resume_run(
     *,
     max_seconds: float | None = None,
     keep_going: bool = False,
+    every_round: bool = False,
     watch: Watch = Watch(),  # noqa: B008 - frozen
 ) -> Run:
     """Continue the run in a folder to its end, or beyond it if the algorithm has more rounds than the run had.
 
-    Otherwise, a run that has ended is returned unchanged. With `keep_going`, one that diverged continues.
+    Otherwise, a run that has ended is returned unchanged. With `keep_going`, one that diverged continues; with
+    `every_round`, one that converged in fewer rounds than planned does those that were left.
     """
     store = RunStore(expanded(folder))
     config, ended = read_config(store.folder), is_finished(store.folder)
     before, now = rounds_in(config), rounds_in(to_dict(algorithm))
-    longer = before is not None and now is not None and now > before
+    left = every_round and config.get("until") == CONVERGED  # rounds that nobody has asked to be done, until now
+    longer = before is not None and now is not None and (now > before or left)
     if ended and not longer:
         return Run.load(store.folder, model)
     environment = read_environment(store.folder)

@@ -215,6 +215,11 @@ def converged(history: Sequence[Round]) -> bool:
 
 FALLING = 0.03
 """A loss that fell by more than this part of it in the last `SETTLED` rounds is still on its way."""
+SHORT = 0.1
+"""Steps that have decayed to less than this part of the first ones may be what keeps a loss from falling."""
+SETTLING = 0.15
+"""A loss that would fall by more than this part of it in `SETTLED` rounds of undecayed steps has not settled: on the
+tables of docs/explanation/defaults.md it is those with hardly any noise, which train longer for the better."""
 LONGER = 4
 """How many times the rounds are proposed then, with steps that decay so much more slowly."""
 
@@ -222,22 +227,39 @@ LONGER = 4
 def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
     """That a run with default rounds ended while its training loss was falling, in words; empty where it did not.
 
+    So did one whose steps became short before its loss settled, whoever chose its rounds.
+
     >>> rows = [{"stage": "", "train_loss": 0.9**t} for t in range(40)]
     >>> unfinished(rows, {"until": "converged", "rounds": 40, "local": {"decay": 0.97}})
     'the training loss still falls (by 65 % in the last 10 rounds): --rounds 160 --local.decay 0.9925 trains longer'
     """
-    rows = history[-2 * SETTLED :]
+    rows, rounds, local = history[-2 * SETTLED :], config.get("rounds"), config.get("local") or {}
     losses = [loss for row in rows if (loss := noted_loss(row)) is not None and math.isfinite(loss)]
-    rounds = config.get("rounds")
-    if config.get("until") != CONVERGED or not isinstance(rounds, int) or len(losses) < 2 * SETTLED:
+    if not isinstance(rounds, int) or len(losses) < 2 * SETTLED or rows[0]["stage"] != rows[-1]["stage"]:
         return ""
     before, now = math.fsum(losses[:SETTLED]), math.fsum(losses[SETTLED:])
-    if rows[0]["stage"] != rows[-1]["stage"] or before - now <= FALLING * abs(before):
+    fell, decay = (before - now) / abs(before) if before else 0.0, local.get("decay", 1.0)
+    if config.get("until") == CONVERGED and fell > FALLING:
+        said = f"the training loss still falls (by {100 * fell:.0f} % in the last {SETTLED} rounds)"
+    elif fell <= FALLING and local.get("batch") is None and (full := _with_full_steps(fell, decay, history)) > SETTLING:
+        said = (
+            f"steps became short before the training loss settled ({SETTLED} rounds of full ones would lower it by "
+            f"about {100 * min(full, 1):.0f} %)"
+        )
+    else:
         return ""
-    fell, decay = 1 - now / before, (config.get("local") or {}).get("decay", 1.0)
     slower = f" --local.decay {1 - (1 - decay) / LONGER:g}" if decay < 1 else ""
-    said = f"the training loss still falls (by {100 * fell:.0f} % in the last {SETTLED} rounds)"
     return f"{said}: --rounds {LONGER * rounds}{slower} trains longer"
+
+
+def _with_full_steps(fell: float, decay: float, history: Sequence[Round]) -> float:
+    """How much a loss that fell so much in the last rounds would have fallen in them by steps that had not decayed.
+
+    0 where steps are not short. Of batches that are drawn this says nothing: their noise falls with the step.
+    """
+    rounds = sum(row["stage"] == history[-1]["stage"] for row in history)
+    lengths = [decay**t for t in range(rounds - 3 * SETTLED // 2, rounds - SETTLED // 2)]  # between the two means
+    return fell * len(lengths) / math.fsum(lengths) if decay**rounds < SHORT else 0.0
 
 
 def _noise(losses: Sequence[float]) -> float:

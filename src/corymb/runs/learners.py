@@ -332,3 +332,15 @@ def check_model(fed: Federation) -> None:
             clients[:1].map(try_model, model)
         except TooFewReplies:
             clients.map(try_model, model)
+
+
+@contextmanager
+def of_standardised(features: bool) -> Iterator[None]:
+    """What to do where a model finds no row for a code, if features are standardised, and codes with them."""
+    try:
+        yield
+    except InvalidInput as error:
+        if not (features and isinstance(error.__cause__, IndexError)):
+            raise
+        how = "features are standardised: where the model takes codes out of them, say scale='none' (--scale none)"
+        raise InvalidInput(f"{str(error).removesuffix('.')}; {how}.") from error

@@ -32,7 +32,7 @@ from corymb.runs.assign import Assignment, Calibration, assign, features_of, tar
 from corymb.runs.folder.contents import save_run
 from corymb.runs.folder.own_model import answers_of, check_answers, check_parameters
 from corymb.runs.folder.reader import read_run
-from corymb.runs.history import Round, counted, plain, readable
+from corymb.runs.history import Round, counted, plain, readable, unfinished
 from corymb.runs.learners import MODELS, Model, learner_for
 from corymb.runs.serving import ServedBy, Serving, ask_served, classes_at, predictions, served_in
 from corymb.runs.standardise import Standard, Standardised
@@ -360,7 +360,11 @@ class Run:
             f"  ledger    {counted(self.ledger.rounds, 'round')}, "
             f"{self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
-        return "\n".join([*lines, *([f"  stopped   {self.stopped}"] if self.stopped else [])])
+        if self.stopped:
+            lines.append(f"  stopped   {self.stopped}")
+        elif falls := unfinished(self.history, self.config):
+            lines.append(f"  note      {falls}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Shown by notebooks."""
@@ -374,12 +378,15 @@ class Run:
                 raise InvalidInput(f"There is no client {client!r}. {did_you_mean(client, self.names[:1000])}")
             return self.names.index(client)
         place = _whole(client, "client", "the name of a client, or its position")
-        require(0 <= place < len(self.names), f"There is no client {place}: the run has {len(self.names)}.")
-        name, named = str(place), self.names[place]
+        other = next((name for name in self.names if _reads_as(name, place)), None)
+        known = 0 <= place < len(self.names)
+        called = "" if other is None else f" A number is a position; the name is text, client={other!r}."
+        require(known, f"There is no client {place}: the run has {len(self.names)}.{called}")
+        named = self.names[place]
         require(
-            name == named or name not in self.names,
-            f"client={place} is the position of client {named!r}, but there is a client {name!r} too: give the name as "
-            f"text, client={name!r} or client={named!r}.",
+            other is None or _reads_as(named, place),
+            f"client={place} is the position of client {named!r}, but there is a client {other!r} too: give the name "
+            f"as text, client={other!r} or client={named!r}.",
         )
         return place
 
@@ -429,6 +436,11 @@ class Run:
     def _examples(self, x: ArrayLike) -> torch.Tensor:
         features = features_of(x, self.schema)
         return features.to(self._dtype) if features.is_floating_point() else features
+
+
+def _reads_as(name: str, number: int) -> bool:
+    """Whether a client's name is that number, as a table of ids may write it: with zeros in front."""
+    return name.isdecimal() and int(name) == number
 
 
 def _whole(value: object, what: str, wanted: str) -> int:

@@ -27,7 +27,7 @@ from corymb.runs.audit import COUNTS, AuditCursor, check_same_bits
 from corymb.runs.final import Ending, Fits, Hosts, model_fits, on_cpu, oracle_error, rehearse
 from corymb.runs.folder.contents import initial_files
 from corymb.runs.folder.environment import environment
-from corymb.runs.folder.own_model import answers_of
+from corymb.runs.folder.own_model import answers_of, bounds_of, ends_in_softmax, not_as_drawn
 from corymb.runs.folder.reader import restored_ledger
 from corymb.runs.folder.writer import CheckpointInfo, RunStore, Saved
 from corymb.runs.history import (
@@ -45,7 +45,7 @@ from corymb.runs.history import (
     plain,
     record,
 )
-from corymb.runs.learners import MODELS, check_model, learner_for
+from corymb.runs.learners import MODELS, check_model, learner_for, of_standardised
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
 from corymb.runs.own.privacy import check_covered, spent_in
@@ -64,7 +64,22 @@ MOST_TRIED, PART_TRIED = 0.5, 0.02
 """Seconds, and a part of `max_seconds`, by which what the end of a run takes is measured at a few clients."""
 TRIED_ELSEWHERE = 0.5
 """The part of `max_seconds` after which that is measured at clients in other processes."""
-OUT_OF_PROPORTION = "its errors are out of all proportion to the others'; are its labels in the units of theirs?"
+OUT_OF_PROPORTION = (
+    "its errors are out of all proportion to the others'; are its labels in the units of theirs? (If all targets have "
+    "such tails, learn their logarithm.)"
+)
+PROBABILITIES = (
+    "the model's outputs are probabilities, where logits are wanted: leave out its last softmax, or it will hardly "
+    "learn and its probabilities will be wrong"
+)
+DRAWN_ANEW = (
+    "the model is an object, so its parameters are drawn anew, but those of %s are not as torch draws them: to start "
+    "from them, give a function that returns the model (lambda: model)"
+)
+BOUNDED = {
+    "sign": "the model's outputs have one sign only: its targets are scaled, but not centred",
+    "one": "the model's outputs stay within 1: it learns targets as they are, not standardised",
+}
 
 
 class Session:
@@ -82,6 +97,10 @@ class Session:
         self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
         own = self.learner.name not in MODELS
         self.answers = answers_of(self.learner.objective, self.schema) if own else []
+        if layer := not_as_drawn(model):
+            log.warning(DRAWN_ANEW, layer)
+        if own and ends_in_softmax(self.learner.objective, self.schema):
+            log.warning(PROBABILITIES)
         if smoothing := plan.settings.label_smoothing:
             self.learner = self.learner._replace(objective=smoothed(self.learner.objective, smoothing))
         self.standard, moments = self._standard()
@@ -93,10 +112,11 @@ class Session:
         if plan.run:
             self.environment["run"] = plan.run
         self._told_of_memory = False
-        self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
-        self.fed = plan.federate(self.engine)
-        self.fed.ledger = moments
-        check_model(self.fed)
+        with of_standardised(self.standard is not None):
+            self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
+            self.fed = plan.federate(self.engine)
+            self.fed.ledger = moments
+            check_model(self.fed)
         self.metric = chosen_metric(self.fed.objective, plan.settings.metric)
         self._trivial: Tensor | None = None
         self.history: list[Round] = []
@@ -121,7 +141,13 @@ class Session:
         fed = self.plan.federate(self.plan.engine)
         ours = isinstance(self.learner.objective, (Regression, LinearRegression))
         targets = ours and self.schema.task == "regression"
-        standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets)
+        bounds = (
+            bounds_of(self.learner.objective, self.schema) if targets and self.learner.name not in MODELS else "none"
+        )
+        if bounds != "none":
+            log.warning(BOUNDED[bounds])
+        standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
+        standard = standard.uncentred() if bounds == "sign" else standard
         called = self.schema.size, self.schema.feature_names
         for line in (told := [*describe_excluded(excluded, *called), *describe_broad(broad, *called)]):
             log.warning(line)

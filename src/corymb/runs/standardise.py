@@ -82,6 +82,11 @@ class Standard(NamedTuple):
     root: Tensor = AS_THEY_ARE
     """What makes standardised features uncorrelated, d d, for descent that asks for it; empty: nothing does."""
 
+    def uncentred(self) -> Standard:
+        """With targets that keep their sign; what is far out stays as far from their mean."""
+        moved = self.target_limit + (self.target_mean / self.target_scale).abs()
+        return self._replace(target_mean=torch.zeros_like(self.target_mean), target_limit=moved)
+
 
 class Moments(NamedTuple):
     """One number for each feature, and one for the targets."""

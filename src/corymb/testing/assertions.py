@@ -1,4 +1,4 @@
-"""What laws are written with: distances between trees, equality of snapshots, expected errors and log messages."""
+"""Assertions for laws: distances between trees, equality of snapshots, expected errors and log messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corymb.core.snapshot import Snapshot
 from corymb.trees import Tree, flatten, leaves
 
 CLOSE = 1e-9
-"""How far apart numbers in float64 may be where only the order of addition differs."""
+"""Tolerance for float64 results that differ only in the order of addition."""
 
 
 def farthest(got: Tree, want: Tree) -> float:
@@ -29,7 +29,7 @@ def farthest(got: Tree, want: Tree) -> float:
 
 
 def same_bits(got: Snapshot, want: Snapshot) -> bool:
-    """Whether two snapshots are equal bit for bit, all of them."""
+    """Whether two snapshots are equal bit for bit, in every field."""
     plain = ("round", "stage", "notes", "fingerprint", "seed", "clock")
     if any(getattr(got, name) != getattr(want, name) for name in plain):
         return False
@@ -41,14 +41,14 @@ def same_bits(got: Snapshot, want: Snapshot) -> bool:
 
 
 def assert_same_bits(got: list[Snapshot], want: list[Snapshot]) -> None:
-    """Two runs, or parts of runs, are equal bit for bit."""
+    """Assert that two runs, or parts of runs, are equal bit for bit."""
     assert len(got) == len(want), f"{len(got)} snapshots, wanted {len(want)}"
     for place, (one, other) in enumerate(zip(got, want, strict=True)):
         assert same_bits(one, other), f"snapshot {place} of {len(want)} differs"
 
 
 def assert_same_run(got: list[Snapshot], want: list[Snapshot]) -> None:
-    """Two runs agree: labels and stages to the letter, numbers up to the order of addition."""
+    """Assert that two runs agree: labels and stages exactly, numbers up to the order of addition."""
     assert len(got) == len(want), f"{len(got)} snapshots, wanted {len(want)}"
     for one, other in zip(got, want, strict=True):
         assert torch.equal(one.labels, other.labels), f"clock {other.clock}: labels {one.labels} != {other.labels}"
@@ -59,34 +59,34 @@ def assert_same_run(got: list[Snapshot], want: list[Snapshot]) -> None:
 
 @contextmanager
 def expect_error(kind: type[BaseException] | tuple[type[BaseException], ...], says: str = "") -> Iterator[None]:
-    """The block must raise an error of this kind whose message holds what the pattern `says`."""
+    """Assert that the block raises an error of this kind whose message matches the pattern `says`."""
     try:
         yield
     except kind as error:
-        said = str(error)
+        message = str(error)
     else:
         raise AssertionError(f"nothing was raised, wanted {kind}")
-    assert re.search(says, said), f"the error says {said!r}, wanted {says!r}"
+    assert re.search(says, message), f"the error says {message!r}, wanted {says!r}"
 
 
 class _Collector(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """The warnings that Corymb logs within the block, as they come."""
+    """Collect the warnings that Corymb logs within the block."""
     handler, logger = _Collector(), logging.getLogger("corymb")
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(min(before or logging.WARNING, logging.WARNING))
     try:
-        yield handler.said
+        yield handler.messages
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)

@@ -1,4 +1,4 @@
-"""Client functions with which some clients misbehave, and data in which those clients know themselves."""
+"""Client functions in which some clients misbehave, and data that mark those clients."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ NAN, INF = float("nan"), float("inf")
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
 MODELS: Params = {"weight": torch.stack([OBJECTIVE.init(root(j))["weight"] for j in range(2)])}
 WHO = {"the first": (0,), "the last": (N - 1,), "one between": (3,), "several": (0, 2, 6)}
-"""Who is bad."""
+"""Sets of bad clients, by position."""
 
 
 def marked(data: SmallData, who: Sequence[int]) -> SmallData:
-    """Data in which bad clients know themselves by the first feature of their first example."""
+    """The data with bad clients marked by the first feature of their first example."""
     x = data.train.x.clone()
     x[data.train.offsets[list(who)], 0] = MARK
     return data._replace(train=data.train._replace(x=x))
 
 
 def bad(client: Client) -> Tensor:
-    """Whether the client is a bad one."""
+    """Whether the client is bad."""
     return client.train.x[0, 0] == MARK
 
 
@@ -52,9 +52,9 @@ def _engine(engine: AnyEngine, who: tuple[int, ...]) -> Engine:
 
 
 def bad_federation(engine: AnyEngine, who: Sequence[int], *, min_replies: int = 1) -> Federation:
-    """Seven clients of whom some are bad, with nothing in their memory.
+    """A federation of seven clients, some of them bad, with empty memory.
 
-    Without the guard: what marks a bad client makes its honest replies far too long.
+    The guard is off, since the mark makes even honest replies of bad clients far too long.
     """
     fed = Federation(_engine(engine, tuple(who)), min_replies=min_replies, guard=False)
     fed.rewind(0)
@@ -77,7 +77,7 @@ WORTHLESS = {
     "weight too large": "weight is more than the client's size allows",
     "weight infinite": "value is not finite",
 }
-"""Faults, and why they are refused."""
+"""Faults, and the reasons for which they are refused."""
 
 
 @on_client
@@ -112,13 +112,13 @@ def train_badly(client: Client, models: Params, *, fault: str, spread: bool) -> 
 
 @on_client
 def was_here(client: Client) -> Tensor:
-    """Whether `train_badly` was kept."""
+    """Whether the memory write of `train_badly` was kept."""
     return client.memory.get("was here", torch.tensor(0.0))
 
 
 @on_client
 def answer_badly(client: Client, models: Params, wrong: float) -> dict[str, Tensor]:
-    """Losses, or a wrong number in their place."""
+    """Losses; `wrong` in their place from a bad client."""
     fit = losses(client, models)
     return {"fit": torch.where(bad(client), wrong, fit), "size": client.train.weight.sum()}
 
@@ -151,23 +151,23 @@ ODD = {
     "a tensor of its own kind": "reply holds a Marked",
     "sparse slot": "memory slot 'kept' holds a sparse tensor",
 }
-"""Faults that only a client by itself can have, and why they are refused."""
+"""Faults of single clients (not under vmap), and the reasons for which they are refused."""
 ODD_ROWS = ("shape", "scalar", "dtype", "structure", "nothing")
 
 
 class Unspeakable(Exception):
-    """An error that fails when it is asked what it says."""
+    """An error whose `__str__` raises."""
 
     def __str__(self) -> str:
         raise SystemExit("not to be said")
 
 
 class Marked(Tensor):
-    """A tensor of somebody's own class."""
+    """A user-defined subclass of tensor."""
 
 
 def _quantised(value: Tensor) -> Tensor:
-    with warnings.catch_warnings(action="ignore"):  # torch means to do without them
+    with warnings.catch_warnings(action="ignore"):  # torch deprecates them
         return torch.quantize_per_tensor(value.float(), 0.1, 0, torch.qint8)
 
 
@@ -222,32 +222,32 @@ def train_oddly(client: Client, models: Params, *, fault: str) -> Tree:
 
 @on_client
 def has_kept(client: Client) -> Tensor:
-    """Whether `train_oddly` was kept."""
+    """Whether the memory write of `train_oddly` was kept."""
     return client.memory.get("kept", torch.zeros(2))[0]
 
 
 @on_client
 def answer_oddly(client: Client, models: Params, *, fault: str) -> Tree:
-    """Losses, or a row of another form."""
+    """Losses; a row of another form from a bad client."""
     fit = losses(client, models)
     if not bad(client):
         return fit
     return {"shape": fit[:1], "scalar": fit[0], "dtype": fit.float(), "structure": (fit,), "nothing": None}[fault]
 
 
-# ---- everybody's fault
+# ---- errors of all clients
 
 
 @on_client
 def always_raises(client: Client, models: Params) -> Tensor:
-    """An error of the client function's own."""
+    """Raises an error of its own."""
     losses(client, models)
     raise ArithmeticError(f"nobody can do {len(models)} things")
 
 
 @on_client
 def raises_late(client: Client, models: Params) -> Tensor:
-    """An error of torch's."""
+    """Raises an error inside torch."""
     fit = losses(client, models)
     return fit @ torch.zeros(5, dtype=fit.dtype)
 
@@ -257,7 +257,7 @@ def raises_late(client: Client, models: Params) -> Tensor:
 
 @on_client
 def train_and_meddle(client: Client, models: Params, label: Tensor, *, meddle: bool) -> dict[str, Tree]:
-    """A model after training; with `meddle`, after which the function spoils all that it was handed."""
+    """A model after training; with `meddle`, it then overwrites its arguments and changes torch's settings."""
     fit, model = losses(client, models), descend(client, take(models, label), LINE)
     size = client.train.x.sum() + client.test.x.sum()
     if meddle:

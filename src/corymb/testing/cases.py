@@ -1,4 +1,4 @@
-"""Every algorithm that must keep the laws: name, settings and what is learned. A new algorithm is a new line."""
+"""The algorithms that are tested against the laws, with settings and objectives. Add a line for a new algorithm."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ BATCHES = Descent(lr=0.1, epochs=1, batch=4)
 
 
 Learns = Literal["line", "classes", "points", "projections", "centres", "game"]
-"""Linear regression, classification with a small network, or densities: affine flows, those of two principal
-components, or centres alone; or ClusterGAN's game."""
+"""Linear regression, classification with a small network, densities (affine flows, those of two principal components,
+or centres alone), or ClusterGAN."""
 FLOWS: dict[Learns, Flow] = {"points": Affine(4), "projections": Projected(Affine(2), 4), "centres": Shift(4)}
 
 
 class Case(NamedTuple):
-    """An algorithm with its settings, and what it learns."""
+    """An algorithm with its settings, and the objective it learns."""
 
     algorithm: Algorithm
     learns: Learns = "line"
     remembers: bool = False
-    """Keeps something in client memory."""
+    """Whether it writes client memory."""
     publishes: bool = False
-    """Has a client function that returns what it keeps, on purpose."""
+    """Whether a client function deliberately returns what is in client memory."""
 
     def objective(self) -> Objective:
-        """What is learned."""
+        """The objective."""
         if self.learns == "line":
             return LinearRegression(3, dtype=torch.float64)
         if self.learns in FLOWS:
@@ -87,7 +87,7 @@ class Case(NamedTuple):
 
     def engine(self, engine: AnyEngine) -> Engine:
         """An engine that has never run."""
-        probed = _probed(self.learns, engine)  # probing the model each time takes long
+        probed = _probed(self.learns, engine)  # shared, since probing a model takes long
         return probed.open(probed.objective)
 
 

@@ -1,4 +1,4 @@
-"""The engines that laws are tested on, and engines that watch, spoil or script what another one does."""
+"""The engines that laws are tested on, and wrappers that record, corrupt or script another engine's replies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from corymb.testing.wired import Wired
 from corymb.trees import as_tensors, leaves, map_tensors
 
 MakeEngine = Callable[[Objective, SmallData, Placement], Engine]
-"""An engine over small data; called as `make(objective, data, placement)`."""
+"""A factory of engines over small data, called as `make(objective, data, placement)`."""
 AnyEngine = str | MakeEngine
-"""One of `ENGINES` by name, or a way to make one."""
+"""The name of one of `ENGINES`, or a factory."""
 
 DOUBLE = Placement(dtype=torch.float64)
 IN_PROCESS: dict[str, MakeEngine] = {"loop": LoopEngine, "vectorised": VectorisedEngine}
@@ -31,20 +31,20 @@ ENGINES: dict[str, MakeEngine] = {**IN_PROCESS, "wired": Wired}
 
 
 def engine_maker(engine: AnyEngine) -> MakeEngine:
-    """A way to make the engine."""
+    """The factory of an engine."""
     return ENGINES[engine] if isinstance(engine, str) else engine
 
 
 @functools.cache
 def wired(*packages: str) -> MakeEngine:
-    """A wired federation whose calls may also name what belongs to these packages."""
+    """A factory of wired engines whose messages may also name functions and classes of these packages."""
     return functools.partial(Wired, allow=tuple(dict.fromkeys((*OURS, *packages))))
 
 
 def federation(
     engine: AnyEngine, objective: Objective, data: SmallData, placement: Placement = DOUBLE, **options: Any
 ) -> Federation:
-    """A federation on an engine of its own."""
+    """A federation on a new engine."""
     return Federation(engine_maker(engine)(objective, data, placement), **options)
 
 
@@ -54,12 +54,12 @@ def engine_of(fed: Federation) -> Any:
 
 
 def in_one_process(engine: Engine) -> bool:
-    """Whether one host answers for everybody, so that an error of everybody arrives as it was raised."""
+    """Whether one host has all clients, so that an error of all clients is raised unchanged."""
     return len(set(engine.hosts)) == 1
 
 
 class _Around:
-    """An engine that hands everything on to another one."""
+    """An engine that forwards everything to another one."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -69,7 +69,7 @@ class _Around:
 
 
 class Spy(_Around):
-    """Writes down every call that goes in, every part that comes out, and what clients keep after each call."""
+    """Records every call, every part, and the client memory after each call."""
 
     def __init__(self, engine: Any) -> None:
         super().__init__(engine)
@@ -79,7 +79,7 @@ class Spy(_Around):
         self.kept: list[dict[str, Tensor]] = []
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients, and write it down."""
+        """Run a call and record it."""
         self.calls.append(call)
         self.asked.append([self.engine.names[i] for i in ids.tolist()])
         self.parts.append([])
@@ -90,7 +90,7 @@ class Spy(_Around):
 
 
 def kept_by(engine: Any) -> dict[str, Tensor]:
-    """Everything in the memory of an engine's clients, for the engines of `ENGINES`."""
+    """All client memory of an engine, for the engines of `ENGINES`."""
     kept: dict[str, Tensor] = {}
     for number, node in enumerate(getattr(engine, "nodes", [engine])):
         for slot, table in node.host.memory._tables.items():
@@ -99,14 +99,14 @@ def kept_by(engine: Any) -> dict[str, Tensor]:
 
 
 class Sabotaged(_Around):
-    """Some clients put a number of their own into every reply, whatever they are asked."""
+    """Some clients replace every float in every reply by a number."""
 
     def __init__(self, engine: Any, bad: Callable[[Client], Tensor], number: float) -> None:
         super().__init__(engine)
         self.bad, self.number = bad, number
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients, of whom some spoil their replies."""
+        """Run a call in which bad clients corrupt their replies."""
 
         def body(client: Client, *args: Any, **options: Any) -> Any:
             reply, bad = as_tensors(call.fn.body(client, *args, **options)), self.bad(client)
@@ -118,7 +118,7 @@ class Sabotaged(_Around):
 
 
 def sabotaged(engine: Engine, bad: Callable[[Client], Tensor], number: float) -> Engine:
-    """The engine with its bad clients; where clients are hosts of their own, they are bad on their side of the wire."""
+    """The engine with bad clients; if clients are separate hosts, replies are corrupted on their side of the wire."""
     if isinstance(engine, Wired):
         return engine.with_nodes(lambda node: Sabotaged(node, bad, number))
     return cast(Engine, Sabotaged(engine, bad, number))
@@ -132,30 +132,30 @@ class NeverAsked(_Around):
         self.left_out = set(left_out)
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the others."""
+        """Run a call at the other clients."""
         stay = [p for p, i in enumerate(ids.tolist()) if (call.version, self.engine.names[i]) not in self.left_out]
         places = torch.tensor(stay, dtype=torch.int64)
         yield from self.engine.run(call.of(places), ids[places])
 
 
 class Repeating(_Around):
-    """Sends every call twice, as after a time-out, and hands over the parts of the second time."""
+    """Sends every call twice, as after a timeout, and returns the parts of the second time."""
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients twice."""
+        """Run a call twice."""
         list(self.engine.run(call, ids))
         yield from self.engine.run(call, ids)
 
 
 class Reordered(_Around):
-    """Hands over the parts of a call in another order."""
+    """Returns the parts of a call in another order."""
 
     def __init__(self, engine: Any, order: str) -> None:
         super().__init__(engine)
         self.order = order
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients, and wait for all of them."""
+        """Run a call, wait for all parts, and reorder them."""
         parts = list(self.engine.run(call, ids))
         if self.order == "by chance":
             parts = [parts[i] for i in permutation(fold(call.key, "another arrival"), len(parts)).tolist()]
@@ -167,7 +167,7 @@ class Reordered(_Around):
 
 
 class Scripted:
-    """Says whatever it is told to, whoever is asked: for the checks at the door."""
+    """Returns given parts, whatever the call: for the checks at the door."""
 
     def __init__(self, objective: Objective, sizes: Tensor, *parts: Part) -> None:
         self.parts, self.objective, self.sizes = parts, objective, sizes

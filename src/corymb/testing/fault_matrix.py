@@ -1,7 +1,7 @@
 """The fault matrix: every kind of fault in every algorithm on every engine.
 
-One client of seven has the fault. No run may end early, no model may be anything but finite, whoever must be named is,
-and nobody honest is. `make faults` runs all cells and prints the table.
+One client of seven has the fault. No run may end early, every model must be finite, the bad client must be named if the
+server can detect the fault, and no honest client may be. `make faults` runs all cells and prints the table.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ ALGORITHMS = {
 """One case for every algorithm of the catalogue, and IFCA's main forms."""
 BAD = "client-3"
 NUMBERLESS = frozenset({"Alone", "k-FED", "moment descent", "Local-KMeans", "one-shot"})
-"""Algorithms whose rows are losses, centres or minimisers: there is no model that these are expected near."""
+"""Algorithms whose rows are losses, centres or minimisers, which are not expected near any model."""
 BOUNDED = frozenset({"huge", "large", "one-large"})
-"""Faults that only a comparison with a model shows."""
+"""Faults that are detected only by comparison with a model."""
 OF_SUMS = frozenset({"nan-weight", "negative-weight", "forged-weight", "forged-label", "negative-label", "nan-note"})
 """Faults that only a share can have."""
 
 
 class Cell(NamedTuple):
-    """One run."""
+    """One run of the matrix."""
 
     fault: str
     algorithm: str
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How it went: `problem` is empty where it went well."""
+    """The result of a cell; `problem` is empty if it passed."""
 
     cell: Cell
     problem: str
@@ -78,7 +78,7 @@ def run_cell(cell: Cell) -> Outcome:
     fed = Federation(engine)
     try:
         snapshots = list(drive(case.algorithm, fed, seed=3))
-    except Exception as error:  # whatever ends a run is what the matrix is for
+    except Exception as error:  # any error that ends a run is a result of the matrix
         return Outcome(cell, f"ended: {type(error).__name__}: {str(error)[:80]}", named=False)
     rejected = {entry["client"] for entry in fed.ledger.rejected}
     return Outcome(cell, _problem(cell, snapshots, rejected), named=BAD in rejected)
@@ -101,7 +101,7 @@ def _problem(cell: Cell, snapshots: Sequence[object], rejected: set[str]) -> str
 
 
 def must_be_named(cell: Cell) -> bool:
-    """Whether the server can know, and so must say, who is bad."""
+    """Whether the server can detect the fault, and so must name the client."""
     if not KINDS[cell.fault].named or (cell.fault in BOUNDED and cell.algorithm in NUMBERLESS):
         return False
     return cell.fault not in OF_SUMS

@@ -1,4 +1,4 @@
-"""Algorithms for tests: one that keeps much at its clients, and one whose rounds can be made to fail."""
+"""Algorithms for tests: one that makes much use of client memory, and one whose rounds can be made to fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from corymb.trees import Params, add, count, map_tensors, take
 
 @on_client
 def train_with_momentum(client: Client, models: Params, *, lr: float) -> Share[Tensor]:
-    """Momentum, how often each example was looked at, and how often the client was asked: all kept at home."""
+    """A step with momentum; the velocity and the counts of uses of examples and of calls are kept in client memory."""
     memory, weight = client.memory, client.train.weight
     label = losses(client, models).argmin()
     model = take(models, label)
@@ -37,7 +37,7 @@ def train_with_momentum(client: Client, models: Params, *, lr: float) -> Share[T
 
 @on_client
 def forget_sometimes(client: Client) -> Tensor:
-    """Half of the clients, by a draw of their own, begin anew."""
+    """Reset the velocity of about half of the clients, by their own draws."""
     stay = integers(client.key("forget"), 2)
     velocity = client.memory.get("velocity")
     client.memory.set("velocity", map_tensors(lambda v: v * stay, velocity))
@@ -46,7 +46,7 @@ def forget_sometimes(client: Client) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Keeper:
-    """Some clients a round; every second round a second call within the same tick."""
+    """Asks some clients per round, and in every second round makes a second call at the same clock."""
 
     k: int = 2
     rounds: int = 4
@@ -72,7 +72,7 @@ class Keeper:
 
 @on_client
 def count_visits(client: Client, models: Params) -> Share[Tensor]:
-    """How often the client has been asked, by its own count."""
+    """How often the client was asked, counted in its memory."""
     visits = client.memory.get("visits", torch.zeros((), dtype=torch.float64)) + 1
     client.memory.set("visits", visits)
     return Share(take(models, 0), torch.ones(1), torch.tensor(0), visits)
@@ -80,13 +80,13 @@ def count_visits(client: Client, models: Params) -> Share[Tensor]:
 
 @on_client
 def pass_on(client: Client, number: float) -> Tensor:
-    """What it was sent."""
+    """Return the number it was sent."""
     return client.train.weight.sum() * 0 + number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fragile:
-    """Rounds of two calls; at the clocks in `bad` the second, after clients wrote memory, gets no usable reply."""
+    """Rounds of two calls; at the clocks in `bad`, the second gets no usable reply after the first wrote memory."""
 
     rounds: int = 3
     bad: tuple[int, ...] = ()

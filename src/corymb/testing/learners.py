@@ -1,6 +1,6 @@
-"""What is learned in the engine laws: a table of objectives with small data, all in float64.
+"""The objectives of the engine laws, with small data, all in float64.
 
-`kernels` says which kernels must really do the work when asked for; the others fall back, which is a law too.
+`kernels` names the kernels that must do the work if requested; the others must fall back, which is a law too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOUBLE = torch.float64
 
 
 class Learner(NamedTuple):
-    """An objective, data for it, and the kernels that can do its work."""
+    """An objective, data for it, and the kernels that support it."""
 
     objective: Callable[[], Objective]
     data: Callable[..., SmallData]
@@ -42,7 +42,7 @@ def cnn() -> nn.Module:
 
 
 class Reader(nn.Module):
-    """The class of a sequence of words."""
+    """Classifies a sequence of words."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Reader(nn.Module):
 
 
 class Twice(nn.Module):
-    """One layer used twice."""
+    """A network that uses one layer twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Twice(nn.Module):
 
 
 class Shared(nn.Module):
-    """Two layers with one weight."""
+    """A network in which two layers share a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Shared(nn.Module):
 
 
 class Turning(nn.Module):
-    """A weight that is used once as it stands and once transposed, as autoencoders have it."""
+    """A weight that is used twice, once transposed, as in autoencoders."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Turning(nn.Module):
 
 
 class Unused(nn.Module):
-    """A layer that nothing goes through, and a parameter that is no layer's."""
+    """A network with an unused layer, and a parameter that belongs to no layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Unused(nn.Module):
 
 
 class Turned(nn.Module):
-    """The parameter stands where a linear layer has its input."""
+    """A parameter in the place of a linear layer's input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Steps(nn.Module):
 
 
 class Dropping(nn.Module):
-    """Dropout in every way that people write it, of features and of channels."""
+    """Dropout in all common forms, of features and of channels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Dropping(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.channels(self.drop(self.first(x).tanh()).reshape(-1, 3, 2, 1)).flatten(1)
         x = dropout(self.alpha(self.second(x).tanh()), 0.3, training=self.training)
-        each = self.drop(x.reshape(-1, 2))  # two rows of an example after another
+        each = self.drop(x.reshape(-1, 2))  # several rows per example
         out: Tensor = self.out(each.reshape(x.shape))
         return out
 
@@ -161,7 +161,7 @@ LEARNERS = {
     "transposed weight": Learner(network(Turning), classification),
     "unused parameter": Learner(network(Unused), classification),
     "turned linear": Learner(network(Turned), classification),
-    "dropout": Learner(  # weights of classes and smooth labels too: all that sets the loss of training apart
+    "dropout": Learner(  # also class weights and label smoothing: everything specific to the training loss
         lambda: Classification(Network(Dropping, dtype=DOUBLE), 3, (0.5, 1.0, 3.0), 0.1), classification, FUSED
     ),
 }

@@ -1,4 +1,4 @@
-"""Federations of a few nodes in this process: everything of a remote engine but the network."""
+"""Federations of a few nodes in this process: a remote engine without a network."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from corymb.engines.remote import Answer, RemoteEngine, Transport
 from corymb.testing.small_data import SmallData
 
 ALLOW = ("corymb.testing.learners",)
-"""Functions of this library that objectives of tests name; no node allows any unless it is told to."""
+"""The module whose functions test objectives name; nodes allow no functions by default."""
 NODES = 3
 Answering = Callable[[bytes], bytes | None]
 
 
 class InProcess:
-    """Carries bytes by calling a function; one that gives None stands for a node that does not answer."""
+    """Carries bytes by calling functions; a function that returns None stands for a node that does not answer."""
 
     name = "in process"
 
@@ -38,13 +38,13 @@ class InProcess:
             yield Answer(address, answer, "" if answer is not None else "no answer")
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there are no connections."""
 
 
 def nodes_of(
     objective: Objective, data: SmallData, placement: Placement, folder: Path | None = None
 ) -> dict[str, Node]:
-    """Some nodes that share the clients, in turn: each has clients from all over the order."""
+    """A few nodes among which clients are dealt in turn."""
     shards = [list(range(first, len(data.names), NODES)) for first in range(min(NODES, len(data.names)))]
     return {
         f"node-{number}": Node(
@@ -70,11 +70,11 @@ def remote(objective: Objective, data: SmallData, placement: Placement) -> Remot
 
 
 def flower(objective: Objective, data: SmallData, placement: Placement) -> RemoteEngine:
-    """The same, with real Flower messages between the nodes and the server."""
+    """A federation of nodes in this process, with real Flower messages between them and the server."""
     from corymb.engines.flower.direct import DirectGrid
     from corymb.engines.flower.grid import FlowerTransport
 
     nodes = nodes_of(objective, data, placement).values()
-    first = 2**63  # Flower's ids of nodes are larger than any number in a tensor
+    first = 2**63  # Flower's node ids may exceed int64
     grid = DirectGrid({first + number: node.answer for number, node in enumerate(nodes)})
     return joined(FlowerTransport(grid), objective)

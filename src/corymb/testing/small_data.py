@@ -1,4 +1,4 @@
-"""Small data sets for tests: clients of different sizes, in float64, made with NumPy alone."""
+"""Small data sets for tests: clients of different sizes, in float64, generated with NumPy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from corymb.settings import fingerprint
 
 SIZES = (1, 2, 5, 7, 7, 12)
-"""Training examples of each client, where a test has no wish of its own."""
+"""The default numbers of training examples of the clients."""
 HELD_OUT = 2
 """Test examples of each client."""
 
 
 class SmallRows(NamedTuple):
-    """All clients' examples, one client after another."""
+    """All clients' examples, concatenated client by client."""
 
     x: Tensor
     y: Tensor
@@ -35,7 +35,7 @@ class SmallData(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """What the examples are like: as in a run, but for what only tables have."""
+        """The schema of the examples, as in a run, without the fields that only tables have."""
         task = "regression" if self.train.y.is_floating_point() else "classification"
         return {
             "task": task,
@@ -47,12 +47,12 @@ class SmallData(NamedTuple):
         }
 
     def fingerprint(self) -> str:
-        """Equal exactly where the data are."""
+        """Equal exactly if the data are equal."""
         tensors = [t for rows in (self.train, self.test) for t in rows]
         return fingerprint(self.names, [t.tolist() for t in tensors])
 
     def at(self, positions: Sequence[int]) -> SmallData:
-        """Some of the clients, with their names, in that order."""
+        """The clients at these positions, with their names, in this order."""
         names = [self.names[i] for i in positions]
         return SmallData(names, _at(self.train, positions), _at(self.test, positions), self.classes)
 
@@ -77,7 +77,7 @@ def join(first: SmallData, second: SmallData) -> SmallData:
 
 
 def offsets(sizes: Sequence[int]) -> Tensor:
-    """Where each client's examples begin, and where the last one's end."""
+    """The start of each client's examples, and the end of the last one's."""
     return torch.tensor([0, *sizes]).cumsum(0)
 
 

@@ -1,4 +1,4 @@
-"""The laws at one call: for any algorithm or engine."""
+"""Checks all laws in one call, for any algorithm or engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EACH_ENGINE: tuple[Callable[[Case, AnyEngine], None], ...] = (
     algorithms.check_used_engine,
     algorithms.check_order_of_clients,
 )
-"""What holds for any algorithm on any engine."""
+"""Laws of any algorithm on any engine."""
 ANY_CALL: tuple[Callable[[AnyEngine], None], ...] = (
     calls.check_rows_by_label,
     calls.check_wrong_number_of_rows,
@@ -38,7 +38,7 @@ ANY_CALL: tuple[Callable[[AnyEngine], None], ...] = (
     memory.check_refresh,
     memory.check_repeated_calls,
 )
-"""What holds for any engine, whatever is asked: by name or by factory."""
+"""Laws of any engine, given by name or by factory."""
 CALLS: tuple[Callable[[AnyEngine], None], ...] = (
     *ANY_CALL,
     calls.check_rows_of_each,
@@ -54,19 +54,18 @@ CALLS: tuple[Callable[[AnyEngine], None], ...] = (
     rounds.check_min_replies,
     stages.check_handover,
 )
-"""What any engine is held to besides."""
+"""All laws of calls that `check_engine` checks."""
 ALGORITHMS = ("IFCA, soft", "CFL", "keeper")
-"""The algorithms that an engine is tried with."""
+"""The algorithms that an engine is tested with."""
 
 
 def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers: bool | None = None) -> None:
-    """Hold an algorithm to the laws on every engine: loop, vectorised and over the wire.
+    """Check an algorithm against the laws on every engine: loop, vectorised and over the wire.
 
     It runs with seven clients in two clusters, in float64: `learns="line"` is linear regression on three features,
     `"classes"` a small network on four features and three classes. Keep its rounds few. An algorithm whose client
-    functions write client memory says so with `keeps_memory = True`; `remembers` is for one that does so only with some
-    settings: whether it does with these. The first law that is broken raises an `AssertionError` that names the law
-    and the engine.
+    functions write client memory has `keeps_memory = True`; set `remembers` if that depends on its settings. The first
+    law that is broken raises an `AssertionError` that names the law and the engine.
 
     >>> from corymb.algorithms import FedAvg
     >>> check_algorithm(FedAvg(rounds=2))
@@ -84,7 +83,7 @@ def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers:
 
 
 def check_memory(case: Case, engine: AnyEngine) -> None:
-    """What is said of client memory is so."""
+    """`remembers` says whether clients write client memory."""
     spy, _ = privacy.watched_run(case, engine)
     wrote = any(spy.kept)
     said = "write keeps_memory = True in the class: restarts, refresh and nodes that lost their memory go by it"
@@ -93,10 +92,10 @@ def check_memory(case: Case, engine: AnyEngine) -> None:
 
 
 def check_engine(make_engine: MakeEngine) -> None:
-    """Hold an engine to the laws; `make_engine(objective, data, placement)` makes one that has never run.
+    """Check an engine against the laws; `make_engine(objective, data, placement)` creates one that has never run.
 
-    `data` is a `corymb.testing.small_data.SmallData` and `placement` says the precision, float64. The loop is what the
-    engine is compared with. The first law that is broken raises an `AssertionError` that names it.
+    `data` is a `corymb.testing.small_data.SmallData`, and `placement` sets the precision, float64. The engine is
+    compared with the loop engine. The first law that is broken raises an `AssertionError` that names it.
 
     >>> from corymb.engines import LoopEngine
     >>> check_engine(LoopEngine)  # doctest: +SKIP
@@ -143,7 +142,7 @@ def _check_faults(engine: MakeEngine) -> None:
 
 @contextmanager
 def _named(law: Callable[..., Any], where: str) -> Iterator[None]:
-    """An assertion that fails says which law it belongs to, and where."""
+    """Add the law's name and title, and where it was checked, to a failed assertion."""
     try:
         yield
     except AssertionError as error:

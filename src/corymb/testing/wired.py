@@ -1,4 +1,4 @@
-"""A federation in miniature: every client a host of its own, and nothing between them and the server but bytes."""
+"""A miniature federation: every client is a separate host, and exchanges only bytes with the server."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def _rows(rows: Any, client: int) -> _Rows:
 
 
 class Wired:
-    """Packs and unpacks every call and every reply; one part a client, and the parts arrive in any order.
+    """Packs and unpacks every call and every reply; there is one part per client, and parts arrive in random order.
 
-    What passes here can travel to another machine. `lost` are (version, client's name) whose reply never arrives,
-    though the client has run the call and written into its memory.
+    What passes here can be sent to another machine. `lost` holds (version, client's name) of replies that never arrive,
+    although the client has run the call and written its memory.
     """
 
     def __init__(
@@ -86,15 +86,15 @@ class Wired:
 
     @property
     def fingerprint(self) -> str:
-        """Equal exactly where the clients' data are."""
+        """Equal exactly if the clients' data are equal."""
         return fingerprint([node.fingerprint for node in self.nodes])
 
     def describe(self) -> dict[str, Any]:
-        """What changes bits, for the record of a run."""
+        """Whatever can change the bits of results, for the run's record."""
         return {**self.nodes[0].describe(), "engine": "wired"}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Self:
-        """The same clients with another objective and nothing in their memory."""
+        """A new session with another objective and empty client memory."""
         engine = self.with_nodes(lambda node: node.open(objective))
         engine.objective = objective
         return engine
@@ -106,18 +106,18 @@ class Wired:
         return engine
 
     def refresh(self, data: ClientData) -> list[str]:
-        """New examples for the clients that `data` names."""
+        """Replace the examples of the clients in `data`; returns the names of the memory slots that were cleared."""
         position = {name: i for i, name in enumerate(self.names)}
         unknown = next((name for name in data.names if name not in position), None)
-        require(unknown is None, f"There is no client {unknown!r} to give new examples to.")
+        require(unknown is None, f"There is no client {unknown!r}: new examples must be of the run's clients.")
         cleared = [self.nodes[position[name]].refresh(_OneClient(data, i)) for i, name in enumerate(data.names)]
-        return sorted({slot for some in cleared for slot in some})
+        return sorted({slot for slots in cleared for slot in slots})
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
-        """Nothing to do: no message is sent for it."""
+        """Do nothing: no message is sent for a commit."""
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """One message to every client asked, and one back from each, in an order of chance."""
+        """Send a message to every client asked, and yield their replies in random order."""
         for place in permutation(fold(call.key, "arrival"), len(ids)).tolist():
             client = int(ids[place])
             name = self.names[client]
@@ -127,13 +127,13 @@ class Wired:
                 yield part_from_bytes(reply, name, self._allow)
 
     def _answer(self, client: int, message: bytes) -> bytes:
-        """A host's side: reads the call, runs it, and replies in the names of the server."""
+        """The host's side: read the call, run it, and reply with the server's client numbers."""
         call = call_from_bytes(message, self._allow)
         try:
             (part,) = self.nodes[client].run(call, torch.tensor([0]))
             rejected = [(client, reason) for _, reason in part.rejected]
             return part_to_bytes(part._replace(ids=part.ids + client, rejected=rejected))
-        except Exception as error:  # the only client raised, or sent what cannot travel: the server decides who did
+        except Exception as error:  # the only client raised, or its reply cannot be sent: the server decides
             line = one_line(error)
             nobody = torch.empty(0, dtype=torch.int64)
             return part_to_bytes(Part(nobody, None, [(client, f"raised {line}")], error=line))

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.evidence.headline import Evidence
-from corymb.algorithms.evidence.trials import Pair, Said, Trials, judge, proposals
+from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge, proposals
 from corymb.algorithms.evidence.weighing import Compared
 from corymb.clustering.paired import NONE, Difference
 from corymb.core.snapshot import Snapshot
 
 
-def said(losses: list[list[float]], label: list[int], k: int, noise: float = 0.02) -> Said:
+def reported(losses: list[list[float]], label: list[int], k: int, noise: float = 0.02) -> Reported:
     """Clients' mean held-out losses under each model, from 20 examples each; a little noise tells clients apart."""
     mean = torch.tensor(losses, dtype=torch.float64)
     mean = mean + noise * torch.randn(mean.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     spread = noise**2 * 20 * torch.eye(mean.shape[1], dtype=torch.float64).expand(len(mean), -1, -1)
     number = torch.full((len(mean),), 20.0)
-    return Said(torch.tensor(label), Compared(mean, spread), Compared(mean, spread), number, k)
+    return Reported(torch.tensor(label), Compared(mean, spread), Compared(mean, spread), number, k)
 
 
 def state(k: int, pairs: tuple[Pair, ...], label: list[int]) -> tuple[Snapshot, Trials]:
@@ -43,31 +43,31 @@ def _two(merger: float) -> list[list[float]]:
 
 def test_a_merger_as_good_as_both_is_taken() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
-    done = judge(at, trials, said(_two(OWN), LABEL, 2), last=False)
+    done = judge(at, trials, reported(_two(OWN), LABEL, 2), last=False)
     assert done.at.k == 1
     assert done.merged == 1
     assert done.at.models["w"].tolist() == [[100.0]]
     assert done.at.labels.tolist() == [0] * 20
     assert done.trials.pairs == ()
     assert done.trials.doubtful is not None
-    assert done.said.k == 1
-    assert done.said.held.mean.shape == (20, 2)
+    assert done.reported.k == 1
+    assert done.reported.held.mean.shape == (20, 2)
 
 
 def test_a_merger_that_costs_much_keeps_the_pair_apart_for_good() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
-    done = judge(at, trials, said(_two(0.9), LABEL, 2), last=False)
+    done = judge(at, trials, reported(_two(0.9), LABEL, 2), last=False)
     assert done.at.k == 2
     assert done.trials.pairs == ()
     assert bool(done.trials.apart[0, 1])
     assert done.trials.nearest is not None
     assert done.trials.nearest.size > 1
-    assert proposals(done.trials, done.said) == []
+    assert proposals(done.trials, done.reported) == []
 
 
 def test_a_small_difference_is_tried_again_and_then_believed() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
-    told = said(_two(1.07 * OWN), LABEL, 2, noise=0.005)
+    told = reported(_two(1.07 * OWN), LABEL, 2, noise=0.005)
     for tried in (1, 2):
         done = judge(at, trials, told, last=False)
         assert done.trials.pairs == (Pair(0, 1, tried),)
@@ -80,7 +80,7 @@ def test_a_small_difference_is_tried_again_and_then_believed() -> None:
 
 def test_at_the_last_look_nothing_is_left_open() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
-    done = judge(at, trials, said(_two(1.07 * OWN), LABEL, 2, noise=0.005), last=True)
+    done = judge(at, trials, reported(_two(1.07 * OWN), LABEL, 2, noise=0.005), last=True)
     assert done.trials.pairs == ()
     assert done.at.k == 2
 
@@ -96,23 +96,23 @@ def test_numbers_follow_merges_and_clusters_that_are_gone() -> None:
         losses.append(row)
     losses[-1][0] = OWN
     at, trials = state(5, (Pair(1, 3, 0),), label)
-    done = judge(at, trials, said(losses, label, 5), last=False)
+    done = judge(at, trials, reported(losses, label, 5), last=False)
     assert done.at.models["w"].flatten().tolist() == [0.0, 100.0]
     assert done.at.labels.tolist() == [0] * 6 + [1] * 12 + [-1]
-    assert done.said.label.tolist() == [0] * 6 + [1] * 12 + [0]
+    assert done.reported.label.tolist() == [0] * 6 + [1] * 12 + [0]
 
 
 def test_two_halves_that_merge_are_as_large_as_their_sum() -> None:
     label = [0] * 10 + [1] + [2] * 2
     losses = [[OWN, OTHER, OTHER, OTHER, OTHER]] * 10 + [[OTHER, OWN, OWN, OWN, OTHER]] * 3
     at, trials = state(3, (Pair(1, 2, 0),), label)
-    done = judge(at, trials, said(losses, label, 3), last=False)
+    done = judge(at, trials, reported(losses, label, 3), last=False)
     assert done.at.labels.tolist() == [0] * 10 + [1] * 3
 
 
 def test_clusters_that_were_not_asked_stay() -> None:
     at, trials = state(3, (Pair(0, 1, 0),), [*LABEL, 2, 2])
-    told = said([[*row[:2], 9.0, *row[2:]] for row in _two(OWN)], LABEL, 3)
+    told = reported([[*row[:2], 9.0, *row[2:]] for row in _two(OWN)], LABEL, 3)
     done = judge(at, trials, told, last=True, only=torch.tensor([0, 1]))
     assert done.at.models["w"].flatten().tolist() == [100.0, 2.0]
     assert done.at.labels.tolist() == [0] * 20 + [1, 1]
@@ -124,7 +124,7 @@ def test_pairs_are_disjoint_and_nearest_first() -> None:
     near = {0: 1, 1: 0, 2: 3, 3: 2}
     for place, cluster in enumerate(label):
         rows[place, cluster], rows[place, near[cluster]] = OWN, 0.4 if cluster < 2 else 0.5
-    told = said(rows.tolist(), label, 4)
+    told = reported(rows.tolist(), label, 4)
     _, trials = state(4, (), label)
     trials = replace(trials, apart=torch.zeros(4, 4, dtype=torch.bool))
     assert proposals(trials, told) == [Pair(0, 1, 0), Pair(2, 3, 0)]
@@ -184,12 +184,12 @@ def test_the_headline_says_what_was_found_and_what_could_not_have_been_seen(
 def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> None:
     """A cluster of large clients can have the better model for everybody: the others need none of their own."""
     losses = [[OWN, OWN, 0.6]] * 10 + [[OWN, OWN, 0.6]] * 10
-    told, (_, trials) = said(losses, LABEL, 2), state(2, (), LABEL)
+    told, (_, trials) = reported(losses, LABEL, 2), state(2, (), LABEL)
     found = told.evidence(trials)
     assert found.single in (0, 1)
     assert not found.pays
     assert found.guarded
-    needed = said(_two(0.9)[:10] + _two(0.9)[10:], LABEL, 2)._replace(k=2)
+    needed = reported(_two(0.9)[:10] + _two(0.9)[10:], LABEL, 2)._replace(k=2)
     assert needed.evidence(trials).pays
 
 
@@ -197,7 +197,7 @@ def test_a_cluster_of_clients_that_hold_nothing_out_dissolves() -> None:
     """A client with a single example says nothing of a model that nobody else needs."""
     label = [0] * 5 + [1]
     at, trials = state(2, (Pair(0, 1, 0),), label)
-    told = said([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)
+    told = reported([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)
     held = torch.tensor([20.0] * 5 + [0.0])
     done = judge(at, trials, told._replace(number=held), last=False)
     assert done.at.k == 1

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from corymb.algorithms import SRFCA
-from corymb.algorithms.parts.cost import FLOPS, Cost, pairwise_cost, say_or_refuse
+from corymb.algorithms.parts.cost import FLOPS, Cost, pairwise_cost, warn_or_refuse
 from corymb.core.federation import Federation
 from corymb.keys import root
 from corymb.models import Network, char_lstm, cnn, mlp
@@ -92,18 +92,18 @@ def test_sr_fca_says_what_thirty_thousand_clients_cost_and_does_not_begin(monkey
 
 def test_ten_thousand_clients_may_run(monkeypatch, caplog):
     monkeypatch.setattr("corymb.algorithms.parts.cost._memory", lambda: 16e9)
-    say_or_refuse(pairwise_cost(crowd(10_000), losses=True), "SR-FCA", asked=False)
+    warn_or_refuse(pairwise_cost(crowd(10_000), losses=True), "SR-FCA", asked=False)
     assert "100,000,000 pairs" in caplog.text
-    assert "for the comparison alone; training, in its rounds and to find clusters, is extra" in caplog.text
+    assert "for the comparison alone; training is extra" in caplog.text
 
 
 def test_whoever_asks_for_it_gets_it(caplog):
-    say_or_refuse(Cost(10**9, 1e6, 10**15), "this", asked=True)
+    warn_or_refuse(Cost(10**9, 1e6, 10**15), "this", asked=True)
     assert "12 days" in caplog.text
     with pytest.raises(InvalidInput, match="--costly"):
-        say_or_refuse(Cost(10**9, 1e6, 10**6), "this", asked=False)
+        warn_or_refuse(Cost(10**9, 1e6, 10**6), "this", asked=False)
 
 
 def test_little_is_not_worth_saying(caplog):
-    say_or_refuse(pairwise_cost(crowd(200), losses=True), "SR-FCA", asked=False)
+    warn_or_refuse(pairwise_cost(crowd(200), losses=True), "SR-FCA", asked=False)
     assert caplog.text == ""

@@ -48,7 +48,7 @@ def test_another_number_of_models_than_k_is_refused(second):
 
 
 def test_no_models_and_no_k_are_refused():
-    with pytest.raises(InvalidInput, match="no models to start from and no k"):
+    with pytest.raises(InvalidInput, match="k is missing, and there are no models to start from"):
         last(IFCA(k=None, rounds=1))
 
 

@@ -126,6 +126,25 @@ def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
     assert learn({"rate": ["north", "5 mg"] * 8}, of(8, 8))[1] == []
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [["31/12/2024", "1/2/2024"], ["31.12.24", "01.02.24"], ["2024/12/31 10:30", "2024/1/2"], ["5-Mar-2024"] * 2],
+)
+def test_dates_that_are_not_iso_are_said_to_be_taken_as_text(cells):
+    notes = learn({"day": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
+    first = sorted(cells)[0]
+    assert notes == [f"column 'day' is taken as text, but its cells look like dates ({first!r}): write 2024-12-31"]
+
+
+def test_a_column_that_says_what_rows_are_for_is_said_to_be_a_feature():
+    (note,) = learn({"split": ["train", "Test", "train", "val"] * 4, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
+    assert note == (
+        "column 'split' ('Test', 'train', 'val') is used as a feature, not to split rows: a column 'test' (true or "
+        "false) marks test rows"
+    )
+    assert learn({"kind": ["train", "bus"] * 8}, of(8, 8))[1] == []
+
+
 def test_of_very_many_columns_the_first_are_named():
     table = {f"c{place}": [1, None, 3, 4] for place in range(100)} | {"good": [1] * 4}
     with pytest.raises(InvalidInput, match=r"100 columns cannot be used: columns 'c0' \(1\), .*, and 80 more: missing"):

@@ -46,6 +46,9 @@ def test_new_pictures_go_the_same_way():
     assert as_in_run(np.full((1, 1, 1, 1), 1, dtype=np.uint8), 255).item() == pytest.approx(1 / 255)
     with pytest.raises(InvalidInput, match="Pixels go from 256 to 256: the run's were from 0 to 255"):
         as_in_run(np.full((1, 1, 1, 1), 256), 255)
+    assert as_in_run(np.ones((1, 1, 1, 1), dtype=np.uint8), 1).item() == 1
+    with pytest.raises(InvalidInput, match="Pixels are bytes beyond 1, and the run's were not"):
+        as_in_run(np.full((1, 1, 1, 1), 2, dtype=np.uint8), 1)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,10 @@ def test_a_shape_that_does_not_say_is_refused_and_can_be_given_otherwise(shape):
 
 def test_large_pixels_of_another_range_are_spoken_of():
     assert pictures(-3, 2, 700).notes == (
-        "pixels go from -3 to 700 and are left as they are: divide them by 700 first",
+        "pixels go from -3 to 700 and are left as they are: divide them by 700 first; what is no picture wants "
+        "scale='none' or 'standard' (--scale)",
+    )
+    assert pictures(3, 2, 700, 700, 700).notes == (
+        "pixels go from 0 to 700 and are left as they are: divide them by 700 first",
     )
     assert pictures(-1, 2, -2).notes == ()

@@ -1,4 +1,4 @@
-"""LSTM layers of a stack of clients: the numbers and the slopes of torch's own, for every form that it has."""
+"""Recurrent layers of a stack of clients: the values and gradients of torch's own, in every form."""
 
 import pytest
 import torch
@@ -21,20 +21,32 @@ FORMS = {
     "layers": {"num_layers": 3},
     "batch-first": {"batch_first": True, "num_layers": 2},
     "no-biases": {"bias": False, "num_layers": 2},
+    "both-directions": {"bidirectional": True, "num_layers": 2},
+}
+KINDS = {
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "rnn-tanh": nn.RNN,
+    "rnn-relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
 }
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["from-zeros", "from-a-state"])
 @pytest.mark.parametrize("form", FORMS)
-def test_values_and_slopes_are_those_of_torch(form, given):
-    module = nn.LSTM(2, 6, **FORMS[form]).double()
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_slopes_are_those_of_torch(kind, form, given):
+    module = KINDS[kind](2, 6, **FORMS[form]).double()
     shape = (CLIENTS, BATCH, TIME, 2) if module.batch_first else (CLIENTS, TIME, BATCH, 2)
-    stacked = {name: drawn(CLIENTS, *p.shape) / 2 for name, p in module.named_parameters()}
-    x = drawn(*shape)
-    start = [drawn(CLIENTS, module.num_layers, BATCH, 6) * part for part in (1, 0.5)] if given else []
+    scale = 6 if kind == "rnn-relu" else 2  # nothing bounds the states of the former
+    stacked = {name: drawn(CLIENTS, *p.shape) / scale for name, p in module.named_parameters()}
+    x, parts = drawn(*shape), (1, 0.5) if kind == "lstm" else (1,)
+    rows = module.num_layers * (2 if module.bidirectional else 1)
+    start = [drawn(CLIENTS, rows, BATCH, 6) * part for part in parts] if given else []
 
     def score(params, own, *state):
-        out, (h, c) = functional_call(module, params, (own, tuple(state) or None))
+        state = (tuple(state) if kind == "lstm" else state[0]) if state else None
+        out, last = functional_call(module, params, (own, state))
+        h, c = last if kind == "lstm" else (last, last)
         return out.sin().sum() + (2 * h).cos().sum() + (c * c).sum() + out.movedim(int(module.batch_first), 0)[-1].sum()
 
     def slopes(scores, *inputs):
@@ -55,6 +67,34 @@ def test_values_and_slopes_are_those_of_torch(form, given):
     with Cells():  # and of one client by itself
         alone = score(take(stacked, 0), x[0], *(s[0] for s in start))
     assert farthest(slopes(alone, *leaves), slopes(apart[0], *leaves)) < 1e-12
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [nn.LSTMCell, nn.GRUCell, nn.RNNCell, lambda *sizes, **options: nn.RNNCell(*sizes, nonlinearity="relu", **options)],
+    ids=["lstm", "gru", "rnn-tanh", "rnn-relu"],
+)
+def test_cells_that_a_model_steps_itself(make, bias):
+    module = make(2, 3, bias=bias).double()
+    stacked = {name: drawn(CLIENTS, *p.shape).requires_grad_() for name, p in module.named_parameters()}
+    x = drawn(CLIENTS, TIME, BATCH, 2)
+
+    def score(params, own):
+        state = None
+        for now in own:
+            state = functional_call(module, params, (now, state))
+        return state[0].sin().sum() + state[1].sum() if isinstance(state, tuple) else state.sin().sum()
+
+    def with_cells(params, own):
+        with Cells():
+            return score(params, own)
+
+    together = vmap(with_cells)(stacked, x)
+    apart = torch.stack([score(take(stacked, i), x[i]) for i in range(CLIENTS)])
+    assert farthest(together.detach(), apart.detach()) < 1e-12
+    got, want = (torch.autograd.grad(scores.sum(), list(stacked.values())) for scores in (together, apart))
+    assert farthest(dict(enumerate(got)), dict(enumerate(want))) < 1e-12
 
 
 @pytest.mark.parametrize("what", ["output", "memory"])
@@ -87,8 +127,9 @@ def test_a_shared_start_and_shared_examples_are_everybodys():
     assert farthest(got, want) < 1e-12
 
 
-def test_products_in_a_lower_precision_stay_near():
-    module, x = nn.LSTM(8, 16, num_layers=2), drawn(TIME, BATCH, 8, dtype=torch.float32)
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_in_a_lower_precision_stay_near(kind):
+    module, x = KINDS[kind](8, 16, num_layers=2), drawn(TIME, BATCH, 8, dtype=torch.float32)
     want = dict(enumerate(torch.autograd.grad(module(x)[0].sum(), list(module.parameters()))))
     with torch.autocast("cpu", torch.bfloat16), Cells():
         out = module(x)[0]
@@ -97,7 +138,13 @@ def test_products_in_a_lower_precision_stay_near():
     assert 0 < farthest(got, want) < 0.05 * scale
 
 
-@pytest.mark.parametrize("options", [{"bidirectional": True}, {"proj_size": 2}, {"num_layers": 2, "dropout": 0.5}])
+@pytest.mark.parametrize("options", [{"proj_size": 2}, {"num_layers": 2, "dropout": 0.5}])
 def test_what_has_no_cells_says_so(options):
     with pytest.raises(NotImplementedError, match="no cells"), Cells():
         nn.LSTM(2, 3, **options)(drawn(TIME, BATCH, 2, dtype=torch.float32))
+
+
+def test_packed_sequences_have_no_cells():
+    packed = nn.utils.rnn.pack_padded_sequence(drawn(TIME, BATCH, 2, dtype=torch.float32), [5, 4, 2, 1])
+    with pytest.raises(NotImplementedError, match="packed"), Cells():
+        nn.GRU(2, 3)(packed)

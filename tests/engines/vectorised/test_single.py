@@ -1,4 +1,4 @@
-"""Linear layers of a client by itself, stepped in their backward: the loop's numbers, and only where that is right."""
+"""Clients that run one by one get the loop's numbers: stepped in the backward pass, replayed, or as defined."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -71,8 +71,14 @@ def job(network):
 @pytest.fixture
 def stepped(monkeypatch):
     """The layers that were stepped in place, call by call."""
-    seen, descend = [], module.descend_in_place
-    monkeypatch.setattr(module, "descend_in_place", lambda *given: seen.append(given[4]) or descend(*given))
+    seen, descend = [], module.descend_alone
+
+    def noted(*given):
+        if given[4]:
+            seen.append(given[4])
+        return descend(*given)
+
+    monkeypatch.setattr(module, "descend_alone", noted)
     monkeypatch.setattr(module, "WIDE", 0)
     return seen
 
@@ -145,3 +151,39 @@ def test_no_layer_is_stepped_in_its_backward_where_the_serial_kernel_is_asked_fo
     objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
     replace(kernels, only="serial").descend(objective, params, on, key, PLAIN)
     assert stepped == []
+
+
+class Chosen(nn.Module):
+    """Means over the features above zero, whose number depends on values; or by a look at the values."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.conv, self.out, self.how = nn.Conv2d(1, 1, 3, padding=1), nn.Linear(16, CLASSES), how
+
+    def forward(self, x):
+        x = self.conv(x).flatten(1)
+        if self.how == "shape":
+            rows, columns = (x > 0).nonzero(as_tuple=True)
+            x = torch.zeros_like(x).index_put((rows, columns), x[rows, columns])
+        elif self.how == "list":
+            x = x * len([value for value in x[:, 0].tolist() if value > 0])
+        elif self.how == "branch":
+            x = x if float(x.detach().sum()) > 0 else -2 * x
+        return self.out(x)
+
+
+@pytest.mark.parametrize(("how", "replayed"), [("plain", True), ("shape", False), ("list", False), ("branch", False)])
+@pytest.mark.parametrize("wide", [0, 2**62], ids=["stepped in place", "by gradients"])
+def test_steps_are_replayed_unless_they_depend_on_values(how, replayed, wide, stepped, monkeypatch):
+    monkeypatch.setattr(module, "WIDE", wide)
+    objective, params, on, key, kernels = job(lambda: Chosen(how))
+    descent = Descent(lr=0.1, steps=9, batch=2)
+    for seed in range(2):  # the second time on tapes of the first
+        drawn = on._replace(x=torch.randn(on.x.shape, generator=torch.Generator().manual_seed(seed)).double())
+        got, _ = kernels.descend(objective, params, drawn, key, descent)
+        for i, m in enumerate((M, 4, 0)):
+            client = Examples(*(t[i, :m] for t in drawn))
+            want = descend_one(objective, take(params, i), client, key[i], descent)
+            for n in params:
+                torch.testing.assert_close(got[n][i], want.params[n], rtol=0, atol=1e-12)
+    assert any(player.trusted for player in kernels.tapes.kept.values()) == replayed

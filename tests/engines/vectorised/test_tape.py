@@ -17,7 +17,7 @@ N, M = 3, 7
 
 
 def played(tapes: Tapes) -> list[bool]:
-    return [kept.lean is not None for kept in tapes.kept.values()]
+    return [player.trusted for player in tapes.kept.values()]
 
 
 class Unplayed(Kernels):
@@ -115,6 +115,29 @@ def test_a_tape_writes_where_the_function_wrote_and_lets_go_of_the_rest():
         said = one.play([w, x])
         assert w.tolist() == [1.5, 1.5, 1.5]
         assert [s.tolist() for s in said] == ([[6.0, 6.0]] if one is tape else [])
+
+
+def test_results_that_are_not_there_and_operations_that_fail_alone():
+    def step(inputs):  # no gradient of the examples is asked for: the backward's first result is None
+        x, weight = inputs
+        with torch.enable_grad():
+            leaf = weight.detach().requires_grad_()
+            loss = torch.conv2d(x, leaf).square().sum()
+            (slope,) = torch.autograd.grad(loss, [leaf])
+        return loss.detach(), slope
+
+    inputs = [torch.randn(2, 1, 4, 4), torch.randn(3, 1, 2, 2)]
+    found, tape = record(step, inputs)
+    assert any(None in line.results for line in tape.lines)
+    assert all(torch.equal(a, b) for a, b in zip(found, tape.play(inputs), strict=True))
+
+    def grows(inputs):  # a constant that the second call replaces: its tape fails to play
+        kept[0] = kept[0].new_ones(len(kept[0]) + 1)
+        return (inputs[0].sum() + kept[0].sum(),)
+
+    kept, tapes, x = [torch.ones(1)], Tapes(), torch.ones(2)
+    assert [float(tapes.run(("grows",), grows, [x], Step(0))[0]) for _ in range(5)] == [4, 5, 6, 7, 8]
+    assert played(tapes) == [False]
 
 
 def test_the_number_of_a_step_tells_when_it_is_used():

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import corymb
-from corymb.data.schema import DataSchema
-from corymb.runs.folder.own_model import answers_of, check_answers
+from corymb.data.schema import DataSchema, schema_of
+from corymb.runs.folder.own_model import answers_of, bounds_of, check_answers
 from corymb.runs.learners import learner_for
 from corymb.settings import InvalidInput
 
@@ -148,3 +148,65 @@ def test_a_model_of_the_librarys_is_asked_again(tmp_path):
     with pytest.raises(InvalidInput, match="is not the run's, which is linear: with the same parameters"):
         corymb.Run.load(run.folder, lambda: Bent(nn.Flatten(), nn.Linear(3, 2)))
     assert corymb.Run.load(run.folder, lambda: nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).objective is not None
+
+
+@pytest.mark.parametrize(("last", "told"), [(nn.Softmax(-1), True), (nn.LogSoftmax(-1), False), (nn.ReLU(), False)])
+def test_a_model_that_ends_in_a_softmax_is_spoken_of(last, told, caplog):
+    data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1, 2] * 10, [0, 0, 1, 1, 2] * 6)
+    corymb.fit(corymb.FedAvg(rounds=1), data, lambda: nn.Sequential(nn.Linear(2, 3), last))
+    assert ("leave out its last softmax" in caplog.text) == told
+
+
+HEADS = [
+    (nn.Sigmoid(), "one"),
+    (nn.Tanh(), "one"),
+    (nn.Softplus(), "sign"),
+    (nn.ReLU(), "sign"),
+    (nn.Identity(), "none"),
+]
+
+
+@pytest.mark.parametrize(("head", "bounds"), HEADS)
+def test_targets_are_centred_only_for_a_model_that_can_learn_them_then(head, bounds, caplog):
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(120, 2)), np.arange(120) % 3
+    y = 1 / (1 + np.exp(-2 * x[:, 0]))  # from 0 to 1: half of them are below their mean
+    y = y if bounds == "one" else 100 * y
+
+    def model():
+        return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1), head)
+
+    data = corymb.FederatedDataset.from_arrays(x, y, client, test=0)
+    assert bounds_of(learner_for(model, schema_of(data)).objective, schema_of(data)) == bounds
+    run = corymb.fit(corymb.FedAvg(rounds=30, local=corymb.Descent(lr=0.3, steps=20)), data, model, evaluate_every=0)
+    assert ("not standardised" in caplog.text) == (bounds == "one")
+    assert ("not centred" in caplog.text) == (bounds == "sign")
+    if not isinstance(head, nn.ReLU):  # which may die
+        assert np.corrcoef(run.predict(x, cluster=0), y)[0, 1] > 0.97
+        assert np.quantile(run.predict(x, cluster=0), 0.1) < np.quantile(y, 0.2)
+
+
+def test_other_models_have_no_bounds_that_matter():
+    classes = DataSchema(task="classification", features=(2,), classes=("a", "b"), standardise=True)
+    assert (
+        bounds_of(learner_for(lambda: nn.Sequential(nn.Linear(2, 2), nn.ReLU()), classes).objective, classes) == "none"
+    )
+
+
+def test_an_object_that_was_trained_is_said_to_be_drawn_anew(caplog):
+    data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1] * 15, [0, 1, 2] * 10)
+    fresh = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 2, 8), nn.Flatten())
+    corymb.fit(corymb.FedAvg(rounds=1), data, fresh)
+    corymb.fit(corymb.FedAvg(rounds=1), data, lambda: trained(2.0))
+    frozen = nn.Sequential(trained(2.0).requires_grad_(False), nn.Linear(2, 2))
+    corymb.fit(corymb.FedAvg(rounds=1), data, frozen)
+    assert "drawn anew" not in caplog.text
+    corymb.fit(corymb.FedAvg(rounds=1), data, nn.Sequential(nn.Linear(2, 2), nn.ReLU(), trained(2.0)))
+    assert "drawn anew, but those of layer '2' are not as torch draws them" in caplog.text
+    assert "lambda: model" in caplog.text
+
+
+def trained(weight):
+    layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.weight, weight)
+    return layer

@@ -1,4 +1,4 @@
-"""One model against the clusters, on held-out examples: whether they pay, and what to tell people."""
+"""Compares one model with the clusters on held-out examples: whether clusters pay, and the summary for users."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from corymb.clustering.paired import Difference
 
 SURE = 0.01
 PAYS, PAYS_SKEWED = 0.1, 0.25
-"""Clusters must beat one model by this share of its loss; by more where labels are skewed, since models for those who
-have the same labels beat one model without there being clusters."""
+"""Clusters must beat one model by this share of its loss; by more under label skew, where models for clients with
+similar labels beat one model even without clusters."""
 SEEN = 3.2
-"""A difference of so many standard errors is found four times in five: 2.33 for p < .01, and .84 more."""
+"""Standard errors of a difference that is detected four times in five: 2.33 for p < .01, plus .84."""
 BLIND = 10.0
-"""A difference of so many times the loss that only more would be seen: there are too few clients to tell."""
+"""If only differences larger than this many times the loss would be detected, there are too few clients to tell."""
 
 
 class Evidence(NamedTuple):
-    """What held-out examples say of the clusters."""
+    """The clusters' performance on held-out examples, compared with one model's."""
 
     loss_of_one: float
-    """Mean over clients, of the best single model."""
+    """Mean loss over clients, with the best single model."""
     loss_of_clusters: float
-    """Mean over clients, each with its cluster's model."""
+    """Mean loss over clients, each with its cluster's model."""
     overall: Difference
     """How much worse the one model is, over all clients."""
     clusters: list[Difference]
-    """The same, in each cluster."""
+    """How much worse the one model is, in each cluster."""
     biased_share: float
-    """The gain as a share of the one model's loss, when clients give either a class bias of their own."""
+    """The gain as a share of the one model's loss, if clients add their own class bias to both."""
     skewed: bool
     """Whether such a bias helps: clients have different labels."""
     nearest: Difference | None
-    """Of the pairs that were kept apart, the one least surely so: how much worse the merger was."""
+    """The least certain pair of those kept apart: how much worse the merger was."""
     doubtful: Difference | None
-    """Of the pairs that were merged, the one that came nearest to being kept apart."""
+    """The pair closest to being kept apart, of those merged."""
     widest: Difference | None = None
-    """Of the pairs that were merged, the one of the most clients."""
+    """The pair with the most clients, of those merged."""
     single: int = -1
-    """Whose model is the best single one: that of a cluster, or -1 for the one that was trained for all."""
+    """The cluster whose model is the best single one, or -1 for the model that was trained for all clients."""
 
     @property
     def share(self) -> float:
@@ -55,19 +55,19 @@ class Evidence(NamedTuple):
 
     @property
     def guarded(self) -> bool:
-        """Whether clusters were found that do not pay."""
+        """Whether clusters were found, but do not pay."""
         return len(self.clusters) > 1 and not self.pays
 
     @property
     def visible(self) -> float:
-        """The least difference between two groups, as a share of the loss, that these clients would have shown."""
+        """The least difference between two groups, as a share of the loss, that would have been detected."""
         compared = self.overall if self.guarded else self.widest
         if compared is None or not compared.mean:
             return float("nan")
         return SEEN * compared.error * abs(compared.size / compared.mean)
 
     def headline(self) -> str:
-        """In a sentence or two."""
+        """A summary in one or two sentences."""
         k, over = len(self.clusters), self.overall
         gain = f"held-out loss {self.loss_of_clusters:.3f}, with one model {self.loss_of_one:.3f}"
         sure = (
@@ -82,7 +82,7 @@ class Evidence(NamedTuple):
         return f"One model: no two groups of clients were found that need different ones.{seen}"
 
     def notes(self) -> dict[str, Any]:
-        """For the run's history."""
+        """Notes for the run's history."""
         return {
             "k": len(self.clusters) if self.pays else 1,
             "evidence": self.headline(),

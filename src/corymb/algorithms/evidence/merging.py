@@ -1,14 +1,15 @@
-"""How many clusters: too many at first, and then every two that held-out examples do not keep apart become one.
+"""Finds the number of clusters: starts with too many, and merges every two that held-out examples do not keep apart.
 
-    group     local models, grouped (Ward's method) into K_0 groups; beside them `one`, a model for everybody
-    settle    a round within the groups, and two in which clients choose, as in IFCA; `one` is trained throughout
-    weigh     all models to the clients, who choose by training loss, train, and tell held-out losses;
+    group     local models are grouped (Ward's method) into K_0 groups; beside them there is `one`, a model for all
+    settle    one round within the groups, and two in which clients choose, as in IFCA; `one` is trained throughout
+    weigh     all models go to the clients, which choose by training loss, train, and report held-out losses;
               each pair on trial is merged, kept apart, or tried once more; then new pairs are proposed
     train     two rounds: both models of every pair, and their merger, side by side; then weigh again
     split     when no pair is left: each cluster in two, by how training alone changes its model, as new pairs
 
-It ends when no split is kept, and falls back on `one` unless the clusters beat it. The models come out trained, so that
-what follows has less to do. Clients train on the examples that they do not hold out (`corymb.local.held_out`).
+The search ends when no split is kept, and falls back on `one` unless the clusters beat it. The resulting models are
+already trained, which saves rounds later. Clients train on the examples that they do not hold out
+(`corymb.local.held_out`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from corymb.algorithms.evidence.rounds import choose, chosen, side_by_side
-from corymb.algorithms.evidence.trials import Pair, Said, Trials, judge, proposals
+from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge, proposals
 from corymb.algorithms.evidence.weighing import publish_change, publish_ridge, train_on_kept
 from corymb.algorithms.parts.starts import rows_of
 from corymb.algorithms.parts.work import Work
@@ -34,9 +35,9 @@ from corymb.trees import Params, concat, map_tensors, take, tree_map
 log = logging.getLogger(__name__)
 SETTLE_ROUNDS, TRAIN_ROUNDS = 3, 2
 MOST_GROUPED = 1000
-"""Clients whose local models are grouped: distances between n models are n² numbers. The others choose."""
+"""The most clients whose local models are grouped, since grouping needs n² distances. The others choose a group."""
 SPLITS = 3
-"""How often clusters are split at most."""
+"""The most times that clusters are split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,40 +45,40 @@ class MergeByEvidence:
     """Finds how many models clients need."""
 
     alone: Descent
-    """How clients train by themselves, to be grouped."""
+    """How clients train the local models that are grouped."""
     work: Work
-    """What clients do with a model in a round."""
+    """A client's work on a model in a round."""
     participants: int | float | None = None
     """Clients per round: a number, a fraction, or all of them."""
     groups: int = 16
-    """K_0, or half as many as clients where those are fewer; doubled while most of them turn out to be needed."""
+    """K_0, at most half the number of clients; doubled while most groups turn out to be needed."""
     looks: int = 16
-    """The most often that models are weighed."""
+    """The most times that models are weighed."""
 
     serve = serve_assigned
     ends_early = True
 
     @property
     def planned_rounds(self) -> int:
-        """At most: most runs take a third of that."""
+        """An upper bound; most runs take a third of it."""
         groupings = 1
         while self._more_groups(self.groups * 2 ** (groupings - 1), MOST_GROUPED):
             groupings += 1
         return groupings * (1 + SETTLE_ROUNDS + 1) + SPLITS + (1 + TRAIN_ROUNDS) * self.looks
 
     def _more_groups(self, groups: int, clients: int) -> bool:
-        """Whether there are clients for twice as many groups, of those whose models are grouped."""
+        """Whether the grouped clients are enough for twice as many groups."""
         return 2 * groups <= min(clients, MOST_GROUPED) // 2
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Group and settle; weigh and train by turns; split; until nothing changes."""
+        """Group and settle, alternate between weighing and training, then split, until nothing changes."""
         steps = {"settle": self._settle, "weigh": self._weigh, "train": self._train, "split": self._split}
         at = start or Snapshot.fresh(fed, 1)
         while at.stage != "found":
             yield (at := steps.get(at.stage, self._group)(fed, at))
 
     def _group(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """Too many groups, of clients whose local models are near, and their means; beside them, everybody's mean."""
+        """Group clients by their local models into more groups than needed; models are the means, `one` that of all."""
         asked = fed.clients.sample(self.participants).sample(MOST_GROUPED).near(_nowhere(at.models), loose=True)
         if linear_form(fed.objective) is not None:
             replies = asked.map(publish_ridge)
@@ -112,26 +113,26 @@ class MergeByEvidence:
         """Judge the pairs on trial, and propose others; or split, or end."""
         trials = Trials.from_carry(at.carry)
         replies = choose(fed.clients.sample(self.participants), at, trials, self.work)
-        said = Said.of(replies, at.k)
-        trials = replace(trials, looks=trials.looks + 1, skewed=said.skewed)
+        reported = Reported.of(replies, at.k)
+        trials = replace(trials, looks=trials.looks + 1, skewed=reported.skewed)
         at = chosen(at, trials, replies)
-        if trials.looks == 1 and self._more_groups(trials.groups, len(replies.clients)) and said.all_needed():
+        if trials.looks == 1 and self._more_groups(trials.groups, len(replies.clients)) and reported.all_needed():
             return replace(at, stage="group", round=0, carry={"groups": torch.tensor(2 * trials.groups)})
         last = trials.looks >= self.looks
-        decided = judge(at, replace(trials, one=Trials.from_carry(at.carry).one), said, last=last)
-        at, trials, said = decided.at, decided.trials, decided.said
+        decided = judge(at, replace(trials, one=Trials.from_carry(at.carry).one), reported, last=last)
+        at, trials, reported = decided.at, decided.trials, decided.reported
         if not last:
-            trials = trials.proposing(at, said, proposals(trials, said))
-        notes = {**at.notes, "pairs": len(trials.pairs), "merged": decided.merged, "label_skew": said.skew}
+            trials = trials.proposing(at, reported, proposals(trials, reported))
+        notes = {**at.notes, "pairs": len(trials.pairs), "merged": decided.merged, "label_skew": reported.skew}
         at = replace(at, round=0, carry=trials.to_carry(), notes=notes)
         if trials.pairs:
             return replace(at, stage="train")
         if not last and trials.may_split(at.k, most=SPLITS):
             return replace(at, stage="split")
-        return _found(at, trials, said, capped=last)
+        return _found(at, trials, reported, capped=last)
 
     def _split(self, fed: Federation, at: Snapshot) -> Snapshot:
-        """Each cluster in two, by how training alone changes its model: pairs like any others."""
+        """Split each cluster in two by how training alone changes its model; the halves become pairs on trial."""
         asked = fed.clients.sample(self.participants).where(at.labels >= 0).sample(MOST_GROUPED)
         loosely = asked.near(_nowhere(at.models), loose=True)
         replies = loosely.map(publish_change, each(at.models, of=asked.pick(at.labels)), alone=self.alone)
@@ -146,7 +147,7 @@ class MergeByEvidence:
             if not halves.any():
                 continue
             new, parent = at.k + len(pairs), take(models, slice(cluster, cluster + 1))
-            # The merger trains as long as the halves do: otherwise it would be worse for that alone.
+            # The merger gets the same training as the halves; otherwise it would be worse for that reason alone.
             mergers.append(_moved(parent, change))
             first, second = (_moved(parent, take(change, halves == half)) for half in (0, 1))
             models = concat([take(models, slice(0, cluster)), first, take(models, slice(cluster + 1, None)), second])
@@ -159,7 +160,7 @@ class MergeByEvidence:
 
 
 def search(alone: Descent) -> MergeByEvidence:
-    """For an algorithm that has no rounds of its own: a round's work is a tenth of what clients do alone."""
+    """A search for algorithms without local training per round: a round takes a tenth of the steps of `alone`."""
     local = replace(alone, steps=max(1, (alone.steps or 10) // 10), epochs=None)
     return MergeByEvidence(alone=alone, work=Work(local=local))
 
@@ -168,9 +169,9 @@ def _moved(model: Params, changes: Params) -> Params:
     return tree_map(lambda old, step: old + step.mean(0, keepdim=True), model, changes)
 
 
-def _found(at: Snapshot, trials: Trials, said: Said, *, capped: bool) -> Snapshot:
-    """The end: the clusters, or one model where they do not beat it; with the evidence."""
-    evidence = said.evidence(trials)
+def _found(at: Snapshot, trials: Trials, reported: Reported, *, capped: bool) -> Snapshot:
+    """The final snapshot with the evidence: the clusters, or one model if they do not beat it."""
+    evidence = reported.evidence(trials)
     at = replace(at, stage="found", round=0, carry={}, notes={**at.notes, **evidence.notes(), "capped": capped})
     log.info("%s", evidence.headline())
     if evidence.pays:
@@ -182,5 +183,5 @@ def _found(at: Snapshot, trials: Trials, said: Said, *, capped: bool) -> Snapsho
 
 
 def _nowhere(models: Params) -> Params:
-    """Zeros: replies that start from no model are only compared in size."""
+    """Zeros, for replies that start from no model and are compared only in size."""
     return map_tensors(torch.zeros_like, take(models, slice(0, 1)))

@@ -18,7 +18,7 @@ from corymb.trees import Params, part_of, take
 
 
 def choose(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> Replies[Sums[Weighed]]:
-    """Ask clients to choose a cluster and train, and for the losses of all models, mergers among them."""
+    """Ask clients to choose a cluster, train, and report the losses of all models, including mergers."""
     mergers = trials.mergers or take(at.models, slice(0, 0))
     return clients.sum(choose_and_train, at.models, mergers, trials.one, work=work, biased=trials.skewed)
 
@@ -36,7 +36,7 @@ def chosen(at: Snapshot, trials: Trials, replies: Replies[Sums[Weighed]]) -> Sna
 
 
 def side_by_side(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> Snapshot:
-    """Every client works on its cluster's model, the merger that this might become, and the one for all."""
+    """Every client trains its cluster's model, the candidate merger (if on trial) and the one model for all."""
     clients = clients.where(at.labels >= 0)
     trial = trials.of_clusters(at.k)
     on_trial = torch.where(at.labels < 0, -1, trial[at.labels]) >= 0
@@ -47,13 +47,13 @@ def side_by_side(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> S
         labels = cohort.pick(at.labels)
         own, merger = each(at.models, of=labels), each(trials.mergers, of=trial[labels]) if merging else None
         try:
-            said = cohort.sum(train_beside, own, merger, trials.one or None, each(labels), k=at.k, work=work).value
-        except NoReplies as problem:  # their models wait, so long as others answer
+            reply = cohort.sum(train_beside, own, merger, trials.one or None, each(labels), k=at.k, work=work).value
+        except NoReplies as problem:  # their models stay unchanged, as long as other clients answer
             silent.append(problem)
             continue
-        sums.append(said)
+        sums.append(reply)
         if merging:
-            mergers = _merged(said, trial, trials.mergers)
+            mergers = _merged(reply, trial, trials.mergers)
     if silent and not sums:
         raise silent[0]
     models, one = _averaged(at, trials, sums)
@@ -62,7 +62,7 @@ def side_by_side(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> S
 
 
 def _averaged(at: Snapshot, trials: Trials, sums: Sequence[Sums[Any]]) -> tuple[Params, Params]:
-    """The clusters' models and the one for all, from what clients have trained."""
+    """The clusters' models and the one for all, averaged over clients."""
     weight = torch.stack([part.weight for part in sums]).sum(0)
     names = [name for name in sums[0].total if not name.startswith("merger/")]
     total = {name: torch.stack([part.total[name] for part in sums]).sum(0) for name in names}

@@ -1,4 +1,4 @@
-"""The server's side of clusters by evidence: pairs on trial, what clients said of models, and what follows from it."""
+"""The server's side of clusters by evidence: pairs on trial, clients' reports, and the decisions that follow."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CERTAIN = 1e-4
 MATTERS = 0.05
 """A merger that is worse by less than this share of the loss does no harm."""
 LASTS, LARGE = 0.2, 0.5
-"""Under label skew differences fade with training: what is left after more rounds must be this large."""
+"""Under label skew, differences fade with training: what remains after more rounds must be this large."""
 SKEWED = 0.05
-"""Clients' labels are skewed if class biases of their own improve one model's held-out loss by this share."""
+"""Clients' labels are skewed if their own class biases improve one model's held-out loss by this share."""
 TRIES = 3
 FEW_CLIENTS, SMALL = 12, 3
-"""Groups of fewer than `SMALL` clients dissolve unless they are needed beyond doubt, where there are clients enough."""
+"""With at least `FEW_CLIENTS` clients, groups of fewer than `SMALL` dissolve unless they are needed beyond doubt."""
 
 
 class Pair(NamedTuple):
@@ -38,12 +38,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Trials:
-    """What is carried from round to round."""
+    """The state of the search between rounds."""
 
     one: Params = field(default_factory=dict)
-    """The model for everybody; empty where clusters are not compared with one."""
+    """The model for all clients; empty if clusters are not compared with one."""
     groups: int = 0
-    """How many groups there were at first."""
+    """The initial number of groups."""
     looks: int = 0
     skewed: bool = True
     """Whether models are chosen and compared with class biases."""
@@ -54,16 +54,16 @@ class Trials:
     """k k: pairs that are not proposed again."""
     splits: int = 0
     before_split: int = 0
-    """How many clusters there were before the last split."""
+    """The number of clusters before the last split."""
     nearest: Difference | None = None
-    """Of the pairs kept apart, the one least surely so."""
+    """The least certain pair of those kept apart."""
     doubtful: Difference | None = None
-    """Of the pairs merged, the one that came nearest to being kept apart."""
+    """The pair closest to being kept apart, of those merged."""
     widest: Difference | None = None
-    """Of the pairs merged, the last one of the most clients."""
+    """The last pair with the most clients, of those merged."""
 
     def to_carry(self) -> dict[str, Tensor]:
-        """As tensors."""
+        """The state as named tensors, for the carry of a snapshot."""
         numbers = {name: torch.tensor(getattr(self, name)) for name in NUMBERS}
         pairs = torch.tensor([list(pair) for pair in self.pairs], dtype=torch.int64).reshape(-1, 3)
         models = {**prefixed("one", self.one), **prefixed("mergers", self.mergers)}
@@ -72,15 +72,15 @@ class Trials:
 
     @staticmethod
     def from_carry(carry: Mapping[str, Tensor]) -> Trials:
-        """Back from tensors."""
+        """The state stored in a snapshot's carry."""
         numbers: dict[str, Any] = {name: carry[name].item() for name in NUMBERS}
         pairs = tuple(Pair(*row) for row in carry["pairs"].tolist())
         one, mergers = part_of(carry, "one"), part_of(carry, "mergers")
         numbers |= {name: Difference.of(carry[name].tolist()) for name in SEEN if name in carry}
         return Trials(**numbers, pairs=pairs, apart=carry["apart"].cpu().bool(), one=one, mergers=mergers)
 
-    def seeing(self, verdict: str, found: Difference, both: Difference) -> Trials:
-        """With a verdict remembered, if it is the least sure of its kind, or of the most clients."""
+    def remembering(self, verdict: str, found: Difference, both: Difference) -> Trials:
+        """The state with a verdict stored, if it is the least certain of its kind or has the most clients."""
         if verdict == "apart" and (self.nearest is None or found.p > self.nearest.p):
             return replace(self, nearest=found)
         if verdict != "merge":
@@ -89,28 +89,28 @@ class Trials:
         return replace(most, doubtful=found) if self.doubtful is None or found.p < self.doubtful.p else most
 
     def of_clusters(self, k: int) -> Tensor:
-        """k: the place of the pair that each cluster is in, -1 for none."""
+        """The index of the pair that each cluster is in, -1 for none: k."""
         trial = torch.full((k,), -1)
         for place, pair in enumerate(self.pairs):
             trial[[pair.a, pair.b]] = place
         return trial
 
     def may_split(self, k: int, *, most: int) -> bool:
-        """Whether to split clusters: at first, and after every split of which something was kept."""
+        """Whether to split clusters: at first, and after every split of which some part was kept."""
         return self.splits == 0 or (self.splits < most and k > self.before_split)
 
     def splitting(self, k: int, pairs: list[Pair], mergers: list[Params]) -> Trials:
-        """After a split of k clusters; the new ones have the numbers from k on."""
+        """The state after a split of k clusters; the new ones are numbered from k."""
         apart = torch.zeros(k + len(pairs), k + len(pairs), dtype=torch.bool)
         apart[:k, :k] = self.apart if len(self.apart) == k else False
         rows = concat(mergers) if pairs else {}
         return replace(self, pairs=tuple(pairs), mergers=rows, apart=apart, splits=self.splits + 1, before_split=k)
 
-    def proposing(self, at: Snapshot, said: Said, pairs: list[Pair]) -> Trials:
-        """With new pairs, each with the mean of its models as the merger to begin with."""
+    def proposing(self, at: Snapshot, reported: Reported, pairs: list[Pair]) -> Trials:
+        """The state with new pairs, whose mergers start as the mean of both models."""
         if not pairs:
             return self
-        sizes = said.label.bincount(minlength=at.k).double()
+        sizes = reported.label.bincount(minlength=at.k).double()
         rows = [self.mergers] if self.pairs else []
         for pair in pairs:
             share = float(sizes[pair.a] / (sizes[pair.a] + sizes[pair.b]).clamp_min(1))
@@ -122,8 +122,8 @@ NUMBERS = ("groups", "looks", "skewed", "splits", "before_split")
 SEEN = ("nearest", "doubtful", "widest")
 
 
-class Said(NamedTuple):
-    """What clients said of k clusters' models, mergers, and, last of all, the one for all."""
+class Reported(NamedTuple):
+    """The losses that clients reported for k clusters' models, then the mergers, and last the one model for all."""
 
     label: Tensor  # n: the cluster that each client chose
     held: Compared  # n rows
@@ -132,42 +132,46 @@ class Said(NamedTuple):
     k: int
 
     @staticmethod
-    def of(replies: Replies[Sums[Weighed]], k: int) -> Said:
-        """From a round's replies."""
+    def of(replies: Replies[Sums[Weighed]], k: int) -> Reported:
+        """The reports in a round's replies."""
         label = replies.value.label
         assert label is not None
-        return Said.by(replies.value.note, label, k)
+        return Reported.by(replies.value.note, label, k)
 
     @staticmethod
-    def by(weighed: Weighed, label: Tensor, k: int) -> Said:
-        """From what clients in given clusters told."""
-        told = map_tensors(lambda t: t.detach().cpu().double(), weighed)
-        return Said(label.cpu(), told.held, told.plain, told.number, k)
+    def by(weighed: Weighed, label: Tensor, k: int) -> Reported:
+        """The reports of clients in given clusters."""
+        rows = map_tensors(lambda t: t.detach().cpu().double(), weighed)
+        return Reported(label.cpu(), rows.held, rows.plain, rows.number, k)
 
     @property
     def skew(self) -> float:
-        """By what share of its held-out loss class biases of clients' own improve the one model."""
+        """The share of its held-out loss by which clients' own class biases improve the one model."""
         return 1 - self._one(self.held) / max(self._one(self.plain), 1e-12)
 
     @property
     def skewed(self) -> bool:
-        """Whether they improve it enough to be needed: otherwise they are noise."""
+        """Whether class biases improve it enough to be used; otherwise they are noise."""
         return self.skew > SKEWED
 
     def members(self, cluster: int) -> Tensor:
-        """n: who chose it."""
+        """A mask of the clients that chose a cluster: n."""
         return self.label == cluster
 
-    def compare(self, who: Tensor, model: int | Tensor, than: int | Tensor, *, plain: bool | None = None) -> Difference:
-        """How much worse `model` does than `than` at some clients; either may be a number for each client."""
-        if not bool(who.any()):
+    def compare(
+        self, mask: Tensor, model: int | Tensor, than: int | Tensor, *, plain: bool | None = None
+    ) -> Difference:
+        """How much worse `model` is than `than` at clients in `mask`; either may be one index, or one per client."""
+        if not bool(mask.any()):
             return NONE
-        said = self.plain if (not self.skewed if plain is None else plain) else self.held
+        losses = self.plain if (not self.skewed if plain is None else plain) else self.held
         rows = torch.arange(len(self.label))
         m, t = (torch.as_tensor(which).expand(len(rows)) for which in (model, than))
-        variance = said.spread[rows, m, m] + said.spread[rows, t, t] - 2 * said.spread[rows, m, t]
-        base = said.mean[rows, t]
-        return difference((said.mean[rows, m] - base)[who], variance[who].clamp_min(0), self.number[who], base[who])
+        variance = losses.spread[rows, m, m] + losses.spread[rows, t, t] - 2 * losses.spread[rows, m, t]
+        base = losses.mean[rows, t]
+        return difference(
+            (losses.mean[rows, m] - base)[mask], variance[mask].clamp_min(0), self.number[mask], base[mask]
+        )
 
     def next_best(self, cluster: int) -> tuple[int, Difference]:
         """The model that serves a cluster's clients best besides their own, and how much worse it is."""
@@ -184,17 +188,17 @@ class Said(NamedTuple):
 
     @property
     def small(self) -> int:
-        """Below how many clients a cluster needs certainty."""
+        """Clusters with fewer clients than this stay only if needed beyond doubt."""
         return SMALL if len(self.label) >= FEW_CLIENTS else 1
 
     def evidence(self, trials: Trials) -> Evidence:
-        """How much worse the best single model is than the clusters': the one for all, or one of the clusters'.
+        """Compare the clusters' models with the best single model: the one for all, or that of a cluster.
 
-        Of a cluster of large clients and one of small ones, the first may have the better model for everybody.
+        If one cluster has large clients and the other small ones, the first may have the better model for all.
         """
-        there, everybody = self.number > 0, torch.ones(len(self.label), dtype=torch.bool)
-        one = int(self.plain.mean[there].mean(0).argmin())
-        plain, biased = ((self._own(said), float(said.mean[there, one].mean())) for said in (self.plain, self.held))
+        tested, everybody = self.number > 0, torch.ones(len(self.label), dtype=torch.bool)
+        one = int(self.plain.mean[tested].mean(0).argmin())
+        plain, biased = ((self._own(c), float(c.mean[tested, one].mean())) for c in (self.plain, self.held))
         return Evidence(
             loss_of_one=plain[1],
             loss_of_clusters=plain[0],
@@ -208,39 +212,39 @@ class Said(NamedTuple):
             single=one if one < self.k else -1,
         )
 
-    def _own(self, said: Compared) -> float:
-        there = self.number > 0
-        return float(said.mean[there].gather(1, self.label[there, None]).mean())
+    def _own(self, losses: Compared) -> float:
+        tested = self.number > 0
+        return float(losses.mean[tested].gather(1, self.label[tested, None]).mean())
 
-    def _one(self, said: Compared) -> float:
-        return float(said.mean[self.number > 0, -1].mean())
+    def _one(self, losses: Compared) -> float:
+        return float(losses.mean[self.number > 0, -1].mean())
 
 
 class Decided(NamedTuple):
-    """After the pairs on trial were judged: models, labels and what was said of them have new numbers."""
+    """The outcome of judging the pairs on trial, with clusters renumbered."""
 
     at: Snapshot
     trials: Trials
-    said: Said
+    reported: Reported
     merged: int
 
 
-def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool, only: Tensor | None = None) -> Decided:
-    """Merge, keep apart or try again each pair; dissolve clusters that hardly anybody needs.
+def judge(at: Snapshot, trials: Trials, reported: Reported, *, last: bool, only: Tensor | None = None) -> Decided:
+    """Decide for each pair whether to merge it, keep it apart or try again; dissolve clusters that are not needed.
 
-    With `only`, clients of other clusters were not asked, and those clusters stay as they are.
+    With `only`, clients of other clusters were not asked, and those clusters stay unchanged.
     """
     verdicts = []
     for place, pair in enumerate(trials.pairs):
-        verdict, found, both = _verdict(said, said.k + place, pair, last=last)
+        verdict, found, both = _verdict(reported, reported.k + place, pair, last=last)
         verdicts.append(verdict)
-        trials = trials.seeing(verdict, found, both)
-    alive = _alive(said, [pair for pair, verdict in zip(trials.pairs, verdicts, strict=True) if verdict == "merge"])
+        trials = trials.remembering(verdict, found, both)
+    alive = _alive(reported, [pair for pair, verdict in zip(trials.pairs, verdicts, strict=True) if verdict == "merge"])
     if only is not None:
-        alive[~torch.isin(torch.arange(said.k), only)] = True
-    became = torch.full((said.k,), -1)
+        alive[~torch.isin(torch.arange(reported.k), only)] = True
+    became = torch.full((reported.k,), -1)
     columns: list[int] = []
-    for cluster in range(said.k):
+    for cluster in range(reported.k):
         if not alive[cluster]:
             continue
         place, other = _partner(trials.pairs, cluster)
@@ -249,14 +253,14 @@ def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool, only: Tensor 
             became[cluster] = became[other]
             continue
         became[cluster] = len(columns)
-        columns.append(said.k + place if merging else cluster)
+        columns.append(reported.k + place if merging else cluster)
     models = concat([at.models, trials.mergers]) if trials.pairs else at.models
     tried = [
         (place, Pair(int(became[pair.a]), int(became[pair.b]), pair.tried + 1))
         for place, pair in enumerate(trials.pairs)
         if verdicts[place] == "again" and alive[pair.a] and alive[pair.b]
     ]
-    apart = _apart_now(trials, verdicts, became, columns, said.k)
+    apart = _apart_now(trials, verdicts, became, columns, reported.k)
     mergers = take(trials.mergers, torch.tensor([place for place, _ in tried], dtype=torch.int64)) if tried else {}
     trials = replace(trials, pairs=tuple(pair for _, pair in tried), mergers=mergers, apart=apart)
     at = replace(
@@ -266,23 +270,23 @@ def judge(at: Snapshot, trials: Trials, said: Said, *, last: bool, only: Tensor 
         notes={**at.notes, "clusters": len(columns)},
     )
     merged = sum(verdict == "merge" for verdict in verdicts)
-    return Decided(at, trials, _renumbered(said, became, columns), merged)
+    return Decided(at, trials, _renumbered(reported, became, columns), merged)
 
 
-def _verdict(said: Said, merger: int, pair: Pair, *, last: bool) -> tuple[str, Difference, Difference]:
-    """Whether to merge a pair, keep it apart or try again; the difference that says so, and that of both together."""
-    a, b = said.members(pair.a), said.members(pair.b)
-    sides = [said.compare(side, merger, said.label) for side in (a, b)]
-    both = said.compare(a | b, merger, said.label)
-    worse = [d.p < (SURE if d.clients >= said.small else CERTAIN) and d.size > MATTERS for d in sides]
+def _verdict(reported: Reported, merger: int, pair: Pair, *, last: bool) -> tuple[str, Difference, Difference]:
+    """`merge`, `apart` or `again` for a pair, the most significant difference, and that over both clusters."""
+    a, b = reported.members(pair.a), reported.members(pair.b)
+    sides = [reported.compare(side, merger, reported.label) for side in (a, b)]
+    both = reported.compare(a | b, merger, reported.label)
+    worse = [d.p < (SURE if d.clients >= reported.small else CERTAIN) and d.size > MATTERS for d in sides]
     apart = (both.p < SURE and both.size > MATTERS) or (any(worse) and not any(d.mean < 0 for d in sides))
-    if apart and pair.tried and said.skewed:
+    if apart and pair.tried and reported.skewed:
         apart = both.size > LASTS or any(w and d.size > LARGE for w, d in zip(worse, sides, strict=True))
     found = min((both, *sides), key=lambda d: d.p)
     if not apart:
         return "merge", found, both
-    evident = [d.p < CERTAIN and d.size > (LARGE if said.skewed else 2 * MATTERS) for d in (both, *sides)]
-    plain = evident[0] or (not said.skewed and any(evident))
+    evident = [d.p < CERTAIN and d.size > (LARGE if reported.skewed else 2 * MATTERS) for d in (both, *sides)]
+    plain = evident[0] or (not reported.skewed and any(evident))
     return "apart" if plain or pair.tried + 1 >= TRIES or last else "again", found, both
 
 
@@ -293,24 +297,27 @@ def _partner(pairs: tuple[Pair, ...], cluster: int) -> tuple[int, int]:
     return -1, -1
 
 
-def _alive(said: Said, merging: list[Pair]) -> Tensor:
-    """Which clusters stay: those with clients enough, and small ones whose model is needed beyond doubt.
+def _alive(reported: Reported, merging: list[Pair]) -> Tensor:
+    """A mask of the clusters that stay: those with enough clients, and small ones that are needed beyond doubt.
 
-    A client with a single example holds none out: of a cluster of such clients alone nothing is known.
+    A client with a single example holds none out: nothing is known about a cluster of only such clients.
     """
-    sizes, known = said.label.bincount(minlength=said.k), said.label[said.number > 0].bincount(minlength=said.k)
+    sizes, known = (
+        reported.label.bincount(minlength=reported.k),
+        reported.label[reported.number > 0].bincount(minlength=reported.k),
+    )
     for pair in merging:
         sizes[[pair.a, pair.b]] = sizes[pair.a] + sizes[pair.b]
         known[[pair.a, pair.b]] = known[pair.a] + known[pair.b]
-    alive = (sizes >= said.small) & (known > 0)
+    alive = (sizes >= reported.small) & (known > 0)
     for cluster in ((sizes > 0) & ~alive).nonzero().flatten().tolist():
-        _, other = said.next_best(cluster)
+        _, other = reported.next_best(cluster)
         alive[cluster] = other.p < CERTAIN and other.size > MATTERS
     return alive if alive.any() else sizes == sizes.max()
 
 
 def _apart_now(trials: Trials, verdicts: list[str], became: Tensor, columns: list[int], k: int) -> Tensor:
-    """Which pairs have been found to be apart, for those clusters that stay as they were."""
+    """Which pairs are known to be apart, among clusters that stay unchanged; in the new numbering."""
     known = trials.apart.clone() if trials.apart.shape == (k, k) else torch.zeros(k, k, dtype=torch.bool)
     for verdict, pair in zip(verdicts, trials.pairs, strict=True):
         if verdict == "apart":
@@ -322,22 +329,22 @@ def _apart_now(trials: Trials, verdicts: list[str], became: Tensor, columns: lis
     return new
 
 
-def _renumbered(said: Said, became: Tensor, columns: list[int]) -> Said:
-    keep = torch.tensor([*columns, said.held.mean.shape[1] - 1])
-    held, plain = (Compared(c.mean[:, keep], c.spread[:, keep][:, :, keep]) for c in (said.held, said.plain))
-    label = became[said.label]
-    nearest = held.mean[:, : len(columns)].argmin(1)  # clients whose cluster is gone
-    return Said(torch.where(label < 0, nearest, label), held, plain, said.number, len(columns))
+def _renumbered(reported: Reported, became: Tensor, columns: list[int]) -> Reported:
+    keep = torch.tensor([*columns, reported.held.mean.shape[1] - 1])
+    held, plain = (Compared(c.mean[:, keep], c.spread[:, keep][:, :, keep]) for c in (reported.held, reported.plain))
+    label = became[reported.label]
+    nearest = held.mean[:, : len(columns)].argmin(1)  # for clients whose cluster was dissolved
+    return Reported(torch.where(label < 0, nearest, label), held, plain, reported.number, len(columns))
 
 
-def proposals(trials: Trials, said: Said) -> list[Pair]:
+def proposals(trials: Trials, reported: Reported) -> list[Pair]:
     """Disjoint pairs of clusters whose clients would lose least by sharing a model."""
     busy = {cluster for pair in trials.pairs for cluster in (pair.a, pair.b)}
     wanted = []
-    for a in (cluster for cluster in range(said.k) if cluster not in busy):
-        nearest, _ = said.next_best(a)
-        for b in (c for c in range(said.k) if c != a and c not in busy and not trials.apart[a, c]):
-            d = said.compare(said.members(a), b, a)
+    for a in (cluster for cluster in range(reported.k) if cluster not in busy):
+        nearest, _ = reported.next_best(a)
+        for b in (c for c in range(reported.k) if c != a and c not in busy and not trials.apart[a, c]):
+            d = reported.compare(reported.members(a), b, a)
             if b == nearest or d.p >= SURE:
                 wanted.append((d.mean, min(a, b), max(a, b)))
     chosen: list[Pair] = []

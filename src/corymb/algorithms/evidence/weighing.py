@@ -1,11 +1,11 @@
-"""At the clients: how well models do on examples that nobody trained on.
+"""The clients' side of clusters by evidence: losses of models on held-out examples.
 
-A client keeps back a quarter of its training examples (`corymb.local.held_out`). Models are trained on the rest, chosen
-by their losses there, and compared on what was kept back.
+A client holds out a quarter of its training examples (`corymb.local.held_out`). Models are trained on the rest (the
+kept examples), chosen by their losses there, and compared on the held-out ones.
 
-Label skew looks like clusters: a model for people who write many sevens beats everybody's at a client with many sevens.
-So each client first gives every model a class bias of its own, fitted to its kept examples (a normal prior of variance
-4), and models are chosen and compared with that; what is left of a difference is not the frequency of the classes.
+Label skew looks like clusters: a model for clients with many sevens beats the common model at a client with many
+sevens. So each client first adds its own class bias to every model, fitted to its kept examples (a normal prior of
+variance 4), and models are chosen and compared with it; the remaining differences are not due to class frequencies.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Compared(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """What a client says of k models."""
+    """A client's report on k models."""
 
     fit: Tensor
     """k: mean losses on the examples that it trains on, with its class bias."""
     plain_fit: Tensor
-    """k: the same, as the models are."""
+    """k: the same, without the bias."""
     held: Compared
-    """On the held-out examples, with its class bias."""
+    """Losses on the held-out examples, with its class bias."""
     plain: Compared
-    """On the held-out examples, as the models are."""
+    """Losses on the held-out examples, without the bias."""
     number: Tensor
-    """How many held-out examples there are."""
+    """The number of held-out examples."""
 
 
 @on_client
@@ -96,8 +96,8 @@ def train_beside(
     client: Client, own: Params, merger: Params | None, one: Params | None, label: Tensor, *, k: int, work: Work
 ) -> Share[tuple[()]]:
     """Train the cluster's model, its candidate merged model and the common model side by side."""
-    given = {"own": own, "merger": merger, "one": one}
-    models = {name: model for name, model in given.items() if model is not None}
+    sent = {"own": own, "merger": merger, "one": one}
+    models = {name: model for name, model in sent.items() if model is not None}
     return Share(_trained(client, work, **models), weight=one_hot(label, k) * work.weight(client), label=label)
 
 
@@ -114,7 +114,7 @@ def _trained(client: Client, work: Work, **models: Params) -> Params:
 
 
 def weigh(client: Client, models: Params) -> Weighed:
-    """The losses of k models on the client's kept and held-out examples, with a class bias of its own and without."""
+    """The losses of k models on the client's kept and held-out examples, with and without its own class bias."""
     kept, held = hold_out(client.train)
     plain, biased = example_losses(client, models, kept)
     return Weighed(
@@ -127,7 +127,7 @@ def weigh(client: Client, models: Params) -> Weighed:
 
 
 def example_losses(client: Client, models: Params, kept: Examples) -> tuple[Tensor, Tensor]:
-    """The loss of every model on every training example, as it is and with the client's class bias: k m, twice."""
+    """The loss of every model on every training example, without and with the client's class bias: k m each."""
     objective = client.objective
     classes = _classes(objective)
     each = [take(models, j) for j in range(count(models))]
@@ -142,12 +142,12 @@ def example_losses(client: Client, models: Params, kept: Examples) -> tuple[Tens
 
 
 def _finite(values: Tensor) -> Tensor:
-    most = torch.finfo(values.dtype).max ** 0.25  # its square can be added up
+    most = torch.finfo(values.dtype).max ** 0.25  # small enough that sums of squares do not overflow
     return values.nan_to_num(nan=most, posinf=most).clamp_max(most)
 
 
 def _classes(objective: object) -> int | None:
-    """How many classes an objective of ours tells apart, inside wrappers or not; None for any other."""
+    """The number of classes of a (possibly wrapped) `Classification`; None for any other objective."""
     while not isinstance(objective, Classification):
         objective = getattr(objective, "inner", None)
         if objective is None:
@@ -160,7 +160,7 @@ def _log_loss(logits: Tensor, right: Tensor) -> Tensor:
 
 
 def _class_bias(logits: Tensor, right: Tensor, weight: Tensor) -> Tensor:
-    """The class bias that suits the weighted examples best, for each model: k 1 C. Newton's steps, class by class."""
+    """The class bias that fits the weighted examples best, for each model: k 1 C. Newton's method, class by class."""
     bias = torch.zeros_like(logits[:, :1])
     weight = weight.unsqueeze(-1)
     for _ in range(NEWTON_STEPS):

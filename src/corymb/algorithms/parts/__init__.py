@@ -1,1 +1,1 @@
-"""Parts that several algorithms are made of."""
+"""Building blocks shared by several algorithms."""

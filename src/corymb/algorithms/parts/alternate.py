@@ -17,7 +17,7 @@ from corymb.settings import InvalidInput, require
 from corymb.trees import Params, count
 
 Answers = Replies[Sums[Tensor]]
-"""A round's replies; the note of each client is the loss of every model it was sent, before it worked."""
+"""A round's replies; each client's note is the loss of every model it was sent, before training."""
 Ask = Callable[[Snapshot, int], Answers]
 Average = Callable[[Params, Answers, int], Params]
 Watch = Callable[[Snapshot, Snapshot, Answers], Snapshot]
@@ -40,7 +40,10 @@ def work_softly(client: Client, sent: Sent, *, work: Work, temperature: float) -
 
 
 def work_on_best(client: Client, models: Params, work: Work, *, choosing: Examples, working: Examples) -> Share[Tensor]:
-    """The model with the least loss on some examples (ties: the lowest index), after work on others."""
+    """The result of `work` on the `working` examples, for the model with the least loss on the `choosing` ones.
+
+    Ties go to the lowest index.
+    """
     fit = losses(client, models, on=choosing)
     label = fit.argmin()
     value = work.on_chosen(client, models, label, working)
@@ -53,10 +56,10 @@ def soft_shares(fit: Tensor, examples: Tensor, temperature: float) -> Tensor:
 
 
 def begin(fed: Federation, k: int | None, start: Snapshot | None) -> Snapshot:
-    """k new models, or the start's, of which there must be k; without k, as many as there are."""
+    """The start, checked to have k models (any number if k is None); without a start, k new models."""
     if start is None:
         if k is None:
-            raise InvalidInput("There are no models to start from and no k: give k, or start from another's result.")
+            raise InvalidInput("k is missing, and there are no models to start from: give k, or a start.")
         return Snapshot.fresh(fed, k)
     require(k in (None, start.k), f"The start has {start.k} models, but k = {k}: give k={start.k}, or another start.")
     return start
@@ -71,7 +74,7 @@ def ask(
     soft: float | None = None,
     own: bool = False,
 ) -> Answers:
-    """One round's question: choose and work; or, with `own`, work on the model of the cluster that one is in."""
+    """Ask clients for one round's work on the model of their choice or, with `own`, on their own cluster's model."""
     clients = clients.near(started_from(at.models, work))
     if own:
         labels = clients.pick(at.labels)

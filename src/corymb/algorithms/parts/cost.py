@@ -1,4 +1,4 @@
-"""What comparing every client with every other costs, said before it begins."""
+"""Estimates the cost of comparing every client with every other, before it begins."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from corymb.trees import Params, nbytes
 
 log = logging.getLogger(__name__)
 TRIAL = 0.2
-"""Seconds that a trial may take, about: on a CPU the time of a comparison is measured."""
+"""Approximate seconds for a trial: on a CPU, the time of a comparison is measured."""
 TRIED = 256
-"""Pairs that a trial computes at once, at most."""
+"""The most pairs that a trial computes at once."""
 FLOPS = {"cpu": 5e9, "cuda": 1e12}
-"""Where it is not: multiplications and additions in a second, of a laptop's core with small models, and of a GPU."""
+"""Assumed operations per second if nothing is measured: a laptop's core with small models, and a GPU."""
 BUSY = {"cpu": 4e10, "cuda": 2e13}
-"""The same where a layer is used at many places of an example, by convolutions and recurrent layers."""
+"""The same for convolutions and recurrent layers, which reuse a layer at many positions of an example."""
 COPIES = 3
-"""Matrices of all pairs that are held at once."""
+"""Matrices of all pairs that are in memory at the same time."""
 LONGEST = 3600.0
-"""Seconds."""
+"""Seconds above which a comparison is refused unless asked for."""
 WORTH_SAYING = 60.0
-"""Seconds from which on the cost is said."""
+"""Seconds from which the cost is logged."""
 MEMORY = 0.8
-"""The part of the machine's memory that may be taken."""
+"""The fraction of the machine's memory that may be used."""
 
 
 class Cost(NamedTuple):
-    """An estimate, within a factor of a few."""
+    """An estimate, accurate to a small factor."""
 
     pairs: int
     seconds: float
@@ -49,9 +49,9 @@ class Cost(NamedTuple):
 
 
 def pairwise_cost(fed: Federation, *, losses: bool, sample: int | None = None) -> Cost:
-    """Of distances between all clients' models: by everybody's losses under all models, or by parameters alone.
+    """The cost of distances between all clients' models: by cross-losses (`losses`), or by parameters alone.
 
-    With a `sample`, of all clients to those and back.
+    With a `sample`, the cost of comparing all clients with that many, in both directions.
     """
     n = len(fed.clients)
     start = fed.objective.init(root(0))
@@ -67,14 +67,14 @@ def pairwise_cost(fed: Federation, *, losses: bool, sample: int | None = None) -
 
 
 def _measured(fed: Federation, model: Params, examples: int) -> float | None:
-    """Seconds for the loss of one model at a client with so many examples, tried on zeros; None where that fails.
+    """Seconds for the loss of one model on this many examples, measured on zeros; None if that fails.
 
-    One alone mostly takes the time of the calls, not of the arithmetic, so that many are tried at once, as engines do.
+    A single evaluation is dominated by call overhead, so that many are run at once, as engines do.
     """
-    with suppress(Exception), torch.no_grad():  # a model of one's own may want examples that no schema describes
+    with suppress(Exception), torch.no_grad():  # a custom model may need examples that no schema describes
         alone = one_example(fed.schema, model)
         on = Examples(*(part.expand(max(1, examples), *part.shape[1:]) for part in alone))
-        fed.objective.losses(model, on)  # a network looks at itself in its first pass
+        fed.objective.losses(model, on)  # warm-up: a network analyses itself in its first pass
         began = perf_counter()
         fed.objective.losses(model, on)
         one = perf_counter() - began
@@ -84,7 +84,7 @@ def _measured(fed: Federation, model: Params, examples: int) -> float | None:
 
 
 def _at_once(fed: Federation, model: Params, on: Examples, pairs: int) -> float:
-    """Seconds a pair, where each has a model and examples of its own."""
+    """Seconds per pair, with a separate model and separate examples for each."""
     models = {name: value.expand(pairs, *value.shape).contiguous() for name, value in model.items()}
     rows = Examples(*(part.expand(pairs, *part.shape).contiguous() for part in on))
     began = perf_counter()
@@ -93,30 +93,30 @@ def _at_once(fed: Federation, model: Params, on: Examples, pairs: int) -> float:
 
 
 def _operations(fed: Federation, model: Params) -> int:
-    """What one example takes: counted where such an example can be made, 0 where it cannot."""
-    with suppress(Exception):  # a model of one's own may want examples that no schema describes
+    """The operations for one example; 0 if no such example can be made."""
+    with suppress(Exception):  # a custom model may need examples that no schema describes
         return operations(fed.objective, model, one_example(fed.schema, model))
     return 0
 
 
-def say_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
-    """Say what a large comparison costs; one that takes more than an hour, or than memory, must have been asked for."""
+def warn_or_refuse(cost: Cost, what: str, *, asked: bool) -> None:
+    """Log the cost of a large comparison; refuse one that takes over an hour or too much memory, unless `asked` for."""
     if cost.seconds < WORTH_SAYING and cost.bytes < MEMORY * _memory() / 8:
         return
     too_much = cost.seconds > LONGEST or cost.bytes > MEMORY * _memory()
     require(
         asked or not too_much,
         f"{what} compares {cost}. Give sample=400 (--sample 400) to compare with some clients only, costly=True "
-        "(--costly) to do it all the same, or take an algorithm that compares nobody, such as ifca.",
+        "(--costly) to do it anyway, or use an algorithm that does not compare clients, such as ifca.",
     )
-    extra = "for the comparison alone; training, in its rounds and to find clusters, is extra"
+    extra = "for the comparison alone; training is extra"
     log.warning("%s compares %s %s", what, cost, extra)
 
 
 def _memory() -> float:
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):  # not on this system
+    except (AttributeError, OSError, ValueError):  # not available on this system
         return 16e9
 
 

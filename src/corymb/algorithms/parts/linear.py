@@ -1,4 +1,4 @@
-"""What linear models allow that networks do not: features in the open, curvature, the proximal step in closed form."""
+"""Client work specific to linear models: features, curvature, and the proximal step in closed form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corymb.settings import InvalidInput
 from corymb.trees import Params
 
 MOST = 200
-"""Coefficients of a client's own model (of each logit) up to which it is solved for with penalties."""
+"""The most coefficients (per logit) for which a client's own model is solved for with penalties."""
 
 
 class Design(NamedTuple):
@@ -56,13 +56,13 @@ def proximal_step(client: Client, model: Params, lr: float) -> Params:
 
 
 def can_penalise(fed: Federation) -> bool:
-    """Whether models are linear in features, not too many of them, so that `penalised` finds one."""
+    """Whether `penalised` applies: models are linear, with at most `MOST` features."""
     form, objective = linear_form(fed.objective) or logit_form(fed.objective), fed.objective
     return form is not None and form.coefficients(objective.init(root(0))).shape[-1] <= MOST
 
 
 def penalised(client: Client, like: Params) -> Params:
-    """The client's own linear model, shaped like another, with penalties that suit its examples."""
+    """The client's own linear model, in the shape of `like`, with penalties chosen for its examples."""
     on, line = client.train, linear_form(client.objective)
     form = line or logit_form(client.objective)
     assert form is not None
@@ -81,10 +81,10 @@ def _features(form: LinearForm, x: Tensor) -> Tensor:
 
 
 def linear_or_refuse(fed: Federation, what: str, instead: str = "") -> LinearForm:
-    """The linear form of what is learned; without one, `what` is refused."""
+    """The objective's linear form; raises InvalidInput, naming `what`, if it has none."""
     form = linear_form(fed.objective)
     if form is None:
-        raise InvalidInput(f"{what} is for linear regression: take model 'linear-regression' or 'linear'{instead}.")
+        raise InvalidInput(f"{what} needs linear regression: use model 'linear-regression' or 'linear'{instead}.")
     return form
 
 

@@ -1,4 +1,4 @@
-"""Loss vectors: a client's losses under k models, groups of clients with similar ones, and how distinct those are."""
+"""Loss vectors (a client's losses under k models), groups of similar ones, and how distinct the groups are."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from corymb.clustering.grouping import group_means, k_means
 from corymb.keys import Key, fold
 
 SAMPLE = 1000
-"""Clients that k-means and the silhouette look at; which ones depends on their names alone."""
+"""The most clients used for k-means and the silhouette; the sample depends only on their names."""
 DISTINCT = 0.5
-"""The least silhouette of groups: without groups in the data, loss vectors stay below it while models are young."""
+"""The least silhouette of distinct groups. If the data have no groups, loss vectors stay below it early in training."""
 
 
 def vectors(fit: Tensor) -> Tensor:
-    """Log losses, less each client's own mean: n k."""
+    """Log losses, centred per client: n k."""
     logs = fit.detach().cpu().double().clamp_min(1e-12).log()
     return logs - logs.mean(1, keepdim=True)
 
@@ -41,7 +41,7 @@ def spread(points: Tensor, labels: Tensor) -> float:
 
 
 def silhouette_of(points: Tensor, labels: Tensor, key: Key, names: Tensor) -> float:
-    """The mean silhouette of (at most `SAMPLE` of) the points; 0 where there is one group only."""
+    """The mean silhouette of (at most `SAMPLE` of) the points; 0 if there is only one group."""
     from sklearn.metrics import silhouette_score
 
     few = _sample(key, names)
@@ -52,5 +52,5 @@ def silhouette_of(points: Tensor, labels: Tensor, key: Key, names: Tensor) -> fl
 
 
 def _sample(key: Key, names: Tensor) -> Tensor:
-    """Positions of at most `SAMPLE` clients, the same clients whatever their order."""
+    """Positions of at most `SAMPLE` clients; the choice does not depend on their order."""
     return fold(key, names).argsort()[:SAMPLE]

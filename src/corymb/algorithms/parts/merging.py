@@ -1,4 +1,4 @@
-"""SR-FCA's RECLUSTER and MERGE, at the server: who goes where, and which clusters are one."""
+"""The server's part of SR-FCA's RECLUSTER and MERGE."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def merge(
 ) -> Merged:
     """Algorithm 4 on the clusters that have clients; `group` makes groups of a matrix of distances.
 
-    The clients of a merged cluster with fewer than `least` of them go to the nearest cluster that stays. `silent` are
-    the clusters of clients that did not answer: they are members still, and a cluster of nobody else stays as it is.
+    The clients of a merged cluster with fewer than `least` of them go to the nearest cluster that stays. `silent` holds
+    the labels of clients that did not answer: they still count as members, and a cluster with only such clients stays
+    unchanged.
     """
     used = labels.unique()
     unheard = silent[~torch.isin(silent, used)].unique()

@@ -1,4 +1,4 @@
-"""What clients do in moment descent: a panel's products with its residual moments, and an anchor's step.
+"""Client functions of moment descent: the panel's products with residual moments, and an anchor's step.
 
 With ε = (y − φ(x)·θ) φ(x) of each point, the residual moment of a client is the mean of ε ε'ᵀ over its pairs of
 different points. Its expectation is of rank one, Σ(θ* − θ)(θ* − θ)ᵀΣ with the client's own θ* and Σ: noise and the
@@ -27,18 +27,19 @@ def multiply(client: Client, estimates: Tensor, bases: Tensor, own: Tensor, *, p
     points, number = points_and_pairs(seen.real, pairs)
     scale = number.clamp_min(1).to(seen.x.dtype).rsqrt()
     counts = torch.arange(len(bases), device=own.device) != own
-    sides = [residuals(seen, copy) * scale * counts for copy in estimates]  # two, where noise was added
+    sides = [residuals(seen, copy) * scale * counts for copy in estimates]  # two copies if noise was added
     product = pair_products(seen.x, sides[0], sides[-1], bases, pairs)
     return Share({"product": product}, weight=points[None].to(product.dtype))
 
 
 class Moved(NamedTuple):
-    """An anchor's estimate after a step, how far from its own model it felt before, and how far noise alone puts it."""
+    """An anchor's estimate after a step."""
 
     estimate: Tensor  # d
     sigma: Tensor
+    """The estimated distance from its own model before the step."""
     noise: Tensor
-    """√(k v / m): the error of k coefficients from m points whose residuals have the mean square v."""
+    """The distance that noise alone explains: √(k v / m), for k coefficients, m points and mean squared residual v."""
 
 
 @on_client
@@ -66,5 +67,5 @@ def oriented(direction: Tensor, towards: Tensor) -> Tensor:
 
 
 def residuals(seen: Design, estimates: Tensor) -> Tensor:
-    """y − φ(x)·θ of each point for each estimate: m a; 0 for what does not count."""
+    """y − φ(x)·θ of each point for each estimate: m a; 0 for padding."""
     return torch.where(seen.real[:, None], seen.y[:, None] - seen.x @ estimates.mT, 0)

@@ -1,7 +1,7 @@
-"""IFCA's options beyond Algorithm 2, each in its own part, put together here and nowhere else.
+"""Combines IFCA's options beyond Algorithm 2, which are implemented in separate modules.
 
-`restarts`, `init` and k = "auto" are wrappers around it; `saving` and `repair` say who is asked for what, and look at a
-round when it is over.
+`restarts`, `init` and k = "auto" are wrappers around it; `saving` and `repair` decide which clients are asked for what,
+and inspect each finished round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Init = Literal["random", "loss-vectors", "one-shot", "moment-descent"] | MomentD
 
 
 def check_options(ifca: IFCA) -> None:
-    """Refuse options that look at clients in ways that privacy does not account for."""
+    """Refuse options that privacy does not account for, if privacy is on."""
     used = {
         "saving": ifca.saving is not None,
         "soft": ifca.soft is not None,
@@ -42,7 +42,7 @@ def check_options(ifca: IFCA) -> None:
 
 
 def wrapped(ifca: IFCA) -> Restarts | Then | None:
-    """The algorithm inside the wrapper that one of its settings asks for; None where no setting does."""
+    """IFCA inside the wrapper that one of its settings asks for; None if none does."""
     if ifca.restarts > 1:
         return Restarts(inner=replace(ifca, restarts=1), times=ifca.restarts)
     first = start_of(ifca)
@@ -52,7 +52,7 @@ def wrapped(ifca: IFCA) -> Restarts | Then | None:
 
 
 def start_of(ifca: IFCA) -> Algorithm | None:
-    """What finds the models that IFCA starts from; None for random ones."""
+    """The algorithm that finds IFCA's initial models; None for random ones."""
     work = Work(local=ifca.local, weights=ifca.weights)
     if ifca.k == "auto":
         return MergeByEvidence(alone=ifca.alone, work=work, participants=ifca.participants)
@@ -68,7 +68,7 @@ def start_of(ifca: IFCA) -> Algorithm | None:
 
 
 def asked(ifca: IFCA, fed: Federation, at: Snapshot, t: int) -> tuple[Cohort, bool]:
-    """Who takes part in round t, and whether each is sent the model of its own cluster only."""
+    """The participants of round t, and whether each is sent only the model of its own cluster."""
     if (groups := repair.regrouped(fed, at, ifca.participants)) is not None:
         return groups, True
     settled = ifca.saving is not None and ifca.saving.settled(at, t)
@@ -76,7 +76,7 @@ def asked(ifca: IFCA, fed: Federation, at: Snapshot, t: int) -> tuple[Cohort, bo
 
 
 def after_round(ifca: IFCA, fed: Federation, before: Snapshot, at: Snapshot, replies: Answers) -> Snapshot:
-    """The snapshot of a round, with what `saving` and `repair` remember of it, repaired if need be."""
+    """The snapshot of a round with the state of `saving` and `repair`, regrouped if clusters have collapsed."""
     carry = sightings(before, replies) if ifca.saving else {}
     if ifca.averaging == "gradients":
         carry |= warn_of_long_step(fed, before, ifca.step(fed, before.round), replies.value)

@@ -1,12 +1,13 @@
-"""IFCA's known failure, detected and repaired: two groups of clients share a model for good, while others go unused.
+"""Detects and repairs IFCA's known failure: two groups of clients share a model for good while other models go unused.
 
 Clients that need different models have different vectors of losses over the k models, even while they choose the same
-one. So the clients' centred log-loss vectors are grouped by k-means; if labels have settled and those groups are
-still far tighter than the labels, the clusters have collapsed. The repair gives every group the model it likes best,
-trains one round within the groups, and lets IFCA continue. CLoVE (2026) starts from such groups; here they mend a run.
+one. The clients' centred log-loss vectors are therefore grouped by k-means; if labels have settled and these groups are
+still far tighter than the labels, the clusters have collapsed. The repair gives every group the model that fits it
+best, trains one round within the groups, and lets IFCA continue. CLoVE (2026) starts from such groups; here they repair
+a run in progress.
 
-Replies carry the loss vectors anyway, so watching costs no message. Where only some clients take part in a round, the
-vectors of the rounds just before count as well.
+Replies carry the loss vectors anyway, so that this needs no further messages. If only some clients take part in a
+round, the vectors of the preceding rounds count as well.
 """
 
 from __future__ import annotations
@@ -29,50 +30,50 @@ from corymb.trees import take
 log = logging.getLogger(__name__)
 PREFIX = "repair/"
 SETTLED = 0.05
-"""Labels have settled when at most this share of clients changed theirs: before, they may still find their way."""
+"""Labels have settled when at most this share of clients changed theirs; before that, IFCA may still correct itself."""
 TIGHTER = 0.8
-"""Groups must spread less than this part of what labels do: measured 0.11 to 0.73 after a collapse (rotated MNIST and
-digits), 0.84 and more where k is one too many."""
+"""The spread of groups must be below this fraction of that of labels: measured 0.11 to 0.73 after a collapse (rotated
+MNIST and digits), 0.84 and more if k is one too many."""
 FIRST = 2
-"""Rounds before the first look."""
+"""Rounds before the first check."""
 PAUSE = 3
-"""Rounds without a look after a repair; twice as many after every further one."""
+"""Rounds without a check after a repair, doubled after every further repair."""
 HEALTHY, RARELY = 3, 10
-"""After so many looks that found nothing, only every tenth round is looked at."""
+"""After `HEALTHY` checks without a finding, only every `RARELY`-th round is checked."""
 ENOUGH = 5
-"""Loss vectors wanted for each model."""
+"""Loss vectors needed per model."""
 RECENT = 10
 """Rounds after which a loss vector is too old: the models have changed."""
 LEFT = 2
-"""Rounds that must remain, so that a repair is trained: one within the groups and one of free choice. Measured on
-rotated digits: 3 to 7 points of accuracy gained with two rounds left, none at all with none left."""
+"""Rounds that must remain to train after a repair: one within the groups and one of free choice. Measured on rotated
+digits: 3 to 7 points of accuracy gained with two rounds left, none at all with none left."""
 SAME = 0.9
-"""Two groupings are one where they agree on this share of clients."""
+"""Two groupings count as the same if they agree on this share of clients."""
 
 
 class Watched(NamedTuple):
-    """What the repair remembers from round to round, for n clients and k models."""
+    """The state of the repair between rounds, for n clients and k models."""
 
     repairs: Tensor
-    """How many there were."""
+    """The number of repairs so far."""
     repaired_at: Tensor
-    """The round of the last one."""
+    """The round of the last repair."""
     healthy: Tensor
-    """Looks since then that found nothing."""
+    """Checks since then without a finding."""
     training: Tensor
-    """n: who was grouped in the last round and works within the groups in the next."""
+    """n: the clients regrouped in the last round, which train within their groups in the next."""
     groups: Tensor
-    """n: the groups of the last repair, -1 for others."""
+    """n: the groups of the last repair, -1 for other clients."""
     fit: Tensor
-    """n k: each client's losses when it was last asked for all of them."""
+    """n k: each client's losses when it last reported all of them."""
     seen: Tensor
-    """n: the round of that, 0 for never."""
+    """n: the round of that report, 0 for never."""
     moved: Tensor
-    """n: whether its label changed then (1, 0), -1 for the first time."""
+    """n: whether its label changed in that round (1, 0), -1 if it had no label before."""
 
     @staticmethod
     def from_carry(carry: Mapping[str, Tensor], n: int, k: int) -> Watched:
-        """As the last snapshot left it, or nothing seen yet."""
+        """The state stored in a snapshot's carry, or the initial state."""
         if PREFIX + "seen" in carry:
             return Watched(**{name: carry[PREFIX + name] for name in Watched._fields})
         none = torch.full((n,), -1)
@@ -81,11 +82,11 @@ class Watched(NamedTuple):
         return Watched(zero, zero, zero, none >= 0, none, fit, torch.zeros_like(none), none)
 
     def to_carry(self) -> dict[str, Tensor]:
-        """The same as tensors by name."""
+        """The state as named tensors, for the carry of a snapshot."""
         return {PREFIX + name: value for name, value in self._asdict().items()}
 
     def after(self, before: Snapshot, at: Snapshot, replies: Answers) -> Watched:
-        """With the loss vectors of this round, where all models were sent."""
+        """The state with this round's loss vectors added, if all models were sent."""
         clients, fit = replies.clients, replies.value.note
         this = self._replace(training=torch.zeros_like(self.training))
         if fit.shape[1] < at.k:
@@ -98,7 +99,7 @@ class Watched(NamedTuple):
         )
 
     def known(self, round: int, k: int) -> Tensor | None:
-        """Whose vectors count, n: those of the latest rounds that together have enough, or None."""
+        """A mask of the clients whose vectors count (those of as few recent rounds as suffice): n, or None."""
         for age in range(RECENT):
             known = self.seen > max(0, round - 1 - age)
             if int(known.sum()) >= ENOUGH * k:
@@ -106,20 +107,20 @@ class Watched(NamedTuple):
         return None
 
     def may_look(self, round: int, left: int) -> bool:
-        """Whether it is time: not too early or too late, not soon after a repair, and rarely once all is well."""
+        """Whether to check in this round: not too early or late, not soon after a repair, and rarely once healthy."""
         pause = PAUSE * 2 ** max(0, int(self.repairs) - 1)
         if round <= FIRST or left < LEFT or (self.repairs and round - int(self.repaired_at) <= pause):
             return False
         return int(self.healthy) < HEALTHY or round % RARELY == 0
 
     def settled(self, known: Tensor) -> bool:
-        """Whether those whose vectors count have kept their labels."""
+        """Whether the clients in `known` have (nearly all) kept their labels."""
         moved = self.moved[known & (self.moved >= 0)]
         return len(moved) > 0 and float(moved.double().mean()) <= SETTLED
 
 
 class Groups(NamedTuple):
-    """A better grouping than the labels: who belongs together, and which model each group likes best."""
+    """A better grouping than the labels, and the model that fits each group best."""
 
     labels: Tensor  # n
     favourites: Tensor  # k
@@ -128,7 +129,7 @@ class Groups(NamedTuple):
 
 
 def find(fit: Tensor, labels: Tensor, key: Key, names: Tensor) -> Groups | None:
-    """A grouping that shows the labels to have collapsed, or None."""
+    """A grouping that shows that the labels have collapsed, or None."""
     points, k = vectors(fit), fit.shape[1]
     groups, favourites = regroup(fit, k, key, names)
     tighter = spread(points, groups) / max(spread(points, labels), 1e-12)
@@ -139,7 +140,7 @@ def find(fit: Tensor, labels: Tensor, key: Key, names: Tensor) -> Groups | None:
 
 
 def regrouped(fed: Federation, at: Snapshot, participants: int | float | None) -> Cohort | None:
-    """Who works within the groups of a repair in the round after it: some of every group. None after other rounds."""
+    """The clients that train within the groups in the round after a repair, sampled by group; None in other rounds."""
     training = at.carry.get(PREFIX + "training")
     if training is None or not training.any():
         return None
@@ -161,10 +162,10 @@ def watch(fed: Federation, before: Snapshot, at: Snapshot, replies: Answers, lef
         return replace(at, carry={**at.carry, **state.to_carry()})
     try:
         found = find(state.fit[known], at.labels[known], fed.key("collapse"), fed.name_hashes[known])
-    except ImportError:  # a machine with bare torch runs IFCA as the paper has it
+    except ImportError:  # without scikit-learn, IFCA runs as in the paper
         log.warning("scikit-learn is not installed: collapsed clusters are not repaired")
         found, state = None, state._replace(healthy=torch.tensor(HEALTHY))
-    if found is None or agree(state.groups[known], found.labels):  # the last repair found the same, and did not last
+    if found is None or agree(state.groups[known], found.labels):  # the last repair had these groups and did not hold
         state = state._replace(healthy=state.healthy + 1)
         return replace(at, carry={**at.carry, **state.to_carry()})
     return _repaired(fed, at, state, known, found)
@@ -196,7 +197,7 @@ def _repaired(fed: Federation, at: Snapshot, state: Watched, known: Tensor, foun
 
 
 def followed(labels: Tensor, favourites: Tensor) -> Tensor:
-    """Labels after models are renumbered: each client goes with its model, or has no label if that is not one model.
+    """Labels after models are renumbered: a client follows its model, or loses its label if that is not one model now.
 
     >>> followed(torch.tensor([0, 1, 2, -1]), torch.tensor([2, 0, 0]))
     tensor([-1, -1,  0, -1])
@@ -207,7 +208,7 @@ def followed(labels: Tensor, favourites: Tensor) -> Tensor:
 
 
 def movers(labels: Tensor, groups: Tensor) -> Tensor:
-    """Who is not in the group that most clients with the same label are in: n.
+    """A mask of the clients outside the group that most clients with the same label are in: n.
 
     >>> movers(torch.tensor([0, 0, 0, 1]), torch.tensor([2, 2, 1, 1]))
     tensor([False, False,  True, False])
@@ -218,7 +219,7 @@ def movers(labels: Tensor, groups: Tensor) -> Tensor:
 
 
 def agree(groups: Tensor, others: Tensor) -> bool:
-    """Whether two groupings are (nearly) one, whatever the numbers; clients that have no group (-1) do not count."""
+    """Whether two groupings are (nearly) the same up to renumbering; clients without a group (-1) do not count."""
     both = (groups >= 0) & (others >= 0)
     if not both.any():
         return False

@@ -36,14 +36,14 @@ class Best(NamedTuple):
 
     @staticmethod
     def from_carry(carry: Mapping[str, Tensor]) -> Best:
-        """What the snapshot of an earlier round has kept."""
+        """The state stored in a snapshot's carry."""
         kept = {name.removeprefix(BEST): value for name, value in carry.items() if name.startswith(BEST)}
         losses = kept["losses"].tolist() if "losses" in kept else []
         models = {name.removeprefix("models/"): value for name, value in kept.items() if name.startswith("models/")}
         return Best(losses, models, kept.get("labels"), kept.get("shares"))
 
     def to_carry(self) -> dict[str, Tensor]:
-        """The same as tensors by name."""
+        """The state as named tensors, for the carry of a snapshot."""
         if not self.losses:
             return {}
         rows = {"labels": self.labels, "shares": self.shares}
@@ -53,7 +53,7 @@ class Best(NamedTuple):
         return {BEST + name: value for name, value in kept.items()}
 
     def after(self, at: Snapshot | None, loss: float) -> Best:
-        """With one more run; the first of equally good ones stays."""
+        """The state after one more run; the first of equally good runs is kept."""
         losses = [*self.losses, loss]
         if at is None or not loss < min(self.losses, default=math.inf):
             return self._replace(losses=losses)
@@ -102,42 +102,44 @@ class Restarts:
 
     @property
     def serve(self) -> ClientFn[..., Params | Served]:
-        """The inner algorithm's."""
+        """The inner algorithm's client function for serving."""
         return self.inner.serve
 
     @property
     def keeps_memory(self) -> bool:
-        """As the inner algorithm does."""
+        """Whether the inner algorithm writes client memory."""
         return keeps_memory(self.inner)
 
     @property
     def planned_rounds(self) -> int:
-        """Every run, and the round that scores it."""
+        """The rounds of every run, and one more to score each."""
         once = planned_rounds(self.inner)
         return once if self.times == 1 else self.times * (once + 1)
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """One run after another."""
+        """The runs in order, each followed by a round that scores it."""
         if self.times == 1:
             yield from self.inner.run(fed, start)
             return
         place, _, within = start.stage.partition("/") if start else ("", "", "")
         kind, _, number = place.partition("-")
         best = Best.from_carry(start.carry) if start and kind else Best([], {})
-        at = start if not kind else None  # handed over: the first run starts there
+        at = start if not kind else None  # after a handover, the first run starts there
         if start and kind == "restart":
             at = replace(start, stage=within, carry=_unnested(start.carry))
         for run in range(int(number or 0) + (kind == "scored"), self.times):
             loss, problem = math.inf, None
             try:
                 if at is None and run and self.keeps_memory:
-                    _tell(fed.clients, lambda some: some.map(forget_run))
+                    _call_all(fed.clients, lambda clients: clients.map(forget_run))
                 for inner in self.inner.run(fed, at):
                     at = inner
                     stage = f"restart-{run}/{at.stage}" if at.stage else f"restart-{run}"
                     yield replace(at, stage=stage, carry={**_nested(at.carry), **best.to_carry()})
                 if at is None:
-                    raise ValueError("a run without rounds cannot be scored")
+                    raise ValueError(
+                        "Restarts needs an inner algorithm with at least one round: there is nothing to score"
+                    )
                 loss = score_of(self.inner, fed, at)
             except TooFewReplies as failure:
                 if not _last_attempt(fed) or (at is None and not best.models):
@@ -159,17 +161,17 @@ class Restarts:
             raise problem or TooFewReplies("no restart ended with a finite training loss: lower the step size")
         if self.keeps_memory and best.models:
             better = best.losses.index(min(best.losses)) == run
-            _tell(fed.clients, lambda some: some.map(keep_best, better=better))
+            _call_all(fed.clients, lambda clients: clients.map(keep_best, better=better))
         return best
 
 
-def _tell(clients: Cohort, tell: Callable[[Cohort], Replies[Tensor]]) -> None:
-    """Have clients do something with their memory; who does not hear it would go on with another run's."""
-    ask_again(clients, tell(clients), tell)
+def _call_all(clients: Cohort, call: Callable[[Cohort], Replies[Tensor]]) -> None:
+    """Make a call that manages client memory; a client that misses it would go on with another run's memory."""
+    ask_again(clients, call(clients), call)
 
 
 def _scored_snapshot(run: int, at: Snapshot | None, best: Best, fed: Federation) -> Snapshot:
-    """The best run's models and labels; before any run has ended well, those of the run just scored."""
+    """A snapshot with the best run's models and labels, or those of the run just scored if all have diverged so far."""
     losses = [loss if math.isfinite(loss) else None for loss in best.losses]
     notes: dict[str, Any] = {**(at.notes if at else {}), "restart_losses": losses}
     stage, carry = f"scored-{run}", best.to_carry()
@@ -184,14 +186,14 @@ def _scored_snapshot(run: int, at: Snapshot | None, best: Best, fed: Federation)
 
 
 def _last_attempt(fed: Federation) -> bool:
-    """Whether the rounds just before this one were abandoned too, so that the driver would end the run now."""
+    """Whether the preceding rounds were abandoned too, so that the driver would end the run on the next failure."""
     before = FAILURES_IN_A_ROW - 1
     clocks = [entry["clock"] for entry in fed.ledger.abandoned[-before:]]
     return clocks == list(range(fed.clock - before, fed.clock))
 
 
 def _nested(carry: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inner algorithm's carry, with names that cannot be taken for ours."""
+    """The inner algorithm's carry, renamed where its names would clash with ours."""
     return {f"inner/{name}" if name.startswith((BEST, "inner/")) else name: value for name, value in carry.items()}
 
 

@@ -33,7 +33,7 @@ class Saving:
 
 
 def sightings(at: Snapshot, replies: Replies[Sums[Tensor]]) -> dict[str, Tensor]:
-    """How often in a row each client was seen with the label it has: 0 for one never seen."""
+    """How many times in a row each client was seen with its current label: 0 if it was never seen."""
     seen = at.carry.get("same_label", torch.zeros_like(at.labels))
     label = replies.value.label
     assert label is not None

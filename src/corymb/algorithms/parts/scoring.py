@@ -1,4 +1,4 @@
-"""How good a run's end is, for whoever has to choose between runs: the mean training loss, lower is better."""
+"""The score of a finished run, used to choose between runs: the mean training loss, lower is better."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def loss_served(
 
 
 def score_of(algorithm: Algorithm, fed: Federation, at: Snapshot) -> float:
-    """The algorithm's own `score` where it has one, else the mean training loss of the models clients are served."""
+    """The algorithm's own `score` if it has one, else the mean training loss of the models clients are served."""
     if hasattr(algorithm, "score"):
         return float(algorithm.score(fed, at))
     labels, serve = each(fed.clients.pick(at.labels)), serving(algorithm.serve, fed.clients.pick(at.labels))

@@ -15,7 +15,7 @@ from corymb.trees import Params, add, count
 
 
 class Sent(NamedTuple):
-    """k models on the way to a client: what they have in common once, the rest k times."""
+    """k models as sent to a client: common parameters once, the others k times."""
 
     own: Params  # k rows
     common: Params
@@ -47,7 +47,7 @@ def tie(at: Snapshot, shared: tuple[str, ...]) -> Snapshot:
         require(bool(hit), f"shared: no parameter is called {pattern!r}. The model has: {', '.join(at.models)}.")
     require(
         not all(is_shared(name, shared) for name in at.models),
-        "shared covers every parameter: then there is one model only. Use FedAvg, or share fewer layers.",
+        "shared covers every parameter, which leaves a single model: use FedAvg, or share fewer layers.",
     )
     models = {name: _first(value) if is_shared(name, shared) else value for name, value in at.models.items()}
     return replace(at, models=models)

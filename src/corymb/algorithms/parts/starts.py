@@ -36,19 +36,18 @@ def publish_minimiser(client: Client) -> Params:
     return {"weight": torch.linalg.pinv(x) @ y}
 
 
-def local_models(fed: Federation, at: Snapshot, alone: Descent, some: int | None = None) -> Replies[Params]:
-    """Clients' own models: a linear model's minimiser, or what training alone from a common start gives."""
-    cohort, linear = fed.clients.sample(some), isinstance(fed.objective, LinearRegression)
+def local_models(fed: Federation, at: Snapshot, alone: Descent) -> Replies[Params]:
+    """Clients' own models: the minimiser for linear regression, else the result of training from a common start."""
+    first, linear = take(at.models, 0), isinstance(fed.objective, LinearRegression)
 
     def ask(clients: Cohort) -> Replies[Params]:
         return clients.map(publish_minimiser) if linear else clients.map(publish_trained, first, alone=alone)
 
-    first = take(at.models, 0)
-    return ask_again_near(cohort, _starts(fed, at, 1), ask, loose=linear)
+    return ask_again_near(fed.clients, _starts(fed, at, 1), ask, loose=linear)
 
 
 def _starts(fed: Federation, at: Snapshot, k: int) -> Params:
-    """Where local models began, k times: minimisers from nowhere."""
+    """The start of local models, repeated k times: zeros for minimisers, which have none."""
     linear = isinstance(fed.objective, LinearRegression)
     first = map_tensors(torch.zeros_like, at.models) if linear else at.models
     return map_tensors(lambda leaf: leaf[:1].expand(k, *leaf.shape[1:]), first)
@@ -60,25 +59,25 @@ def rows_of(models: Params) -> Tensor:
 
 
 Compare = Literal["models", "directions"]
-"""What k-means compares: local models by their distance, or only which way they are from the common start."""
+"""What k-means compares: local models, or only their directions from the common start."""
 
 
 def by_local_models(
     fed: Federation, k: int, alone: Descent, start: Snapshot | None, compare: Compare = "models"
 ) -> Iterator[Snapshot]:
-    """One round: everybody's own model, k-means on them, and the mean (or other reduction) of each group's models."""
+    """One round: local models, k-means on them, and the mean (or other reduction) of each group's models."""
     at = start or Snapshot.fresh(fed, 1)
     if at.round:
         return
     replies = local_models(fed, at, alone)
-    if k <= len(fed.clients) and len(replies.clients) < k:  # a round that may go better next time
-        raise TooFewReplies(f"{len(replies.clients)} clients gave a usable reply, wanted k = {k} at least")
+    if k <= len(fed.clients) and len(replies.clients) < k:  # the driver retries the round
+        raise TooFewReplies(f"{len(replies.clients)} clients gave a usable reply, wanted at least k = {k}")
     rows = rows_of(replies.value)
     if compare == "directions":
         moved = rows - rows_of(_starts(fed, at, 1)).to(rows)
         rows = moved / moved.norm(dim=1, keepdim=True).clamp_min(torch.finfo(moved.dtype).tiny)
     labels, kept = _grouped(fed, rows, k)
-    found = int(labels.max()) + 1  # fewer than k where local models coincide
+    found = int(labels.max()) + 1  # fewer than k if local models coincide
     if fed.reduction.by_rows:
         models = fed.reduction.within(take(replies.value, kept), labels[kept], _starts(fed, at, found))
     else:
@@ -87,7 +86,7 @@ def by_local_models(
 
 
 def _grouped(fed: Federation, rows: Tensor, k: int) -> Trimmed:
-    """k-means; where some of the clients may be bad, without the stray ones, who would get a group of their own."""
+    """k-means of the rows; with a robust reduction, trimmed k-means: outliers would otherwise get their own group."""
     key, reduction = fed.key("k-means"), fed.reduction
     if reduction.aggregate != "mean":
         return trimmed_k_means(rows, k, key, trim=reduction.tolerated)
@@ -96,9 +95,9 @@ def _grouped(fed: Federation, rows: Tensor, k: int) -> Trimmed:
 
 @dataclass(frozen=True, kw_only=True)
 class ByLossVectors:
-    """Group clients by their losses on k models, train each group's favourite, and again (the idea of CLoVE, 2026).
+    """Alternate between grouping clients by their losses on k models and training each group's best model.
 
-    Groups are blurred on random models, and clear after two turns of training.
+    The idea is that of CLoVE (2026). Groups are blurred on random models, and clear after two turns of training.
     """
 
     k: int
@@ -119,7 +118,8 @@ class ByLossVectors:
         replies = fed.clients.sample(self.participants).map(losses_of, at.models)
         names = replies.clients.pick(fed.name_hashes)
         labels, favourites = regroup(replies.value, self.k, fed.key("k-means"), names)
-        labels = replies.clients.put(torch.full_like(at.labels, -1), labels)  # others' numbers mean other models now
+        # Other clients lose their labels, since models are renumbered.
+        labels = replies.clients.put(torch.full_like(at.labels, -1), labels)
         return at.next(models=take(at.models, favourites), labels=labels)
 
 

@@ -16,9 +16,9 @@ Run = Callable[[Federation, Snapshot | None], Iterator[Snapshot]]
 
 
 def stages(fed: Federation, start: Snapshot | None, /, **runs: Run) -> Iterator[Snapshot]:
-    """One run after another, each started from the last one's models; `stage` says which one is at work.
+    """Run several algorithms in a row, each started from the last one's models.
 
-    A snapshot's stage is a path: `name` or `name/stage within`.
+    A snapshot's `stage` is a path: `name`, or `name/stage within`.
     """
     names = list(runs)
     current, _, within = start.stage.partition("/") if start else (names[0], "", "")
@@ -42,7 +42,7 @@ class Then:
     first: Algorithm
     second: Algorithm
     names: tuple[str, str] = ("first", "second")
-    """What the two stages are called in snapshots."""
+    """The names of the two stages in snapshots."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -67,7 +67,7 @@ class Then:
 
     @property
     def planned_rounds(self) -> int:
-        """Those of both."""
+        """The planned rounds of both."""
         return planned_rounds(self.first) + planned_rounds(self.second)
 
     def score(self, fed: Federation, at: Snapshot) -> float:

@@ -1,4 +1,4 @@
-"""An algorithm inside each of several given clusters, all of them round by round at the same time."""
+"""Runs an algorithm inside each of several given clusters, all in step, round by round."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 def within(fed: Federation, groups: Tensor, inner: Algorithm, start: Snapshot | None) -> Iterator[Snapshot]:
     """Run `inner` in every group of clients; their models are concatenated.
 
-    `groups` names the group of each of the federation's n clients from 0 up; clients of group -1 take no part. Groups
-    that end sooner wait. A group of which nobody answers keeps its model for a round, so long as others do answer.
+    `groups` has the group of each of the federation's n clients, from 0; clients of group -1 take no part. Groups that
+    end sooner keep their last snapshot. A group in which no client answers keeps its model for a round, as long as
+    other groups do answer.
     """
     members = [fed.clients.where(groups == group) for group in range(int(groups.max()) + 1)]
     at = _cut(start, members) if start else [None] * len(members)
@@ -43,7 +44,7 @@ def within(fed: Federation, groups: Tensor, inner: Algorithm, start: Snapshot | 
 
 
 def _next_of_each(runs: list[Iterator[Snapshot]]) -> tuple[list[Snapshot | None], dict[int, NoReplies]]:
-    """The next snapshot of each run, None where it has ended; and the runs in which nobody answered."""
+    """The next snapshot of each run (None if it has ended), and the errors of runs in which no client answered."""
     news: list[Snapshot | None] = []
     silent: dict[int, NoReplies] = {}
     for group, run in enumerate(runs):
@@ -56,12 +57,12 @@ def _next_of_each(runs: list[Iterator[Snapshot]]) -> tuple[list[Snapshot | None]
 
 
 def _only_rounds(inner: Algorithm) -> bool:
-    """Whether an algorithm is so many rounds alike, of which one may be left out; not stages, restarts or a search."""
+    """Whether all rounds of an algorithm are alike, so that one may be skipped: no stages, restarts or search."""
     return planned_rounds(inner) == getattr(inner, "rounds", None)
 
 
 def trained_on(fed: Federation, inner: Algorithm, start: Snapshot | None) -> Iterator[Snapshot]:
-    """Run `inner` in every cluster that a start has; which those are stays known in the carry."""
+    """Run `inner` in every cluster of `start`; the clusters are kept in the carry under `groups`."""
     assert start is not None  # the clusters come from the stage before
     groups = start.carry.get("groups", start.labels)
     for at in within(fed, groups, inner, start):
@@ -69,7 +70,7 @@ def trained_on(fed: Federation, inner: Algorithm, start: Snapshot | None) -> Ite
 
 
 def _join(parts: list[Snapshot | None], members: list[Cohort]) -> Snapshot:
-    """One snapshot of all groups; each group's own round and carry go into the carry under its number."""
+    """One snapshot of all groups; each group's own round and carry are stored in the carry under its number."""
     done = [part for part in parts if part is not None]
     labels, first = torch.full_like(done[0].labels, -1), 0
     carry: dict[str, Tensor] = {}
@@ -80,9 +81,9 @@ def _join(parts: list[Snapshot | None], members: list[Cohort]) -> Snapshot:
         carry |= {f"{group}/{name}": value for name, value in part.carry.items()}
         carry[f"{group}/models"] = torch.tensor(part.k)
         carry[f"{group}/round"] = torch.tensor(part.round)
-    told = [(part, cohort) for part, cohort in zip(done, members, strict=True) if "train_loss" in part.notes]
-    losses = [part.notes["train_loss"] for part, _ in told]
-    sizes = torch.tensor([len(cohort) for _, cohort in told], dtype=torch.float64)
+    noted = [(part, cohort) for part, cohort in zip(done, members, strict=True) if "train_loss" in part.notes]
+    losses = [part.notes["train_loss"] for part, _ in noted]
+    sizes = torch.tensor([len(cohort) for _, cohort in noted], dtype=torch.float64)
     notes = {"train_loss": float(torch.tensor(losses, dtype=torch.float64) @ sizes / sizes.sum())} if losses else {}
     stages = [part.stage for part in done]
     return replace(
@@ -97,7 +98,7 @@ def _join(parts: list[Snapshot | None], members: list[Cohort]) -> Snapshot:
 
 
 def _join_shares(parts: list[Snapshot], members: list[Cohort]) -> Tensor | None:
-    """n and the models of all groups: clients have no share of other groups' models."""
+    """The shares of all clients in the models of all groups; 0 for models of other groups."""
     rows = []
     for part, cohort in zip(parts, members, strict=True):
         if part.shares is None:
@@ -107,7 +108,7 @@ def _join_shares(parts: list[Snapshot], members: list[Cohort]) -> Tensor | None:
 
 
 def _cut(at: Snapshot, members: list[Cohort]) -> list[Snapshot | None]:
-    """The groups' own snapshots back out of a joint one; a start that was handed over has one model for each group."""
+    """Split a joint snapshot into the groups' own; after a handover it has one model for each group."""
     parts: list[Snapshot | None] = []
     first, stages = 0, at.stage.split("|") if "|" in at.stage else [at.stage] * len(members)
     for group, (cohort, stage) in enumerate(zip(members, stages, strict=True)):

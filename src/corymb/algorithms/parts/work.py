@@ -1,4 +1,4 @@
-"""What a client does with a model it chose or was given, and how much that counts."""
+"""A client's work on a model in one round, and its weight in the average."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Weights = Literal["clients", "examples"]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A round's work: training or a gradient, and with what weight it counts."""
+    """A round's work: local training or a gradient, and how clients are weighted."""
 
     local: Descent
     averaging: Averaging = "models"
     weights: Weights = "clients"
     proximal: bool = False
-    """FedProx's local problem solved in closed form instead of descent: for linear models."""
+    """Whether to solve FedProx's local problem in closed form instead of by descent; for linear models."""
 
     def on(self, client: Client, model: Params, examples: Examples) -> Params:
         """The model trained on these examples, or its gradient there."""
@@ -40,15 +40,15 @@ class Work:
         return gradient(client, model, on=examples)
 
     def on_chosen(self, client: Client, models: Params, label: Tensor, examples: Examples) -> Params:
-        """The same for one of several models."""
+        """The result of work on one of several models, chosen by `label`."""
         if self.averaging == "models" and not self.proximal:
             return descend_from(client, models, label, self.local, on=examples)
         return self.on(client, take(models, label), examples)
 
     def with_loss(self, client: Client, model: Params) -> tuple[Params, Tensor]:
-        """What work on the client's examples gives, and the model's training loss beforehand.
+        """The result of work on all of the client's examples, and the model's training loss before it.
 
-        Descent knows that loss from its first step, on the examples of that step; other work measures it on all.
+        Descent takes that loss from its first step, on that step's examples; otherwise it is measured on all examples.
         """
         if self.averaging == "models" and not self.proximal:
             return descend_with_loss(client, model, self.local)
@@ -67,15 +67,17 @@ def work_on_own(client: Client, model: Params, label: Tensor, *, k: int, work: W
 
 
 def started_from(models: Params, work: Work) -> Params:
-    """What clients' work is measured from: the models that they train; gradients are updates by themselves."""
+    """The reference that replies are compared with: the models for trained models, zeros for gradients."""
     return models if work.averaging == "models" else map_tensors(torch.zeros_like, models)
 
 
 def warn_of_long_step(fed: Federation, at: Snapshot, step: float, sums: Sums[Tensor]) -> dict[str, Tensor]:
-    """Say once in a run that a step along the sum of gradients is too long; what to carry, so that it is only once."""
+    """Warn once in a run if a step along the sum of gradients is too long; returns the carry that remembers it."""
     largest = step * float(sums.weight.max())
     if fed.objective.squared is None or (largest < 1 and "long_step" not in at.carry):
         return {}
     if "long_step" not in at.carry:
-        log.warning("lr × the largest cluster's share is %.2g: on squared loss steps of 1 or more diverge", largest)
+        log.warning(
+            "lr × the largest cluster's share is %.2g, and with squared loss 1 or more diverges: lower lr", largest
+        )
     return {"long_step": torch.tensor(True)}

@@ -1,4 +1,4 @@
-"""What clients do in private rounds: their update leaves them shortened, and nothing else but the cluster's number."""
+"""Client functions of private rounds: a client sends its clipped update and the number of its cluster, nothing else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from corymb.trees import Params, count, leaves, map_tensors, take
 
 
 class Veil(NamedTuple):
-    """How a client hides: the longest update, and how often it says another cluster than its own."""
+    """The parameters of a client's privacy."""
 
     clip: Tensor
+    """The longest update."""
     blur: Tensor
+    """The probability of reporting a random cluster instead of the client's own."""
     secret: Tensor
-    """What draws are folded with besides the client's key, which follows from the run's seed."""
+    """Folded into the client's key for its draws: the key itself follows from the run's seed, which is not secret."""
 
 
 @on_client
@@ -29,8 +31,10 @@ def choose_and_work_privately(client: Client, sent: Sent, veil: Veil, *, work: W
     """The clipped update of the model that fits best, and which one that is (randomised if asked for)."""
     models = sent.models()
     label = losses(client, models).argmin()
-    said = _blurred(client, label, count(models), veil)
-    return Share(_update(client, take(models, label), veil, work), weight=one_hot(said, count(models)), label=said)
+    reported = _blurred(client, label, count(models), veil)
+    return Share(
+        _update(client, take(models, label), veil, work), weight=one_hot(reported, count(models)), label=reported
+    )
 
 
 @on_client
@@ -42,7 +46,7 @@ def work_on_own_privately(
 
 
 def _update(client: Client, model: Params, veil: Veil, work: Work) -> Params:
-    """From the model that was sent to the model after work, or the gradient; at most as long as `clip`."""
+    """The change of the model by local work, or its gradient, clipped to the length `clip`."""
     done = work.on(client, model, client.train)
     update = done if work.averaging == "gradients" else {name: done[name] - model[name] for name in model}
     squares = torch.stack([leaf.double().square().sum() for leaf in leaves(update)])
@@ -51,7 +55,7 @@ def _update(client: Client, model: Params, veil: Veil, work: Work) -> Params:
 
 
 def _blurred(client: Client, label: Tensor, k: int, veil: Veil) -> Tensor:
-    """Randomised response."""
+    """The label after randomised response: with probability `blur`, a random one of k."""
     key = fold(client.key("label"), veil.secret)
     other = integers(fold(key, 1), k).to(label)
     return torch.where(uniform(fold(key, 0), (), torch.float64).to(veil.blur) < veil.blur, other, label)

@@ -1,7 +1,7 @@
 """Private rounds of FedAvg, IFCA and SR-FCA's refinement: clipped updates, noise in their sums, a budget.
 
-Every client is drawn by itself with the same probability (Poisson sampling), which is what the accounting is for; the
-denominator of one cluster is the expected number of clients, that of several their noisy counts.
+Clients are drawn independently with the same probability (Poisson sampling), as the accounting assumes. With one
+cluster, sums are divided by the expected number of clients; with several, by noisy counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 BUDGET = "privacy_budget"
 """The note of a round after which the budget is spent."""
 SECRET = "secret"
-"""Where a snapshot carries the seed of the noise, if the system drew it."""
+"""The name in a snapshot's carry for the seed of the noise, if it was drawn by the system."""
 
 
 class Averages(Protocol):
@@ -58,41 +58,41 @@ class Averages(Protocol):
 
 
 def has_budget(privacy: Privacy | None) -> bool:
-    """Whether a run may end before its rounds are done."""
+    """Whether there is a budget, which may end a run before its rounds are done."""
     return privacy is not None and privacy.epsilon is not None
 
 
 def check_private(algorithm: Averages, others: Mapping[str, bool] = MappingProxyType({})) -> None:
-    """Refuse settings whose results the accounting does not cover; `others` says which of the rest are in use."""
+    """Refuse settings that the accounting does not cover; `others` says which further such settings are in use."""
     if algorithm.privacy is None:
         return
     plain = algorithm.aggregate == "mean" and algorithm.clip is None
-    require(plain, "privacy averages by itself: leave aggregate and clip out (privacy.clip is the one that counts).")
-    require(algorithm.weights == "clients", "privacy counts clients alike: leave weights at 'clients'.")
+    require(plain, "privacy has its own averaging: leave aggregate and clip out (privacy.clip is used).")
+    require(algorithm.weights == "clients", "privacy weights all clients equally: leave weights at 'clients'.")
     for name, used in others.items():
-        require(not used, f"{name} looks at clients in ways that privacy does not account for: leave it out.")
+        require(not used, f"{name} is not covered by the privacy accounting: leave it out.")
 
 
-class Veiled(NamedTuple):
-    """How private rounds are done: settings, and what they cost."""
+class PrivatePlan(NamedTuple):
+    """Private rounds of a federation: the settings, and what each round releases."""
 
     privacy: Privacy
     release: Release
     clients: int
 
     @staticmethod
-    def of(privacy: Privacy, fed: Federation, *, participants: int | float | None, k: int) -> Veiled:
-        """For the clients of a federation."""
+    def of(privacy: Privacy, fed: Federation, *, participants: int | float | None, k: int) -> PrivatePlan:
+        """The plan for the clients of a federation."""
         n = len(fed.clients)
         privacy.check_clients(n)
-        return Veiled(privacy, release_of(privacy, rate=_rate(participants, n), k=k), n)
+        return PrivatePlan(privacy, release_of(privacy, rate=_rate(participants, n), k=k), n)
 
     def may_go_on(self, done: int) -> bool:
-        """Whether the budget lasts for one round more; said where it does not, and refused where it never did."""
+        """Whether the budget allows one more round. Logs if it does not; raises if it never allowed one."""
         if affords(self.privacy, self.release, done + 1):
             return True
         next_one, budget = self.epsilon(done + 1), self.privacy.epsilon
-        require(done > 0, f"epsilon={budget} does not allow one round, which costs {next_one:.3g}: raise noise.")
+        require(done > 0, f"epsilon={budget} does not allow a single round, which costs {next_one:.3g}: raise noise.")
         log.warning(
             "the privacy budget is spent: ε is %.3g, one round more would make it %.3g, the budget is %g",
             self.epsilon(done),
@@ -102,41 +102,41 @@ class Veiled(NamedTuple):
         return False
 
     def epsilon(self, done: int) -> float:
-        """ε after so many rounds."""
+        """ε after `done` rounds."""
         return spent(self.release, done, self.privacy.delta)
 
     def notes(self, fed: Federation, done: int, *, last: bool) -> dict[str, Any]:
-        """What is said of a round; that the budget is spent only where there would have been another one."""
+        """The notes of a round; a spent budget is noted only if another round was planned."""
         epsilon, over = self.epsilon(done), not affords(self.privacy, self.release, done + 1)
         fed.ledger.epsilon = epsilon
         finite = epsilon if epsilon < torch.inf else None
         return {"epsilon": finite, "delta": self.privacy.delta, **({BUDGET: "spent"} if over and not last else {})}
 
     def key(self, at: Snapshot, fed: Federation) -> Key:
-        """The secret of this moment."""
+        """The secret key of this round."""
         secret = self.privacy.secret if self.privacy.secret is not None else int(at.carry[SECRET])
         return fold(root(secret), "privacy", fed.seed, fed.clock)
 
     def veil(self, key: Key, like: Params) -> Veil:
-        """What clients are told."""
+        """The privacy parameters sent to clients."""
         clip = torch.inf if self.privacy.clip is None else self.privacy.clip
         device = next(iter(like.values())).device
         most, blur = (torch.tensor(v, dtype=torch.float64, device=device) for v in (clip, self.release.blur))
         return Veil(most, blur, fold(key, "labels").to(device))
 
     def near(self, clients: Cohort, models: Params) -> Cohort:
-        """The same clients, of whom one that did not clip is refused."""
+        """The same clients, refusing updates longer than the clipping length."""
         return clients.near(map_tensors(torch.zeros_like, models), most=self.privacy.clip)
 
     def released(self, sums: Sums[tuple[()]], key: Key, known: Tensor | None = None) -> Released:
-        """The sums as they may be used; `known` are numbers of clients that need not be counted."""
+        """The sums with noise; `known` are the clusters' numbers of clients, if they need not be counted privately."""
         if known is None and len(sums.weight) == 1:
             known = torch.full_like(sums.weight, self.release.rate * self.clients)
         return released(sums.total, sums.weight, self.privacy, blur=self.release.blur, known=known, key=key)
 
 
 def with_secret(at: Snapshot, privacy: Privacy) -> Snapshot:
-    """A snapshot that carries the seed of the noise: the system's, unless the settings say one."""
+    """A snapshot that carries the seed of the noise, drawn by the system unless the settings give one."""
     if privacy.secret is not None or SECRET in at.carry:
         return at
     return replace(at, carry={**at.carry, SECRET: torch.tensor(secrets.randbits(62))})
@@ -150,12 +150,12 @@ def private_rounds(
     shared: tuple[str, ...] = (),
     step: Callable[[Federation, int], float] | None = None,
 ) -> Iterator[Snapshot]:
-    """Clients choose and work, the server adds up with noise, until the rounds are done or the budget is spent.
+    """Private rounds of choosing, training and averaging, until they are done or the budget is spent.
 
-    `step` is the step along the sum of gradients in a round, where those are averaged.
+    `step(fed, t)` is the step size along the sum of gradients, for `averaging="gradients"`.
     """
     assert algorithm.privacy is not None
-    plan = Veiled.of(algorithm.privacy, fed, participants=algorithm.participants, k=at.k)
+    plan = PrivatePlan.of(algorithm.privacy, fed, participants=algorithm.participants, k=at.k)
     at = with_secret(at, algorithm.privacy)
     for t in range(at.round, algorithm.rounds):
         if not plan.may_go_on(t):
@@ -178,7 +178,7 @@ def private_rounds(
 
 def check_budget(privacy: Privacy, fed: Federation, *, rounds: int) -> None:
     """Refuse a plan that would spend more than the budget."""
-    plan = Veiled.of(privacy, fed, participants=None, k=1)
+    plan = PrivatePlan.of(privacy, fed, participants=None, k=1)
     cost, most = plan.epsilon(rounds), privacy.epsilon
     within = most is None or cost <= most
     require(within, f"{rounds} private rounds cost ε = {cost:.3g}, epsilon is {most}: raise noise, or take fewer.")
@@ -187,25 +187,25 @@ def check_budget(privacy: Privacy, fed: Federation, *, rounds: int) -> None:
 def moved_privately(
     privacy: Privacy, fed: Federation, cohort: Cohort, at: Snapshot, models: Params, work: Work, *, done: int
 ) -> tuple[Params, dict[str, Any]]:
-    """Models of clusters whose members are known, after one private round; and what is said of it.
+    """The models of clusters with known members after one private round, and its notes.
 
-    Sampling within clusters gains nothing here: their sizes differ, and so would the rates.
+    Clients are not subsampled within clusters: cluster sizes differ, and so would the sampling rates.
     """
-    plan, k = Veiled.of(privacy, fed, participants=None, k=1), len(next(iter(models.values())))
+    plan, k = PrivatePlan.of(privacy, fed, participants=None, k=1), len(next(iter(models.values())))
     key = plan.key(at, fed)
     veil = plan.veil(key, models)
-    asked, mine = plan.near(cohort, models), cohort.pick(at.labels)
-    replies = asked.sum(work_on_own_privately, each(models, of=mine), each(mine), veil, k=k, work=work)
-    known = torch.bincount(mine, minlength=k).to(replies.value.weight)
+    asked, labels = plan.near(cohort, models), cohort.pick(at.labels)
+    replies = asked.sum(work_on_own_privately, each(models, of=labels), each(labels), veil, k=k, work=work)
+    known = torch.bincount(labels, minlength=k).to(replies.value.weight)
     mean = plan.released(replies.value, fold(key, "noise"), known).mean(privacy.least)
     step = 1.0 if work.averaging == "models" else -work.local.lr
     return add(models, mean, alpha=step), plan.notes(fed, done + 1, last=True)
 
 
 def _asked(
-    plan: Veiled, clients: Cohort, at: Snapshot, work: Work, key: Key, shared: tuple[str, ...]
+    plan: PrivatePlan, clients: Cohort, at: Snapshot, work: Work, key: Key, shared: tuple[str, ...]
 ) -> tuple[Sums[tuple[()]], tuple[Cohort, Tensor | None] | None]:
-    """The sums of those drawn, and their labels where these are not private: then nobody has one."""
+    """The sums of the clients drawn, and their labels; None if labels are private, or nobody was drawn."""
     if not len(clients):
         k = at.k
         return Sums(map_tensors(torch.zeros_like, at.models), torch.zeros(k), None, ()), None
@@ -215,7 +215,7 @@ def _asked(
 
 
 def _tied(own: Params, everybody: Params, shared: tuple[str, ...]) -> Params:
-    """Shared parameters move by what all clients together say."""
+    """`own`, with shared parameters replaced by the sum of `everybody` over clusters."""
     return {
         name: everybody[name].sum(0, keepdim=True).expand_as(value) if is_shared(name, shared) else value
         for name, value in own.items()

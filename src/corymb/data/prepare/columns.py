@@ -90,12 +90,12 @@ def learn_columns(
                 filled[name] = (int(empty.sum()), fill)
         elif kept := _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
-            notes += _say_numbers_in_signs(name, kept)
+            notes += _say_what_text_looks_like(name, kept) + _say_split(name, kept)
             if empty.any():
                 without[name] = int(empty.sum())
         else:
             notes.append(f"column {name!r} is not used: it is text, and no category of it is common among clients")
-            notes += _say_numbers_in_signs(name, [mine.text(row) for row in range(min(len(train), 100))])
+            notes += _say_what_text_looks_like(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
         more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
@@ -211,14 +211,42 @@ def _few(counts: Mapping[str, int]) -> str:
 
 SIGNED = re.compile(r"\s*[$€£¥]?\s*[-+]?\s*[$€£¥]?\s*\d[\d.,' ]*\s*[%‰$€£¥]?\s*")
 """A number as people write it, with a currency, a percent sign or marks between thousands."""
+_DAYS = (
+    r"\d{1,2}([./-])\d{1,2}\2\d{2}(\d\d)?",
+    r"\d{4}([./])\d{1,2}\4\d{1,2}",
+    r"\d{1,2}[ -](jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[ -]\d{2,4}",
+)
+DATED = re.compile(rf"({'|'.join(_DAYS)})([ T]\d{{1,2}}:\d\d.*)?", re.IGNORECASE)
+"""A day as people write it: which of its numbers is the month, nobody knows."""
 
 
-def _say_numbers_in_signs(name: str, texts: Sequence[str]) -> list[str]:
-    """That what was read as text is numbers to its reader."""
-    signed = [text for text in texts if SIGNED.fullmatch(text)]
-    if not signed or 2 * len(signed) <= len(texts):
+def looks_like(texts: Sequence[str]) -> tuple[str, str]:
+    """What most of these texts are to a reader, `dates` or `numbers`, and the first of them; else two empty texts."""
+    for looks, form in (("dates", DATED), ("numbers", SIGNED)):
+        alike = [text for text in texts if form.fullmatch(text)]
+        if 2 * len(alike) > len(texts):
+            return looks, alike[0]
+    return "", ""
+
+
+def _say_what_text_looks_like(name: str, texts: Sequence[str]) -> list[str]:
+    looks, first = looks_like(texts)
+    if not looks:
         return []
-    return [f"column {name!r} is taken as text, but its cells look like numbers ({signed[0]!r}): write plain numbers"]
+    wanted = "write 2024-12-31" if looks == "dates" else "write plain numbers"
+    return [f"column {name!r} is taken as text, but its cells look like {looks} ({first!r}): {wanted}"]
+
+
+PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "holdout", "eval"})
+"""What columns say that tell training rows from others."""
+
+
+def _say_split(name: str, categories: Sequence[str]) -> list[str]:
+    """That a column which says what a row is for is a feature like any other here."""
+    if len(categories) < 2 or not PARTS.issuperset(text.lower() for text in categories):
+        return []
+    said = f"column {name!r} ({', '.join(map(repr, categories))}) is used as a feature, not to split rows"
+    return [f"{said}: a column 'test' (true or false) marks test rows"]
 
 
 # ---- statistics by sums and votes

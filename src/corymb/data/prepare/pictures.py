@@ -88,12 +88,17 @@ def _say_large(low: float, high: float) -> list[str]:
     largest = max(abs(low), abs(high))
     if not LARGE < largest < np.inf:
         return []
-    return [f"pixels go from {low:g} to {high:g} and are left as they are: divide them by {largest:g} first"]
+    said = f"pixels go from {low:g} to {high:g} and are left as they are: divide them by {largest:g} first"
+    return [said if low >= 0 else f"{said}; what is no picture wants scale='none' or 'standard' (--scale)"]
 
 
 def as_in_run(x: Array, top: int) -> Tensor:
     """New pixels as those of a run, which were divided by `top`; pixels that are in [0, 1] already stay."""
     pixels = as_features(x)
+    undivided = top == 1 and x.dtype == np.uint8 and x.size > 0 and int(x.max()) > 1
+    require(
+        not undivided, "Pixels are bytes beyond 1, and the run's were not: bring them into its range, mostly by / 255."
+    )
     if top == 1 or not len(pixels) or (x.dtype != np.uint8 and float(pixels.max()) <= 1):
         return pixels
     low, high = float(pixels.min()), float(pixels.max())

@@ -14,7 +14,7 @@ from corymb.data.clients import Clients, name_clients
 from corymb.data.features import Array, as_codes, as_features, blurred, require_sums
 from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
-from corymb.data.prepare.columns import ColumnPlan, RowName, Table, encode, learn_columns
+from corymb.data.prepare.columns import MOST_TOLD, ColumnPlan, RowName, Table, encode, learn_columns
 from corymb.data.prepare.pictures import as_in_run, channels_first, in_unit_range, is_picture
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
@@ -110,6 +110,7 @@ def prepare(source: Source, how: How) -> Prepared:
     x, names, preparation, told = _features(source, clients, ~mask, how)
     codes, n = torch.from_numpy(clients.codes), clients.n
     held = torch.from_numpy(mask)
+    told += _never_trained(labels, held)
     return Prepared(
         train=by_client(x[~held], labels.y[~held], codes[~held], n),
         test=by_client(x[held], labels.y[held], codes[held], n),
@@ -128,6 +129,17 @@ def _labels(source: Source, clients: Clients, how: How) -> Labels:
         require(how.task in ("auto", "density"), f"There are no labels: task={how.task!r} needs one for each row.")
         return no_labels(len(source.client))
     return read_labels(source.y, clients, how.task, how.classes, source.where)
+
+
+def _never_trained(labels: Labels, held: Tensor) -> list[str]:
+    """A note on classes that only test examples have."""
+    if labels.task != "classification" or not bool(held.any()) or bool(held.all()):
+        return []
+    missing = sorted(set(labels.y[held].unique().tolist()) - set(labels.y[~held].unique().tolist()))
+    names = ", ".join(repr(labels.classes[one]) for one in missing[:MOST_TOLD])
+    more = f" and {len(missing) - MOST_TOLD} more" if len(missing) > MOST_TOLD else ""
+    what, it = ("class", "it") if len(missing) == 1 else ("classes", "them")
+    return [f"{what} {names}{more}: only test examples have {it}, so that no model can learn {it}"] if missing else []
 
 
 def _tabular(source: Source, missing: Missing) -> Source:

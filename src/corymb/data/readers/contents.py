@@ -60,11 +60,15 @@ class Contents(NamedTuple):
     """Columns that number the rows, and are no features."""
     unused: tuple[str, ...] = ()
     """Arrays of a file that nobody asked for."""
+    numbered: tuple[str, ...] = ()
+    """Columns that a frame says are categories, but that hold numbers."""
 
     @property
     def notes(self) -> list[str]:
         """What is to be said about what is not used."""
         numbers = [f"{name!r} only numbers the rows and is no feature" for name in self.left_out]
+        words = "write its categories as words ('c1') to have a feature for each"
+        numbers += [f"column {name!r} is categorical, but taken as numbers: {words}" for name in self.numbered[:FEW]]
         others = f"arrays not used: {', '.join(map(repr, self.unused[:FEW]))}{' and others' * (len(self.unused) > FEW)}"
         return numbers + ([others] if self.unused else [])
 

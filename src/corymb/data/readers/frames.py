@@ -44,7 +44,18 @@ def read_frame(frame: Any, *, client: str | None, label: str | None, features: N
     require(len(set(names)) == len(names), "The data frame has two columns of one name: rename one.")
     values = {name: _values(frame[key]) for name, key in zip(names, keys, strict=True)}
     named = [client or CLIENT] if whole else ()
-    return _sorted(typed_columns(values, named, "the data frame"), client, label, features, whole)
+    found = _sorted(typed_columns(values, named, "the data frame"), client, label, features, whole)
+    used = found.x if isinstance(found.x, Mapping) else {}
+    categorical = [name for name, key in zip(names, keys, strict=True) if _is_categorical(frame[key])]
+    return found._replace(numbered=tuple(name for name in categorical if name in used and _numbers(values[name])))
+
+
+def _is_categorical(column: Any) -> bool:
+    return str(getattr(column, "dtype", "")) == "category"  # of pandas; those of polars are text
+
+
+def _numbers(values: Array) -> bool:
+    return values.dtype.kind in "iuf"
 
 
 def frame_columns(frame: Any) -> Columns:

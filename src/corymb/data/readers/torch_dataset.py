@@ -26,6 +26,10 @@ def _length(dataset: Dataset[Any]) -> int:
     length = getattr(dataset, "__len__", None)
     if length is None:
         raise InvalidInput(f"{type(dataset).__name__} has no length: give a data set with items, not a stream.")
+    by_number = hasattr(dataset, "__getitem__")
+    require(
+        by_number, f"A {type(dataset).__name__} has no items by number: give the data set itself, such as its .dataset."
+    )
     require(length() > 0, "The torch data set is empty: give it at least one item.")
     return int(length())
 

@@ -29,7 +29,7 @@ from corymb.core.objective import Draws
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
-from corymb.engines.vectorised.single import Alone, descend_alone, descend_in_place
+from corymb.engines.vectorised.single import Alone, descend_alone
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Step, Tapes
@@ -56,9 +56,13 @@ LONG = 100
 """Steps that a descent must have left for a capture in the middle of it to pay."""
 SMALL = 2**16
 """Parameters up to which, on a CPU, Python's cost for each client outweighs the arithmetic: clients run together."""
-CONVOLVED, RECURRED = 2**20, 2**16
-"""Bytes of activations of a client's batch up to which the same holds for convolutional models and for LSTMs. Measured
-with 16 and with 200 clients: at these limits, running together is 1.2 to 1.7 times as fast."""
+CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
+"""Bytes of activations of a client's batch up to which the same holds for convolutional models, for recurrent ones, and
+for LSTMs, which oneDNN computes fast for one client. Measured with 16 to 200 clients: at these limits, running together
+is 1.1 to 1.8 times as fast."""
+LARGE, BRIEF = 300_000, 20
+"""Parameters from which and examples in a step up to which one thread is faster with one client after another than with
+stacked linear layers. Measured: 1.08 to 1.3 times as fast there, and slower with 25 examples or 250,000 parameters."""
 
 
 def choose(
@@ -69,27 +73,40 @@ def choose(
     *,
     mixed: bool = False,
     examples: int | None = None,
+    together: bool = False,
 ) -> KernelName:
-    """The kernel for a model, an optimiser (`None`: no descent, a measure or a gradient) and a device.
+    """The kernel for a model, an optimiser (`None`: a measure or a gradient) and a device.
 
-    `examples` are those that a client puts through its model at once, where that may be little work (`is_little`).
+    `examples` is how many examples of a client pass through its model at once, if known. `together` says whether a
+    convolutional or recurrent model can be run for many clients at once, where that is little work (`is_little`).
     """
     if device == "cpu" and (traits.convolutional or traits.recurrent):
-        return "foreach" if examples is not None and not mixed and is_little(traits, examples) else "serial"
-    if traits.recurrent and not traits.lstm:
+        little = together and examples is not None and not mixed and is_little(traits, examples)
+        return "foreach" if little else "serial"
+    if traits.recurrent and not traits.celled:
         return "serial"
     if traits.fusable and not mixed and (how is None or how.plain):
-        return "fused"
+        return "serial" if threads == 1 and device == "cpu" and how is not None and fits_cache(traits, how) else "fused"
     if device == "cpu" and threads == 1 and traits.parameters > SMALL:
         return "serial"  # one thread gains nothing from batching large products
     return "foreach"
 
 
+def fits_cache(traits: Traits, how: Descent) -> bool:
+    """Whether steps are so small and the model so large that it pays to finish one client's steps before the next's.
+
+    A stack of large models does not fit a processor's caches, so each step of all clients reads and writes all of it in
+    memory; one model stays in the caches from step to step. Products of more than a few examples hide that.
+    """
+    small = how.batch is not None and how.batch <= BRIEF and not how.safe
+    return small and traits.parameters >= LARGE
+
+
 def is_little(traits: Traits, examples: int) -> bool:
     """Whether so many examples are so little work for a convolutional or recurrent model that clients go together."""
-    if traits.recurrent and not traits.lstm:
-        return False  # the other recurrent layers have no rule for vmap
-    most = RECURRED if traits.recurrent else CONVOLVED
+    if traits.recurrent and not traits.celled:
+        return False
+    most = BY_ONEDNN if traits.lstm else RECURRED if traits.recurrent else CONVOLVED
     return examples * traits.activation_bytes <= most and traits.parameters <= SMALL
 
 
@@ -166,8 +183,9 @@ class Kernels:
         if self.only is not None:
             return self.only
         some = examples if how is None or how.batch is None or examples is None else min(examples, how.batch)
-        some = some if self.together else None
-        return choose(self.traits, how, self.device, self.threads, mixed=self.mixed, examples=some)
+        return choose(
+            self.traits, how, self.device, self.threads, mixed=self.mixed, examples=some, together=self.together
+        )
 
     def measure(self, what: Measure, objective: Objective, models: Params, on: Examples, *, shared: bool) -> Tensor:
         """The mean loss or score of k models for every client: n k."""
@@ -303,13 +321,9 @@ class Kernels:
         layers = self.traits.layers if wide and how.plain and not how.safe else ()
         if not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)
-        losses = []
+        losses, tapes = [], self.tapes if self._plays else None
         for i, client in enumerate(self._alone(on, key, how)):
-            mine = take(params, i)
-            if layers:
-                losses.append(descend_in_place(objective, mine, client, how, layers))
-            else:
-                losses.append(descend_alone(objective, mine, client, how))
+            losses.append(descend_alone(objective, take(params, i), client, how, layers, tapes))
         self.watch.tell(1.0)
         return params, torch.stack(losses)
 
@@ -351,7 +365,7 @@ class Kernels:
             if name == "fused":
                 return {"vmap": at_once(objective, None, span, steps=True)}
             found = {"vmap": at_once(objective, self.traits, steps=steps)}
-            if len(batch.weight) <= FEW and not self.traits.lstm:
+            if len(batch.weight) <= FEW and not self.traits.celled:
                 found["streams"] = by_streams(objective, batch.weight.device, self.traits, steps=steps)
             return found
 

@@ -1,26 +1,31 @@
-"""LSTM layers for a stack of clients: torch's own have no rule for vmap.
+"""Recurrent layers and cells for a stack of clients, because torch's own have no vmap rule.
 
-The products with the inputs of all time steps are one, and each time step has one more: for a stack of clients they are
-batched products. What is element by element in a time step is one operation where torch has it so (CUDA). Backwards,
-too, a time step has one product: the slopes of the weights are products over all time steps at once, taken at the end.
-The numbers are those of `torch.nn.LSTM`.
+The products with the inputs of all time steps are one batched product, and each time step has one more. The elementwise
+part of a time step is a single operation where torch has one (CUDA). The backward pass has one product per time step,
+too: the gradients of the weights are products over all time steps at once, computed at the end. The numbers are those
+of `torch.nn.LSTM`, `GRU` and `RNN`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
+
+LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
 
 class Cells(TorchFunctionMode):
-    """Takes every LSTM layer apart into its cells; other operations go through.
+    """Computes recurrent layers and cells by the functions of this module; other operations are left alone.
 
-    Without cuDNN meanwhile: for it, `torch.nn.LSTM` looks where its weights are in memory, which a stack does not say.
+    cuDNN is off meanwhile: `torch.nn.RNNBase` would ask where its weights are in memory, which a stack cannot say.
     """
 
     def __enter__(self) -> Cells:
@@ -34,106 +39,205 @@ class Cells(TorchFunctionMode):
         torch.backends.cudnn.enabled = self.before
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "lstm" and len(args) == 9 and not kwargs:
-            return lstm(*args)
+        name = getattr(func, "__name__", "")
+        if name in LAYERS and len(args) == 9 and not kwargs:
+            return layers(name, *args)
+        if name in CELLS and not kwargs:
+            return cell(name, *args)
         return func(*args, **(kwargs or {}))
 
 
-def lstm(
+# ---- cells that a model moves along its series by itself
+
+
+def cell(name: str, x: Tensor, state: Any, into: Tensor, across: Tensor, *biases: Tensor | None) -> Any:
+    """One time step, with the arguments and results of torch's own cells."""
+    h = state[0] if name == "lstm_cell" else state
+    given, recurring = linear(x, into, biases[0]), linear(h, across, biases[1])
+    if name == "lstm_cell":
+        i, f, g, o = (given + recurring).chunk(4, -1)
+        c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+    if name == "gru_cell":
+        (r, z, n), (recurring_r, recurring_z, recurring_n) = given.chunk(3, -1), recurring.chunk(3, -1)
+        z, n = (z + recurring_z).sigmoid(), (n + (r + recurring_r).sigmoid() * recurring_n).tanh()
+        return n + z * (h - n)
+    return (given + recurring).tanh() if name == "rnn_tanh_cell" else (given + recurring).relu()
+
+
+# ---- layers
+
+
+class Moment(NamedTuple):
+    """A time step that the backward pass returns to: nb h each."""
+
+    before: Tensor
+    """The hidden state before it."""
+    after: Tensor
+    memory: Tensor
+    """The memory before it, of an LSTM."""
+    kept: Sequence[Tensor]
+    """What the forward pass kept."""
+
+
+class Slopes(NamedTuple):
+    """Gradients of what goes into a time step."""
+
+    given: Tensor
+    recurring: Tensor
+    memory: Tensor
+    hidden: Tensor | None = None
+    """Of the hidden state before it, in ways other than `recurring`."""
+
+
+class Kind(NamedTuple):
+    """The elementwise part of a time step of a recurrent layer.
+
+    `given` is what the inputs contribute and `recurring` what the hidden state does, both nb gates·h with their biases;
+    h and c are nb h. Only an LSTM has a memory c; the others pass it on.
+    """
+
+    forward: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Sequence[Tensor]]]
+    """Of given, recurring, h and c: h and c after the step, and what the backward pass needs (first c, of an LSTM)."""
+    backward: Callable[[Tensor, Tensor, Moment], Slopes]
+    """Of the gradients of h and c after the step."""
+    kept: int
+    """How many tensors the forward pass keeps."""
+
+
+def layers(
+    name: str,
     x: Tensor,
     state: Any,
     weights: Any,
     has_biases: bool,
-    layers: int,
+    num_layers: int,
     dropout: float,
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The outputs of all time steps, and the last hidden and cell states: the arguments of torch's own."""
-    if not isinstance(state, (tuple, list)) or len(state) != 2 or bidirectional or (dropout and train):
-        raise NotImplementedError("packed sequences, both directions at once and dropout between layers have no cells")
-    each = 4 if has_biases else 2
-    if len(weights) != each * layers:
+) -> tuple[Tensor, ...]:
+    """The outputs of all time steps and the last states, with the arguments of torch's own functions."""
+    if not isinstance(weights, (tuple, list)) or (dropout and train):
+        raise NotImplementedError("packed sequences and dropout between layers have no cells")
+    each, directions = 4 if has_biases else 2, 2 if bidirectional else 1
+    if len(weights) != each * directions * num_layers:
         raise NotImplementedError("an LSTM with projections has no cells")
-    low = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
+    states = state if name == "lstm" else (state, state)
     outputs = x.transpose(0, 1) if batch_first else x  # t b i
-    hidden, memory = [], []
-    for layer in range(layers):
-        into, across, *biases = weights[each * layer : each * (layer + 1)]
-        bias = (biases[0] + biases[1]).unsqueeze(0) if biases else None
-        h, c = (one[layer].to(into.dtype) for one in state)
-        given = [one.unsqueeze(0) for one in (outputs, h, c, into, across)]
-        with at_full_precision(x):  # products are lowered by themselves; all else would be, too
-            outputs, c = (one.squeeze(0) for one in _Layer.apply(*given, bias, torch.is_grad_enabled(), low)[:2])  # type: ignore[no-untyped-call]
-        hidden.append(outputs[-1])
-        memory.append(c)
-    return outputs.transpose(0, 1) if batch_first else outputs, torch.stack(hidden), torch.stack(memory)
+    last = []
+    for layer in range(num_layers):
+        ways = []
+        for place in range(directions * layer, directions * (layer + 1)):
+            backwards = place % directions == 1
+            own, (h, c) = weights[each * place : each * (place + 1)], (one[place] for one in states)
+            out, c = _layer(name, outputs.flip(0) if backwards else outputs, h, c, own)
+            last.append((out[-1], c))
+            ways.append(out.flip(0) if backwards else out)
+        outputs = torch.cat(ways, -1) if bidirectional else ways[0]
+    ends = [torch.stack(one) for one in zip(*last, strict=True)]
+    return outputs.transpose(0, 1) if batch_first else outputs, *(ends if name == "lstm" else ends[:1])
+
+
+def _layer(name: str, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """One layer of one client in one direction: its outputs t b h and last memory b h."""
+    into, across, *biases = weights
+    low = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
+    # A GRU multiplies what recurs, its bias included; elsewhere one bias does for both.
+    bias, recurring_bias = (
+        (biases or (None, None)) if name == "gru" else (biases[0] + biases[1] if biases else None, None)
+    )
+    given = [x, h.to(into.dtype), c.to(into.dtype), into, across, bias, recurring_bias]
+    led = [None if one is None else one.unsqueeze(0) for one in given]
+    with at_full_precision(x):  # products are lowered by themselves; autocast would lower the rest as well
+        out, c, *_ = _Layer.apply(*led, name, torch.is_grad_enabled(), low)  # type: ignore[no-untyped-call]
+    return out.squeeze(0), c.squeeze(0)
 
 
 class _Layer(torch.autograd.Function):
-    """n clients' layers: x n t b i, h and c n b h, into n 4h i, across n 4h h, bias n 4h.
+    """n clients' layers: x n t b i, h and c n b h, into n gh i, across n gh h, both biases n gh, with g gates.
 
-    Gives the outputs n t b h and the last memory n b h and, where it is `kept` for the way back, what `_cell` made.
-    Products are in the precision `low`, if given; all else is in that of the inputs. vmap adds to the clients.
+    Returns the outputs n t b h and the last memory n b h and, if they are `kept` for the backward pass, what each time
+    step's `Kind.forward` kept. Products have precision `low`, if given; the rest has that of the inputs. vmap adds to
+    the axis of clients.
     """
 
     @staticmethod
     def forward(
-        x: Tensor, h: Tensor, c: Tensor, into: Tensor, across: Tensor, bias: Tensor | None, kept: bool, low: Any
+        x: Tensor,
+        h: Tensor,
+        c: Tensor,
+        into: Tensor,
+        across: Tensor,
+        bias: Tensor | None,
+        recurring_bias: Tensor | None,
+        name: str,
+        kept: bool,
+        low: Any,
     ) -> tuple[Tensor, ...]:
         n, t, b, _ = x.shape
-        given = _product(x.flatten(1, 2), into.mT, low, into.dtype)  # n tb 4h
+        given = _product(x.flatten(1, 2), into.mT, low, into.dtype)  # n tb gh
         given = given if bias is None else given.add_(bias.unsqueeze(1))
-        steps = given.unflatten(1, (t, b)).transpose(0, 1).contiguous().flatten(1, 2)  # t nb 4h
+        steps = given.unflatten(1, (t, b)).transpose(0, 1).contiguous().flatten(1, 2)  # t nb gh
         turned = across.mT if low is None else across.mT.to(low)
-        c = c.flatten(0, 1)
-        outputs, memory, gates = [], [], []
+        h, c = h.flatten(0, 1), c.flatten(0, 1)
+        outputs: list[Tensor] = []
+        saved: list[Tensor] = []
         for now in steps:
-            h, c, gate = _cell(now, _product(h, turned, low, across.dtype).flatten(0, 1), c)
-            h = h.unflatten(0, (n, b))
-            outputs.append(h)
-            if kept:
-                memory.append(c)
-                gates.append(gate)
-        return torch.stack(outputs, 1), c.unflatten(0, (n, b)).clone(), *memory, *gates
+            recurring = _product(h.unflatten(0, (n, b)), turned, low, across.dtype)
+            recurring = recurring if recurring_bias is None else recurring + recurring_bias.unsqueeze(1)
+            h, c, made = KINDS[name].forward(now, recurring.flatten(0, 1), h, c)
+            outputs.append(h.unflatten(0, (n, b)))
+            saved += made if kept else ()
+        return torch.stack(outputs, 1), c.unflatten(0, (n, b)).clone(), *saved
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        *tensors, _, ctx.low = inputs
-        out, _, *made = output
-        ctx.biased = inputs[5] is not None
-        ctx.save_for_backward(*tensors[:5], out, *made)
-        ctx.mark_non_differentiable(*made)
+        *tensors, ctx.name, _, ctx.low = inputs
+        out, _, *saved = output
+        ctx.biased = [bias is not None for bias in tensors[5:]]
+        ctx.save_for_backward(*tensors[:5], out, *saved)
+        ctx.mark_non_differentiable(*saved)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, down: Tensor | None, last: Tensor | None, *_: None) -> Any:
-        x, h, first, into, across, out, *made = ctx.saved_tensors
-        n, t, b, _ = out.shape
-        memory, gates, low = [first.flatten(0, 1), *made[:t]], made[t:], ctx.low
+    def backward(ctx: Any, to_out: Tensor | None, to_last: Tensor | None, *_: None) -> Any:
+        x, h, c, into, across, out, *saved = ctx.saved_tensors
+        (n, t, b, _), low, kind = out.shape, ctx.low, KINDS[ctx.name]
         dtype, turned = across.dtype, across if low is None else across.to(low)
-        to_c = torch.zeros_like(memory[-1]) if last is None else last.flatten(0, 1)
-        to_h, slopes = h.new_zeros(h.shape), []
+        to_c = torch.zeros_like(c).flatten(0, 1) if to_last is None else to_last.flatten(0, 1)
+        to_h = torch.zeros_like(h)
+        slopes, recurring_slopes = [], []
         for step in reversed(range(t)):
-            to_h = to_h if down is None else to_h + down[:, step]
-            slope, to_c = _cell_back(to_h.flatten(0, 1), to_c, memory[step], memory[step + 1], gates[step])
-            slopes.append(slope.unflatten(0, (n, b)))
-            to_h = _product(slopes[-1], turned, low, dtype)
-        slope = torch.stack(slopes[::-1], 1).flatten(1, 2)  # n tb 4h
-        to_bias = slope.sum(1) if ctx.biased else None
+            to_h = to_h if to_out is None else to_h + to_out[:, step]
+            before = out[:, step - 1].flatten(0, 1) if step else h.flatten(0, 1)
+            memory = saved[kind.kept * (step - 1)] if step and saved else c.flatten(0, 1)
+            kept = saved[kind.kept * step : kind.kept * (step + 1)]
+            found = kind.backward(to_h.flatten(0, 1), to_c, Moment(before, out[:, step].flatten(0, 1), memory, kept))
+            slopes.append(found.given.unflatten(0, (n, b)))
+            same = found.recurring is found.given
+            recurring_slopes.append(slopes[-1] if same else found.recurring.unflatten(0, (n, b)))
+            to_h = _product(recurring_slopes[-1], turned, low, dtype)
+            to_h, to_c = to_h if found.hidden is None else to_h + found.hidden.unflatten(0, (n, b)), found.memory
+        slope = torch.stack(slopes[::-1], 1).flatten(1, 2)  # n tb gh
+        same = recurring_slopes[0] is slopes[0]
+        recurring_slope = slope if same else torch.stack(recurring_slopes[::-1], 1).flatten(1, 2)
+        biases = [
+            one.sum(1) if is_there else None for one, is_there in zip((slope, recurring_slope), ctx.biased, strict=True)
+        ]
         slope = slope if low is None else slope.to(low)
-        # The product of what came before each step with its slope: the first step has h, the others the outputs.
-        to_across = _product(slope[:, b:].mT, out[:, :-1].flatten(1, 2), low, dtype)
-        to_across = to_across + _product(slope[:, :b].mT, h, low, dtype)
+        recurring_slope = slope if same else recurring_slope
+        # The product of the hidden state before each step with its slope: h for the first step, then the outputs.
+        to_across = _product(recurring_slope[:, b:].mT, out[:, :-1].flatten(1, 2), low, dtype)
+        to_across = to_across + _product(recurring_slope[:, :b].mT, h, low, dtype)
         to_into = _product(slope.mT, x.flatten(1, 2), low, dtype)
         to_x = _product(slope, into, low, x.dtype).unflatten(1, (t, b)) if ctx.needs_input_grad[0] else None
-        return to_x, to_h, to_c.unflatten(0, (n, b)), to_into, to_across, to_bias, None, None
+        return to_x, to_h, to_c.unflatten(0, (n, b)), to_into, to_across, *biases, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
-        *tensors, kept, low = given
+        *tensors, name, kept, low = given
 
         def with_clients(value: Tensor | None, dim: int | None) -> Tensor | None:
             if value is None:
@@ -141,43 +245,97 @@ class _Layer(torch.autograd.Function):
             return (value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)).flatten(0, 1)
 
         merged = [with_clients(value, dim) for value, dim in zip(tensors, in_dims, strict=False)]
-        out, last, *made = _Layer.apply(*merged, kept, low)  # type: ignore[no-untyped-call]
+        out, last, *made = _Layer.apply(*merged, name, kept, low)  # type: ignore[no-untyped-call]
         apart = (info.batch_size, -1)
         return (out.unflatten(0, apart), last.unflatten(0, apart), *made), (0, 0, *[None] * len(made))
 
 
 def at_full_precision(where: Tensor) -> Any:
-    """Operations as their tensors are, in a mixed precision too."""
+    """A context in which operations keep the precision of their tensors, under autocast too."""
     kind = where.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _product(one: Tensor, other: Tensor, low: torch.dtype | None, dtype: torch.dtype) -> Tensor:
-    """A batched product, in a lower precision where there is one."""
+    """A batched product, computed in a lower precision if one is given."""
     if low is None:
         return torch.bmm(one, other)
     return torch.bmm(one.to(low), other.to(low)).to(dtype)
 
 
-def _cell(given: Tensor, across: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden state and memory after a time step, and its gates; from both parts of what goes into these."""
+# ---- one time step of each kind
+
+
+def _lstm(given: Tensor, recurring: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
     if given.is_cuda:
-        h, c, gates = torch.ops.aten._thnn_fused_lstm_cell(given, across, c)
-        return h, c, gates
-    i, f, g, o = (given + across).chunk(4, -1)
+        h, c, gates = torch.ops.aten._thnn_fused_lstm_cell(given, recurring, c)
+        return h, c, (c, gates)
+    i, f, g, o = (given + recurring).chunk(4, -1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
     c = f * c + i * g
-    return o * c.tanh(), c, torch.cat([i, f, g, o], -1)
+    return o * c.tanh(), c, (c, torch.cat([i, f, g, o], -1))
 
 
-def _cell_back(to_h: Tensor, to_c: Tensor, before: Tensor, after: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes of what went into the gates, and of the memory before the time step."""
+def _lstm_back(to_h: Tensor, to_c: Tensor, at: Moment) -> Slopes:
+    after, gates = at.kept
     if gates.is_cuda:
         back = torch.ops.aten._thnn_fused_lstm_cell_backward_impl
-        slope, to_before, _ = back(to_h.contiguous(), to_c.contiguous(), before, after, gates, False)
-        return slope, to_before
+        slope, to_memory, _ = back(to_h.contiguous(), to_c.contiguous(), at.memory, after, gates, False)
+        return Slopes(slope, slope, to_memory)
     i, f, g, o = gates.chunk(4, -1)
     t = after.tanh()
     to_c = to_c + to_h * o * (1 - t * t)
-    parts = to_c * g * i * (1 - i), to_c * before * f * (1 - f), to_c * i * (1 - g * g), to_h * t * o * (1 - o)
-    return torch.cat(parts, -1), to_c * f
+    parts = to_c * g * i * (1 - i), to_c * at.memory * f * (1 - f), to_c * i * (1 - g * g), to_h * t * o * (1 - o)
+    slope = torch.cat(parts, -1)
+    return Slopes(slope, slope, to_c * f)
+
+
+def _gru(given: Tensor, recurring: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+    if given.is_cuda:
+        h, workspace = torch.ops.aten._thnn_fused_gru_cell(given, recurring, h.contiguous())
+        return h, c, (workspace,)
+    gates = 2 * h.shape[-1]
+    r, z = (given[..., :gates] + recurring[..., :gates]).sigmoid().chunk(2, -1)
+    into_n = recurring[..., gates:]
+    n = torch.addcmul(given[..., gates:], r, into_n).tanh()
+    return torch.addcmul(n, z, h - n), c, (torch.cat([r, z, n, into_n], -1),)
+
+
+def _gru_back(to_h: Tensor, to_c: Tensor, at: Moment) -> Slopes:
+    (kept,) = at.kept
+    if kept.is_cuda:
+        back = torch.ops.aten._thnn_fused_gru_cell_backward
+        slope, recurring, hidden, *_ = back(to_h.contiguous(), kept, False)
+        return Slopes(slope, recurring, to_c, hidden)
+    r, z, n, into_n = kept.chunk(4, -1)
+    hidden = to_h * z
+    to_z = (at.before - n) * hidden * (1 - z)
+    to_n = (to_h - hidden) * (1 - n * n)
+    to_r = to_n * into_n * r * (1 - r)
+    return Slopes(torch.cat([to_r, to_z, to_n], -1), torch.cat([to_r, to_z, to_n * r], -1), to_c, hidden)
+
+
+def _rnn_tanh(given: Tensor, recurring: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+    return (given + recurring).tanh(), c, ()
+
+
+def _rnn_tanh_back(to_h: Tensor, to_c: Tensor, at: Moment) -> Slopes:
+    slope = to_h * (1 - at.after * at.after)
+    return Slopes(slope, slope, to_c)
+
+
+def _rnn_relu(given: Tensor, recurring: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Sequence[Tensor]]:
+    return (given + recurring).relu(), c, ()
+
+
+def _rnn_relu_back(to_h: Tensor, to_c: Tensor, at: Moment) -> Slopes:
+    slope = torch.where(at.after > 0, to_h, 0)
+    return Slopes(slope, slope, to_c)
+
+
+KINDS = {
+    "lstm": Kind(_lstm, _lstm_back, 2),
+    "gru": Kind(_gru, _gru_back, 1),
+    "rnn_tanh": Kind(_rnn_tanh, _rnn_tanh_back, 0),
+    "rnn_relu": Kind(_rnn_relu, _rnn_relu_back, 0),
+}

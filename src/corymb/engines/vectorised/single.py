@@ -8,7 +8,7 @@ their gradients. Right for plain SGD, and for weights that one linear layer uses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.objective import Draws, Examples, Objective
 from corymb.engines.vectorised.recurrent import at_full_precision
+from corymb.engines.vectorised.tape import Player, Step, Tapes
 from corymb.engines.vectorised.traits import linear_arguments
 from corymb.keys import Key
 from corymb.local.curvature import step_part
@@ -55,48 +56,63 @@ class Alone(NamedTuple):
         return losses.sum(-1) / max(1, losses.shape[-1]) if self.alike else weighted_mean(losses, weight)
 
 
-def descend_alone(objective: Objective, params: Params, client: Alone, how: Descent) -> Tensor:
-    """One client's descent, in place; gives its loss before the first step.
+def descend_alone(
+    objective: Objective, params: Params, client: Alone, how: Descent, layers: Collection[str], tapes: Tapes | None
+) -> Tensor:
+    """One client's descent, in place; returns its loss before the first step.
 
-    Does what `corymb.local.reference.descend_one` defines, and only once what is the same in every step: beside the
-    steps of a small model that is half of the time.
+    The numbers are those of `corymb.local.reference.descend_one`. `layers` are parameters that the backward pass steps
+    itself: of linear layers that use them once, for plain SGD. With `tapes`, steps are replayed (`tape`).
     """
     part = None
     if how.safe:
         rows = Batches.sample(how, client.on.weight, client.key)
         some = client.on if rows is None else Examples(*(t[rows] for t in client.on))
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
-    stepper = Stepper(how, list(params.values()), part)
-    leaves, before = list[Tensor](), torch.empty(0)
-    # cuDNN moves weights of recurrent layers to memory of its own, and autocast keeps what it has cast.
-    device = client.on.weight.device.type
-    stale = device != "cpu" or torch.is_autocast_enabled(device)
+    stepper = Stepper(how, [p for name, p in params.items() if name not in layers], part)
+    players, before = dict[int, Player](), torch.empty(0)
     for batch, draws in client.steps(how):
-        if not leaves or stale:
-            leaves = [p.detach().requires_grad_() for p in params.values()]  # the same memory: they see the steps
-        given = as_params(params, leaves)
-        with torch.enable_grad():
-            loss = client.mean(training_losses(objective, given, batch, draws), batch.weight)
-            slopes = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-        stepper.step(list(slopes))
-        before = before if draws.step else loss.detach()
-    return before
+        number = Step(draws.step)
+        draws = draws._replace(step=number)
 
+        def step(inputs: Sequence[Tensor], draws: Draws = draws) -> Sequence[Tensor]:
+            own, on, drawn = grouped(inputs, params, draws)
+            return _step(objective, own, on, drawn, client, layers, how.lr)
 
-def descend_in_place(
-    objective: Objective, params: Params, client: Alone, how: Descent, layers: Collection[str]
-) -> Tensor:
-    """Steps of plain SGD on one client's model, in place; gives its loss before the first.
-
-    `layers` are the names of parameters that one linear layer uses once.
-    """
-    own = {name: params[name] for name in layers}
-    before = torch.empty(0)
-    for batch, draws in client.steps(how):
-        loss, slopes = step_layers(objective, params, own, batch, draws, how.lr)
-        torch._foreach_add_([params[name] for name in slopes], list(slopes.values()), alpha=-how.lr)
+        inputs = [*params.values(), *batch, *draws.tensors]
+        if tapes is None:
+            loss, *slopes = step(inputs)
+        else:
+            size = len(batch.weight)
+            if size not in players:
+                players[size] = tapes.player(("alone", objective, client.alike, how.lr if layers else 0.0), inputs)
+            loss, *slopes = players[size].run(step, inputs, number)
+        if slopes:
+            stepper.step(slopes)
         before = before if draws.step else loss
     return before
+
+
+def grouped(inputs: Sequence[Tensor], like: Params, draws: Draws) -> tuple[Params, Examples, Draws]:
+    """The flat inputs of a step as parameters with the names of `like`, examples and draws."""
+    n = len(like)
+    return as_params(like, inputs[:n]), Examples(*inputs[n : n + 3]), draws.of(tuple(inputs[n + 3 :]))
+
+
+def _step(
+    objective: Objective, params: Params, on: Examples, draws: Draws, client: Alone, layers: Collection[str], lr: float
+) -> list[Tensor]:
+    """The loss before a step and the gradients of all parameters but `layers`, which are stepped."""
+    if layers:
+        own = {name: params[name] for name in layers}
+        loss, slopes = step_layers(objective, params, own, on, draws, lr)
+        rest = (name for name in params if name not in own)
+        return [loss, *(slopes[name] if name in slopes else torch.zeros_like(params[name]) for name in rest)]
+    with torch.enable_grad():
+        leaves = [p.detach().requires_grad_() for p in params.values()]
+        loss = client.mean(training_losses(objective, as_params(params, leaves), on, draws), on.weight)
+        grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    return [loss.detach(), *grads]
 
 
 def step_layers(

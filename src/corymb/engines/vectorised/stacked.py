@@ -19,7 +19,7 @@ from corymb.engines.vectorised.traits import Traits
 def stacked_layers(traits: Traits | None) -> Iterator[None]:
     """What a model with these traits has to run in, under vmap over clients."""
     with ExitStack() as stack:
-        if traits is not None and traits.lstm:
+        if traits is not None and traits.celled:
             stack.enter_context(Cells())
         if traits is not None and traits.looks_up:
             stack.enter_context(Lookups())

@@ -1,42 +1,66 @@
-"""A step of training recorded once and played again: the same operations on other numbers.
+"""Records the operations of a training step once and replays them on other tensors.
 
-Under vmap and autograd a step of a small model takes longer in Python than in arithmetic: some 3 ms for 0.3 ms of
-products. What reaches the processor in the end is a list of plain operations, the same for every step on tensors of the
-same shapes. So the first step is recorded below vmap and autograd, the second one is done both ways, and if every bit
-agrees the list is played from then on. A step that looks at values (`item`), at the number of the step (dropout) or
-at what is kept elsewhere is never played.
+A step of a small model spends more time in vmap, autograd and module code than in arithmetic: about 3 ms for 0.3 ms of
+products. What finally reaches the processor is a list of plain operations, the same for every step on tensors of the
+same shapes. The second step is therefore recorded below vmap and autograd (the first may do things that are done only
+once), the third is computed both ways, and if the results agree bit for bit, all later ones replay the list. A step is
+never replayed if it reads values into Python (`item`, `tolist`), makes tensors whose shapes depend on values
+(`nonzero`, packed sequences), reads the number of the step (dropout), or depends on state outside its inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""Of some inputs, which it may write into, to some outputs."""
+"""From inputs, which it may write into, to outputs."""
 MOST = 256
-"""Tapes that are kept."""
+"""How many tapes are kept."""
+SHAPED_BY_VALUES = {"aten::_pack_padded_sequence"}
+"""Operations whose results' shapes depend on values, beside those that torch tags so."""
+KEEPS_FOR_BACKWARD = {"aten::mkldnn_rnn_layer"}
+"""Operations that give their backward pass what it needs only while gradients are enabled."""
+READS_VALUES = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"}
+"""Methods that hand a tensor's memory to Python without any operation."""
 
 
 class _Place(NamedTuple):
-    """Where a tensor is while a tape plays."""
+    """The number of a tensor on a tape."""
 
     number: int
 
 
 class _Line(NamedTuple):
-    """One operation: what it is given, where its results go, and which places are free afterwards."""
+    """One operation: its arguments, the places of its results, and the places that are free afterwards."""
 
     function: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: tuple[int, ...]
+    results: tuple[int | None, ...]
+    """None for a result that is not there: `convolution_backward` gives only the gradients that it is asked for."""
     free: tuple[int, ...] = ()
+
+    def source(self, at: int, scope: dict[str, Any]) -> str:
+        """This line as an assignment in Python; what it refers to goes into the scope."""
+        call_it = getattr(self.function, "_op", self.function)  # skips a function in Python
+        scope[f"f{at}"] = torch.enable_grad()(call_it) if self.function.name() in KEEPS_FOR_BACKWARD else call_it
+        given = [_source(arg, f"c{at}_{i}", scope) for i, arg in enumerate(self.args)]
+        if self.kwargs:
+            scope[f"k{at}"] = self.kwargs
+            given.append(f"**k{at}")
+        call = f"f{at}({', '.join(given)})"
+        if not self.results:
+            return call
+        several = len(self.results) > 1 or isinstance(self.function._schema.returns[0].type, torch.ListType)
+        return f"{_names(self.results)}{', ' if several else ' '}= {call}"
 
 
 @dataclass(frozen=True)
@@ -50,39 +74,73 @@ class Tape:
     written: tuple[int, ...]
     """Inputs that it writes into."""
 
-    def play(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Do to other tensors what was done to the first ones."""
-        places: dict[int, Any] = {**self.constants, **dict(enumerate(inputs))}
-        for function, args, kwargs, results, free in self.lines:
-            found = function(*[places[a.number] if type(a) is _Place else _filled(a, places) for a in args], **kwargs)
-            if len(results) == 1:
-                places[results[0]] = found[0] if isinstance(found, (tuple, list)) else found
-            else:
-                places.update(zip(results, found, strict=True))
-            for number in free:
-                del places[number]
-        return [places[number] for number in self.outputs]
+    @cached_property
+    def play(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+        """A function that applies the recorded operations to other inputs.
+
+        It is compiled from the lines: interpreting them takes about as long as the operations of a small model.
+        """
+        scope: dict[str, Any] = {_name(number): value for number, value in self.constants.items()}
+        source = ["def play(inputs):"]
+        if self.inputs:
+            source.append(f"    {_names(range(self.inputs))}, = inputs")
+        for at, line in enumerate(self.lines):
+            source.append(f"    {line.source(at, scope)}")
+            if line.free:
+                source.append(f"    del {_names(line.free)}")
+        source.append(f"    return [{_names(self.outputs)}]")
+        exec("\n".join(source), scope)  # noqa: S102 - all names in it are made here
+        play: Callable[[Sequence[Tensor]], list[Tensor]] = scope["play"]
+        return play
 
     def without_outputs(self) -> Tape:
-        """For what it writes into its inputs alone: operations that nothing else needs are left out."""
+        """The operations needed for what it writes into its inputs."""
         return _freed(_needed(self.lines, set()), self.inputs, self.constants, (), self.written)
 
 
+def _name(number: int | None) -> str:
+    return "_" if number is None else f"t{number}"
+
+
+def _names(numbers: Iterable[int | None]) -> str:
+    return ", ".join(map(_name, numbers))
+
+
+def _source(arg: Any, name: str, scope: dict[str, Any]) -> str:
+    """An argument in Python; what is neither a place nor a list goes into the scope."""
+    if type(arg) is _Place:
+        return _name(arg.number)
+    if type(arg) is list:
+        return f"[{', '.join(_source(one, f'{name}_{i}', scope) for i, one in enumerate(arg))}]"
+    scope[name] = arg
+    return name
+
+
 def record(function: Function, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tape | None]:
-    """What a function gives, and its tape; None where it cannot be played."""
-    recorder = _Recorder(inputs)
+    """The outputs of a function, and its tape; None if it cannot be replayed."""
+    recorder, readers = _Recorder(inputs), _Readers()
     before = [t._version for t in inputs]
-    with recorder:
+    with readers, recorder:
         outputs = function(inputs)
-    if recorder.problem or recorder.leaks or any(id(out) not in recorder.places for out in outputs):
+    if readers.found or recorder.problem or recorder.leaks or any(id(out) not in recorder.places for out in outputs):
         return outputs, None
     written = tuple(i for i, t in enumerate(inputs) if t._version != before[i])
     ends = tuple(recorder.places[id(out)] for out in outputs)
     return outputs, _freed(_needed(recorder.lines, set(ends)), len(inputs), recorder.constants(), ends, written)
 
 
+class _Readers(TorchFunctionMode):
+    """Notes whether a function hands values to Python in a way that no operation shows."""
+
+    found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found |= getattr(func, "__name__", "") in READS_VALUES
+        return func(*args, **(kwargs or {}))
+
+
 class _Recorder(TorchDispatchMode):
-    """Writes down every operation, with tensors by the place that they were first seen at."""
+    """Writes down every operation; tensors get a number when they are first seen."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -100,16 +158,18 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         given = tuple(self._placed(arg) for arg in args)
         self.problem |= any(isinstance(value, Tensor) for value in kwargs.values())
+        self.problem |= torch.Tag.dynamic_output_shape in function.tags or function.name() in SHAPED_BY_VALUES
         found = function(*args, **kwargs)
         several = found if isinstance(found, (tuple, list)) else (found,)
-        self.problem |= not all(isinstance(one, Tensor) for one in several)  # a number, or no value: it looks at values
+        absent = isinstance(found, tuple)  # then some results may be None
+        self.problem |= not all(isinstance(one, Tensor) or (absent and one is None) for one in several)  # reads values
         if len(several) == 1 and given and isinstance(given[0], _Place) and _same_view(function, args[0], found):
             self.alive.append(found)
             self.places[id(found)] = given[0].number
             return found
-        results = tuple(self._seen(one) for one in several if isinstance(one, Tensor))
+        results = tuple(self._seen(one) if isinstance(one, Tensor) else None for one in several)
         if function is torch.ops.aten.ones_like.default and found.is_contiguous():
-            # A backward begins with these. They need no number of the loss: a tape without outputs can leave it out.
+            # A backward pass starts with these. They do not need the loss: a tape without outputs can leave it out.
             function, given = torch.ops.aten.ones.default, (list(found.shape),)
             kwargs = {"dtype": found.dtype, "device": found.device}
         self.lines.append(_Line(function, given, kwargs, results))
@@ -137,14 +197,14 @@ class _Recorder(TorchDispatchMode):
 
     @property
     def leaks(self) -> bool:
-        """Whether a tensor from outside shares memory with one from inside: then it is no constant."""
+        """Whether a tensor from outside shares memory with one from inside, so that it is not a constant."""
         outside = {id(t) for t in self.outside}
         inside = {_memory(t) for t in self.alive if id(t) not in outside}
         return any(_memory(t) in inside for t in self.outside)
 
 
 def _same_view(function: Any, given: Tensor, found: Any) -> bool:
-    """Whether an operation only gives its argument another name."""
+    """Whether the result of an operation is just its argument again."""
     if not function._schema.returns or not isinstance(found, Tensor) or function._schema.is_mutable:
         return False
     alias = function._schema.returns[0].alias_info is not None and _memory(given) == _memory(found)
@@ -156,12 +216,6 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _filled(arg: Any, places: dict[int, Any]) -> Any:
-    if type(arg) is _Place:
-        return places[arg.number]
-    return [_filled(one, places) for one in arg] if type(arg) is list else arg
-
-
 def _used(arg: Any) -> list[int]:
     if isinstance(arg, _Place):
         return [arg.number]
@@ -169,7 +223,7 @@ def _used(arg: Any) -> list[int]:
 
 
 def _needed(lines: Sequence[_Line], wanted: set[int]) -> list[_Line]:
-    """The lines whose results are wanted, in the end or by a line that is kept, and those that write in place."""
+    """The lines whose results are outputs or used by a needed line, and those that write in place."""
     kept: list[_Line] = []
     for line in reversed(lines):
         if line.function._schema.is_mutable or wanted & set(line.results):
@@ -185,10 +239,11 @@ def _freed(
     outputs: tuple[int, ...],
     written: tuple[int, ...],
 ) -> Tape:
-    """A tape that lets go of every tensor after its last use."""
+    """A tape that frees every tensor after its last use."""
     last: dict[int, int] = {}
     for at, line in enumerate(lines):
-        for number in (*line.results, *(n for arg in line.args for n in _used(arg))):
+        made = (number for number in line.results if number is not None)
+        for number in (*made, *(n for arg in line.args for n in _used(arg))):
             last[number] = at
     stay = {*range(inputs), *constants, *outputs}
     ends: dict[int, list[int]] = {}
@@ -199,11 +254,11 @@ def _freed(
     return Tape(done, inputs, constants, outputs, written)
 
 
-# ---- which steps are played
+# ---- which steps are replayed
 
 
 class Step(int):
-    """The number of a step that tells when somebody uses it."""
+    """The number of a step, which notes whether it is used."""
 
     used = False
 
@@ -225,46 +280,74 @@ for _word in (*_UNARY, *_COMPARED, *_BINARY, *(f"r{word}" for word in _BINARY)):
     setattr(Step, f"__{_word}__", _telling(f"__{_word}__"))
 
 
-class _Kept(NamedTuple):
-    whole: Tape | None
-    """None where it cannot be played."""
+@dataclass
+class Player:
+    """Computes one function on inputs of one signature: as it is written, until its tape is known to agree."""
+
     of: tuple[Any, ...]
-    """Held on to: an id is only good while its object lives."""
+    """What the function is identified by; held, because ids are only unique among living objects."""
+    whole: Tape | None = None
     lean: Tape | None = None
-    """Without outputs; only of a tape that is trusted."""
+    """The tape without outputs; only once `whole` is trusted."""
+    calls: int = 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether calls are replayed from now on."""
+        return self.lean is not None
+
+    def run(
+        self, function: Function, inputs: Sequence[Tensor], step: Step, *, outputs: bool = True
+    ) -> Sequence[Tensor]:
+        """The function's outputs; without `outputs`, only what it writes into its inputs counts."""
+        if self.lean is not None and self.whole is not None:
+            return (self.whole if outputs else self.lean).play(inputs)
+        self.calls += 1
+        if self.calls == 2:
+            found, tape = record(function, inputs)
+            self.whole = None if step.used else tape
+            return found
+        if self.whole is None:
+            return function(inputs)
+        return self._compared(function, inputs, self.whole)
+
+    def _compared(self, function: Function, inputs: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
+        """Compute the function both ways, and trust the tape if every bit agrees."""
+        copies = [t.clone() if place in tape.written else t for place, t in enumerate(inputs)]
+        played = _attempted(tape, copies)
+        found = function(inputs)
+        pairs = [*zip(found, played or (), strict=False), *((inputs[i], copies[i]) for i in tape.written)]
+        same = played is not None and all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
+        self.whole, self.lean = (tape, tape.without_outputs()) if same else (None, None)
+        return found
+
+
+def _attempted(tape: Tape, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+    """What a tape gives; None if it fails, as it may where an operation depends on more than its arguments."""
+    try:
+        return tape.play(inputs)
+    except (RuntimeError, IndexError, ValueError, NotImplementedError):
+        return None
 
 
 @dataclass
 class Tapes:
-    """The tapes of an engine, by what they are of and the signature of their inputs."""
+    """The tapes of an engine, by function and by the signature of its inputs."""
 
-    kept: dict[Any, _Kept] = field(default_factory=dict)
+    kept: dict[Any, Player] = field(default_factory=dict)
+
+    def player(self, of: tuple[Any, ...], inputs: Sequence[Tensor]) -> Player:
+        """The player of a function for such inputs; `of` identifies the function."""
+        signature = ((t.shape, t.stride(), t.dtype, t.device) for t in inputs)
+        name = (*(part if isinstance(part, (str, float, bool)) else id(part) for part in of), *signature)
+        if name not in self.kept:
+            if len(self.kept) >= MOST:
+                self.kept.clear()
+            self.kept[name] = Player(of)
+        return self.kept[name]
 
     def run(
         self, of: tuple[Any, ...], function: Function, inputs: Sequence[Tensor], step: Step, *, outputs: bool = True
     ) -> Sequence[Tensor]:
-        """Do what the function does, by its tape where that is known to be the same; `of` says which function it is.
-
-        Without `outputs` only what is written into the inputs counts.
-        """
-        signature = ((t.shape, t.stride(), t.dtype, t.device) for t in inputs)
-        name = (*(part if isinstance(part, (str, float, bool)) else id(part) for part in of), *signature)
-        kept = self.kept.get(name)
-        if kept is None:
-            if len(self.kept) >= MOST:
-                self.kept.clear()
-            found, tape = record(function, inputs)
-            self.kept[name] = _Kept(None if step.used else tape, of)
-            return found
-        if kept.lean is not None:
-            assert kept.whole is not None
-            return (kept.whole if outputs else kept.lean).play(inputs)
-        if kept.whole is None:
-            return function(inputs)
-        copies = [t.clone() if place in kept.whole.written else t for place, t in enumerate(inputs)]
-        played = kept.whole.play(copies)
-        found = function(inputs)
-        pairs = [*zip(found, played, strict=True), *((inputs[i], copies[i]) for i in kept.whole.written)]
-        same = all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
-        self.kept[name] = kept._replace(lean=kept.whole.without_outputs()) if same else kept._replace(whole=None)
-        return found
+        """A function's outputs, replayed where that is known to be the same."""
+        return self.player(of, inputs).run(function, inputs, step, outputs=outputs)

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
+from corymb.engines.vectorised.recurrent import CELLS, LAYERS
 from corymb.keys import root
 from corymb.local.reference import training_losses
 from corymb.trees import Params, leaves, nbytes
@@ -36,8 +37,10 @@ class Traits(NamedTuple):
     """Every parameter is used exactly once, by a linear layer."""
     convolutional: bool
     recurrent: bool
+    celled: bool = False
+    """It is recurrent, and its recurrent layers may be computed for a stack of clients (`recurrent.Cells`)."""
     lstm: bool = False
-    """All its recurrent layers are LSTMs, which can be taken apart into cells."""
+    """It has LSTM layers, which oneDNN computes on a CPU for one client; other recurrent layers it does not."""
     looks_up: bool = False
     """It looks codes up in embeddings."""
     independent: bool = True
@@ -75,8 +78,9 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         activation_bytes=watcher.made,
         fusable=all(uses == ["linear"] for uses in watcher.uses.values()),
         convolutional=watcher.convolutional,
-        recurrent=bool(watcher.kinds),
-        lstm=watcher.kinds == {"lstm"},
+        recurrent=watcher.recurrent,
+        lstm=watcher.lstm,
+        celled=watcher.recurrent and not watcher.packs,
         looks_up=watcher.looks_up or training.looks_up,
         writes=writes,
         largest_bytes=max(map(nbytes, params.values()), default=1),
@@ -118,7 +122,7 @@ class _Watcher(TorchFunctionMode):
         self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.made = 0
         self.convolutional = self.looks_up = False
-        self.kinds: set[str] = set()  # of recurrent layers
+        self.recurrent = self.lstm = self.packs = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -131,7 +135,9 @@ class _Watcher(TorchFunctionMode):
             return out
         self.convolutional |= name.startswith("conv")
         self.looks_up |= name == "embedding"
-        self.kinds |= {name} & {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"}
+        self.recurrent |= name in (*LAYERS, *CELLS)
+        self.lstm |= name == "lstm"
+        self.packs |= name == "_pack_padded_sequence"
         for leaf in leaves([list(args), dict(kwargs or {})]):
             if id(leaf) in self.uses:
                 self.uses[id(leaf)].append(name)

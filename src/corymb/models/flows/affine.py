@@ -13,14 +13,14 @@ from corymb.keys import Key, fold, normal
 from corymb.models.flows.base import Plain
 from corymb.trees import Params
 
-SPREAD = 0.1  # of random parameters about those of the identity
+SPREAD = 0.1  # standard deviation of initial parameters around those of the identity
 
 
 class Affine(Plain):
     """z = A x + c: a Gaussian with any covariance."""
 
     def init(self, key: Key) -> Params:
-        """Near the identity."""
+        """Random parameters near the identity."""
         d = self.inputs
         drawn = normal(fold(key, "matrix"), (d, d)) * (SPREAD / d**0.5)
         return {"matrix": torch.eye(d) + drawn, "shift": normal(fold(key, "shift"), (d,)) * SPREAD}
@@ -48,7 +48,7 @@ class Diagonal(Plain):
     """z = exp(s) x + c, coordinate by coordinate: a Gaussian whose covariance is diagonal."""
 
     def init(self, key: Key) -> Params:
-        """Near the identity."""
+        """Random parameters near the identity."""
         return {name: normal(fold(key, name), (self.inputs,)) * SPREAD for name in ("log_scale", "shift")}
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,14 +62,14 @@ class Diagonal(Plain):
 
 
 class Shift(Plain):
-    """z = x + c: a Gaussian with covariance 1, so that the likeliest of several is the one with the nearest centre."""
+    """z = x + c: a Gaussian with covariance I; the most likely of several is the one with the nearest centre."""
 
     def init(self, key: Key) -> Params:
-        """A centre near 0."""
+        """A random centre near 0."""
         return {"shift": normal(key, (self.inputs,)) * SPREAD}
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x + c; volumes stay as they are."""
+        """x + c, and log-determinants of 0."""
         return x + params["shift"], x.new_zeros(x.shape[0])
 
     def inverse(self, params: Params, z: Tensor) -> Tensor:

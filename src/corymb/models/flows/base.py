@@ -1,4 +1,4 @@
-"""What a flow must be able to do."""
+"""The protocol of flows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Flow(Protocol):
-    """An invertible map from examples, vectors of `inputs` numbers, to as many standard normals (`latent` of them)."""
+    """An invertible map from examples (vectors of length `inputs`) to standard normals (of length `latent`)."""
 
     @property
     def inputs(self) -> int:
-        """Numbers in an example."""
+        """The length of an example."""
         ...
 
     @property
     def latent(self) -> int:
-        """Numbers in its normal image: as many, but for a flow of a projection."""
+        """The length of its normal image: equal to `inputs`, except for a flow of a projection."""
         ...
 
     def init(self, key: Key) -> Params:
@@ -35,34 +35,34 @@ class Flow(Protocol):
         ...
 
     def inverse(self, params: Params, z: Tensor) -> Tensor:
-        """Normals to examples: the reverse of `forward`."""
+        """Normals to examples: the inverse of `forward`."""
         ...
 
     def space(self, params: Params, x: Tensor) -> Tensor:
-        """Examples in the coordinates that the density is one of: x itself, or its projection."""
+        """Examples in the coordinates in which the density is defined: x itself, or its projection."""
         ...
 
     def describe(self) -> str:
-        """What the flow is, for fingerprints and run records."""
+        """A description of the flow, for fingerprints and run records."""
         ...
 
 
 class Plain:
-    """What flows have in common whose density is one of the examples themselves."""
+    """The common part of flows whose density is defined on the examples themselves."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = self.latent = inputs
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this flow: see `corymb.objectives.recipe`."""
         return {"inputs": self.inputs}
 
     def space(self, params: Params, x: Tensor) -> Tensor:
-        """The examples as they are."""
+        """The examples unchanged."""
         return x
 
     def describe(self) -> str:
-        """Its kind and size."""
+        """The flow's kind and size."""
         return f"{type(self).__name__.lower()} flow on {self.inputs} numbers"
 
 

@@ -1,8 +1,9 @@
 """RealNVP (Dinh, Sohl-Dickstein, Bengio 2017): affine couplings, with checkerboard or cyclic quadrant masks.
 
-A coupling leaves the coordinates of its mask as they are and scales and shifts others by a network of those. Cyclic
-masks are Kirichenko, Izmailov, Wilson 2020: one quadrant of a picture decides about the next one, round and round, so
-that pixels cannot be told from their neighbours. Networks are perceptrons; there is no normalisation layer.
+A coupling leaves the coordinates of its mask unchanged, and scales and shifts others by a network of these. Cyclic
+masks are from Kirichenko, Izmailov, Wilson 2020: each quadrant of a picture determines the change of the next one in
+turn, so that pixels cannot be predicted from their neighbours. Networks are perceptrons; there is no normalisation
+layer.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ class RealNVP(Plain):
         self.side, self.mask, self.layers, self.hidden = side, mask, layers, hidden
         self._moved: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
         require(layers >= 1 and hidden >= 1, f"RealNVP needs layers and hidden units, got {layers} and {hidden}.")
-        require(inputs >= 2, f"RealNVP needs two numbers or more in an example, got {inputs}.")
+        require(inputs >= 2, f"RealNVP needs examples with two numbers or more, got {inputs}.")
         if mask != "halves":
             square = side is not None and side >= 2 and inputs % side**2 == 0
-            require(square, f"Mask {mask!r} is for square pictures: {inputs} numbers are none of side {side}.")
+            wanted = f"Mask {mask!r} needs square pictures: {inputs} numbers do not form pictures of side {side}"
+            require(square, f"{wanted}; give side, or mask='halves'.")
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
-        how = {"side": self.side, "mask": self.mask, "layers": self.layers, "hidden": self.hidden}
-        return {"inputs": self.inputs, **how}
+        """The arguments that recreate this flow: see `corymb.objectives.recipe`."""
+        options = {"side": self.side, "mask": self.mask, "layers": self.layers, "hidden": self.hidden}
+        return {"inputs": self.inputs, **options}
 
     def init(self, key: Key) -> Params:
-        """Networks that begin near 0, couplings near the identity."""
+        """Networks with outputs near 0, so that couplings start near the identity."""
         d, h = self.inputs, self.hidden
         sizes = {"first": (h, d), "second": (h, h), "scale": (d, h), "shift": (d, h)}
         params: Params = {}
@@ -54,7 +56,7 @@ class RealNVP(Plain):
         return params
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Coupling after coupling; the determinant is the product of the scales."""
+        """Apply the couplings in order; the determinant is the product of the scales."""
         log_det = x.new_zeros(x.shape[0])
         for layer in range(self.layers):
             scale, shift = self._coupling(params, layer, x)
@@ -62,14 +64,14 @@ class RealNVP(Plain):
         return x, log_det
 
     def inverse(self, params: Params, z: Tensor) -> Tensor:
-        """The couplings in reverse: what decides about a change is itself not changed."""
+        """Invert the couplings in reverse order; the coordinates that a coupling reads are not changed by it."""
         for layer in reversed(range(self.layers)):
             scale, shift = self._coupling(params, layer, z)
             z = (z - shift) * (-scale).exp()
         return z
 
     def _coupling(self, params: Params, layer: int, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-scale, within (−2, 2), and shift of every coordinate; 0 for those that stay."""
+        """The log-scale, in (−2, 2), and the shift of every coordinate; 0 for unchanged ones."""
         reads, changes = self._masks_on(x.device, x.dtype)[layer % len(self.masks)]
 
         def dense(name: str, value: Tensor) -> Tensor:
@@ -79,14 +81,14 @@ class RealNVP(Plain):
         return 2 * torch.tanh(dense("scale", inside) / 2) * changes, dense("shift", inside) * changes
 
     def _masks_on(self, device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-        """The masks where examples are: moved there once."""
+        """The masks on a device, cached."""
         if (device, dtype) not in self._moved:
             self._moved[device, dtype] = [(r.to(device, dtype), c.to(device, dtype)) for r, c in self.masks]
         return self._moved[device, dtype]
 
     @cached_property
     def masks(self) -> list[tuple[Tensor, Tensor]]:
-        """For each coupling in turn: which coordinates are read, and which are changed."""
+        """For each coupling in turn, the coordinates that are read and those that are changed."""
         if self.side is None or self.mask == "halves":
             first = torch.arange(self.inputs) < self.inputs // 2
             return [(first.float(), (~first).float()), ((~first).float(), first.float())]
@@ -101,6 +103,6 @@ class RealNVP(Plain):
         return [(flat[place], flat[(place + 1) % 4]) for place in range(4)]
 
     def describe(self) -> str:
-        """Its couplings, masks and size."""
+        """The flow's couplings, masks and size."""
         what = f"{self.layers} couplings of {self.hidden} hidden units, {self.mask} masks"
         return f"RealNVP on {self.inputs} numbers, {what}, side {self.side}"

@@ -1,8 +1,8 @@
-"""Pixels in [0, 1] as numbers without bounds, for flows whose base is a normal.
+"""Maps pixels in [0, 1] to unbounded numbers, for flows with a normal base distribution.
 
-Pixels come in steps of 1/levels; a density on steps is without bound. So every pixel is moved by a random part of a
-step. The noise is drawn by a hash of the example itself and the pixel's place: an example has the same likelihood
-whenever and wherever it is asked for, whatever stands beside it.
+Pixels are quantised in steps of 1/levels, and a density on discrete values can be arbitrarily large. So every pixel is
+moved by a random fraction of a step (dequantisation). The noise is drawn from a hash of the example itself and the
+pixel's position: an example always has the same likelihood, whatever else is in its batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corymb.keys import Key, bits, fold, root, uniform
 from corymb.models.flows.base import Flow
 from corymb.trees import Params
 
-ALPHA = 0.05  # how far from 0 and 1 pixels are kept: the logit of either is infinite
+ALPHA = 0.05  # the distance that pixels are kept from 0 and 1, where the logit is infinite
 
 
 class Pixels:
@@ -28,19 +28,19 @@ class Pixels:
         self.inputs = self.latent = inner.inputs
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this flow: see `corymb.objectives.recipe`."""
         return {"inner": self.inner, "levels": self.levels}
 
     def init(self, key: Key) -> Params:
-        """Those of the flow within."""
+        """The parameters of the inner flow."""
         return self.inner.init(key)
 
     def space(self, params: Params, x: Tensor) -> Tensor:
-        """The pixels as they are."""
+        """The pixels unchanged."""
         return x
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Normals; the determinant counts the logit too."""
+        """Normals, and log-determinants that include the logit's."""
         inside = ALPHA + (1 - 2 * ALPHA) * self.dequantised(x)
         logit = inside.log() - (1 - inside).log()
         stretch = math.log(1 - 2 * ALPHA) - inside.log() - (1 - inside).log()
@@ -48,16 +48,16 @@ class Pixels:
         return z, log_det + stretch.sum(-1)
 
     def inverse(self, params: Params, z: Tensor) -> Tensor:
-        """Pixels, dequantised ones."""
+        """Dequantised pixels from normals."""
         return (torch.sigmoid(self.inner.inverse(params, z)) - ALPHA) / (1 - 2 * ALPHA)
 
     def dequantised(self, x: Tensor) -> Tensor:
-        """Each pixel moved by a part of a step, within [0, 1)."""
+        """Each pixel moved by a fraction of a step, within [0, 1)."""
         places = bits(root(0).to(x.device), (x.shape[-1],))
         steps = (x.detach() * (self.levels - 1)).round().to(torch.int64)
         noise = uniform(fold(fold(places, steps).sum(-1, keepdim=True), places), (), x.dtype)
         return (steps.to(x.dtype) + noise) / self.levels
 
     def describe(self) -> str:
-        """The flow within, and the number of steps."""
+        """The inner flow, and the number of steps."""
         return f"{self.inner.describe()}, of pixels in {self.levels} steps"

@@ -12,13 +12,13 @@ from corymb.keys import Key, fold, normal
 from corymb.models.flows.base import Plain
 from corymb.trees import Params
 
-BISECTIONS = 60  # of an interval that holds the answer: more than float64 can tell apart
+BISECTIONS = 60  # more than the 53 bits of a float64
 
 
 class Planar(Plain):
-    """Layers of z = x + u tanh(w·x + b), each bending space along one direction, behind an affine scale and shift.
+    """Layers of z = x + u tanh(w·x + b), each bending space along one direction, after a scale and shift.
 
-    Invertible for w·u > −1, which `u` is moved to satisfy, as its authors do.
+    Invertible for w·u > −1; `u` is moved to satisfy this, as by the authors.
     """
 
     def __init__(self, inputs: int, layers: int = 8) -> None:
@@ -26,7 +26,7 @@ class Planar(Plain):
         self.layers = layers
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same flow elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that recreate this flow: see `corymb.objectives.recipe`."""
         return {"inputs": self.inputs, "layers": self.layers}
 
     def init(self, key: Key) -> Params:
@@ -41,7 +41,7 @@ class Planar(Plain):
         }
 
     def forward(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Layer after layer; det = 1 + (1 − tanh²) w·u."""
+        """Apply the layers in order; each has the determinant 1 + (1 − tanh²) w·u."""
         z = x * params["log_scale"].exp() + params["shift"]
         log_det = params["log_scale"].sum(-1).expand(x.shape[0])
         for layer in range(self.layers):
@@ -52,7 +52,7 @@ class Planar(Plain):
         return z, log_det
 
     def inverse(self, params: Params, z: Tensor) -> Tensor:
-        """Along w a layer is a rising function of one number, inverted by bisection; across w it is the identity."""
+        """Invert the layers: along w, each is an increasing scalar function, inverted by bisection."""
         for layer in reversed(range(self.layers)):
             u, w, b = self._layer(params, layer)
             slope, target = w @ u, z @ w
@@ -68,9 +68,9 @@ class Planar(Plain):
         """u moved along w so that w·u > −1, w and b."""
         u, w, b = params["u"][layer], params["w"][layer], params["b"][layer]
         along = w @ u
-        wanted = softplus(along + 0.5413) - 1  # 0 stays 0: a fresh layer is near the identity
+        wanted = softplus(along + 0.5413) - 1  # maps 0 to 0, so that a fresh layer is near the identity
         return u + (wanted - along) * w / w.square().sum().clamp_min(1e-12), w, b
 
     def describe(self) -> str:
-        """Its layers and size."""
+        """The flow's layers and size."""
         return f"planar flow of {self.layers} layers on {self.inputs} numbers"

@@ -1,7 +1,7 @@
-"""The metrics that an objective's predictions are measured by, beside its own score.
+"""Metrics of an objective's predictions, besides its own score.
 
-An objective may have `measures`, one of the classes here or one of your own; an objective without is scored by its own
-score alone. What each metric means is defined in `docs/metrics.md`.
+An objective may have `measures`: one of the classes here, or a custom one. Without it, only its own score is reported.
+Metrics are defined in `docs/metrics.md`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from corymb.trees import Params
 
 
 class Metric(NamedTuple):
-    """How a metric is read."""
+    """A metric's name and properties."""
 
     name: str
     title: str
-    """As it is written in a sentence."""
+    """Its name as written in a sentence."""
     higher_is_better: bool
     of_examples: bool
-    """Whether a client's value is a mean over its examples: their mean, by examples, is then that of all examples."""
+    """Whether a client's value is a mean over its examples; weighted by examples, clients' values then give the mean
+    over all examples."""
     trivial: str
-    """What the best constant prediction does, after "no better than"."""
+    """A description of the best constant prediction, to follow "no better than"."""
 
 
 _MOST_FREQUENT = "always answering the most frequent class"
@@ -54,19 +55,19 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 
 class Values(NamedTuple):
-    """A client's own values."""
+    """A client's own values of all metrics."""
 
     value: Tensor
-    """One for each metric; 0 where it is not defined."""
+    """One for each metric; 0 if it is not defined."""
     defined: Tensor
-    """Whether it is, for the labels that the client has."""
+    """Whether each metric is defined for the labels that the client has."""
 
 
 class Measures(Protocol):
     """Metrics of one kind of prediction.
 
-    The first four are called at a client: tensors have a row for each of its m examples, and rows of weight 0 count
-    for nothing. The others are called with sums over all clients.
+    `labels`, `repeated`, `values` and `sums` are called at a client: tensors have a row for each of its m examples, and
+    rows of weight 0 are ignored. The others are called with sums over all clients.
     """
 
     @property
@@ -75,7 +76,7 @@ class Measures(Protocol):
         ...
 
     def labels(self, examples: Examples) -> Tensor:
-        """What the trivial prediction is made of: a mean over examples."""
+        """The statistic for the trivial prediction: a mean over examples."""
         ...
 
     def repeated(self, trivial: Tensor, m: int) -> Tensor:
@@ -87,7 +88,7 @@ class Measures(Protocol):
         ...
 
     def sums(self, predictions: Tensor, trivial: Tensor, examples: Examples) -> Params:
-        """What the metrics over the examples of all clients are made of, once it is added up."""
+        """Statistics whose sums over clients give the metrics over all clients' examples."""
         ...
 
     def trivial(self, labels: Tensor) -> Tensor:
@@ -95,39 +96,39 @@ class Measures(Protocol):
         ...
 
     def if_constant(self, sums: Params, trivial: Tensor) -> Params:
-        """The sums, had every prediction been the trivial one."""
+        """The sums as they would be if every prediction were the trivial one."""
         ...
 
     def over_examples(
         self, sums: Params, means: Mapping[str, float], trivial_means: Mapping[str, float]
     ) -> dict[str, float]:
-        """The metrics over all examples that are no means over examples; those that are, are given.
+        """The metrics over all examples that are not means over examples; the latter are given as `means`.
 
-        A name that is none of `metrics` is a detail of the prediction's quality.
+        Names that are not among `metrics` are further details of the predictions' quality.
         """
         ...
 
 
 def measures_of(objective: Objective) -> Measures | None:
     """The measures that an objective has, if any."""
-    found: Measures | None = getattr(objective, "measures", None)
-    return found
+    measures: Measures | None = getattr(objective, "measures", None)
+    return measures
 
 
 def metric_names(objective: Objective) -> tuple[str, ...]:
-    """The metrics by which an objective's models are measured, its own score first."""
+    """The names of an objective's metrics, its own score first."""
     measures = measures_of(objective)
     others = () if measures is None else tuple(metric.name for metric in measures.metrics)
     return (objective.score_name, *(name for name in others if name != objective.score_name))
 
 
 def higher_is_better(objective: Objective, name: str) -> bool:
-    """Whether more is better of one of an objective's metrics."""
+    """Whether higher values of one of an objective's metrics are better."""
     return objective.higher_is_better if name == objective.score_name else METRICS[name].higher_is_better
 
 
 def chosen_metric(objective: Objective, name: str | None) -> str:
-    """The metric of that name, or the objective's own score; refuses one that does not fit the objective."""
+    """The given metric, or the objective's own score; raises InvalidInput for one that does not fit the objective."""
     fitting = metric_names(objective)
     if name is not None and name not in fitting:
         what = f"Metric {name!r} does not fit what is learned" if name in METRICS else f"There is no metric {name!r}"
@@ -136,7 +137,7 @@ def chosen_metric(objective: Objective, name: str | None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names to choose from, in a sentence.
+    """Names to choose from, as written in a sentence.
 
     >>> listed(["accuracy", "auc", "log_loss"])
     'accuracy, auc or log_loss'
@@ -145,15 +146,15 @@ def listed(names: Sequence[str]) -> str:
 
 
 def wide(values: Tensor) -> Tensor:
-    """Values in float64, which sums of many examples need; Apple's GPUs have none."""
+    """Values in float64, which sums of many examples need; unchanged on Apple GPUs, which do not support it."""
     return values if values.device.type == "mps" else values.double()
 
 
 def ratio(over: Tensor, under: Tensor) -> Tensor:
-    """over / under; 0 where `under` is 0."""
+    """over / under; 0 if `under` is 0."""
     return torch.where(under > 0, over / torch.where(under > 0, under, 1), 0)
 
 
-def mean_where(values: Tensor, there: Tensor) -> Tensor:
-    """The mean over the last axis of those values that are there; 0 where none is."""
-    return ratio(torch.where(there, values, 0).sum(-1), there.to(values).sum(-1))
+def mean_where(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the last axis of the values where `mask` is true; 0 if it is true nowhere."""
+    return ratio(torch.where(mask, values, 0).sum(-1), mask.to(values).sum(-1))

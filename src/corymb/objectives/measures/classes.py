@@ -1,4 +1,4 @@
-"""Metrics of predicted classes: accuracy, balanced accuracy, macro F1, AUC, log loss; calibration of all examples."""
+"""Metrics of predicted classes: accuracy, balanced accuracy, macro F1, AUC, log loss, and the calibration error."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from corymb.objectives.measures.ranking import areas, binned_area, bins_for, his
 from corymb.trees import Params
 
 MOST_CLASSES_RANKED = 256
-"""With more classes there is no AUC: its histograms would be larger than most models."""
+"""The most classes with an AUC: with more, its histograms would be larger than most models."""
 CONFIDENCES = 15
 """Bins of the calibration error."""
 LEAST_LOG = -745.0
-"""The logarithm of a probability of 0: that of the smallest number above it."""
+"""Stands for log 0: the logarithm of the smallest positive float64."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class OfClasses:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """All of them; no AUC for very many classes."""
+        """All metrics of classes; without AUC for more than `MOST_CLASSES_RANKED` classes."""
         names = ["accuracy", "balanced_accuracy", "macro_f1", *(["auc"] if self._ranked else []), "log_loss"]
         return tuple(METRICS[name] for name in names)
 
@@ -43,7 +43,7 @@ class OfClasses:
         return self._each(examples.y).to(weight).mul(weight[:, None]).sum(0) / weight.sum().clamp_min(1)
 
     def trivial(self, labels: Tensor) -> Tensor:
-        """The logarithms of the shares of all classes: the most frequent is the likeliest."""
+        """The logarithms of the classes' shares, as logits that predict the most frequent class."""
         return labels.log().clamp_min(LEAST_LOG)
 
     def repeated(self, trivial: Tensor, m: int) -> Tensor:
@@ -51,15 +51,15 @@ class OfClasses:
         return trivial.expand(m, self.classes)
 
     def values(self, predictions: Tensor, examples: Examples) -> Values:
-        """The metrics of a client's test examples, those with a mean over classes over the classes that it has."""
+        """The metrics of a client's test examples; means over classes are over the classes that it has."""
         logs, y, weight = wide(predictions).log_softmax(-1), examples.y, wide(examples.weight)
-        right, true, said = self._counts(logs, y, weight)
+        right, true, predicted = self._counts(logs, y, weight)
         total = weight.sum()
         log_loss = torch.where(weight > 0, -_log_of(logs, y) * weight, 0).sum()
         found = {
             "accuracy": ratio(right.sum(), total),
             "balanced_accuracy": _recall(right, true),
-            "macro_f1": _f1(right, true, said),
+            "macro_f1": _f1(right, true, predicted),
             "log_loss": ratio(log_loss, total),
         }
         defined = dict.fromkeys(found, total > 0)
@@ -72,17 +72,17 @@ class OfClasses:
         return Values(torch.stack([found[name] for name in names]), torch.stack([defined[name] for name in names]))
 
     def sums(self, predictions: Tensor, trivial: Tensor, examples: Examples) -> Params:
-        """For each class how many examples are of it, are said to be and both; histograms of probabilities."""
+        """Counts of true, predicted and correct examples for each class, and histograms of probabilities."""
         logs, y, weight = wide(predictions).log_softmax(-1), examples.y, wide(examples.weight)
-        right, true, said = self._counts(logs, y, weight)
-        found = {"right": right, "true": true, "said": said, "confidence": _confidences(logs, y, weight)}
+        right, true, predicted = self._counts(logs, y, weight)
+        found = {"right": right, "true": true, "said": predicted, "confidence": _confidences(logs, y, weight)}
         if self._ranked:
             odds, usual = (_log_odds(self._column(rows)) for rows in (logs, wide(trivial).log_softmax(-1)[None]))
             found["histogram"] = histogram(odds, usual[0], *self._sides(y, weight), bins_for(self.classes))
         return found
 
     def if_constant(self, sums: Params, trivial: Tensor) -> Params:
-        """All said to be of the likeliest class, and all in one bin."""
+        """The sums if all examples were predicted to be of the most likely class, and all fell into one bin."""
         true, answer = sums["true"], trivial.to(sums["true"]).argmax()
         chosen = torch.arange(self.classes, device=true.device) == answer
         found = {"true": true, "right": torch.where(chosen, true, 0), "said": torch.where(chosen, true.sum(), 0)}
@@ -93,7 +93,7 @@ class OfClasses:
     def over_examples(
         self, sums: Params, means: Mapping[str, float], trivial_means: Mapping[str, float]
     ) -> dict[str, float]:
-        """Over all examples: balanced accuracy, macro F1, AUC with its largest error, and the calibration error."""
+        """Balanced accuracy, macro F1, AUC with a bound on its error, and the calibration error, over all examples."""
         found = {
             "balanced_accuracy": float(_recall(sums["right"], sums["true"])),
             "macro_f1": float(_f1(sums["right"], sums["true"], sums["said"])),
@@ -108,25 +108,25 @@ class OfClasses:
     # ---- at a client
 
     def _each(self, y: Tensor) -> Tensor:
-        """Which class each example has: m classes."""
+        """The class of each example, one-hot: m classes."""
         return y[:, None] == torch.arange(self.classes, device=y.device)
 
     def _counts(self, logs: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For each class how many examples are rightly said to be of it, are of it, and are said to be."""
-        is_of = self._each(y) & (weight > 0)[:, None]
-        said_to_be = self._each(logs.argmax(-1)) & (weight > 0)[:, None]
-        right, true, said = (
-            torch.where(which, weight[:, None], 0).sum(0) for which in (is_of & said_to_be, is_of, said_to_be)
+        """For each class, the numbers of examples correctly predicted to be of it, of it, and predicted to be of it."""
+        is_true = self._each(y) & (weight > 0)[:, None]
+        is_predicted = self._each(logs.argmax(-1)) & (weight > 0)[:, None]
+        right, true, predicted = (
+            torch.where(which, weight[:, None], 0).sum(0) for which in (is_true & is_predicted, is_true, is_predicted)
         )
-        return right, true, said
+        return right, true, predicted
 
     def _sides(self, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights of the examples that are of each class, and of those that are not: m columns."""
+        """The weights of the examples that are of each class, and of those that are not: m columns each."""
         is_of = self._column(self._each(y))
         return torch.where(is_of, weight[:, None], 0), torch.where(is_of, 0, weight[:, None])
 
     def _column(self, rows: Tensor) -> Tensor:
-        """Of two classes the second alone: one against the other is the other against the one."""
+        """All columns; for two classes only the second, since both have the same ROC curve."""
         return rows[:, 1:] if self.classes == 2 else rows
 
 
@@ -135,22 +135,22 @@ def _log_of(logs: Tensor, y: Tensor) -> Tensor:
 
 
 def _log_odds(logs: Tensor) -> Tensor:
-    """log p − log (1 − p), of finite numbers."""
+    """log p − log (1 − p), clamped to finite values."""
     return (logs - (-torch.expm1(logs)).log()).clamp(LEAST_LOG, -LEAST_LOG)
 
 
 def _recall(right: Tensor, true: Tensor) -> Tensor:
-    """The mean share of the examples of a class that are found, over the classes that occur."""
+    """The mean recall over the classes that occur."""
     return mean_where(ratio(right, true), true > 0)
 
 
-def _f1(right: Tensor, true: Tensor, said: Tensor) -> Tensor:
-    """The mean of 2 right / (true + said) over the classes that occur, in truth or in what is said."""
-    return mean_where(ratio(2 * right, true + said), true + said > 0)
+def _f1(right: Tensor, true: Tensor, predicted: Tensor) -> Tensor:
+    """The mean F1, 2 right / (true + predicted), over the classes that occur among labels or predictions."""
+    return mean_where(ratio(2 * right, true + predicted), true + predicted > 0)
 
 
 def _confidences(logs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """How many examples, with what sum of probabilities of the likeliest class, and how many right: 3 bins."""
+    """For each bin of confidence: the number of examples, the sum of confidences, and the number right: 3 bins."""
     log, answer = logs.max(-1)
     confidence = log.exp()
     place = (confidence * CONFIDENCES).ceil().long() - 1

@@ -13,7 +13,7 @@ from corymb.objectives.measures import METRICS, Metric, Values, ratio, wide
 from corymb.trees import Params
 
 ROUNDING = 64.0**2
-"""Targets that vary by less than rounding does are all the same."""
+"""Targets whose variance is below this multiple of rounding errors count as constant."""
 NAMES = ("squared_error", "r2", "mae", "rmse")
 
 
@@ -23,7 +23,7 @@ class OfNumbers:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """All of them."""
+        """All metrics of numbers."""
         return tuple(METRICS[name] for name in NAMES)
 
     def labels(self, examples: Examples) -> Tensor:
@@ -40,15 +40,15 @@ class OfNumbers:
         return trivial.expand(m)
 
     def values(self, predictions: Tensor, examples: Examples) -> Values:
-        """The metrics of a client's test examples; R² is not defined where all targets are the same."""
+        """The metrics of a client's test examples; R² is not defined if all targets are equal."""
         y, weight = wide(examples.y), wide(examples.weight)
         error, total = y - wide(predictions), weight.sum()
         squared, absolute, mean = (_mean(rows, weight) for rows in (error.square(), error.abs(), y))
         spread = _mean((y - mean).square(), weight)
         varied = spread > ROUNDING * torch.finfo(y.dtype).eps ** 2 * _mean(y.square(), weight)
         value = torch.stack([squared, torch.where(varied, 1 - ratio(squared, spread), 0), absolute, squared.sqrt()])
-        some = total > 0
-        return Values(value, torch.stack([some, some & varied, some, some]))
+        tested = total > 0
+        return Values(value, torch.stack([tested, tested & varied, tested, tested]))
 
     def sums(self, predictions: Tensor, trivial: Tensor, examples: Examples) -> Params:
         """The number of examples, and the deviations of their targets from the trivial prediction."""
@@ -57,15 +57,15 @@ class OfNumbers:
         return {"count": weight.sum(), "deviation": deviation.sum()}
 
     def if_constant(self, sums: Params, trivial: Tensor) -> Params:
-        """The same: nothing in them is of a prediction."""
+        """The sums unchanged, since they do not depend on predictions."""
         return sums
 
     def over_examples(
         self, sums: Params, means: Mapping[str, float], trivial_means: Mapping[str, float]
     ) -> dict[str, float]:
-        """Over all examples: the root of the mean squared error, and R² about the mean target of all test examples."""
+        """RMSE over all examples, and R² with respect to the mean target of all test examples."""
         found = {"rmse": means["squared_error"] ** 0.5}
-        off = float(ratio(sums["deviation"], sums["count"]))  # of the mean of test targets from the trivial prediction
+        off = float(ratio(sums["deviation"], sums["count"]))  # mean test target minus trivial prediction
         spread = trivial_means["squared_error"] - off**2
         if spread > ROUNDING * torch.finfo(torch.float64).eps * trivial_means["squared_error"]:
             found["r2"] = 1 - means["squared_error"] / spread

@@ -1,4 +1,4 @@
-"""The area under the ROC curve: exact from examples, and within a known error from histograms that can be added up."""
+"""The area under the ROC curve: exact from examples, or with a known error from histograms that can be summed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ CELLS = 2048
 """Bins of all classes' histograms together."""
 FEWEST_BINS = 32
 FARTHEST, NEAR = 745.0, 0.01
-"""Log odds that are farther from a class's usual ones fall into the outermost bins; nearer than this bins are equal."""
+"""Log odds farther than FARTHEST from a class's usual ones fall into the outermost bins; up to about NEAR from them,
+bins have equal width."""
 
 
 def areas(score: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """The share of pairs, a positive and a negative example, in which the positive has the higher score: m c -> c.
+    """The share of pairs of a positive and a negative example in which the positive has the higher score: m c -> c.
 
-    Ties count half. `positive` and `negative` are weights; a column without one or the other is 0.
+    Ties count half. `positive` and `negative` are weights; a column that lacks either gets 0.
     """
     if not len(score):
         return score.sum(0)
@@ -34,36 +35,36 @@ def areas(score: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def bins_for(classes: int) -> int:
-    """How many bins a class has."""
+    """The number of bins of each class."""
     return max(FEWEST_BINS, CELLS // classes)
 
 
 def histogram(log_odds: Tensor, usual: Tensor, positive: Tensor, negative: Tensor, bins: int) -> Tensor:
     """The weights of positive and of negative examples in bins of the log odds: m c -> c 2 bins.
 
-    Bins widen in proportion to the distance from the `usual` log odds of a class (c): they tell apart the chances of a
-    weak model, which all lie close to the usual ones, as well as those of a model that is nearly certain.
+    Bins widen in proportion to the distance from the `usual` log odds of a class (c). They resolve the probabilities of
+    a weak model, which all lie close to the usual ones, as well as those of a model that is nearly certain.
     """
     columns = log_odds.shape[1]
     away = ((log_odds - usual).clamp(-FARTHEST, FARTHEST) / NEAR).asinh() / math.asinh(FARTHEST / NEAR)
     place = ((away + 1) / 2 * bins).long().clamp(0, bins - 1)
     start = 2 * bins * torch.arange(columns, device=log_odds.device)
     where = torch.cat([(place + start).flatten(), (place + start + bins).flatten()])
-    weight = torch.cat([positive.flatten(), negative.flatten()]).float()  # counts: exact up to 16 million a bin
+    weight = torch.cat([positive.flatten(), negative.flatten()]).float()  # counts: exact up to 16 million per bin
     return weight.new_zeros(2 * bins * columns).scatter_add(0, where, weight).reshape(columns, 2, bins)
 
 
 class Area(NamedTuple):
-    """The mean over classes of the area under the curve, and how far off it can be."""
+    """The mean over classes of the area under the curve, and a bound on its error."""
 
     value: float
     error: float
 
 
 def binned_area(counts: Tensor) -> Area | None:
-    """The area from histograms (c 2 bins), examples in one bin being ties; None where no class has both kinds.
+    """The area from histograms (c 2 bins), with examples in one bin as ties; None if no class has both kinds.
 
-    Had the ties been broken, the area would lie within half their share of all pairs.
+    The exact area differs by at most half the share of ties among all pairs.
     """
     positive, negative = counts[:, 0], counts[:, 1]
     pairs = positive.sum(-1) * negative.sum(-1)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
 from corymb.engines.room import torch_quiet, walls
-from corymb.keys import fold, integers, root, uniform
+from corymb.keys import Key, fold, integers, root, uniform
+from corymb.objectives import Classification, Regression
 from corymb.runs.history import is_number
 from corymb.settings import InvalidInput, require
 from corymb.trees import Params
@@ -27,6 +29,8 @@ ALIKE = 1e-3
 """Answers that differ by no more, as a part of the largest, differ by rounding: on another processor, say."""
 NUDGE = 2e-6
 """A change of all parameters by a little more than they are rounded: answers must not tell it."""
+ROUNDED = 1 + 1e-5
+"""What a parameter may exceed the bounds of its distribution by."""
 DRAWN = 65_521
 """Values that are drawn for a parameter; larger ones repeat them. A prime, so that no two rows begin alike."""
 KEY = root(0)
@@ -40,13 +44,74 @@ def answers_of(objective: Objective, schema: DataSchema) -> list[float]:
     """
     with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
         params = _made_up(objective.init(KEY))
-        like = next(iter(params.values()))
-        examples = _examples(schema)
-        examples = examples.to(like) if examples.is_floating_point() else examples.to(like.device)
+        examples = _examples_for(params, schema)
         nudged = {name: value * (1 + NUDGE) for name, value in params.items()}
         first, again = (_summed(objective.predict(own, examples)) for own in (params, nudged))
         return first if _alike(first, again) else []
     return []
+
+
+def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
+    """Whether a model's outputs for made-up examples are probabilities of classes, where a loss takes them for logits.
+
+    Then the loss takes a softmax of them again: its gradients are small, and no class gets a large probability.
+    """
+    if not isinstance(objective, Classification):
+        return False  # a loss of one's own may want them
+    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+        params = _made_up(objective.init(KEY))
+        outputs = objective.predict(params, _examples_for(params, schema)).double()
+        return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < ALIKE).all())
+    return False
+
+
+def not_as_drawn(module: object) -> str:
+    """A layer whose trained parameters were set by somebody: torch draws none so large; empty where none shows it."""
+    if not isinstance(module, nn.Module):
+        return ""
+    for name, layer in module.named_modules():
+        for parameter in (value for value in layer.parameters(recurse=False) if value.requires_grad):
+            if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+                bound = layer.weight[0].numel() ** -0.5
+            elif isinstance(layer, nn.RNNBase):
+                bound = layer.hidden_size**-0.5
+            elif isinstance(layer, (nn.LayerNorm, nn.GroupNorm)):
+                bound = 1.0
+            else:
+                continue
+            if bool((parameter.detach().abs() > bound * ROUNDED).any()):
+                return f"layer {name!r}" if name else "its layer"
+    return ""
+
+
+Bounds = Literal["none", "sign", "one"]
+"""Of a model's outputs: they go anywhere, have one sign, or stay within -1 to 1."""
+DRAWS, STRETCH = 8, 10.0
+"""Parameters that are drawn to see how far outputs go, and how much larger they are than those of `answers_of`."""
+
+
+def bounds_of(objective: Objective, schema: DataSchema) -> Bounds:
+    """Bounds of a model of numbers that ends in a sigmoid, a softplus, an exponential or the like.
+
+    It cannot learn targets that are standardised: those are on both sides of 0, and beyond 1.
+    """
+    if not isinstance(objective, Regression):
+        return "none"
+    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+        began, found = objective.init(KEY), []
+        for draw in range(DRAWS):
+            params = {name: STRETCH * value for name, value in _made_up(began, fold(KEY, f"draw {draw}")).items()}
+            found.append(objective.predict(params, _examples_for(params, schema)).double())
+        outputs = torch.cat(found)
+        if bool((outputs.abs() <= 1).all()):
+            return "one"
+        return "sign" if bool((outputs >= 0).all() or (outputs <= 0).all()) else "none"
+    return "none"
+
+
+def _examples_for(params: Params, schema: DataSchema) -> Tensor:
+    like, examples = next(iter(params.values())), _examples(schema)
+    return examples.to(like) if examples.is_floating_point() else examples.to(like.device)
 
 
 def _examples(schema: DataSchema) -> Tensor:
@@ -60,12 +125,12 @@ def _examples(schema: DataSchema) -> Tensor:
     return numbers if schema.picture else 4 * numbers - 2
 
 
-def _made_up(params: Params) -> Params:
+def _made_up(params: Params, key: Key = KEY) -> Params:
     """Parameters of the same shapes, of such sizes that signals neither vanish nor grow (He et al. 2015)."""
 
     def values(name: str, old: Tensor) -> Tensor:
         inputs, size = max(1, old[:1].numel()) if old.dim() > 1 else 6, old.numel()
-        drawn = (2 * uniform(fold(KEY, name), (min(size, DRAWN),)) - 1) * math.sqrt(6 / inputs)
+        drawn = (2 * uniform(fold(key, name), (min(size, DRAWN),)) - 1) * math.sqrt(6 / inputs)
         return drawn.repeat(-(-size // DRAWN))[:size].reshape(old.shape).to(old)
 
     return {name: values(name, old) for name, old in params.items()}

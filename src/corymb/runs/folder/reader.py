@@ -46,8 +46,8 @@ def read_run(folder: str | Path) -> Parts:
     """The parts of the run in a folder; for a run that was killed, as of its last checkpoint."""
     place = expanded(folder)
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
+    _check_one(place)
     check_plain(place)
-    _refuse_others(place)
     try:
         if not (place / RESULT).exists() and (place / CONFIG).exists():
             return _unfinished(place)
@@ -69,16 +69,13 @@ def read_run(folder: str | Path) -> Parts:
         raise InvalidInput(f"{place} cannot be read as a run: {why}.") from None
 
 
-def _refuse_others(place: Path) -> None:
-    """Refuse a folder that holds runs, such as one for each seed, or none at all."""
-    if (place / CONFIG).exists() or (place / RESULT).exists():
+def _check_one(place: Path) -> None:
+    """Refuse a folder of runs, such as `--seeds` writes, or without any, where one run is wanted."""
+    if any((place / name).exists() for name in (CONFIG, RESULT)):
         return
-    inside = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
-    if inside:
-        many = "several runs" if len(inside) > 1 else "a run in a folder of its own"
-        raise InvalidInput(
-            f"{place} holds {many}: give one, such as {inside[0]}; corymb compare takes a folder of several."
-        )
+    within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
+    if within:
+        raise InvalidInput(f"{place} is no run, but holds {len(within)}: give one of them, such as {within[0]}.")
     raise InvalidInput(f"{place} holds no run: it has no {CONFIG}. Start one with corymb run ... --out {place}.")
 
 
@@ -244,8 +241,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The settings that the run in a folder was started with."""
     require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run.")
     path = folder / CONFIG
+    _check_one(folder)
     check_plain(folder)
-    _refuse_others(folder)
     require(path.exists(), f"{folder} cannot be resumed: it has no {CONFIG}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

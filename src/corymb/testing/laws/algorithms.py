@@ -1,4 +1,4 @@
-"""Laws that every algorithm keeps on every engine."""
+"""Laws of every algorithm on every engine."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SEED = 1
 
 
 class WholeRun(NamedTuple):
-    """The snapshots of a run, and the federation at its end, with what its clients remember."""
+    """The snapshots of a run, and the federation at its end, including client memory."""
 
     snapshots: list[Snapshot]
     fed: Federation
     ledger: dict[str, Any]
-    """The federation's after this run: laws go on with the federation."""
+    """A copy of the federation's ledger after this run, since laws continue to use the federation."""
 
 
 def whole_run(case: Case, engine: AnyEngine) -> WholeRun:
-    """The uninterrupted run of a case, made once for all laws; no snapshot is changed after it was yielded."""
+    """The uninterrupted run of a case, cached for all laws; checks that no snapshot changes after it was yielded."""
     try:
         return _whole_run(case, repr(case), engine)
     except TypeError as error:
@@ -55,7 +55,7 @@ def whole(case: Case, engine: AnyEngine) -> list[Snapshot]:
 
 
 def check_snapshots(case: Case, engine: AnyEngine) -> None:
-    """Clocks rise by one, labels are one for each client and within k, models are finite."""
+    """Clocks increase by one, every client has a label below k, and models are finite."""
     snapshots = whole(case, engine)
     assert [at.clock for at in snapshots] == list(range(1, len(snapshots) + 1))
     assert len(snapshots) <= planned_rounds(case.algorithm)
@@ -69,23 +69,23 @@ def check_snapshots(case: Case, engine: AnyEngine) -> None:
 
 
 def check_plan(case: Case, engine: AnyEngine = "vectorised") -> None:
-    """A run yields as many snapshots as it planned; at most that many, if it may end early."""
+    """A run yields as many snapshots as planned, or fewer if it may end early."""
     check_number(case, len(whole(case, engine)))
 
 
 def check_number(case: Case, rounds: int) -> None:
-    """A number of rounds is what the algorithm planned."""
+    """The number of rounds is the algorithm's planned one, or smaller if it may end early."""
     planned = planned_rounds(case.algorithm)
     assert rounds == planned or (ends_early(case.algorithm) and rounds < planned)
 
 
 def check_same_run(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
-    """An engine gives the run that the loop gives: labels to the letter, numbers within 1e-9."""
+    """An engine gives the same run as the loop: labels exactly, numbers within 1e-9."""
     assert_same_run(whole(case, engine), whole(case, reference))
 
 
 def check_same_bytes(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
-    """The ledger is the same on every engine, and nobody is rejected."""
+    """The ledger is the same on every engine, and no client is rejected."""
     got, want = (whole_run(case, name).ledger for name in (engine, reference))
     assert got == want
     assert got["bytes_up"] > 0
@@ -94,7 +94,7 @@ def check_same_bytes(case: Case, engine: AnyEngine, reference: AnyEngine = "loop
 
 
 def check_looking_changes_nothing(case: Case, engine: AnyEngine) -> None:
-    """The same seed gives the same bits on another engine, however often one evaluates between the rounds."""
+    """The same seed gives the same bits on a new engine, however often snapshots are evaluated between rounds."""
     fed = case.federation(engine)
     got = []
     for at in run(case, fed, seed=SEED):
@@ -111,7 +111,7 @@ def check_looking_changes_nothing(case: Case, engine: AnyEngine) -> None:
 
 
 def check_evaluation(case: Case, engine: AnyEngine, reference: AnyEngine = "loop") -> None:
-    """Metrics of the last snapshot are those that the loop gives."""
+    """Metrics of the last snapshot are the same as on the loop."""
     at = whole(case, reference)[-1]
     got, want = (
         evaluate(whole_run(case, name).fed, case.algorithm, at, truth=torch.tensor(TRUTH))
@@ -130,32 +130,32 @@ def check_used_engine(case: Case, engine: AnyEngine) -> None:
 
 
 def check_other_seed(case: Case, engine: AnyEngine) -> None:
-    """Another seed is another run: for an algorithm that draws anything, its first models at least."""
+    """Another seed gives another run, for an algorithm that draws anything (at least its first models)."""
     got = list(run(case, case.federation(engine), seed=SEED + 1))
     for one, other in zip(got, whole(case, engine), strict=True):
         assert not same_bits(replace(one, seed=SEED), other)
 
 
 def check_resume(case: Case, engine: AnyEngine, places: Sequence[int] | None = None) -> None:
-    """Continuing from any snapshot (or those at `places`) is the uninterrupted run, client memory included."""
+    """Continuing from any snapshot (or those at `places`) gives the uninterrupted run, including client memory."""
     snapshots, used, _ = whole_run(case, engine)
     for place in reversed(range(len(snapshots)) if places is None else places):
-        fed = used if case.remembers else case.federation(engine)  # memory of the whole run is to be rewound
-        rest = list(run(case, fed, snapshots[place], seed=99))  # the seed is the snapshot's
+        fed = used if case.remembers else case.federation(engine)  # must rewind the memory of the whole run
+        rest = list(run(case, fed, snapshots[place], seed=99))  # ignored: the snapshot's seed is used
         assert_same_bits(rest, snapshots[place + 1 :])
 
 
 def check_stop_in_a_round(case: Case, engine: AnyEngine) -> None:
-    """A run is left after a snapshot, and the same engine goes on from the one before it."""
+    """A run that stops after a snapshot can continue on the same engine from the one before it."""
     fed = case.federation(engine)
     started: Any = run(case, fed, seed=SEED)
-    first = list(itertools.islice(started, 2))  # one, of an algorithm that has one round
+    first = list(itertools.islice(started, 2))  # one for an algorithm with a single round
     started.close()
     assert_same_bits(list(run(case, fed, first[0])), whole(case, engine)[1:])
 
 
 def check_order_of_clients(case: Case, engine: AnyEngine, order: Sequence[int] = (4, 2, 6, 0, 5, 1, 3)) -> None:
-    """The order in which the data has its clients changes nothing: they stand in the order of their names."""
+    """The order of clients in the data changes nothing: they are ordered by name."""
     fed = Federation(engine_maker(engine)(case.objective(), case.data().at(order), DOUBLE))
     assert fed.names == sorted(fed.names)
     for got, want in zip(run(case, fed, seed=SEED), whole(case, engine), strict=True):

@@ -1,4 +1,4 @@
-"""Laws of what goes into a call and what comes back: rows for each client, plain values, keys, people's own vmap."""
+"""Laws of the arguments and results of calls: rows for each client, plain values, keys, vmap in client functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from corymb.trees import Params, Tree, count, stack, take
 def start_from(
     client: Client, own: dict[str, Tree], shift: float, *, how: Descent, extra: Tensor | float
 ) -> tuple[Params, Tensor]:
-    """Descent from a model of the client's own, and a number of its own."""
+    """Descent from the client's own model, and its own number."""
     model: Params = {n: p + shift for n, p in own["model"].items()}
     return descend(client, model, how), own["number"] + extra
 
@@ -52,7 +52,7 @@ def check_rows_of_each(engine: AnyEngine) -> None:
 
 
 def check_rows_by_label(engine: AnyEngine) -> None:
-    """`each(models, of=labels)` is `each` of a copy for every client."""
+    """`each(models, of=labels)` is the same as `each` with a copy for every client."""
     labels = torch.tensor([1, 0, 0, 1, 1, 0])
     fed = small_federation("mlp", engine)
     own = {"model": models_of("mlp"), "number": torch.arange(2).double()}
@@ -63,7 +63,7 @@ def check_rows_by_label(engine: AnyEngine) -> None:
 
 
 def check_wrong_number_of_rows(engine: AnyEngine) -> None:
-    """Too few rows are refused, and so are too few names of rows."""
+    """Too few rows are refused, and so are too few indices of rows."""
     clients = small_federation("linear", engine).clients
     for wrong in (each(torch.zeros(N - 1)), each(torch.zeros(3), of=torch.tensor([0]))):
         with expect_error(ValueError, r"each\(.*clients asked"):
@@ -71,7 +71,7 @@ def check_wrong_number_of_rows(engine: AnyEngine) -> None:
 
 
 def check_missing_row(engine: AnyEngine) -> None:
-    """The name of a row that is not there is refused."""
+    """The index of a row that does not exist is refused."""
     own = {"model": models_of("linear"), "number": torch.zeros(2)}
     for label in (-1, 2):
         labels = torch.tensor([0, 1, 0, 1, label, 0])
@@ -83,12 +83,12 @@ def check_missing_row(engine: AnyEngine) -> None:
 
 @on_client
 def plain_values(client: Client) -> dict[str, Tree]:
-    """A number of Python, nothing, an empty tuple, a truth value."""
+    """Python numbers, None, an empty tuple and a boolean."""
     return {"one": 1, "half": 0.5, "none": None, "empty": (), "yes": client.train.weight.sum() > 4}
 
 
 def check_plain_values(engine: AnyEngine) -> None:
-    """Plain values come back as rows."""
+    """Plain values are returned as rows."""
     value = ask(small_federation("linear", engine), plain_values)
     assert value["one"].tolist() == [1] * N
     assert value["half"].tolist() == [0.5] * N
@@ -107,7 +107,7 @@ def draws(client: Client) -> dict[str, Tensor]:
 
 
 def check_draws(engine: AnyEngine) -> None:
-    """Random numbers are bit-equal on every engine, each client's own, and new at every call, clock and seed."""
+    """Random numbers are bit-equal on every engine, and differ by client, call, clock and seed."""
     first = ask(small_federation("linear", engine), draws)
     assert farthest(ask(small_federation("linear", "loop"), draws), first) == 0
     numbers = torch.cat([first["bits"], first["other"]], 1).flatten()
@@ -126,13 +126,13 @@ def check_draws(engine: AnyEngine) -> None:
 
 
 @on_client
-def name_of(client: Client, told: Tensor) -> tuple[Tensor, Tensor]:
-    """The size of the client, and what it was told."""
-    return client.train.weight.sum(), told
+def name_of(client: Client, sent: Tensor) -> tuple[Tensor, Tensor]:
+    """The size of the client, and what it was sent."""
+    return client.train.weight.sum(), sent
 
 
 def check_order_of_names(engine: AnyEngine) -> None:
-    """Clients stand in one order by name, whatever order the data has; names and sizes go with them."""
+    """Clients are ordered by name, whatever their order in the data; names and sizes follow."""
     learner = LEARNERS["linear"]
     names = ["site-10", "site-9", "b", "site-2", "a", "site-09"]
     data = learner.data()._replace(names=names)
@@ -146,18 +146,18 @@ def check_order_of_names(engine: AnyEngine) -> None:
 
 
 def check_places_within_a_part(engine: AnyEngine) -> None:
-    """`pick`, `put` and `where` translate between all clients and a cohort, also in a federation of some clients."""
+    """`pick`, `put` and `where` translate between all clients and a cohort, also in a sub-federation."""
     fed = small_federation("linear", engine)
     within = fed.only(fed.clients[[5, 1, 4]])
     values = {"label": torch.arange(N) * 10, "rows": torch.arange(2.0 * N).reshape(N, 2)}
     cohort = within.clients
-    assert within.sizes.tolist() == fed.sizes.tolist()  # what is kept for all clients has n rows here too
+    assert within.sizes.tolist() == fed.sizes.tolist()  # arrays for all clients have n rows here, too
     assert cohort.pick(values["label"]).tolist() == [50, 10, 40]
     assert farthest(cohort.pick(values), take(values, torch.tensor([5, 1, 4]))) == 0
     assert farthest(cohort.put(values, cohort.pick(values)), values) == 0
     changed = cohort.put(values["label"], torch.tensor([7, 8, 9]))
     assert changed.tolist() == [0, 8, 20, 30, 9, 7]
-    assert values["label"].tolist() == [0, 10, 20, 30, 40, 50]  # the old ones stay as they are
+    assert values["label"].tolist() == [0, 10, 20, 30, 40, 50]  # unchanged
     assert cohort.mask.tolist() == [False, True, False, False, True, True]
     large = cohort.where(fed.sizes >= 7)
     assert large.ids.tolist() == [i for i in (5, 1, 4) if SIZES[i] >= 7]
@@ -168,12 +168,12 @@ def check_places_within_a_part(engine: AnyEngine) -> None:
     assert replies.clients.put(values["label"] * 0, replies.value[1]).tolist() == [0, 0, 0, 0, 40, 50]
 
 
-# ---- client functions as people write them
+# ---- vmap in client functions
 
 
 @on_client
 def own_vmap(client: Client, models: Params, *, how: Descent) -> tuple[tuple[Tree, Tree], ...]:
-    """vmap over models inside a client function, beside the same without it."""
+    """Results of vmap over models inside a client function, paired with those of a loop."""
     loop = [take(models, j) for j in range(count(models))]
     two = [{n: torch.stack([p, 2 * p]) for n, p in m.items()} for m in loop]
 
@@ -197,7 +197,7 @@ SCALES, SHIFTS = torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([0.0, 0.5]
 
 @on_client
 def two_vmaps(client: Client, models: Params) -> tuple[Tensor, Tensor]:
-    """One vmap within another, beside the same as loops."""
+    """The result of nested vmaps, and of nested loops."""
 
     def at(a: Tensor, b: Tensor) -> Tensor:
         return loss(client, {n: p * a + b for n, p in take(models, 0).items()})
@@ -207,7 +207,7 @@ def two_vmaps(client: Client, models: Params) -> tuple[Tensor, Tensor]:
 
 
 def check_own_vmap(learner: str, engine: AnyEngine) -> None:
-    """A vmap of the client function's own gives what a loop gives, on every engine."""
+    """A vmap inside a client function gives the same as a loop, on every engine."""
     fed, models = small_federation(learner, engine), models_of(learner, 3)
     want = ask(small_federation(learner, "loop"), own_vmap, models, how=HOWS["epochs"])
     got = ask(fed, own_vmap, models, how=HOWS["epochs"])

@@ -1,4 +1,4 @@
-"""Laws of the door: parts from an engine that is not to be trusted are checked before they count."""
+"""Laws of the door: parts from an untrusted engine are checked before they count."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from corymb.testing.cases import SIZES
 from corymb.testing.engines import Scripted
 
 
-def told(*parts: Part) -> Federation:
-    """A federation whose engine answers with these parts, whatever it is asked."""
+def scripted(*parts: Part) -> Federation:
+    """A federation whose engine answers every call with these parts."""
     return Federation(Scripted(OBJECTIVE, torch.tensor(SIZES), *parts))  # type: ignore[arg-type]
 
 
@@ -29,13 +29,13 @@ def rows(
     rejected: Sequence[Rejection] = (),
     fill: float = 1.0,
 ) -> Part:
-    """Rows of these clients, or, with `n`, another number of them."""
+    """Rows of these clients; with `n`, a different number of rows."""
     value = {"fit": torch.full((len(ids) if n is None else n, k), fill, dtype=dtype)}
     return Part(torch.tensor(ids, dtype=torch.int64), value, list(rejected))
 
 
 def sums(*ids: int, k: int = 2, labels: int | None = None, total: float = 1.0, weight: float | None = None) -> Part:
-    """Partial sums of these clients, each of whom sent `total`."""
+    """Partial sums of these clients, each of which sent `total`."""
     n = len(ids)
     value = Sums(
         {"weight": torch.full((k, 3), total * n, dtype=torch.float64)},
@@ -78,17 +78,17 @@ BAD_PARTS = {
     "sums: rows instead": ("sum", rows(5, 6), "wanted Sums"),
     "sums: nothing": ("sum", Part(torch.tensor([5, 6]), None, []), "wanted Sums"),
 }
-"""Parts of clients 5 and 6 that must be refused, and why."""
+"""Parts of clients 5 and 6 that must be refused, with the reasons."""
 
 
 def check_bad_part(name: str, *, first: bool) -> None:
-    """A bad part is refused whether it comes first or last, and changes nobody else's numbers.
+    """A bad part is refused whether it comes first or last, and does not affect other clients' numbers.
 
-    Clients 0 to 2 come in good parts, 5 and 6 were asked too, 3 and 4 were not.
+    Clients 0 to 2 are in good parts; 5 and 6 were asked too, 3 and 4 were not.
     """
     verb, part, reason = BAD_PARTS[name]
     good = [rows(2, 0), rows(1)] if verb == "map" else [sums(2, 0), sums(1)]
-    fed = told(*([part, *good] if first else [*good, part]))
+    fed = scripted(*([part, *good] if first else [*good, part]))
     got = getattr(fed.clients[[0, 1, 2, 5, 6]], verb)(answer_badly, MODELS, NAN)
     assert got.clients.ids.tolist() == [0, 1, 2]
     assert [name for name, _ in got.rejected] == ["client-5", "client-6"]
@@ -102,33 +102,33 @@ def check_bad_part(name: str, *, first: bool) -> None:
 
 
 def check_votes() -> None:
-    """Who was not asked has no vote: a thousand strangers with rows of another shape, and one client many times."""
+    """Clients that were not asked have no vote on the form of replies, and no client has several."""
     strangers, often = rows(*range(100, 1100), k=3), rows(*[5] * 50, k=3)
-    fed = told(strangers, often, rows(0, 1), rows(2))
+    fed = scripted(strangers, often, rows(0, 1), rows(2))
     got = fed.clients[[0, 1, 2, 5]].map(answer_badly, MODELS, NAN)
     assert got.clients.ids.tolist() == [0, 1, 2]
     assert got.value["fit"].shape == (3, 2)
 
 
 def check_rejections() -> None:
-    """A part may only turn down clients that were asked and did not answer."""
-    said = [(99, "?"), (-1, "?"), (3, "?"), (0, "?"), (5, "is ill")]
-    fed = told(rows(0, 1, rejected=said), rows(2))
+    """A part may only reject clients that were asked and did not answer."""
+    rejected = [(99, "?"), (-1, "?"), (3, "?"), (0, "?"), (5, "is ill")]
+    fed = scripted(rows(0, 1, rejected=rejected), rows(2))
     got = fed.clients[[0, 1, 2, 5]].map(answer_badly, MODELS, NAN)
     assert got.clients.ids.tolist() == [0, 1, 2]
     assert got.rejected == [("client-5", "is ill")]
 
 
 def check_order_asked() -> None:
-    """Parts in any order are put in the order asked."""
+    """Replies are returned in the order asked, whatever the order of parts."""
     parts = [Part(torch.tensor(ids), {"fit": torch.tensor(ids).double()[:, None]}, []) for ids in ([4, 0], [6], [3])]
-    got = told(*parts).clients[[3, 0, 6, 1, 4]].map(answer_badly, MODELS, NAN)
+    got = scripted(*parts).clients[[3, 0, 6, 1, 4]].map(answer_badly, MODELS, NAN)
     assert got.clients.ids.tolist() == [3, 0, 6, 4]
     assert got.value["fit"].flatten().tolist() == [3, 0, 6, 4]
 
 
 def check_no_part() -> None:
-    """No part at all is too few replies, and so is a part of nobody."""
+    """No part at all means too few replies, and so does a part without clients."""
     for parts in ([], [Part(torch.empty(0, dtype=torch.int64), None, [])]):
         with expect_error(TooFewReplies, "0 of 7"):
-            told(*parts).clients.map(answer_badly, MODELS, NAN)
+            scripted(*parts).clients.map(answer_badly, MODELS, NAN)

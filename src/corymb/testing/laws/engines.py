@@ -1,4 +1,4 @@
-"""Laws of an engine's arithmetic: the loop is the definition of right, whoever is asked and whatever they learn."""
+"""Laws of an engine's arithmetic: results agree with the loop, whichever clients are asked and whatever is learned."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOWS = {
 
 @on_client
 def measure(client: Client, models: Params) -> dict[str, Tree]:
-    """All that can be measured of models."""
+    """Everything that can be measured about models."""
     model = take(models, 1)
     return {
         "losses": losses(client, models),
@@ -50,7 +50,7 @@ def measure(client: Client, models: Params) -> dict[str, Tree]:
 
 @on_client
 def train(client: Client, models: Params, *, how: Descent) -> dict[str, Tree]:
-    """Descent from a model that all have, and from one's own choice; a draw that must be this client's."""
+    """Descent from a common model and from the client's own choice, and a draw that must be the client's own."""
     choice = losses(client, models).argmin()
     return {
         "common": descend(client, take(models, 0), how),
@@ -62,13 +62,13 @@ def train(client: Client, models: Params, *, how: Descent) -> dict[str, Tree]:
 
 @functools.cache
 def with_kernel(kernel: KernelName | None, memory: int | None = None) -> MakeEngine:
-    """A vectorised engine that uses this kernel wherever it can."""
+    """A factory of vectorised engines that use this kernel if possible."""
     return functools.partial(VectorisedEngine, kernel=kernel, memory=memory)
 
 
 @functools.cache
 def small_federation(learner: str, engine: AnyEngine) -> Federation:
-    """A federation of six clients that learn what `LEARNERS` says, made once for all laws."""
+    """A federation of six clients with one of `LEARNERS`, cached for all laws."""
     return federation(engine, LEARNERS[learner].objective(), LEARNERS[learner].data())
 
 
@@ -81,7 +81,7 @@ def models_of(learner: str, k: int = 2) -> Params:
 def ask(
     fed: Federation, fn: ClientFn[..., Any], *args: Any, ids: list[int] | None = None, verb: str = "map", **options: Any
 ) -> Any:
-    """A call with the same key every time, to which everybody asked gives a good answer."""
+    """Make a call with the same key every time, and check that every client's reply was accepted."""
     fed.set_clock(seed=3, clock=7)
     cohort = fed.clients if ids is None else fed.clients[ids]
     replies = getattr(cohort, verb)(fn, *args, **options)
@@ -92,7 +92,7 @@ def ask(
 
 @functools.cache
 def right(learner: str, how: str | None) -> Any:
-    """What the loop answers to `measure`, or to `train` with one of `HOWS`."""
+    """The loop's result of `measure`, or of `train` with one of `HOWS`."""
     loop = small_federation(learner, "loop")
     if how is None:
         return ask(loop, measure, models_of(learner))
@@ -100,19 +100,19 @@ def right(learner: str, how: str | None) -> Any:
 
 
 def check_measures(learner: str, engine: AnyEngine) -> None:
-    """Losses, scores and gradients are the loop's."""
+    """Losses, scores and gradients agree with the loop's."""
     assert farthest(ask(small_federation(learner, engine), measure, models_of(learner)), right(learner, None)) < CLOSE
 
 
 def check_descends(learner: str, engine: AnyEngine, how: str) -> None:
-    """A descent ends where the loop's ends, and it moves."""
+    """A descent ends where the loop's does, and changes the model."""
     got = ask(small_federation(learner, engine), train, models_of(learner), how=HOWS[how])
     assert farthest(got, right(learner, how)) < CLOSE, how
     assert farthest(right(learner, how)["common"], stack([take(models_of(learner), 0)] * N)) > 1e-4
 
 
 def check_order_and_company(learner: str, engine: AnyEngine) -> None:
-    """Who else is asked, and in which order, changes no client's numbers."""
+    """A client's numbers do not depend on which other clients are asked, nor on their order."""
     fed, models = small_federation(learner, engine), models_of(learner)
     for ids in ([5, 4, 3, 2, 1, 0], [3, 0, 5], [1], [5, 4]):
         got = ask(fed, train, models, ids=ids, how=HOWS["epochs"])
@@ -120,7 +120,7 @@ def check_order_and_company(learner: str, engine: AnyEngine) -> None:
 
 
 def check_further_client(engine: AnyEngine) -> None:
-    """A further client, who comes first and is longer than all others, changes no other client's numbers."""
+    """An additional client, first in order and with the most examples, does not change other clients' numbers."""
     learner = LEARNERS["mlp"]
     stranger = learner.data((30,), seed=8)._replace(names=["a stranger"])
     fed = federation(engine, learner.objective(), join(stranger, learner.data()))
@@ -130,7 +130,7 @@ def check_further_client(engine: AnyEngine) -> None:
 
 @on_client
 def use_some(client: Client, models: Params) -> dict[str, Tree]:
-    """Every second example, and examples that count differently; padding may stand anywhere after them."""
+    """Results on every second example, on examples with different weights, and on none."""
     half = part(client.train, 1, 2)
     graded = client.train._replace(weight=client.train.weight * (1 + client.train.x.flatten(1)[:, 0] ** 2))
     none = client.train._replace(weight=client.train.weight * 0)
@@ -146,7 +146,7 @@ def use_some(client: Client, models: Params) -> dict[str, Tree]:
 
 
 def check_weights_of_examples(learner: str, engine: AnyEngine) -> None:
-    """Examples may count differently, or not at all."""
+    """Examples may have different weights, or weight 0."""
     models = models_of(learner)
     want = ask(small_federation(learner, "loop"), use_some, models)
     assert farthest(ask(small_federation(learner, engine), use_some, models), want) < CLOSE
@@ -154,7 +154,7 @@ def check_weights_of_examples(learner: str, engine: AnyEngine) -> None:
 
 
 def check_no_examples(engine: AnyEngine) -> None:
-    """A client may have no examples at all: its descent ends where it began."""
+    """A client may have no examples at all: its descent returns the start."""
     data = LEARNERS["mlp"].data()
     nobody = data.train._replace(offsets=torch.tensor([0, 0, *data.train.offsets[2:].tolist()]))
     untested = data.test._replace(offsets=torch.tensor([0, 0, 0, *data.test.offsets[3:].tolist()]))
@@ -169,7 +169,7 @@ def check_no_examples(engine: AnyEngine) -> None:
 
 
 def check_coarse_arithmetic(learner: str, engine: AnyEngine, placement: Placement) -> None:
-    """Coarse arithmetic runs, stays near, gives float32 and leaves nothing switched."""
+    """Low-precision arithmetic gives float32 results near the exact ones, and restores all settings."""
     objective = LEARNERS[learner].objective().to("cpu", torch.float32)
     fed = federation(engine, objective, LEARNERS[learner].data(), placement)
     models: dict[str, Tensor] = {name: p.float() for name, p in models_of(learner).items()}
@@ -177,5 +177,5 @@ def check_coarse_arithmetic(learner: str, engine: AnyEngine, placement: Placemen
         got = ask(fed, train, models, how=HOWS[how])
         assert {p.dtype for p in got["common"].values()} == {torch.float32}
         assert farthest(got["common"], right(learner, how)["common"]) < (0.05 if placement.mixed else 1e-3)
-    assert getattr(engine_of(fed), "_serial", set()) == set()  # nothing was given up on
+    assert getattr(engine_of(fed), "_serial", set()) == set()  # no fallback to running clients one by one
     assert torch.backends.cuda.matmul.allow_tf32 is False

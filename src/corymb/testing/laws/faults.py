@@ -1,4 +1,4 @@
-"""Laws of faults: a bad client can neither end a run nor corrupt a model; it is dropped, named, and leaves nothing."""
+"""Laws of faults: a bad client can neither end a run nor corrupt a model; its reply is dropped, and it is named."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_fault(
     verb: str = "sum",
     **options: Any,
 ) -> Replies[Any]:
-    """Bad clients are dropped and named; what is left is what the others by themselves give."""
+    """Bad clients are dropped and named, and the result is that of the other clients alone."""
     fed.set_clock(seed=0, clock=4)
     want = getattr(fed.clients[good_ids(who)], verb)(fn, *args, **options)
     assert want.rejected == []
@@ -49,7 +49,7 @@ def check_fault(
 
 
 def check_worthless_reply(engine: AnyEngine, who: Sequence[int], fault: str) -> None:
-    """A share with worthless numbers is dropped and named, and what its client wanted to keep is not kept."""
+    """A share with invalid numbers is dropped, its client named, and its memory write discarded."""
     fed = bad_federation(engine, who)
     check_fault(fed, who, clients.WORTHLESS[fault], clients.train_badly, MODELS, fault=fault, spread=False)
     here = fed.clients.map(clients.was_here).value
@@ -57,18 +57,18 @@ def check_worthless_reply(engine: AnyEngine, who: Sequence[int], fault: str) -> 
 
 
 def check_worthless_shares(engine: AnyEngine, fault: str, who: Sequence[int] = (0, 2)) -> None:
-    """The same where each client sends a value for every sum."""
+    """Shares (a value for every sum) with invalid numbers are dropped, and their clients named."""
     fed = bad_federation(engine, who)
     check_fault(fed, who, clients.WORTHLESS[fault], clients.train_badly, MODELS, fault=fault, spread=True)
 
 
 def check_worthless_row(engine: AnyEngine, who: Sequence[int], wrong: float) -> None:
-    """A row with worthless numbers is dropped and named."""
+    """A row with invalid numbers is dropped, and its client named."""
     check_fault(bad_federation(engine, who), who, "not finite", clients.answer_badly, MODELS, wrong, verb="map")
 
 
 def check_bytes_of_good_replies(engine: AnyEngine) -> None:
-    """The ledger counts the bytes of replies that counted."""
+    """The ledger counts the bytes of accepted replies only."""
     fed = bad_federation(engine, [0])
     got = fed.clients.map(clients.answer_badly, MODELS, NAN)
     assert fed.ledger.bytes_up == (N - 1) * nbytes(take(got.value, 0))
@@ -76,9 +76,9 @@ def check_bytes_of_good_replies(engine: AnyEngine) -> None:
 
 
 def check_odd_reply(engine: AnyEngine, who: Sequence[int], fault: str) -> None:
-    """A share of another form, or none, or an error, is dropped and named, and leaves nothing in memory.
+    """A reply of another form, or an error, is dropped, its client named, and its memory write discarded.
 
-    What a slot of client memory looks like at other hosts nobody can know: there, a slot of another form is no fault.
+    With separate hosts, the form of memory slots at other hosts is unknown: there, a slot of another form is no fault.
     """
     fed = bad_federation(engine, who)
     if fault == "slot of another form" and not in_one_process(engine_of(fed)):
@@ -89,13 +89,13 @@ def check_odd_reply(engine: AnyEngine, who: Sequence[int], fault: str) -> None:
 
 
 def check_odd_row(engine: AnyEngine, who: Sequence[int], fault: str) -> None:
-    """A row of another form is dropped and named."""
+    """A row of another form is dropped, and its client named."""
     fed = bad_federation(engine, who)
     check_fault(fed, who, "most clients sent", clients.answer_oddly, MODELS, fault=fault, verb="map")
 
 
 def check_meddling(engine: AnyEngine) -> None:
-    """A client function that spoils its arguments and torch's settings changes neither others' numbers nor its own."""
+    """A client function that overwrites its arguments and torch's settings changes no client's numbers."""
     fed, models = bad_federation(engine, []), {"weight": MODELS["weight"].clone()}
     labels = torch.arange(N) % 2
     before = torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
@@ -103,8 +103,8 @@ def check_meddling(engine: AnyEngine) -> None:
     for meddle in (False, True, False):
         fed.set_clock(seed=0, clock=4)
         replies.append(fed.clients.map(clients.train_and_meddle, models, each(labels), meddle=meddle))
-    assert all(len(some.clients) == N for some in replies)
-    assert [farthest(some.value, replies[0].value) for some in replies] == [0.0, 0.0, 0.0]
+    assert all(len(reply.clients) == N for reply in replies)
+    assert [farthest(reply.value, replies[0].value) for reply in replies] == [0.0, 0.0, 0.0]
     assert torch.equal(models["weight"], MODELS["weight"])
     assert torch.equal(labels, torch.arange(N) % 2)
     now = torch.get_default_dtype(), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled()
@@ -112,7 +112,7 @@ def check_meddling(engine: AnyEngine) -> None:
 
 
 def check_too_few_good_replies(engine: AnyEngine) -> None:
-    """Too few good replies are an error that names the bad ones."""
+    """Too few good replies raise an error that names the bad clients."""
     fed = bad_federation(engine, [0, 2, 6], min_replies=5)
     with expect_error(TooFewReplies, r"4 of 7 clients .* wanted 5 \(client-0: value is not finite; client-2"):
         fed.clients.map(clients.answer_badly, MODELS, NAN)
@@ -130,13 +130,13 @@ def check_nobody_is_asked_twice(engine: AnyEngine) -> None:
 
 
 def spoilt_federation(case: Case, engine: AnyEngine, who: Sequence[int], number: float = NAN) -> Federation:
-    """The case's clients, of whom some spoil every reply."""
+    """The case's clients, some of which corrupt every reply."""
     made = engine_maker(engine)(case.objective(), clients.marked(case.data(), who), DOUBLE)
     return Federation(sabotaged(made, clients.bad, number))
 
 
 def check_run_with_bad_clients(case: Case, engine: AnyEngine, who: Sequence[int] = (0, 5)) -> None:
-    """A whole run with bad clients is the run without them.
+    """A whole run with bad clients is the same as the run without them.
 
     For full participation, and an algorithm that does not divide by the number of all clients.
     """
@@ -158,7 +158,7 @@ def check_run_with_bad_clients(case: Case, engine: AnyEngine, who: Sequence[int]
 
 
 def check_bad_client_ends_no_run(case: Case, engine: AnyEngine, *, labelled: bool) -> None:
-    """No algorithm ends over a bad client; `labelled`: it has a label though its replies never count."""
+    """A bad client ends no run; `labelled`: it may have a label although its replies never count."""
     fed = spoilt_federation(case, engine, [0], clients.INF)
     snapshots: list[Snapshot] = list(drive(case.algorithm, fed, seed=3))
     check_number(case, len(snapshots))
@@ -168,20 +168,20 @@ def check_bad_client_ends_no_run(case: Case, engine: AnyEngine, *, labelled: boo
         assert {int(at.labels[0]) for at in snapshots} == {-1}
 
 
-# ---- everybody's fault
+# ---- errors of all clients
 
 
 def check_common_error(engine: AnyEngine, fn: ClientFn[..., Any], kind: type[Exception], verb: str) -> None:
-    """An error of every client is raised as it is, with its traceback; from hosts elsewhere, with what it says."""
+    """An error of every client is raised unchanged, with its traceback; from other hosts, with its message."""
     fed = bad_federation(engine, [])
     here = in_one_process(engine_of(fed))
     raised: Exception | None = None
-    with collected_warnings() as said:
+    with collected_warnings() as messages:
         try:
             getattr(fed.clients, verb)(fn, MODELS)
-        except Exception as error:  # what is raised is what the law is about
+        except Exception as error:  # checked below
             raised = error
-    assert said == []
+    assert messages == []
     if not here:
         assert type(raised) is ClientsFailed
         assert f"{kind.__name__}: " in str(raised)
@@ -195,7 +195,7 @@ def check_common_error(engine: AnyEngine, fn: ClientFn[..., Any], kind: type[Exc
 
 @dataclass(frozen=True, kw_only=True)
 class _Raising(FedAvg):
-    """A round in which every client that is asked raises."""
+    """An algorithm whose first call raises at every client."""
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Any:
         fed.clients.sample(self.participants).map(clients.always_raises, Snapshot.fresh(fed, 1).models)
@@ -203,7 +203,7 @@ class _Raising(FedAvg):
 
 
 def check_common_error_ends_a_run(engine: AnyEngine) -> None:
-    """An error of every client ends a run at once: it is no round that may be tried again."""
+    """An error of every client ends a run at once: the round is not retried."""
     fed = CASES["FedAvg"].federation(engine)
     kind = ArithmeticError if in_one_process(engine_of(fed)) else ClientsFailed
     with expect_error(kind, "nobody can do 1 things"):
@@ -212,7 +212,7 @@ def check_common_error_ends_a_run(engine: AnyEngine) -> None:
 
 
 def check_common_error_of_a_few(engine: AnyEngine) -> None:
-    """An error of all clients that three rounds asked ends a run as everybody's does, with what they raised."""
+    """An error of all clients asked in three rounds in a row ends a run, with the error as the cause."""
     fed = CASES["FedAvg"].federation(engine)
     raised: Exception | None = None
     with collected_warnings():
@@ -221,11 +221,11 @@ def check_common_error_of_a_few(engine: AnyEngine) -> None:
         except ClientsFailed as error:
             raised = error
     assert raised is not None
-    assert "in 3 rounds, failed alike" in str(raised)
+    assert "asked in 3 rounds failed with the same error" in str(raised)
     assert "nobody can do 1 things" in str(raised)
     assert len(fed.ledger.abandoned) == 3
     if in_one_process(engine_of(fed)):
         assert raised.__cause__ is not None
         walked = [frame for frame, _ in traceback.walk_tb(raised.__cause__.__traceback__)]
         assert any(frame.f_code.co_name == "always_raises" for frame in walked)
-        assert all(frame.f_locals == {} for frame in walked)  # it leads to no example
+        assert all(frame.f_locals == {} for frame in walked)  # no examples can be reached from it

@@ -25,14 +25,14 @@ REMEMBERING = {
     "keeper": CASES["keeper"],
     "networks": Case(Keeper(k=1, rounds=3), "classes", remembers=True),
 }
-"""Algorithms whose rounds depend on what clients remember of every call."""
+"""Algorithms whose rounds depend on client memory of every call."""
 
 
 # ---- lost and repeated messages
 
 
 def losses_of_run(case: Case) -> list[tuple[Version, str]]:
-    """Of some calls of a whole run one client that was asked: another one each time."""
+    """Some calls of a whole run, each with one client that was asked, a different one each time."""
     spy = Spy(case.engine("wired"))
     list(run(case, Federation(spy), seed=SEED))
     found = []
@@ -43,7 +43,7 @@ def losses_of_run(case: Case) -> list[tuple[Version, str]]:
 
 
 def check_lost_replies(case: Case) -> None:
-    """A reply that was lost leaves nothing in client memory: the run is one in which nobody had asked for it."""
+    """A lost reply leaves nothing in client memory: the run is as if that client had not been asked."""
     for lost in losses_of_run(case):
         got, want = _with_and_without(case, lost)
         assert_same_run(got, want)
@@ -51,13 +51,13 @@ def check_lost_replies(case: Case) -> None:
 
 
 def check_lost_replies_after_resume(case: Case) -> None:
-    """A new server that goes on from the snapshot after the loss, with the versions kept beside it, gives the same."""
+    """A new server that resumes from the snapshot after the loss, with its versions, gives the same run."""
     for lost in losses_of_run(case):
         uninterrupted, never_asked = _with_and_without(case, lost)
         engine = _losing(case, lost)
         before = Federation(engine)
         for at in run(case, before, seed=SEED):
-            if at.clock > lost[0].clock:  # the snapshot after the loss: here the server stops
+            if at.clock > lost[0].clock:  # the server stops at the snapshot after the loss
                 break
         after = Federation(engine)
         after.rewind(at.clock, versions=before.versions)
@@ -91,7 +91,7 @@ def check_repeated_calls(engine: AnyEngine) -> None:
 
 @on_client
 def keep_and_tell(client: Client) -> dict[str, Tensor]:
-    """Keeps its targets and a number; tells what it had kept before."""
+    """Stores its targets and a number, and returns what was stored before."""
     memory = client.memory
     before = memory.get("targets", torch.zeros_like(client.train.y))
     number = memory.get("number", torch.tensor(0.0))
@@ -108,7 +108,7 @@ def sum_of_examples(client: Client) -> Tensor:
 
 
 def check_open(engine: AnyEngine) -> None:
-    """A session opened on an engine has the same examples, an objective of its own, and remembers nothing."""
+    """A session opened on an engine has the same examples, its own objective, and empty memory."""
     data, first = regression(), LEARNERS["linear"].objective()
     fed = federation(engine, first, data)
     fed.clients.map(keep_and_tell)
@@ -121,11 +121,11 @@ def check_open(engine: AnyEngine) -> None:
     assert farthest(session.clients.map(sum_of_examples).value, fed.clients.map(sum_of_examples).value) == 0
     assert session.clients.map(keep_and_tell).value["number"].tolist() == [0.0] * len(data.names)
     assert session.clients.map(keep_and_tell).value["number"].tolist() == [1.0] * len(data.names)
-    assert fed.clients.map(keep_and_tell).value["number"].tolist() == [1.0] * len(data.names)  # each its own memory
+    assert fed.clients.map(keep_and_tell).value["number"].tolist() == [1.0] * len(data.names)  # separate memories
 
 
 def check_refresh(engine: AnyEngine) -> None:
-    """New examples are there at once; slots along examples are cleared for those clients only, and named."""
+    """New examples take effect at once; slots along examples are cleared for those clients only, and returned."""
     data = regression()
     fed = federation(engine, LEARNERS["linear"].objective(), data)
     inside = fed.__dict__["_engine"]
@@ -142,11 +142,11 @@ def check_refresh(engine: AnyEngine) -> None:
     sums = dict(zip(fresh.names, fresh.clients.map(sum_of_examples).value.tolist(), strict=True))
     want = [sums.get(name, float(before[i])) for i, name in enumerate(fed.names)]
     assert farthest(fed.clients.map(sum_of_examples).value, torch.tensor(want, dtype=torch.float64)) < 1e-12
-    told = fed.clients.map(keep_and_tell).value
-    assert told["seen"].tolist() == fed.sizes.tolist()
-    assert told["number"].tolist() == [1.0] * len(data.names)  # what follows no examples is kept
+    after = fed.clients.map(keep_and_tell).value
+    assert after["seen"].tolist() == fed.sizes.tolist()
+    assert after["number"].tolist() == [1.0] * len(data.names)  # slots that do not follow examples stay
     kept = [0.0 if name in new.names else float(_targets(data, name)) for name in fed.names]
-    assert farthest(told["kept"], torch.tensor(kept, dtype=torch.float64)) < 1e-12
+    assert farthest(after["kept"], torch.tensor(kept, dtype=torch.float64)) < 1e-12
 
 
 def _targets(data: Any, name: str) -> Tensor:

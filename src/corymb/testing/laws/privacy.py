@@ -18,7 +18,7 @@ from corymb.trees import Tree, flatten, leaves
 
 
 def numbers(tree: Tree) -> set[float]:
-    """Every float in a tree but whole numbers, which may well be the same by chance."""
+    """Every float in a tree except integers, which may coincide by chance."""
     found: set[float] = set()
     for leaf in leaves(tree):
         if leaf.is_floating_point():
@@ -27,7 +27,7 @@ def numbers(tree: Tree) -> set[float]:
 
 
 def watched_run(case: Case, engine: AnyEngine) -> tuple[Spy, Federation]:
-    """A whole run and its evaluation, written down."""
+    """A whole run and its evaluation, recorded."""
     spy, fed = _watched(case, engine)
     *_, at = drive(case.algorithm, fed)
     evaluate(fed, case.algorithm, at, truth=torch.tensor(TRUTH))
@@ -58,13 +58,13 @@ def check_nothing_else_crosses(case: Case, engine: AnyEngine) -> None:
 
 @on_client
 def give_away(client: Client) -> tuple[Tensor, Tensor]:
-    """An example, and what the client keeps."""
+    """Return an example, and what is in client memory."""
     client.memory.set("secret", client.train.x.sum() * 3)
     return client.train.x[0], client.memory.get("secret", client.train.x[0, 0])
 
 
 def check_spy_sees(engine: AnyEngine) -> None:
-    """What is given away is seen: else the law above would prove nothing."""
+    """The spy sees what is given away: otherwise the law above would prove nothing."""
     case = CASES["IFCA"]
     spy, fed = _watched(case, engine)
     fed.clients.map(give_away)
@@ -74,7 +74,7 @@ def check_spy_sees(engine: AnyEngine) -> None:
 
 
 def check_parts_hold_replies_only(engine: AnyEngine) -> None:
-    """A part holds what clients replied, and nothing else."""
+    """A part holds the clients' replies, and nothing else."""
     case = CASES["keeper"]
     spy, fed = _watched(case, engine)
     list(drive(case.algorithm, fed))
@@ -89,12 +89,12 @@ def check_parts_hold_replies_only(engine: AnyEngine) -> None:
 
 @on_client
 def give_nothing(client: Client) -> Tensor:
-    """How many examples the client has."""
+    """The number of the client's examples."""
     return client.train.weight.sum()
 
 
 def check_no_path_to_examples(engine: AnyEngine) -> None:
-    """No public path leads from the server's room to an example."""
+    """No public attribute leads from server code to an example."""
     case = CASES["IFCA"]
     fed = case.federation(engine)
     secret = numbers([case.data().train.x, case.data().test.x])

@@ -1,4 +1,4 @@
-"""Laws of rounds that too few clients answer."""
+"""Laws of rounds with too few replies."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from corymb.testing.keeper import Fragile
 
 
 def check_abandoned_round(engine: AnyEngine) -> None:
-    """A round that too few answered is tried again with the clock moved on, and leaves nothing in client memory."""
+    """A round with too few replies is retried at the next clock, and leaves nothing in client memory."""
     case = Case(Fragile(rounds=4, bad=(1, 4, 5)))
     fed = case.federation(engine)
-    with collected_warnings() as said:
+    with collected_warnings() as messages:
         got = list(run(case, fed, seed=1))
     assert [at.clock for at in got] == [1, 3, 4, 7]
     assert [at.round for at in got] == [1, 2, 3, 4]
     assert [at.notes["visits"][0] for at in got] == [1, 2, 3, 4]
     assert len({at.notes["draw"] for at in got}) == 4
-    assert len([line for line in said if "abandoned" in line]) == 3
+    assert len([line for line in messages if "abandoned" in line]) == 3
     assert fed.ledger.rounds == 4
     assert len(fed.ledger.rejected) == 3 * len(TRUTH)
     for place in reversed(range(4)):
@@ -35,7 +35,7 @@ def check_abandoned_first_round(engine: AnyEngine) -> None:
 
 
 def check_three_abandoned_rounds(engine: AnyEngine) -> None:
-    """Three abandoned rounds in a row end the run, two do not."""
+    """Three abandoned rounds in a row end the run; two do not."""
     case = Case(Fragile(rounds=4, bad=(1, 2, 3)))
     snapshots = run(case, case.federation(engine))
     assert next(snapshots).clock == 1
@@ -46,7 +46,7 @@ def check_three_abandoned_rounds(engine: AnyEngine) -> None:
 
 
 def check_min_replies(engine: AnyEngine) -> None:
-    """`min_replies` is what counts as a round; nobody can want more than were asked."""
+    """`min_replies` is the least number of replies of a round, limited to the number of clients asked."""
     case = Case(FedAvg(rounds=1, local=LINE, participants=3))
     for wanted in (3, 7, 1):
         assert len(list(run(case, case.federation(engine, min_replies=wanted)))) == 1

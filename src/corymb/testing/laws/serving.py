@@ -1,4 +1,4 @@
-"""Laws of serving: what a client is served, one model or a mixture, is scored as one would by hand."""
+"""Laws of serving: scores of what a client is served, one model or a mixture, agree with a direct computation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ K = 3
 SHARES = torch.tensor(
     [[1.0, 0, 0], [0.2, 0.3, 0.5], [0.0, 0, 0], [2.0, 1, 1], [0.0, 0.5, 0.5], [1 / 3, 1 / 3, 1 / 3]]
 ).double()
-"""One model, several, none at all (the best one is served), and rows whose sum is not 1."""
+"""Rows with one model, with several, with none (the best one is served), and with sums other than 1."""
 LABELS = torch.tensor([0, 2, -1, 1, -1, 0])
 
 
@@ -39,19 +39,19 @@ def serve_both(client: Client, models: Params, label: Tensor, share: Tensor | No
 
 @on_client
 def serve_one(client: Client, models: Params, label: Tensor, share: Tensor | None) -> dict[str, Tensor]:
-    """The loss and the score of the one model that the client is served, and the sum of what it predicts."""
+    """The loss and the score of the one model that the client is served, and the sum of its predictions."""
     served, test = serve_assigned(client, models, label, share), client.test
-    said = served_predictions(client, served)
-    counted = (test.weight > 0).reshape(-1, *[1] * (said.dim() - 1))
+    predicted = served_predictions(client, served)
+    counted = (test.weight > 0).reshape(-1, *[1] * (predicted.dim() - 1))
     return {
         "loss": served_loss(client, served),
         "score": served_score(client, served),
-        "said": torch.where(counted, said, 0).sum(0),
+        "said": torch.where(counted, predicted, 0).sum(0),
     }
 
 
 def check_mixture(learner: str, engine: AnyEngine) -> None:
-    """A mixture's loss is its negative log-likelihood, or the squared error of the mean; its score is of its mean."""
+    """A mixture's loss is its negative log-likelihood or the squared error of its mean, which is also scored."""
     models, data = models_of(learner, K), LEARNERS[learner].data()
     objective = small_federation(learner, "loop").objective
     got = ask(small_federation(learner, engine), serve_both, models, each(LABELS), each(SHARES))
@@ -65,9 +65,9 @@ def check_mixture(learner: str, engine: AnyEngine) -> None:
             "weights": weights,
         }
         assert farthest(take(got, client), want) < CLOSE, f"client {client}"
-        said = objective.mix(torch.stack([objective.predict(take(models, j), test.x) for j in range(K)]), weights)
+        mixed = objective.mix(torch.stack([objective.predict(take(models, j), test.x) for j in range(K)]), weights)
         mean = _mean_prediction(objective, models, weights, test)
-        assert farthest(said.softmax(-1) if said.dim() > 1 else said, mean) < CLOSE, f"client {client}"
+        assert farthest(mixed.softmax(-1) if mixed.dim() > 1 else mixed, mean) < CLOSE, f"client {client}"
 
 
 def check_one_model(learner: str, engine: AnyEngine) -> None:
@@ -91,7 +91,7 @@ def check_one_model(learner: str, engine: AnyEngine) -> None:
         assert farthest(take(one, client), want) < CLOSE, f"client {client}"
 
 
-# ---- by hand
+# ---- direct computation
 
 
 def _examples(rows: SmallRows, client: int) -> Examples:
@@ -113,8 +113,8 @@ def _mean_prediction(objective: Objective, models: Params, weights: Tensor, on: 
     """The mean of the models' probabilities, or of the numbers they predict: m ..."""
     total = torch.zeros(())
     for j in range(K):
-        said = objective.predict(take(models, j), on.x)
-        total = total + weights[j] * (said.softmax(-1) if said.dim() > 1 else said)
+        predicted = objective.predict(take(models, j), on.x)
+        total = total + weights[j] * (predicted.softmax(-1) if predicted.dim() > 1 else predicted)
     return total
 
 

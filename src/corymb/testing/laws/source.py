@@ -1,4 +1,4 @@
-"""Laws of source code: nothing can run what it reads or touch a global generator; who may import whom."""
+"""Laws of source code: no execution of data, no global random generators, and no forbidden imports."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NOT_FOR_ENGINES = ("corymb.algorithms", "corymb.runs", "corymb.data", "corymb.te
 
 
 def check_safe(path: Path) -> None:
-    """A file of Python neither runs what it reads nor touches a global generator."""
+    """A Python file neither executes data nor uses a global generator."""
     tree = ast.parse(path.read_text())
     assert not within(imports(tree), *BANNED_MODULES)
     assert faults(tree) == []
 
 
 def check_imports(path: Path, *banned: str) -> None:
-    """A file of Python imports nothing of these packages, not even within a function."""
+    """A Python file imports nothing from these packages, not even within a function."""
     assert not within(imports(ast.parse(path.read_text())), *banned), path
 
 
@@ -63,7 +63,7 @@ def _dotted(node: ast.expr) -> str:
 
 
 def faults(tree: ast.AST) -> list[str]:
-    """Calls and imports that could run what is read, or touch a global generator."""
+    """Calls and imports that could execute data, or use a global generator."""
     found: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _dotted(node) in BANNED | {f"torch.{draw}" for draw in DRAWS}:

@@ -1,4 +1,4 @@
-"""Laws of what comes one after another: restarts, hand-over and stages."""
+"""Laws of sequences of runs: restarts, handover and stages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUGH = Descent(lr=0.1, epochs=2, batch=4, momentum=0.5)
 
 
 def check_one_cluster_is_fedavg(engine: AnyEngine, learns: Learns) -> None:
-    """IFCA with one cluster is FedAvg, bit for bit; what they tell of losses is the same where a step sees all."""
+    """IFCA with one cluster is FedAvg, bit for bit; the noted losses agree for full-batch steps."""
     local, participants = (LINE, None) if learns == "line" else (ROUGH, 4)
     one, other = (
         list(run(case, case.federation(engine), seed=5))
@@ -35,9 +35,9 @@ def check_one_cluster_is_fedavg(engine: AnyEngine, learns: Learns) -> None:
         )
     )
     for ifca, fedavg in zip(one, other, strict=True):
-        told = [{} if local.batch else at.notes for at in (ifca, fedavg)]
+        noted = [{} if local.batch else at.notes for at in (ifca, fedavg)]
         ours, theirs = (
-            replace(at, fingerprint="", notes=notes) for at, notes in zip((ifca, fedavg), told, strict=True)
+            replace(at, fingerprint="", notes=notes) for at, notes in zip((ifca, fedavg), noted, strict=True)
         )
         assert same_bits(ours, theirs)
 
@@ -46,7 +46,7 @@ def check_one_cluster_is_fedavg(engine: AnyEngine, learns: Learns) -> None:
 
 
 def check_restarts(engine: AnyEngine) -> None:
-    """Restarts are independent runs, and the best one's models are kept."""
+    """Restarts are independent runs, and the best run's models are kept."""
     snapshots = whole(RESTARTS, engine)
     assert [at.stage for at in snapshots] == [
         *["restart-0"] * 2,
@@ -61,7 +61,7 @@ def check_restarts(engine: AnyEngine) -> None:
     losses, best = last.notes["restart_losses"], last.notes["best_restart"]
     assert len(losses) == 3
     assert losses[best] == min(losses)
-    assert len(set(losses)) == 3  # other starts
+    assert len(set(losses)) == 3  # different starts
     winner = snapshots[3 * best + 1]
     assert farthest(last.models, winner.models) == 0
     assert torch.equal(last.labels, winner.labels)
@@ -75,7 +75,7 @@ def _once(case: Case) -> Case:
 
 @dataclass(frozen=True, kw_only=True)
 class NoWork:
-    """A run of no work at all, with a score that depends on when it was asked."""
+    """A run without any work, with a score that depends on the clock."""
 
     losses: tuple[float, ...]
     rounds: int = 1
@@ -92,7 +92,7 @@ class NoWork:
 
 
 def check_equal_restarts(engine: AnyEngine, losses: tuple[float, ...], best: int) -> None:
-    """Of equal restarts the first is kept and named, and any snapshot can be gone on from."""
+    """The first of equally good restarts is kept and named, and any snapshot can be resumed."""
     restarts = Restarts(inner=NoWork(losses=losses), times=len(losses))
     fed = CASES["IFCA"].federation(engine)
     got = list(drive(restarts, fed))
@@ -104,11 +104,11 @@ def check_equal_restarts(engine: AnyEngine, losses: tuple[float, ...], best: int
         assert_same_bits(list(drive(restarts, fed, got[place])), got[place + 1 :])
 
 
-# ---- start: resume, warm start, hand-over
+# ---- start: resume, warm start, handover
 
 
 def check_snapshot_of_another_run(engine: AnyEngine) -> None:
-    """A snapshot of another run is refused; one of a run with fewer rounds is not."""
+    """A snapshot of another run is refused; one of a run that differs only in its rounds is not."""
     case = CASES["IFCA"]
     at = whole(case, engine)[0]
     fed = case.federation(engine)
@@ -120,13 +120,13 @@ def check_snapshot_of_another_run(engine: AnyEngine) -> None:
     ):
         with expect_error(InvalidInput, "belongs to another run"):
             next(drive(other, fed, at, about=about))
-    longer = list(drive(IFCA(k=2, rounds=5, local=LINE), fed, at, about="tiny"))  # more rounds are no other run
+    longer = list(drive(IFCA(k=2, rounds=5, local=LINE), fed, at, about="tiny"))  # more rounds are allowed
     assert [snapshot.round for snapshot in longer] == [2, 3, 4, 5]
     assert same_bits(replace(longer[0], fingerprint=""), replace(whole(case, engine)[1], fingerprint=""))
 
 
 def check_handover(engine: AnyEngine) -> None:
-    """A hand-over begins another algorithm from the models, at the clock that was reached."""
+    """A handover starts another algorithm from the models, at the current clock."""
     at = whole(CASES["IFCA, gradients"], engine)[1].handover()
     assert (at.round, at.stage, dict(at.carry), dict(at.notes), at.fingerprint) == (0, "", {}, {}, "")
     assert (at.seed, at.clock) == (1, 2)
@@ -142,7 +142,7 @@ def check_handover(engine: AnyEngine) -> None:
 
 
 def check_handover_to_restarts(engine: AnyEngine) -> None:
-    """What is handed over to restarts is where the first of them begins."""
+    """A handover to restarts is the start of the first of them."""
     at = whole(CASES["IFCA"], engine)[-1].handover()
     got = list(run(RESTARTS, RESTARTS.federation(engine), at))
     first = next(run(_once(RESTARTS), RESTARTS.federation(engine), at))

@@ -1,1 +1,1 @@
-"""What algorithms share that give a cluster to every example, not to every client."""
+"""Building blocks of algorithms that cluster examples instead of clients."""

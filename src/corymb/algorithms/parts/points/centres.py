@@ -1,4 +1,4 @@
-"""k-means at home, and clusters of the centres at the server: what k-FED is made of.
+"""The parts of k-FED: k-means at each client, and clusters of the clients' centres at the server.
 
 Dennis, Li, Smith: Heterogeneity for the Win: One-Shot Federated Clustering. ICML 2021.
 """
@@ -22,20 +22,20 @@ CENTRES, CLUSTERS = "centres", "clusters of centres"
 STEPS = 30
 STARTS = 4
 CANDIDATES = 8
-"""Points that are drawn for each centre to start from."""
+"""Points drawn for each initial centre, of which the best is taken (greedy k-means++)."""
 
 
 class Centres(NamedTuple):
-    """A client's centres, and how many of its examples are nearest to each: 0 for one that does not count."""
+    """A client's centres and the number of its examples nearest to each; 0 for a centre that does not count."""
 
     at: Tensor  # c d
     number: Tensor  # c
 
 
 def k_means(x: Tensor, weight: Tensor, k: int, key: Key) -> tuple[Tensor, Tensor]:
-    """k centres of the points that weigh something, and each point's: the best of a few greedy k-means++ starts.
+    """k centres and each point's label; the best of a few greedy k-means++ starts.
 
-    Written for vmap: always as many of Lloyd's steps, and padding is nobody's neighbour.
+    Written for vmap: the number of Lloyd's steps is fixed, and padding (weight 0) has no influence.
     """
     best_cost, best = x.new_full((), torch.inf), x.new_zeros(k, x.shape[-1])
     for start in range(STARTS):
@@ -51,10 +51,10 @@ def k_means(x: Tensor, weight: Tensor, k: int, key: Key) -> tuple[Tensor, Tensor
 
 
 def _plus_plus(x: Tensor, weight: Tensor, k: int, key: Key) -> Tensor:
-    """Each centre is the best of a few points drawn in proportion to the squared distance from those before.
+    """Initial centres, each the best of a few points drawn in proportion to their squared distance from the last ones.
 
-    The best one leaves all points nearest to a centre (Arthur and Vassilvitskii 2007, section 6). With one point drawn,
-    a client that has one large cluster and small ones too often puts two centres into the large one.
+    The best point reduces the sum of squared distances most (Arthur and Vassilvitskii 2007, section 6). With a single
+    draw, a client with one large cluster and small ones too often gets two centres in the large one.
     """
     apart, centres = torch.ones_like(weight), []
     for j in range(k):
@@ -72,7 +72,7 @@ def _plus_plus(x: Tensor, weight: Tensor, k: int, key: Key) -> Tensor:
 
 
 def _distances(x: Tensor, centres: Tensor) -> Tensor:
-    """Squared distances, less |x|², which is the same for all centres: m c."""
+    """Squared distances of points from centres: m c."""
     return centres.square().sum(-1) - 2 * x @ centres.mT + x.square().sum(-1, keepdim=True)
 
 
@@ -101,27 +101,27 @@ def adopt(client: Client, centres: Tensor, *, k: int) -> Tensor:
 
 
 def space_of(client: Client, models: Params, x: Tensor) -> Tensor:
-    """Examples as vectors in the coordinates that the objective compares them in, if it says which."""
+    """Examples as vectors, in the coordinates of the objective's `space` if it has one."""
     space = getattr(client.objective, "space", None)
     return x.flatten(1) if space is None else space(take(models, 0), x)
 
 
 def nearest_centre(client: Client, x: Tensor) -> Tensor:
-    """The cluster of the nearest of the client's own centres, for each of some vectors."""
+    """The cluster of the nearest of the client's own centres, for each row of x."""
     nearest = _distances(x, client.memory.get(CENTRES)).argmin(-1)
     cluster: Tensor = client.memory.get(CLUSTERS)[nearest]
     return cluster
 
 
 def group_centres(found: Centres, k: int) -> Tensor:
-    """k centres of all clients' centres, in float64: started with the farthest points, then Lloyd's steps by weight.
+    """k centres of all clients' centres, in float64: farthest-point initialisation, then weighted Lloyd's steps.
 
-    The first is the one farthest from the mean of all, so that nothing depends on the order of clients.
+    The first is the one farthest from the overall mean, so that nothing depends on the order of clients.
     """
     real = found.number.flatten() > 0
     points, weight = found.at.flatten(0, 1)[real].double(), found.number.flatten()[real].double()
     if len(points) < k:
-        lack = f"k-FED found {len(points)} centres of clients' own clusters, wanted at least k = {k}"
+        lack = f"k-FED got {len(points)} centres from clients, wanted at least k = {k}"
         raise InvalidInput(f"{lack}: lower k, or bring clients with more examples.")
     apart = (points - weight @ points / weight.sum()).square().sum(-1)
     chosen: list[Tensor] = []
@@ -146,8 +146,10 @@ def start_from_centres(fed: Federation, models: Params, k: int, number: int, lea
     found = ask_again(fed.clients, ask(fed.clients), ask)
     like = next(iter(models.values()))
     if len(found.clients) < len(fed.clients) and int((found.value.number > 0).sum()) < k:
-        raise TooFewReplies(f"{len(found.clients)} of {len(fed.clients)} clients sent centres, fewer than k = {k}")
+        raise TooFewReplies(
+            f"{len(found.clients)} of {len(fed.clients)} clients sent centres, in all fewer than k = {k}"
+        )
     centres = group_centres(Centres(*(part.cpu() for part in found.value)), k).to(like)
-    told = found.clients  # the others have no centres of their own to find clusters for
-    ask_again(told, told.map(adopt, centres, k=k), lambda late: late.map(adopt, centres, k=k))
+    answered = found.clients  # the others have no centres of their own to assign
+    ask_again(answered, answered.map(adopt, centres, k=k), lambda late: late.map(adopt, centres, k=k))
     return centres

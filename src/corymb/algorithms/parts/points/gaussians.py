@@ -26,28 +26,29 @@ def relabel_and_sum(client: Client, models: Params, *, relabel: bool, prior: boo
     enough = own.number >= least
     portion = torch.where(enough[:, None], own.weight / own.number.clamp_min(1)[:, None], 0)  # k m
     square = (portion.unsqueeze(-1) * x).mT @ x  # k d d
-    return Shares({MEAN: portion @ x, SQUARE: square, **own.said}, weight=torch.where(enough, own.number, 0))
+    return Shares({MEAN: portion @ x, SQUARE: square, **own.extra}, weight=torch.where(enough, own.number, 0))
 
 
 def fit_gaussians(models: Params, sums: Sums[tuple[()]], shrinkage: float) -> Params:
-    """The likeliest Gaussian of each cluster, its covariance drawn to a round one; empty clusters keep theirs.
+    """The maximum-likelihood Gaussian of each cluster, with its covariance shrunk; empty clusters keep theirs.
 
-    The round one has the mean variance of all clusters, so that a cluster of few examples has volume too.
+    Covariances are shrunk to a spherical one with the mean variance of all clusters, so that clusters of few examples
+    are not degenerate.
     """
     weight = sums.weight.double()
-    some = weight > 0
-    number = torch.where(some, weight, 1)
+    used = weight > 0
+    number = torch.where(used, weight, 1)
     mean = sums.total[MEAN].double() / number[:, None]
     covariance = sums.total[SQUARE].double() / number[:, None, None] - mean.unsqueeze(-1) * mean.unsqueeze(-2)
     d = mean.shape[-1]
     variance = (covariance.diagonal(dim1=-2, dim2=-1).mean(-1) * weight).sum() / weight.sum().clamp_min(1)
-    round_one = torch.eye(d).to(covariance) * variance.clamp_min(1e-12)
-    least = 1e-6  # noiseless examples in a subspace have no density without it
-    covariance = (1 - shrinkage) * covariance + max(shrinkage, least) * round_one
-    covariance = torch.where(some[:, None, None], covariance, round_one)
+    spherical = torch.eye(d).to(covariance) * variance.clamp_min(1e-12)
+    least = 1e-6  # examples in a subspace would have no density otherwise
+    covariance = (1 - shrinkage) * covariance + max(shrinkage, least) * spherical
+    covariance = torch.where(used[:, None, None], covariance, spherical)
     fitted = Affine.gaussian(mean, covariance)
-    return {**models, **{name: _where(some, value.to(models[name]), models[name]) for name, value in fitted.items()}}
+    return {**models, **{name: _where(used, value.to(models[name]), models[name]) for name, value in fitted.items()}}
 
 
-def _where(some: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(some.to(old.device).reshape(-1, *[1] * (old.dim() - 1)), new, old)
+def _where(used: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(used.to(old.device).reshape(-1, *[1] * (old.dim() - 1)), new, old)

@@ -1,7 +1,7 @@
-"""A cluster for every example of a client: found and kept at home.
+"""Clusters of a client's examples, found and kept at the client.
 
-Which cluster an example is in is kept in client memory under `labels`, the log of the share of the client's examples in
-each cluster under `shares`. Neither is ever sent.
+Client memory holds each example's cluster under `labels`, and the log of the share of the client's examples in each
+cluster under `shares`. Neither is ever sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from corymb.trees import Params, count
 
 LABELS, SHARES = "labels", "shares"
 LOSS, MOVED = "mean loss of its points", "share of its points that moved"
-"""What clients say of each cluster beside its model: names of sums."""
+"""Names of the sums that clients send about each cluster besides its model."""
 
 
 class Members(NamedTuple):
@@ -29,14 +29,14 @@ class Members(NamedTuple):
     """k m: an example's weight in its own cluster, 0 in the others."""
     number: Tensor
     """k: how many examples each cluster has here."""
-    said: Params
-    """k: what is said of each cluster where examples were relabelled; only sums over clients come back."""
+    extra: Params
+    """k: statistics of each cluster (`LOSS`, `MOVED`) if examples were relabelled; the server gets only their sums."""
 
 
 def choose(client: Client, models: Params, on: Examples, *, prior: bool) -> tuple[Tensor, Tensor]:
-    """The cluster of each example, the one under which it is likeliest, and the loss of each under every model: k m.
+    """The most likely cluster of each example (m), and the loss of each example under every model (k m).
 
-    With `prior`, clusters that the client has more of are likelier. A loss that is no number counts as the largest.
+    With `prior`, clusters with more of the client's examples are more likely. A NaN loss counts as the largest.
     """
     each = point_losses(client, models, on)
     most = torch.finfo(each.dtype).max
@@ -57,7 +57,7 @@ def random_labels(client: Client, k: int) -> Tensor:
 
 
 def keep(client: Client, labels: Tensor, k: int) -> None:
-    """Remember the cluster of every training example, and what share of them each cluster has."""
+    """Store the cluster of every training example, and the log of each cluster's share of them."""
     number = members_of(labels, client.train.weight, k).sum(-1)
     client.memory.set(LABELS, labels, along="train")
     client.memory.set(SHARES, ((number + 1) / (number.sum() + k)).log())
@@ -69,7 +69,7 @@ def members_of(labels: Tensor, weight: Tensor, k: int) -> Tensor:
 
 
 def members(client: Client, models: Params, *, relabel: bool, prior: bool) -> Members:
-    """The client's examples by cluster: relabelled by likelihood, or as they are kept, at first at random."""
+    """The client's examples by cluster: relabelled by likelihood, or as stored (initially at random)."""
     k, weight = count(models), client.train.weight
     before: Tensor = client.memory.get(LABELS, random_labels(client, k))
     if not relabel:

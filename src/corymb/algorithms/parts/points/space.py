@@ -1,4 +1,4 @@
-"""The principal components of everybody's examples, by federated orthogonal iteration: only sums leave the clients."""
+"""The principal components of all clients' examples, by federated orthogonal iteration: only sums leave the clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from corymb.trees import Params
 
 
 def seen(client: Client) -> Tensor:
-    """The client's examples as vectors, in the units that its objective sees them in."""
+    """The client's examples as vectors, in the units that the objective uses."""
     own = getattr(client.objective, "seen", None)
     x = client.train.x
     return (x if own is None else own(x)).flatten(1)
@@ -42,7 +42,7 @@ def find_space(fed: Federation, at: Snapshot, steps: int) -> Iterator[Snapshot]:
         origin, basis = models[ORIGIN][0], models[BASIS][0]
         if r == 0:
             replies = fed.clients.sum(send_mean)
-            origin = replies.value.total["sum"][0] / float(replies.clients.sizes.sum())  # of those who answered
+            origin = replies.value.total["sum"][0] / float(replies.clients.sizes.sum())  # only clients that answered
             basis = random_bases(fed.key("basis"), *basis.shape).to(basis)
         else:
             product = fed.clients.sum(multiply_covariance, origin, basis).value.total["sum"][0]

@@ -1,1 +1,1 @@
-"""What moment descent and FedX share for linear models: common coordinates, and a verdict at the end."""
+"""Parts that moment descent and FedX share for linear models: whitened coordinates, and checks of the final models."""

@@ -1,4 +1,4 @@
-"""What the data say of k linear models when training is over: is a group really one, and are two of them really two?
+"""Tests of k final linear models: whether each group really has one model, and whether two groups really differ.
 
 In whitened coordinates, with ε = (y − φ·θ) φ of each point, T = (‖Σ ε‖² − Σ ‖ε‖²) / m(m − 1) over a client's m points
 is an unbiased estimate of the squared distance of the client's own model from θ, whatever the noise: the two points of
@@ -6,9 +6,9 @@ a pair are independent. Its mean over the clients that chose a model is the spre
 of two groups, under the mean of their two models, it tells whether the two are one. Neither needs held-out examples,
 because no point is ever paired with itself. Only sums over groups leave the clients.
 
-A model of a small group moves slowly, by p_j of a step each round, and may not have arrived: its last step, divided by
-p_j, is what is left of its way. That matters where it is no longer small beside σ √(d / n_j), what n_j noisy points of
-its group leave open.
+A model of a small group moves slowly, by p_j of a step each round, and may not have converged: its last step divided by
+p_j estimates the remaining distance. That matters if it is not small compared with σ √(d / n_j), the error due to the
+noise of the group's n_j points.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from corymb.trees import Params, count
 
 log = logging.getLogger(__name__)
 SURE = 4.0
-"""Standard errors from which a spread counts as seen."""
+"""Standard errors above which a spread counts as significant."""
 MUCH = 0.02
-"""Of the squared distance to the nearest other model: a spread within a group that is worth saying."""
+"""A spread within a group is reported above this fraction of the squared distance to the nearest other model."""
 UNSURE = 0.15
-"""Share of examples at clients whose two halves choose different models: above it, groups are not told apart."""
+"""Share of examples at clients whose two halves choose different models, above which groups are not told apart."""
 NOTHING = 1e-4
-"""Of the distance to the nearest other model: less is never worth saying."""
+"""A remaining distance is never reported below this fraction of the distance to the nearest other model."""
 LEFT = 0.1
-"""Of what a group's examples leave open: the rest of its model's way that is worth saying."""
+"""A remaining distance is reported above this fraction of the error due to the noise of the group's examples."""
 
 
 @on_client
@@ -55,7 +55,7 @@ def judge(client: Client, models: Params, others: Tensor, root: Tensor) -> Share
     m, parts = points.to(t.dtype), hold_out(client.train, share=0.5)
     choices = [losses(client, models, on=part).argmin() for part in parts]
     unsure = (choices[0] != choices[1]).to(t.dtype)
-    squares = errors.square().sum(0) / m.clamp_min(1)  # the share counts by m
+    squares = errors.square().sum(0) / m.clamp_min(1)  # the share's weight multiplies by m again
     value = {"t": t, "mt": m * t, "mtt": m * t.square(), "m": m, "unsure": unsure, "squares": squares}
     return Share(value, weight=one_hot(losses(client, models).argmin(), count(models)) * m)
 
@@ -73,13 +73,13 @@ class Spread(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the data say of the models."""
+    """The outcome of the tests."""
 
     within: Spread
-    """k: the clients of a group around its model."""
+    """k: the spread of a group's clients around its model."""
     pairs: list[tuple[int, int]]
     between: Spread
-    """The clients of two groups around the mean of their models, for each pair."""
+    """For each pair, the spread of both groups' clients around the mean of their models."""
     nearest: Tensor
     """k: the squared distance of each model from the nearest other one."""
     unsure: float
@@ -87,9 +87,9 @@ class Verdict(NamedTuple):
     uneven: float
     """√(d k ln k (χ² + 1) / n), the second part of the theory's ν, with its constant 1."""
     left: Tensor
-    """k: how far each model still has to go, by its last step."""
+    """k: the remaining distance of each model, estimated from its last step."""
     open: Tensor
-    """k: the error that a group's noisy examples leave open."""
+    """k: the error of each model due to the noise of its group's examples."""
 
     @property
     def mixed(self) -> list[int]:
@@ -99,17 +99,17 @@ class Verdict(NamedTuple):
 
     @property
     def same(self) -> list[tuple[int, int]]:
-        """Pairs of groups that cannot be told from one."""
+        """Pairs of groups that cannot be told apart."""
         return [pair for pair, z in zip(self.pairs, self.between.z.tolist(), strict=True) if not z > SURE]
 
     @property
     def moving(self) -> list[int]:
-        """Groups whose models have not arrived."""
+        """Groups whose models have not converged."""
         far = self.left > torch.maximum(LEFT * self.open, NOTHING * self.nearest.sqrt())
         return [int(group) for group in far.nonzero().flatten()]
 
     def notes(self) -> dict[str, object]:
-        """Plain values for a snapshot, to five digits: the last bits of a solution depend on its place in memory."""
+        """Plain values for a snapshot, to five digits: the last bits of a solution depend on memory alignment."""
         return {
             "spread": [float(f"{value:.5g}") for value in self.within.square.clamp_min(0).sqrt()],
             "nearest": [float(f"{value:.5g}") for value in self.nearest.sqrt()],
@@ -120,25 +120,24 @@ class Verdict(NamedTuple):
             "moving_groups": self.moving,
         }
 
-    def say(self) -> None:
-        """A warning for each thing that is wrong: what was seen, the likely cause and the cure."""
+    def warn(self) -> None:
+        """Log a warning for each problem: what was seen, and what to change."""
         for group in self.mixed:
             log.warning(
-                "group %d is not one: its clients' own models are %.2g from its model (the nearest other is at %.2g). "
-                "Ask for more groups (k), or for more anchors or iterations if k is right",
+                "the clients of group %d do not share one model: their own models are %.2g from its model (the nearest "
+                "other is at %.2g). Raise k, or anchors or iterations if k is right",
                 group,
                 float(self.within.square[group].sqrt()),
                 float(self.nearest[group].sqrt()),
             )
         if self.same:
             log.warning(
-                "groups %s cannot be told apart by their clients' data: ask for fewer groups (k), or bring more "
-                "examples or clients",
+                "groups %s cannot be told apart by their clients' data: lower k, or bring more examples or clients",
                 ", ".join(f"{one} and {other}" for one, other in self.same),
             )
         for group in self.moving:
             log.warning(
-                "the model of group %d still moves: about %.2g is left of its way (its examples determine it to %.2g). "
+                "the model of group %d has not converged: about %.2g remains (its examples determine it to %.2g). "
                 "Give phase 2 more rounds (then.rounds)",
                 group,
                 float(self.left[group]),
@@ -147,15 +146,15 @@ class Verdict(NamedTuple):
         if self.unsure > UNSURE:
             log.warning(
                 "%.0f %% of the examples are at clients whose two halves choose different models: the models are too "
-                "near for clients of this size and noise. Bring more examples a client, or ask for fewer groups (k)",
+                "near for clients of this size and noise. Bring more examples per client, or lower k",
                 100 * self.unsure,
             )
 
 
 def verdict(fed: Federation, at: Snapshot, root: Tensor, before: Params, *, by_share: bool) -> Verdict:
-    """Ask every client once; `root` makes the second moment of everybody's features I.
+    """Test the models with one call to every client; `root` whitens the features of all clients.
 
-    `before` are the models a round before, and `by_share` says whether a group's step is its share of a whole one.
+    `before` holds the models one round earlier; `by_share` says whether a group's step is scaled by its share p_j.
     """
     form = linear_or_refuse(fed, "The verdict")
     theta = form.coefficients(at.models)
@@ -171,7 +170,7 @@ def verdict(fed: Federation, at: Snapshot, root: Tensor, before: Params, *, by_s
     within = _spread(sums, weight, [([j], j) for j in range(k)])
     between = _spread(sums, weight, [(list(pair), k + place) for place, pair in enumerate(pairs)])
     chance = _spread(sums, weight, [([a], a) for a, _ in pairs]), _spread(sums, weight, [([b], b) for _, b in pairs])
-    between = between._replace(error=_of_both(chance, weight, pairs))  # if the two were one, as they are around it
+    between = between._replace(error=_of_both(chance, weight, pairs))  # under the hypothesis of one common model
     both = torch.cat([theta, form.coefficients(before)])
     whitened, earlier = torch.linalg.lstsq(root.double().cpu(), both.double().cpu().mT).solution.mT.split(k)
     pace = weight.clamp_min(1) / weight.sum().clamp_min(1) if by_share else torch.ones_like(weight)
@@ -187,7 +186,7 @@ def verdict(fed: Federation, at: Snapshot, root: Tensor, before: Params, *, by_s
 
 
 def _of_both(spreads: tuple[Spread, Spread], weight: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
-    """The standard error of the mean over two groups' clients, from those of each."""
+    """The standard error of the mean over two groups' clients, from the two groups' standard errors."""
     parts = [weight[[pair[side] for pair in pairs]] * spreads[side].error for side in range(2)]
     whole = weight[[a for a, _ in pairs]] + weight[[b for _, b in pairs]]
     return (parts[0].square() + parts[1].square()).sqrt() / whole.clamp_min(1)

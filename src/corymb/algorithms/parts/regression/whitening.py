@@ -1,4 +1,4 @@
-"""Coordinates in which everybody's features have second moment I, from sums over all clients.
+"""Coordinates in which all clients' features have second moment I, from sums over all clients.
 
 With Σ the mean of φ(x) φ(x)ᵀ over all training examples, θ = Σ^{-1/2} β has features Σ^{-1/2} φ(x). Clients need not
 know Σ: what they are sent and what they return is in the features' own coordinates; the server changes between the two.
@@ -19,17 +19,17 @@ from corymb.keys import fold, root
 from corymb.orthogonal import orthonormal, random_bases, roots
 
 NUMBERS = 2**15
-"""At most so many numbers in one reply: a larger moment is asked for in parts."""
+"""The most entries in one reply: a larger moment is requested in parts."""
 WHOLE = 512
-"""Features up to which the whole moment is asked for; beyond, its leading part."""
+"""The most features for which the whole moment is requested; with more, only its leading directions are."""
 LEADING, STEPS = 64, 8
-"""Directions of the leading part, and the steps of orthogonal iteration that find them."""
+"""The number of leading directions, and the steps of orthogonal iteration that find them."""
 TINY = 1e-9
-"""Directions with less of the largest second moment than this are left out: nothing can be learned along them."""
+"""Directions whose second moment is below this fraction of the largest are dropped: nothing can be learned there."""
 
 
 class Whitening(NamedTuple):
-    """Σ^{-1/2}, Σ^{1/2}, and the coefficients that fit everybody best as one model."""
+    """Σ^{-1/2}, Σ^{1/2}, and the coefficients of the single model that fits all clients best."""
 
     root: Tensor  # d d
     back: Tensor  # d d
@@ -86,7 +86,10 @@ def whitening_of(fed: Federation, like: Tensor, *, weights: Weights = "examples"
 
 
 def _leading(fed: Federation, like: Tensor, weights: Weights) -> Whitening:
-    """As if the moment were the same in all directions but the leading ones: there it is at most the last of those."""
+    """Whitening by the leading directions, as if the moment were constant in all others.
+
+    That constant is the smallest of the leading values, an upper bound for the rest.
+    """
     d = len(like)
     basis = random_bases(fold(root(0), torch.arange(1)), d, LEADING)[0].to(like.device)
     for _ in range(STEPS):
