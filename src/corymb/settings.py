@@ -313,19 +313,19 @@ def _adapter(kind: type) -> Any:
             _ADAPTERS[kind] = TypeAdapter(kind)
         except PydanticSchemaGenerationError:
             raise InvalidInput(
-                f"{kind.__name__} has settings that no text can give ({', '.join(_unreadable(kind))}): make it in "
-                "Python, for corymb.fit(...)."
+                f"{kind.__name__} has settings that cannot be given as text ({', '.join(_unreadable(kind))}): create "
+                "it in Python, for corymb.fit(...)."
             ) from None
     return _ADAPTERS[kind]
 
 
 def check_readable(kind: type) -> None:
-    """Refuse a settings class that cannot be read from a file or a command line."""
+    """Reject a settings class that cannot be read from a file or the command line."""
     _adapter(kind)
 
 
 def _unreadable(kind: type) -> list[str]:
-    """The settings of a class whose types are none of values that a file can hold, such as another algorithm."""
+    """The settings of a class whose types a file cannot hold, such as another algorithm."""
     from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
     hints, odd = get_type_hints(kind), []

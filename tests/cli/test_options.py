@@ -52,7 +52,7 @@ def test_one_of_several_that_is_wrong_is_told():
 def test_a_tuple_of_fixed_length_is_given_in_the_same_way():
     assert read("--betas", "0.5,0.75") == {"betas": [0.5, 0.75]}
     assert read("--mixed", "3, few") == {"mixed": [3, "few"]}
-    with pytest.raises(CycloptsError, match=r"wanted 2 values with commas between them \(got '0.5'\)"):
+    with pytest.raises(CycloptsError, match=r"wanted 2 values separated by commas \(got '0.5'\)"):
         read("--betas", "0.5")
     with pytest.raises(CycloptsError, match="empty-betas"):
         read("--empty-betas")

@@ -213,7 +213,7 @@ def test_only_tensors_have_a_row_for_each_client():
         ({"a": torch.ones(n), "b": np.ones(n)}, "got a dict with a ndarray in it"),
         (3, "got a int"),
     ):
-        with pytest.raises(TypeError, match=rf"each\(...\) wants tensors .*{said}\. torch.as_tensor makes"):
+        with pytest.raises(TypeError, match=rf"each\(...\) wants tensors .*{said}\. torch.as_tensor converts"):
             each(odd)
         with pytest.raises(TypeError, match=rf"pick\(...\) wants tensors .*{said}"):
             fed.clients.pick(odd)

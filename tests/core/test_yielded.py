@@ -80,7 +80,7 @@ MISTAKES = {
     ),
     "labels are torch.float64: wanted int64": lambda at, replies: replace(at, labels=at.labels.double()),
     "labels are a list: wanted a tensor with a row": lambda at, replies: replace(at, labels=[0, 0, 0]),
-    r"is float32: wanted float64, as this run computes; a value in float32 was mixed in": lambda at, replies: replace(
+    r"is float32: wanted float64, the run's precision; a value in float32 was mixed in": lambda at, replies: replace(
         at, models={name: value.float() for name, value in at.models.items()}
     ),
     r"shares have shape \[2, 1\]": lambda at, replies: replace(at, shares=torch.ones(2, 1)),

@@ -74,13 +74,13 @@ TEXT = DataSchema(task="classification", features=(7,), classes=CLASSES, codes=T
     ("name", "kind", "line"),
     [
         ("char-lstm", TEXT, ""),
-        ("char-lstm", TEXT._replace(codes=False), "wants texts"),
+        ("char-lstm", TEXT._replace(codes=False), "needs text"),
         ("resnet9", PICTURE, ""),
         ("resnet9", PICTURE._replace(features=(3, 7, 8)), r"shape \[3, 7, 8\]"),
         ("resnet9", FLAT, r"shape \[784\]"),
         ("ifca-cifar", PICTURE._replace(features=(3, 32, 32)), ""),
-        ("ifca-cifar", PICTURE, r"in colour .*shape \[1, 28, 28\]"),
-        ("ifca-cifar", PICTURE._replace(features=(3, 32, 20)), r"24 or more.*shape \[3, 32, 20\]"),
+        ("ifca-cifar", PICTURE, r"colour images .*shape \[1, 28, 28\]"),
+        ("ifca-cifar", PICTURE._replace(features=(3, 32, 20)), r"at least 24 x 24.*shape \[3, 32, 20\]"),
         ("ifca-cifar", FLAT, r"shape \[784\]"),
     ],
 )
@@ -108,7 +108,7 @@ def test_names_are_kept():
 
 
 WRONG = {
-    "cnn": (("cnn", DIGITS), "square pictures"),
+    "cnn": (("cnn", DIGITS), "square images"),
     "linear-regression": (("linear-regression", DIGITS), "for regression"),
     "unknown": (("mlpp", DIGITS), "Did you mean 'mlp'"),
     "no module": (("nowhere.at_all:model", DIGITS), "no module 'nowhere.at_all'"),
@@ -176,7 +176,7 @@ def test_words_reach_a_model_that_embeds_them(engine):
     assert (run.predict(words[:5], client="0") == (words[:5, 0] < 3)).all()
     with pytest.raises(InvalidInput, match="codes go up to 9: its embedding needs more rows"):
         run.predict(words[:5] * 0 + 9, client="0")
-    with pytest.raises(InvalidInput, match="whole numbers from 0 on"):
+    with pytest.raises(InvalidInput, match="integers from 0"):
         run.assign(words[:5] - 0.5, [0] * 5)
 
 
@@ -268,7 +268,7 @@ def test_an_objective_is_made_by_its_class_or_by_a_function():
     for given, part in ((Halved(0.1), 0.1), (Halved, 0.5), (made_halved, 0.25)):
         assert learner_for(given, DIGITS).objective.inner.part == part
     assert learner_for(f"{__name__}:Halved", DIGITS).name == f"{__name__}:Halved"
-    with pytest.raises(InvalidInput, match=r"Parted cannot be made without arguments.*missing 1.*Parted\(\.\.\.\)"):
+    with pytest.raises(InvalidInput, match=r"Parted cannot be created without arguments.*missing 1.*Parted\(\.\.\.\)"):
         learner_for(Parted, DIGITS)
 
 

@@ -137,7 +137,10 @@ WRONG = {
     "a position": (lambda run: run.predict([[1.0, 2.0]], client=6), "no client 6"),
     "a fraction of a position": (lambda run: run.predict([[1.0, 2.0]], client=0.5), "client=0.5: wanted the name"),
     "a fraction of a cluster": (lambda run: run.predict([[1.0, 2.0]], cluster=0.5), "cluster=0.5: wanted its number"),
-    "a shape": (lambda run: run.predict([[1.0, 2.0, 3.0]], client=0), r"shape \[3\], the run was given \[2\]"),
+    "a shape": (
+        lambda run: run.predict([[1.0, 2.0, 3.0]], client=0),
+        r"shape \[3\], but those of the run have shape \[2\]",
+    ),
     "a cluster": (lambda run: run.model(2), "no cluster 2"),
     "a cluster to predict with": (lambda run: run.predict([[1.0, 2.0]], cluster=2), "no cluster 2"),
     "nobody": (lambda run: run.predict([[1.0, 2.0]]), "one of client=, cluster= and new="),
@@ -158,7 +161,7 @@ def test_a_number_that_is_one_clients_name_and_anothers_position_is_refused():
     assert run.names[:2] == ("1", "2")
     assert len(run.predict(x[:2], client="1")) == 2
     assert len(run.predict(x[:2], client=0)) == 2  # nobody is called 0
-    line = "client=1 is the position of client '2', but there is a client '1' too: give the name as text"
+    line = "client=1 is ambiguous: it is the position of client '2', and there is a client '1'. Give the name as text"
     with pytest.raises(InvalidInput, match=line):
         run.predict(x[:2], client=1)
 
@@ -167,7 +170,9 @@ def test_a_number_that_is_a_name_with_zeros_in_front_is_refused():
     x, y, client = small.arrays()
     run = fit(corymb.FedAvg(rounds=1), (x, y, [f"{number + 1:04}" for number in client]))
     assert run.names[1] == "0002"
-    with pytest.raises(InvalidInput, match="client=1 is the position of client '0002', but there is a client '0001'"):
+    with pytest.raises(
+        InvalidInput, match="client=1 is ambiguous: it is the position of client '0002', and there is a client '0001'"
+    ):
         run.predict(x[:2], client=1)
     last = len(run.names)
     with pytest.raises(InvalidInput, match=f"no client {last}: .* the name is text, client='000{last}'"):
@@ -267,7 +272,7 @@ def test_a_damaged_folder_is_refused_in_a_line(name, damage, run, tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, run):
-    with pytest.raises(InvalidInput, match="holds no run: it has no config"):
+    with pytest.raises(InvalidInput, match="is not a run: it has no config"):
         corymb.Run.load(tmp_path)
     with pytest.raises(InvalidInput, match="not a folder"):
         corymb.Run.load(tmp_path / "nothing")
@@ -285,7 +290,7 @@ def test_a_folder_of_several_runs_says_so_to_every_command(tmp_path, run, capsys
         name, *rest = command.split()
         assert main([name, group, *rest]) == 2
         line = capsys.readouterr().err
-        assert f"is no run, but holds 2: give one of them, such as {tmp_path / 'group' / 'seed-0'}." in line
+        assert f"is not a run, but holds 2 runs: give one of them, such as {tmp_path / 'group' / 'seed-0'}." in line
         assert line.count("\n") == 1
 
 
@@ -296,7 +301,7 @@ def make():
 def test_a_folder_of_runs_is_said_to_be_one(run, tmp_path):
     for seed in (0, 1):
         run.save(tmp_path / f"seed-{seed}")
-    with pytest.raises(InvalidInput, match=r"is no run, but holds 2: give one of them, such as .*seed-0"):
+    with pytest.raises(InvalidInput, match=r"is not a run, but holds 2 runs: give one of them, such as .*seed-0"):
         corymb.Run.load(tmp_path)
 
 
@@ -386,7 +391,7 @@ def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
     errors = [np.abs(own[c] - y[client == c]).mean() for c in range(3)]
     assert max(errors) < 3000
     assert not torch.equal(run.model("0")["1.weight"], run.model("1")["1.weight"])
-    with pytest.raises(InvalidInput, match="models of their own"):
+    with pytest.raises(InvalidInput, match="its own model"):
         run.predict(x, cluster=0)
     with pytest.raises(InvalidInput, match="stayed with its clients"):
         corymb.Run.load(run.save(tmp_path / "run")).predict(x, client=0)

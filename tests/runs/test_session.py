@@ -213,4 +213,4 @@ def test_memory_that_an_algorithm_does_not_declare_is_told_once(engine, caplog):
     fit(Counting(), small.arrays(), engine=engine)
     assert "client memory" not in caplog.text
     fit(Quiet(), small.arrays(), engine=engine)
-    assert caplog.text.count("Quiet: its client functions write client memory: write keeps_memory = True") == 1
+    assert caplog.text.count("Quiet writes client memory but does not declare it: set keeps_memory = True") == 1

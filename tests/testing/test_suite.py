@@ -82,7 +82,7 @@ def test_one_of_anybodys_passes_inside_ours():
         ("shorter", "check_plan"),
         ("global state", "check_same_run|check_looking|check_resume"),
         ("in place", "changed after it was yielded"),
-        ("memory that nobody is told of", "clients wrote into their memory, so write keeps_memory = True"),
+        ("memory that nobody is told of", "clients wrote into their memory, so set keeps_memory = True"),
     ],
 )
 def test_the_law_that_is_broken_is_named(wrong, law):

@@ -1,4 +1,4 @@
-"""Settings dataclasses as command-line options; every option may be left out, and what was given is known."""
+"""Settings dataclasses as command-line options, all of them optional, so that the options given can be told apart."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cyclopts import Group, Parameter, Token
 from corymb.settings import InvalidInput
 
 LOCAL, NESTED = 2, 5
-"""The places of nested settings in the help: those that most runs need beside the algorithm's own, others last."""
+"""Sort keys of nested settings in the help: `local` right after the algorithm's own settings, the others last."""
 
 
 def options_of(kind: type, *, leave_out: Collection[str] = (), like: object = None, outer: str = "") -> type:
     """A dataclass like `kind` whose fields are all optional; nested settings become `--outer.inner`.
 
-    `like` is the value that the nested settings have if none is given: its fields are the defaults shown.
+    `like` is the default of the nested settings: its fields are the defaults shown.
     """
     hints, texts = get_type_hints(kind), field_texts(kind)
     fields = [
@@ -30,7 +30,7 @@ def options_of(kind: type, *, leave_out: Collection[str] = (), like: object = No
         for field in dataclasses.fields(kind)
         if field.name not in leave_out
     ]
-    # Generated classes belong to the module `types` by default, which cyclopts takes for built-in ones.
+    # Generated classes belong to the module `types` by default, and cyclopts would treat them as built-in.
     return dataclasses.make_dataclass(
         kind.__name__, fields, frozen=True, kw_only=True, namespace={"__module__": __name__}
     )
@@ -54,7 +54,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str, default: object
         negative_bool="no_" if field.default is True else (),
         negative_iterable=() if several is not None and _is_fixed(several) else None,
     )
-    # cyclopts would count the words of a tuple: here it is one, with commas
+    # a list, because cyclopts would read a tuple from several tokens: here it is one token with commas
     items: Any = reduce(or_, (part for part in get_args(several) if part is not ...)) if several is not None else None
     shape: Any = hint if several is None else list[items]
     return field.name, Annotated[shape | None, parameter], None
@@ -66,7 +66,7 @@ def _several(hint: Any) -> Any | None:
 
 
 def _joined(kinds: Sequence[type]) -> type:
-    """One dataclass with the fields of several; the fields that are given decide which of them is meant."""
+    """One dataclass with the fields of several; the fields given decide which one is meant."""
     if len(kinds) == 1:
         return kinds[0]
     fields = {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind)}
@@ -80,13 +80,13 @@ def _joined(kinds: Sequence[type]) -> type:
 
 
 def _is_fixed(several: Any) -> bool:
-    """Whether it is a tuple that has a type for each of its values."""
+    """Whether it is a tuple of fixed length, with a type for each value."""
     return get_origin(several) is tuple and ... not in get_args(several)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Converts text to a value of a type, exactly: 2.5 is not an integer, and 20 does not become 20.0."""
+    """Converts text to a type strictly: 2.5 is not an integer, and 20 does not become 20.0."""
 
     hint: Any
 
@@ -98,23 +98,23 @@ class _Reader:
         try:
             if several is None:
                 return TypeAdapter(self.hint).validate_strings(texts[0])
-            parts = [text.strip() for text in ",".join(texts).split(",")]  # pydantic reads no lists from texts
+            parts = [text.strip() for text in ",".join(texts).split(",")]  # pydantic does not parse lists from strings
             kinds = self._kinds(several, len(parts))
             if len(kinds) != len(parts):
-                raise InvalidInput(f"wanted {len(kinds)} values with commas between them (got {' '.join(texts)!r}).")
+                raise InvalidInput(f"wanted {len(kinds)} values separated by commas (got {' '.join(texts)!r}).")
             return [TypeAdapter(kind).validate_strings(text) for kind, text in zip(kinds, parts, strict=True)]
         except ValidationError as error:
             raise InvalidInput(f"{error.errors()[0]['msg']} (got {' '.join(texts)!r}).") from None
 
     @staticmethod
     def _kinds(several: Any, n: int) -> Sequence[Any]:
-        """The types of n values: each has its own in a tuple of fixed length."""
+        """The types of n values; in a tuple of fixed length each has its own."""
         kinds = get_args(several)
         return kinds if _is_fixed(several) else kinds[:1] * n
 
 
 def given(options: Any) -> dict[str, Any]:
-    """The options that were given on the command line, as nested plain values."""
+    """The options given on the command line, as nested plain values."""
     found = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -126,18 +126,18 @@ def given(options: Any) -> dict[str, Any]:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The text below each field of a class and of those it inherits from, from their source."""
+    """The docstring of each field of a dataclass and its bases, read from their source."""
     texts: dict[str, str] = {}
     for own in reversed(kind.__mro__):
         texts |= _own_texts(own) if dataclasses.is_dataclass(own) else {}
     return texts
 
 
-@cache  # `local` and others are part of many settings
+@cache  # nested settings such as `local` are part of many classes
 def _own_texts(kind: type) -> dict[str, str]:
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    except OSError:  # a class that a function made: nothing is written below its fields
+    except OSError:  # a generated class has no source
         return {}
     assert isinstance(tree, ast.ClassDef)
     texts = {}

@@ -102,13 +102,13 @@ def each(rows: T, of: Tensor | None = None) -> T:
 
 
 def check_rows(rows: Tree, what: str) -> None:
-    """Refuse what has no rows: a list or a NumPy array would be taken for a value that goes to everybody whole."""
+    """Reject values without rows: a list or a NumPy array would be sent to every client as a whole."""
     odd = next((leaf for leaf in flatten(rows)[0] if not isinstance(leaf, Tensor)), None)
     if odd is not None:
         raise TypeError(
             f"{what}(...) wants tensors with a row for each client, in a dict or tuple if there are several: got a "
             f"{type(rows).__name__}{'' if odd is rows else f' with a {type(odd).__name__} in it'}. torch.as_tensor "
-            "makes a tensor of a list or an array."
+            "converts a list or an array."
         )
 
 

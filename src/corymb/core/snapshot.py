@@ -101,8 +101,8 @@ def ends_early(algorithm: Algorithm) -> bool:
 def packages_of(algorithm: Algorithm | type[Algorithm]) -> tuple[str, ...]:
     """The packages whose client functions an algorithm may call, for hosts that run only functions of known packages.
 
-    These are its own, those of algorithms within it (`Then`, `Restarts`), and those of the client functions that its
-    modules import.
+    These are its own package, those of the algorithms that it wraps (`Then`, `Restarts`), and those of the client
+    functions that its modules import.
     """
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     homes = [base.__module__ for base in kind.__mro__ if base.__module__ not in sys.stdlib_module_names]
@@ -116,7 +116,7 @@ def packages_of(algorithm: Algorithm | type[Algorithm]) -> tuple[str, ...]:
 
 
 def _client_functions(module: ModuleType) -> Iterator[ClientFn[..., Any]]:
-    """Those that a module names, by themselves or as members of modules that it imports."""
+    """The client functions in a module and in the modules that it imports."""
     for value in tuple(vars(module).values()):
         held = tuple(vars(value).values()) if isinstance(value, ModuleType) else (value,)
         yield from (one for one in held if isinstance(one, ClientFn))

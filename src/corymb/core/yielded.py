@@ -101,13 +101,13 @@ class Yielded:
             )
             require(
                 value.dtype == kind,
-                f"{self._run}: models[{name!r}] is {_short(value.dtype)}: wanted {_short(kind)}, as this run computes; "
+                f"{self._run}: models[{name!r}] is {_short(value.dtype)}: wanted {_short(kind)}, the run's precision; "
                 f"a value in {_short(value.dtype)} was mixed in at the server (value.to(at.models[name]) converts it).",
             )
 
     @cached_property
     def _like(self) -> Params:
-        """One model of the objective's."""
+        """A model of the objective, for its shapes and types."""
         return self._fed.objective.init(self._fed.key("models"))
 
 

@@ -1,4 +1,4 @@
-"""Users' own data from files, as the command line reads them."""
+"""Load users' own data from files."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ class PartialObjective:
 
     def __init__(self, inner: Any, like: Tensor | None = None, described: str | None = None) -> None:
         self.inner, self._like = inner, like
-        self._described = _description(inner) if described is None else described  # before anything is counted in it
+        # Computed now, because attributes may change later.
+        self._described = _description(inner) if described is None else described
         self.name = type(inner).__qualname__
         self.movable = hasattr(inner, "to")
         self.score_name: str = getattr(inner, "score_name", "score")
@@ -85,27 +86,27 @@ class PartialObjective:
 
 
 def _description(inner: Any) -> str:
-    """What tells an objective from another one of its class, so that a run is not continued with another."""
+    """Distinguishes objectives of the same class, so that a run is not resumed with a different one."""
     if hasattr(inner, "describe"):
         return str(inner.describe())
     own = {name: value for name, value in getattr(inner, "__dict__", {}).items() if not name.startswith("_")}
-    parts = ", ".join(f"{name}={_told(value)}" for name, value in sorted(own.items()))
+    parts = ", ".join(f"{name}={_as_text(value)}" for name, value in sorted(own.items()))
     return type(inner).__qualname__ + (f"({parts})" if parts else "")
 
 
-def _told(value: Any) -> str:
-    """A value of an objective's own, the same in every process."""
+def _as_text(value: Any) -> str:
+    """An attribute as text, the same in every process."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, Tensor):
         held = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
         return f"{value.dtype}{list(value.shape)} {hashlib.sha256(held).hexdigest()[:16]}"
     if isinstance(value, (np.ndarray, np.generic)):
-        return _told(value.tolist())
+        return _as_text(value.tolist())
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name!r}: {_told(inside)}" for name, inside in value.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {_as_text(inside)}" for name, inside in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_told, value))}]"
+        return f"[{', '.join(map(_as_text, value))}]"
     if hasattr(value, "describe") and not isinstance(value, type):
         return str(value.describe())
     return str(getattr(value, "__qualname__", type(value).__qualname__))

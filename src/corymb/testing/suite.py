@@ -86,8 +86,8 @@ def check_memory(case: Case, engine: AnyEngine) -> None:
     """`remembers` says whether clients write client memory."""
     spy, _ = privacy.watched_run(case, engine)
     wrote = any(spy.kept)
-    said = "write keeps_memory = True in the class: restarts, refresh and nodes that lost their memory go by it"
-    assert keeps_memory(case.algorithm) or not wrote, f"clients wrote into their memory, so {said}"
+    fix = "set keeps_memory = True in the class: restarts, refresh and nodes that lost their memory rely on it"
+    assert keeps_memory(case.algorithm) or not wrote, f"clients wrote into their memory, so {fix}"
     assert wrote == case.remembers, f"clients {'wrote' if wrote else 'did not write'} into their memory"
 
 

@@ -120,7 +120,7 @@ def test_data_are_not_given_to_a_federation(capsys):
     assert main(["run", "digits", "ifca", "--k", "2", "--engine", "flower", "--address", "127.0.0.1:1"]) == 2
     assert "The nodes of a federation hold their data, not 'digits'" in capsys.readouterr().err
     assert main(["run", "federation", "ifca", "--k", "2", "--engine", "flower"]) == 2
-    assert "Say where the federation is" in capsys.readouterr().err
+    assert "Give the address of the federation" in capsys.readouterr().err
 
 
 def test_every_command_has_help(capsys):
@@ -330,9 +330,12 @@ def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
     ("line", "says"),
     [
         ("run federation ifca --k 2 --engine flower --address localhost", "wanted HOST:PORT"),
-        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --label outcome", "leave --label out here"),
-        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --device cuda", "device='cuda' is for nodes"),
-        ("run federation ifca --k 2", "'federation' stands for what the nodes of a federation hold: corymb run"),
+        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --label outcome", "leave out --label here"),
+        (
+            "run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --device cuda",
+            "Nodes choose their own device",
+        ),
+        ("run federation ifca --k 2", "'federation' stands for the data held by the nodes of a federation: corymb run"),
         ("flower node a --superlink here --data x:y --state s", "wanted HOST:PORT"),
         ("flower node a --superlink here:1 --data x:y --state s --ca no.pem", "There is no file no.pem"),
     ],

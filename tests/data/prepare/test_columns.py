@@ -67,7 +67,7 @@ def test_an_unknown_category_is_other_or_nothing():
 def test_text_without_common_categories_is_left_out_and_said():
     plans, notes, _ = learn({"name": [f"n{i}" for i in range(300)], "x": list(range(300))})
     assert [plan.name for plan in plans] == ["x"]
-    assert notes == ["column 'name' is not used: it is text, and no category of it is common among clients"]
+    assert notes == ["column 'name' is not used: it is text without a category that is common among clients"]
 
 
 @pytest.mark.parametrize(("missing", "fill"), [("mean", 22.0), ("median", 3.0)])
@@ -76,7 +76,7 @@ def test_missing_numbers_are_filled_with_statistics_of_the_training_rows(missing
     plans, notes, rows = learn({"x": values}, of(3, 4), missing, train=np.arange(6))
     assert plans[0].fill == fill
     assert rows[2] == [fill]
-    assert notes == [f"column 'x': 1 missing cells are taken as the {missing}, {fill:g}"]
+    assert notes == [f"column 'x': 1 missing cells are filled with the {missing}, {fill:g}"]
 
 
 def test_the_median_by_counting_is_the_lower_median():
@@ -106,10 +106,12 @@ def test_many_columns_with_missing_cells_are_one_line():
         learn(table, of(2, 2))
     assert str(caught.value) == (
         "4 columns cannot be used: columns 'a' (1), 'b' (2), 'c' (1), 'd' (1): missing cells, the first in row 0: "
-        "say missing='median', 'mean' or 'drop' (--missing)."
+        "use missing='median', 'mean' or 'drop' (--missing)."
     )
     said = learn(table, of(2, 2), "median")[1]
-    assert said == ["missing cells of 4 columns are taken as each column's median: 'a' (1), 'b' (2), 'c' (1), 'd' (1)"]
+    assert said == [
+        "missing cells of 4 columns are filled with each column's median: 'a' (1), 'b' (2), 'c' (1), 'd' (1)"
+    ]
 
 
 def test_a_type_that_no_cell_can_have_is_refused():
@@ -121,7 +123,7 @@ def test_a_type_that_no_cell_can_have_is_refused():
 def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
     notes = learn({"rate": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     assert notes == [
-        f"column 'rate' is taken as text, but its cells look like numbers ({sorted(cells)[0]!r}): write plain numbers"
+        f"column 'rate' is read as text, but its cells look like numbers ({sorted(cells)[0]!r}): write plain numbers"
     ]
     assert learn({"rate": ["north", "5 mg"] * 8}, of(8, 8))[1] == []
 
@@ -133,7 +135,7 @@ def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
 def test_dates_that_are_not_iso_are_said_to_be_taken_as_text(cells):
     notes = learn({"day": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     first = sorted(cells)[0]
-    assert notes == [f"column 'day' is taken as text, but its cells look like dates ({first!r}): write 2024-12-31"]
+    assert notes == [f"column 'day' is read as text, but its cells look like dates ({first!r}): write 2024-12-31"]
 
 
 def test_a_column_that_says_what_rows_are_for_is_said_to_be_a_feature():
@@ -170,6 +172,6 @@ def test_text_that_no_category_stands_for_is_spoken_of():
         ColumnPlan("n", "number"),
     ]
     assert unknown_categories(cells, plans) == [
-        "column 's': 2 cells ('z') are of no category that the run knew, and taken as 'other'",
-        "column 't': 1 cell ('z') is of no category that the run knew, and left without one",
+        "column 's': 2 cells ('z') are not among the run's categories and treated as 'other'",
+        "column 't': 1 cell ('z') is not among the run's categories and without a category",
     ]

@@ -61,11 +61,11 @@ def module(tmp_path, monkeypatch):
         ("Nothing", "has no 'Nothing'"),
         ("thing", "is a FedAvg: wanted an algorithm's class"),
         ("dataclass", "is a function"),
-        ("Plain", "is no dataclass"),
-        ("Endless", "does not say how long it runs"),
+        ("Plain", "is not a dataclass"),
+        ("Endless", "has no number of rounds"),
         ("Odd", "types that cannot be read: name 'Nowhere'"),
-        ("Patient", "has a setting 'patience', but that is the name of an option of every run"),
-        ("Around", r"has settings that no text can give \(inner\): make it in Python"),
+        ("Patient", "has a setting 'patience', which is also an option of every run"),
+        ("Around", r"has settings that cannot be given as text \(inner\): create it in Python"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_in_one_line(module, name, said):
@@ -77,7 +77,7 @@ def test_what_is_no_algorithm_is_refused_in_one_line(module, name, said):
 def test_one_that_serves_nobody_is_refused(tmp_path, monkeypatch):
     (tmp_path / "corymb_own_mute.py").write_text("class Mute:\n    def run(self, fed, start=None): ...\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInput, match="is no algorithm: it has no serve"):
+    with pytest.raises(InvalidInput, match="is not an algorithm: it has no serve"):
         class_at("corymb_own_mute:Mute")
 
 
@@ -105,7 +105,7 @@ def test_a_setting_that_would_take_the_place_of_a_runs_own_is_refused():
         seed: int = 3
 
     data = corymb.datasets.digits(clients=8, train=20, test=10)
-    with pytest.raises(InvalidInput, match="give the setting another name, such as own_seed"):
+    with pytest.raises(InvalidInput, match="rename the setting, for example to own_seed"):
         corymb.fit(Seeded(rounds=1), data, seed=4)
 
 
