@@ -207,7 +207,11 @@ FLOWER = {
     "run": Command(
         "corymb.cli.flower.run:run",
         "Run the federation's algorithm on its nodes, and write the report.",
-        ("corymb flower run", "corymb flower run --seed 3 --out runs/three", "corymb flower run --json -q"),
+        (
+            "corymb flower run",
+            "corymb flower run ifca --k auto --restarts 5 --seed 3 --out runs/three",
+            "corymb flower run fedavg --rounds 20 --json -q",
+        ),
     ),
     "status": Command(
         "corymb.cli.flower.up:status",
@@ -325,7 +329,10 @@ def make_app(tokens: Sequence[str] = ()) -> Any:
         shown = tuple(command.examples[0] for command in commands.values())
         group = App(name=name, help=about, help_epilogue=_epilogue(shown), default_parameter=spelled)
         for second, command in commands.items():
-            group.command(command.place, name=second, help=command.help, help_epilogue=_epilogue(command.examples))
+            place = command.place
+            if (name, second) == ("flower", "run") and tuple(tokens[:2]) == (name, second):
+                place = importlib.import_module(place.partition(":")[0]).command_for(tokens[2:])
+            group.command(place, name=second, help=command.help, help_epilogue=_epilogue(command.examples))
         app.command(group)
     return app
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,13 +68,16 @@ class Request:
             data_options=options,
         )
 
-    def load(self) -> tuple[FederatedDataset | Engine, Algorithm]:
-        """Load the data, or connect to the nodes that hold them, and configure the algorithm with suitable defaults."""
+    def load(self, clients: Collection[str] = ()) -> tuple[FederatedDataset | Engine, Algorithm]:
+        """Load the data, or connect to the nodes that hold them, and configure the algorithm with suitable defaults.
+
+        `clients` are those of a run to resume: nodes that have none of them are left out.
+        """
         data: FederatedDataset | Engine
         if self.settings.engine == "flower":
             kind = class_of(self.algorithm)
-            keeps = bool(getattr(kind, "keeps_memory", False))
-            data = federation(self.settings, self.data, keeps_memory=keeps, allow=packages_of(kind))
+            keeps, packages = bool(getattr(kind, "keeps_memory", False)), packages_of(kind)
+            data = federation(self.settings, self.data, keeps_memory=keeps, allow=packages, clients=clients)
         else:
             named = self.data != FEDERATION or Path(self.data).exists()
             require(named, f"{FEDERATION!r} stands for the data held by the nodes of a federation: {ON_NODES}.")

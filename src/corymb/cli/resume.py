@@ -15,7 +15,7 @@ from corymb.core.snapshot import planned_rounds
 from corymb.lazy import is_place
 from corymb.runs.defaults import class_of
 from corymb.runs.fit import Watch, resume_run
-from corymb.runs.folder.reader import is_finished, read_config, read_environment
+from corymb.runs.folder.reader import is_finished, read_clients, read_config, read_environment
 from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in, with_rounds
 from corymb.runs.progress import RoundLine
@@ -48,7 +48,7 @@ def resume(
     own = _own_model(str(request.fit_options.model or ""), model, run)
     started_in = Path(str(environment.get("working_folder", ".")))
     with chdir(started_in if started_in.is_dir() else Path()):  # paths of its data and model are relative to it
-        data, settings = request.load()
+        data, settings = request.load(read_clients(folder))
         with RoundLine(planned_rounds(settings)) as line, saying_how_to_go_on(folder):
             done = resume_run(
                 folder,

@@ -112,7 +112,7 @@ def run_any(
 
 def _named_algorithm(tokens: Sequence[str], usage: str) -> str | None:
     """The algorithm named on the command line or in its settings file; None if only help is requested."""
-    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not _is_value(tokens, place)]
+    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not is_value(tokens, place)]
     if len(words) > 1 and words[0] in CATALOGUE and words[1] not in CATALOGUE and not is_place(words[1]):
         raise InvalidInput(f"The data come before the algorithm: corymb run {words[1]} {words[0]} ...")
     for token in [*filter(is_place, words), *(token for token in tokens if token in CATALOGUE)]:
@@ -140,7 +140,8 @@ def _in_file(path: Path) -> str:
     return name
 
 
-def _is_value(tokens: Sequence[str], place: int) -> bool:
+def is_value(tokens: Sequence[str], place: int) -> bool:
+    """Whether a word of the command line is the value of the option before it."""
     before = tokens[place - 1] if place else ""
     return before.startswith("--") and "=" not in before and before not in ("--json", "--quiet")
 

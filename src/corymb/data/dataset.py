@@ -23,6 +23,7 @@ from corymb.core.pixels import as_numbers
 from corymb.data.arrays import Test, contents_of_clients, source_of
 from corymb.data.clients import Truth, Values, read_truth, twins
 from corymb.data.features import as_array
+from corymb.data.prepare.named import Categories, Fills
 from corymb.data.prepare.road import How, Preparation, Source, prepare
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.contents import Names
@@ -48,8 +49,12 @@ class Options(TypedDict, total=False):
     """What labels are: classes or numbers; by default, what most clients' labels look like."""
     classes: Sequence[str]
     """The names of the classes; whole numbers that are not such names are positions among them."""
-    missing: Missing
-    """What to do with missing cells: `refuse` them, use the `mean` or `median` of the column, or `drop` the row."""
+    categories: Categories
+    """All categories of text columns, by column, `{"city": ["Aachen", "Bonn", "other"]}`: a cell of none of them is
+    `other`, if that is one. If not given, the ones that are common among the clients."""
+    missing: Missing | Fills
+    """What to do with missing cells: `refuse` them, use the `mean` or `median` of the column, or `drop` the row; or by
+    column what they are taken as: `{"age": 40}`."""
     scale: Scale | Literal["auto"]
     """`standard`: standardise; `pixels`: divide by 255 if most clients have 0 to 255; `none`: leave unchanged; `codes`:
     whole numbers that are codes, such as words, for a model that embeds them."""
@@ -249,7 +254,7 @@ class FederatedDataset:
         cls, source: Source, *, notes: Sequence[str] = (), fallback: str = "data", **options: Unpack[Options]
     ) -> FederatedDataset:
         """Create a data set from any source: see `corymb.data.prepare`."""
-        names = ("task", "classes", "missing", "scale", "seed")
+        names = ("task", "classes", "categories", "missing", "scale", "seed")
         prepared = prepare(source, How(**{name: options[name] for name in names if name in options}))  # type: ignore[literal-required]
         all_notes = (*notes, *prepared.notes, *twins(prepared.names))
         for note in all_notes:

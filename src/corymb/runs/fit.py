@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.own_model import check_answers
-from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
+from corymb.runs.folder.reader import is_finished, read_clients, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import CONVERGED, counted
 from corymb.runs.learners import Model
@@ -172,7 +172,7 @@ def resume_run(
     rest = _asked(algorithm, model, data_options, max_seconds, watch) | {"run": environment["run"]}
     if "refreshed" in config.get("record", {}):  # it keeps its original standardisation
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
-    plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
+    plan = partial(plan_for, data, settings, data_name=config["data"], clients=read_clients(store.folder), **rest)
     with session_for(plan, settings.threads, store) as session:
         check_answers(session.answers, config.get("record", {}).get("answers"), config["model"])
         saved = store.reopen()
@@ -212,12 +212,22 @@ def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore |
         yield Session(planned, store)
 
 
-def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None, **others: Any) -> Plan:
-    """Plan a run on data or on the clients of an engine; `others` are fields of `Plan`."""
+def plan_for(
+    data: Data,
+    settings: RunSettings,
+    *,
+    data_name: str | None = None,
+    clients: Collection[str] = (),
+    **others: Any,
+) -> Plan:
+    """Plan a run on data or on the clients of an engine; `others` are fields of `Plan`.
+
+    `clients` are those of a run to resume on remote nodes.
+    """
     k = getattr(others["algorithm"], "k", None)
     if settings.engine in ELSEWHERE and not hasattr(data, "open"):
         known = None if data is None else as_dataset(data, settings.seed).in_order()
-        data, others["own"] = engine_elsewhere(settings, known, others["algorithm"]), True
+        data, others["own"] = engine_elsewhere(settings, known, others["algorithm"], clients), True
         data_name = data_name or (FEDERATION if known is None else known.name)
         if known is not None:
             others |= {"truth": known.truth, "true_parameters": known.true_parameters}

@@ -3,6 +3,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from corymb.data import FederatedDataset
 from corymb.data.clients import Clients
 from corymb.data.prepare.cells import as_column, read_values
 from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns, unknown_categories
@@ -13,11 +14,12 @@ def where(row):
     return f"row {row}"
 
 
-def learn(table, clients=None, missing="refuse", train=None):
+def learn(table, clients=None, missing="refuse", train=None, categories=None):
     columns = {name: read_values(values, name) for name, values in table.items()}
     rows = len(next(iter(columns.values())).kinds)
     clients = clients or Clients(("a",), np.zeros(rows, int))
-    plans, notes = learn_columns(columns, clients, np.arange(rows) if train is None else train, missing, where)
+    train = np.arange(rows) if train is None else train
+    plans, notes = learn_columns(columns, clients, train, missing, where, categories=categories or {})
     return plans, notes, encode(columns, plans, where).tolist()
 
 
@@ -175,3 +177,57 @@ def test_text_that_no_category_stands_for_is_spoken_of():
         "column 's': 2 cells ('z') are not among the run's categories and treated as 'other'",
         "column 't': 1 cell ('z') is not among the run's categories and without a category",
     ]
+
+
+def test_categories_that_are_named_are_not_learned():
+    table = {"t": ["u", "v", None, 3]}
+    plans, notes, rows = learn(table, missing="median", categories={"t": ["w", "v", 3, "other"]})
+    assert plans == (ColumnPlan("t", "category", None, ("w", "v", "3", "other")),)
+    assert rows == [[0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]
+    assert "column 't': 1 cell ('u') is of no category that was named, and taken as 'other'" in notes
+    assert "left without one" in learn(table, missing="median", categories={"t": ["v"]})[1][0]
+    nowhere = {"t": [None, None], "n": [1, 2]}  # as at a node that does not write it down
+    assert learn(nowhere, missing="median", categories={"t": ["v"]})[2] == [[0, 1], [0, 2]]
+
+
+def test_what_missing_cells_are_taken_as_may_be_named():
+    table = {"n": [1, None], "d": ["2000-01-03", None], "t": ["u", None]}
+    plans, notes, rows = learn(table, missing={"n": 7, "d": "2000-01-02"})
+    assert [plan.fill for plan in plans] == [7, 1, None]
+    assert rows == [[1, 2, 1], [7, 1, 0]]
+    assert "column 'n': 1 missing cells are taken as the value that was given, 7" in notes
+    with pytest.raises(InvalidInput, match="column 'd': 1 missing cell in row 1"):
+        learn(table, missing={"n": 7})
+    assert learn({"n": [None, None], "m": [1, 2]}, missing={"n": 7})[2] == [[7, 1], [7, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"categories": {"tt": ["a"]}}, "categories names 'tt', but there is no such column. Did you mean 't'"),
+        ({"categories": {"t": "ab"}}, "categories of column 't' are 'ab': wanted a list of names"),
+        ({"categories": {"t": []}}, "wanted a list of names"),
+        ({"categories": {"t": ["a", "a"]}}, "name 'a' twice"),
+        ({"categories": {"t": ["a", ""]}}, "have an empty name"),
+        ({"categories": ["t"]}, "wanted {'column'"),
+        ({"missing": {"x": 1}}, "missing names 'x', but there is no such column"),
+        ({"missing": {"t": "many"}}, "wanted a number"),
+        ({"missing": {"t": [1]}}, "is of type list"),
+    ],
+)
+def test_what_is_named_wrongly_is_refused(options, says):
+    with pytest.raises(InvalidInput, match=says):
+        learn({"t": ["a", "b"]}, **options)
+
+
+@pytest.mark.parametrize("options", [{"categories": {"0": ["a"]}}, {"missing": {"0": 1}}])
+def test_pictures_have_no_columns_to_name(options):
+    with pytest.raises(InvalidInput, match="names columns of a table, and examples with 3 axes have none"):
+        FederatedDataset.from_arrays(np.zeros((2, 3, 4, 4), np.float32), [0, 1], ["a", "b"], test=0, **options)
+
+
+def test_columns_without_names_are_named_by_their_number():
+    x = np.array([["u", "1"], ["v", ""]], dtype=object)
+    options = {"categories": {"0": ["v", "other"]}, "missing": {"1": 5}}
+    data = FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0, **options)
+    assert data.train.x.tolist() == [[0, 1, 1], [1, 0, 5]]

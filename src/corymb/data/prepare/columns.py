@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from corymb.choices import Missing
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array
 from corymb.data.prepare.cells import Column, Kind
+from corymb.data.prepare.named import OTHER, Categories, Fills, named_categories, named_fills, say_unnamed
 from corymb.settings import InvalidInput, require
 
 What = Literal["number", "date", "category"]
@@ -25,8 +27,6 @@ RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""
 Table = Mapping[str, Column]
 
-OTHER = "other"
-"""The category of all rare values."""
 HELD_BY = 20
 """A category is kept if more than one client has it, and more than one in this many, ..."""
 RARE = 0.01
@@ -61,36 +61,48 @@ class ColumnPlan(NamedTuple):
 
 
 def learn_columns(
-    table: Table, clients: Clients, train: Array, missing: Missing, where: RowName, *, codes: bool = False
+    table: Table,
+    clients: Clients,
+    train: Array,
+    missing: Missing | Fills,
+    where: RowName,
+    *,
+    codes: bool = False,
+    categories: Categories = MappingProxyType({}),
 ) -> tuple[tuple[ColumnPlan, ...], list[str]]:
     """Plan the conversion of a table to features; also returns notes. The error names all columns that cannot be used.
 
-    `train` holds the indices of the training rows. Missing codes cannot be imputed.
+    `train` holds the indices of the training rows. Missing codes cannot be imputed. What `missing` and `categories`
+    name is not learned from the rows: nodes of a federation that name the same values have the same features.
     """
+    named, fills = named_categories(categories, table), named_fills(missing, table)
     plans, notes, problems = [], [], []
     lacking: dict[str, Array] = {}
     filled: dict[str, tuple[int, float]] = {}
     without: dict[str, int] = {}
     for name, column in table.items():
-        what = _what(column, clients)
+        what = "category" if name in named else _what(column, clients)
         empty = column.kinds == Kind.MISSING
-        if problem := _odd_cells(column, what, clients, where) or ("it has no values: drop it" if empty.all() else ""):
+        known = name in named or name in fills
+        nothing = "it has no values: drop it" if empty.all() and not known else ""
+        if problem := _odd_cells(column, what, clients, where) or nothing:
             problems.append(f"column {name!r}: {problem}")
             continue
-        if (missing == "refuse" or codes) and empty.any():
+        if empty.any() and (codes or _refused(missing, what, known=name in fills)):
             lacking[name] = empty
             continue
         mine, owners = column.take(train), clients.take(train)
-        if missing in ("mean", "median") and bool((mine.kinds == Kind.MISSING).all()):
+        if missing in ("mean", "median") and not known and bool((mine.kinds == Kind.MISSING).all()):
             problems.append(f"column {name!r}: no training row has a value: drop it")
         elif what != "category":
-            fill = _fill(mine, owners, missing)
+            fill = fills.get(name) if fills else _fill(mine, owners, missing)
             plans.append(ColumnPlan(name, what, fill))
             if fill is not None and empty.any():
                 filled[name] = (int(empty.sum()), fill)
-        elif kept := _categories(mine, owners):
+        elif kept := named.get(name) or _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
-            notes += _say_what_text_looks_like(name, kept) + _say_split(name, kept)
+            learned = _say_what_text_looks_like(name, kept) + _say_split(name, kept)
+            notes += say_unnamed(name, column, kept) if name in named else learned
             if empty.any():
                 without[name] = int(empty.sum())
         else:
@@ -101,7 +113,7 @@ def learn_columns(
         more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
         problems = problems[:MOST_TOLD] + more + ([_say_missing(lacking, where, codes=codes)] if lacking else [])
         raise InvalidInput(f"{many}{'; '.join(problems)}.")
-    notes += _say_filled(filled, missing)
+    notes += _say_filled(filled, "value that was given" if fills else str(missing))
     if without:
         notes.append(f"missing cells of text belong to no category: {_few(without)}")
     require(len(plans) > 0, "No column can be used as a feature: each is text without common categories.")
@@ -189,7 +201,7 @@ def _say_missing(lacking: Mapping[str, Array], where: RowName, *, codes: bool) -
     return f"{which}missing {cells} in {first}: use missing='median', 'mean' or 'drop' (--missing)"
 
 
-def _say_filled(filled: Mapping[str, tuple[int, float]], missing: Missing) -> list[str]:
+def _say_filled(filled: Mapping[str, tuple[int, float]], missing: str) -> list[str]:
     """Notes on imputed cells; a single note if there are many columns."""
     if len(filled) <= FEW:
         return [
@@ -251,7 +263,12 @@ def _say_split(name: str, categories: Sequence[str]) -> list[str]:
 # ---- statistics by sums and votes
 
 
-def _fill(column: Column, clients: Clients, missing: Missing) -> float | None:
+def _refused(missing: Missing | Fills, what: What, *, known: bool) -> bool:
+    """Whether a missing cell of a column is an error."""
+    return missing == "refuse" or (isinstance(missing, Mapping) and what != "category" and not known)
+
+
+def _fill(column: Column, clients: Clients, missing: Missing | Fills) -> float | None:
     if missing not in ("mean", "median"):
         return None
     some = column.kinds != Kind.MISSING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from corymb.data.features import Array, as_codes, as_features, blurred, require_
 from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
 from corymb.data.prepare.columns import MOST_TOLD, ColumnPlan, RowName, Table, encode, learn_columns
+from corymb.data.prepare.named import Categories, Fills
 from corymb.data.prepare.pictures import as_in_run, channels_first, in_unit_range, is_picture
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
@@ -47,7 +49,8 @@ class How(NamedTuple):
 
     task: Task | Literal["auto"] = "auto"
     classes: Sequence[str] = ()
-    missing: Missing = "refuse"
+    categories: Categories = MappingProxyType({})
+    missing: Missing | Fills = "refuse"
     scale: Scale | Literal["auto"] = "auto"
     seed: int = 0
 
@@ -98,10 +101,13 @@ class Prepared(NamedTuple):
 
 def prepare(source: Source, how: How) -> Prepared:
     """Prepare a source: name the clients, read the labels, split off test rows and convert the features."""
-    require(how.missing in _MISSING, f"missing={how.missing!r}: wanted one of {', '.join(map(repr, _MISSING))}.")
+    require(
+        isinstance(how.missing, Mapping) or how.missing in _MISSING,
+        f"missing={how.missing!r}: wanted one of {', '.join(map(repr, _MISSING))}, or {{'column': number}}.",
+    )
     require(how.scale in _SCALES, f"scale={how.scale!r}: wanted one of {', '.join(map(repr, _SCALES))}.")
     check_features([len(source.x)] if isinstance(source.x, Mapping) else source.x.shape[1:])
-    source, notes = _complete(_tabular(source, how.missing), how.missing)
+    source, notes = _complete(_tabular(source, how), how.missing)
     clients = name_clients(source.client, source.names)
     if how.missing == "drop":
         clients = clients.present()
@@ -142,12 +148,15 @@ def _never_trained(labels: Labels, held: Tensor) -> list[str]:
     return [f"{what} {names}{more}: only test examples have {it}, so that no model can learn {it}"] if missing else []
 
 
-def _tabular(source: Source, missing: Missing) -> Source:
+def _tabular(source: Source, how: How) -> Source:
     """Convert x to columns if cells may be missing or are not numbers."""
     x = source.x
     if isinstance(x, Mapping):
         return source
-    if x.ndim != 2 or (x.dtype.kind in "biuf" and missing in ("refuse", "drop") and not _has_nan(x)):
+    plain = how.missing in ("refuse", "drop") and not how.categories
+    if x.ndim != 2 or (x.dtype.kind in "biuf" and plain and not _has_nan(x)):
+        for name, given in (("categories", how.categories), ("missing", isinstance(how.missing, Mapping))):
+            require(not given, f"{name} names columns of a table, and examples with {x.ndim - 1} axes have none.")
         return source
     names = [str(place) for place in range(x.shape[1])]
     return source._replace(x={name: as_column(x[:, place], name) for place, name in enumerate(names)}, named=False)
@@ -174,7 +183,7 @@ def _as_table(x: Array | Table, plans: Sequence[ColumnPlan]) -> Array | Table:
     return table | {name: table[name]._replace(kinds=np.where(table[name].kinds, Kind.DATE, 0)) for name in dates}
 
 
-def _complete(source: Source, missing: Missing) -> tuple[Source, list[str]]:
+def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[str]]:
     """Drop rows with missing values if requested; otherwise require a client for each row."""
     nobody = source.client == "" if source.client.dtype.kind == "U" else np.zeros(len(source.client), bool)
     labels = _rows(source) if source.y is None else source.y.kinds
@@ -235,7 +244,9 @@ def _features(
     x, plans, notes, lost = source.x, tuple[ColumnPlan, ...](), list[str](), list[str]()
     if isinstance(x, Mapping):
         rows, codes = np.flatnonzero(train), how.scale == "codes"
-        plans, notes = learn_columns(x, clients, rows, how.missing, source.where, codes=codes)
+        plans, notes = learn_columns(
+            x, clients, rows, how.missing, source.where, codes=codes, categories=how.categories
+        )
         for plan in plans if how.scale == "codes" else ():
             require(
                 plan.what == "number",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from corymb.core.engine import Engine
@@ -21,12 +21,14 @@ FEDERATION = "federation"
 USAGE = "corymb run federation ALGORITHM --engine flower --address HOST:PORT"
 
 
-def engine_elsewhere(settings: RunSettings, data: FederatedDataset | None, algorithm: Algorithm) -> Engine:
-    """Connect to the clients; the engine has no objective yet."""
+def engine_elsewhere(
+    settings: RunSettings, data: FederatedDataset | None, algorithm: Algorithm, clients: Collection[str] = ()
+) -> Engine:
+    """Connect to the clients; the engine has no objective yet. `clients` are those of a run to resume."""
     keeps, packages = bool(getattr(algorithm, "keeps_memory", False)), packages_of(algorithm)
     if settings.engine == "flower":
         require(data is None, "The nodes of a federation hold their data: leave out data, or use another engine.")
-        return federation(settings, FEDERATION, keeps_memory=keeps, allow=packages)
+        return federation(settings, FEDERATION, keeps_memory=keeps, allow=packages, clients=clients)
     from corymb.runs.elsewhere.cluster import cluster
 
     if data is None:
@@ -34,8 +36,18 @@ def engine_elsewhere(settings: RunSettings, data: FederatedDataset | None, algor
     return cluster(settings, data, keeps_memory=keeps, allow=packages)
 
 
-def federation(settings: RunSettings, data: str, *, keeps_memory: bool, allow: Sequence[str] = ()) -> Engine:
-    """An engine for the clients of a Flower federation, whose replies may name objects of the packages in `allow`."""
+def federation(
+    settings: RunSettings,
+    data: str,
+    *,
+    keeps_memory: bool,
+    allow: Sequence[str] = (),
+    clients: Collection[str] = (),
+) -> Engine:
+    """An engine for the clients of a Flower federation, whose replies may name objects of the packages in `allow`.
+
+    `clients` are those of a run to resume: clients that joined later take no part in it.
+    """
     require(data == FEDERATION, f"The nodes of a federation hold their data, not {data!r}: {USAGE}.")
     address = settings.address
     if address is None:
@@ -55,7 +67,14 @@ def federation(settings: RunSettings, data: str, *, keeps_memory: bool, allow: S
     atexit.register(transport.close)  # so that Flower learns of a run that fails
     try:
         patience = Patience(settings.patience, settings.min_replies)
-        engine = RemoteEngine(transport, expect=settings.nodes, patience=patience, allow=allow, remembers=keeps_memory)
+        engine = RemoteEngine(
+            transport,
+            expect=settings.nodes,
+            patience=patience,
+            allow=allow,
+            remembers=keeps_memory,
+            clients=clients,
+        )
         used = engine.describe()["precision"]
         require(
             settings.precision in (used, RunSettings().precision),

@@ -252,6 +252,17 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None
 
 
+def read_clients(folder: Path) -> tuple[str, ...]:
+    """The names of the clients of the run in a folder."""
+    try:
+        names = json.loads((folder / CLIENTS).read_text(encoding="utf-8"))["names"]
+    except (OSError, ValueError, KeyError, TypeError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{folder} cannot be resumed: its {CLIENTS} cannot be read.")
+    return tuple(names)
+
+
 def read_environment(folder: Path) -> dict[str, Any]:
     """The environment in which the run in a folder was started; rejects a run that this version cannot resume."""
     try:
