@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, Self, TypeGuard
 import torch
 from torch import Tensor
 
-from corymb.keys import Key, fold, fold_number
+from corymb.keys import Key, fold, fold_number, fold_rows
 from corymb.settings import InvalidInput, first_line, said
 from corymb.trees import Params
 
@@ -44,7 +44,7 @@ class Draws(NamedTuple):
         """A key for each of m examples: m."""
         rows = torch.arange(m, device=self.key.device) if self.rows is None else self.rows
         of_step = fold(self.key, "training", self.step) if self.step_key is None else self.step_key
-        return fold(of_step, rows)
+        return fold_rows(of_step, rows)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -49,7 +49,8 @@ class Alone(NamedTuple):
         x, y, weight = self.on
         if rows is None:
             return self.on
-        return Examples(x[rows], y[rows], weight[: len(rows)] if self.alike else weight[rows])
+        same = weight[: len(rows)] if self.alike else weight.index_select(0, rows)
+        return Examples(x.index_select(0, rows), y.index_select(0, rows), same)
 
     def mean(self, losses: Tensor, weight: Tensor) -> Tensor:
         """The mean of examples' losses; of weights that are all 1, by a third of the operations."""
@@ -105,7 +106,7 @@ def _step(
     """The loss before a step and the gradients of all parameters but `layers`, which are stepped."""
     if layers:
         own = {name: params[name] for name in layers}
-        loss, slopes = step_layers(objective, params, own, on, draws, lr)
+        loss, slopes = step_layers(objective, params, own, on, draws, lr, mean=client.mean)
         rest = (name for name in params if name not in own)
         return [loss, *(slopes[name] if name in slopes else torch.zeros_like(params[name]) for name in rest)]
     with torch.enable_grad():
@@ -123,6 +124,7 @@ def step_layers(
     draws: Draws,
     lr: float,
     part: Tensor | None = None,
+    mean: Callable[[Tensor, Tensor], Tensor] = weighted_mean,
 ) -> tuple[Tensor, Params]:
     """A step of one client's linear layers, in place: the loss before it, and the gradients of all other parameters.
 
@@ -136,7 +138,7 @@ def step_layers(
         given = {**params, **leaves}
         with _Linears({id(given[name]): p for name, p in own.items()}, token, lr):
             values = training_losses(objective, given, on, draws)
-        loss = weighted_mean(values, on.weight)
+        loss = mean(values, on.weight)
         whole = loss if part is None else part * loss
         _, *slopes = torch.autograd.grad(whole, [token, *leaves.values()], allow_unused=True)
     found = zip(leaves, slopes, strict=True)

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from corymb.core.objective import Draws
+from corymb.keys import BY_NUMPY
 
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """From inputs, which it may write into, to outputs."""
@@ -29,7 +30,7 @@ MOST = 256
 """How many tapes are kept."""
 SHAPED_BY_VALUES = {"aten::_pack_padded_sequence"}
 """Operations whose results' shapes depend on values, beside those that torch tags so."""
-KEEPS_FOR_BACKWARD = {"aten::mkldnn_rnn_layer"}
+KEEPS_FOR_BACKWARD = {"aten.mkldnn_rnn_layer.default"}
 """Operations that give their backward pass what it needs only while gradients are enabled."""
 READS_VALUES = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"}
 """Methods that hand a tensor's memory to Python without any operation."""
@@ -45,6 +46,7 @@ class _Line(NamedTuple):
     """One operation: its arguments, the places of its results, and the places that are free afterwards."""
 
     function: Any
+    """An operation of torch, or a function that computes outside torch (`keys.BY_NUMPY`)."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int | None, ...]
@@ -54,7 +56,7 @@ class _Line(NamedTuple):
     def source(self, at: int, scope: dict[str, Any]) -> str:
         """This line as an assignment in Python; what it refers to goes into the scope."""
         call_it = getattr(self.function, "_op", self.function)  # skips a function in Python
-        scope[f"f{at}"] = torch.enable_grad()(call_it) if self.function.name() in KEEPS_FOR_BACKWARD else call_it
+        scope[f"f{at}"] = torch.enable_grad()(call_it) if str(self.function) in KEEPS_FOR_BACKWARD else call_it
         given = [_source(arg, f"c{at}_{i}", scope) for i, arg in enumerate(self.args)]
         if self.kwargs:
             scope[f"k{at}"] = self.kwargs
@@ -62,8 +64,18 @@ class _Line(NamedTuple):
         call = f"f{at}({', '.join(given)})"
         if not self.results:
             return call
-        several = len(self.results) > 1 or isinstance(self.function._schema.returns[0].type, torch.ListType)
-        return f"{_names(self.results)}{', ' if several else ' '}= {call}"
+        return f"{_names(self.results)}{', ' if self._gives_several else ' '}= {call}"
+
+    @property
+    def _gives_several(self) -> bool:
+        if self.function in BY_NUMPY:
+            return False
+        return len(self.results) > 1 or isinstance(self.function._schema.returns[0].type, torch.ListType)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into its arguments."""
+        return self.function not in BY_NUMPY and self.function._schema.is_mutable
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,8 @@ def _source(arg: Any, name: str, scope: dict[str, Any]) -> str:
 
 def record(function: Function, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tape | None]:
     """The outputs of a function, and its tape; None if it cannot be replayed."""
-    recorder, readers = _Recorder(inputs), _Readers()
+    recorder = _Recorder(inputs)
+    readers = _Readers(recorder)
     before = [t._version for t in inputs]
     with readers, recorder:
         outputs = function(inputs)
@@ -133,12 +146,19 @@ def record(function: Function, inputs: Sequence[Tensor]) -> tuple[Sequence[Tenso
 
 
 class _Readers(TorchFunctionMode):
-    """Notes whether a function hands values to Python in a way that no operation shows."""
+    """Notes whether a function hands values to Python in a way that no operation shows.
 
-    found = False
+    Functions that compute outside torch on purpose are recorded as if they were operations.
+    """
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder, self.found = recorder, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.found |= getattr(func, "__name__", "") in READS_VALUES
+        if func in BY_NUMPY:
+            return self.recorder.whole(func, args)
         return func(*args, **(kwargs or {}))
 
 
@@ -176,6 +196,14 @@ class _Recorder(TorchDispatchMode):
             function, given = torch.ops.aten.ones.default, (list(found.shape),)
             kwargs = {"dtype": found.dtype, "device": found.device}
         self.lines.append(_Line(function, given, kwargs, results))
+        return found
+
+    def whole(self, function: Any, args: tuple[Any, ...]) -> Tensor:
+        """Call a function that computes outside torch, and write it down as one operation."""
+        given = tuple(self._placed(arg) for arg in args)
+        with _disable_current_modes():
+            found: Tensor = function(*args)
+        self.lines.append(_Line(function, given, {}, (self._seen(found),)))
         return found
 
     def _placed(self, arg: Any) -> Any:
@@ -229,7 +257,7 @@ def _needed(lines: Sequence[_Line], wanted: set[int]) -> list[_Line]:
     """The lines whose results are outputs or used by a needed line, and those that write in place."""
     kept: list[_Line] = []
     for line in reversed(lines):
-        if line.function._schema.is_mutable or wanted & set(line.results):
+        if line.writes or wanted & set(line.results):
             wanted |= {number for arg in line.args for number in _used(arg)}
             kept.append(line)
     return kept[::-1]
