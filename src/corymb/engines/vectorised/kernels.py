@@ -56,6 +56,8 @@ LONG = 100
 """Steps that a descent must have left for a capture in the middle of it to pay."""
 SMALL = 2**16
 """Parameters up to which, on a CPU, Python's cost for each client outweighs the arithmetic: clients run together."""
+ROOMY = 2**21
+"""Bytes of activations of a client's batch from which one thread is faster with one client after another."""
 CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
 """Bytes of activations of a client's batch up to which the same holds for convolutional models, for recurrent ones, and
 for LSTMs, which oneDNN computes fast for one client. Measured with 16 to 200 clients: at these limits, running together
@@ -87,7 +89,8 @@ def choose(
         return "serial"
     if traits.fusable and not mixed and (how is None or how.plain):
         return "serial" if threads == 1 and device == "cpu" and how is not None and fits_cache(traits, how) else "fused"
-    if device == "cpu" and threads == 1 and traits.parameters > SMALL:
+    passing = 0 if how is None or examples is None else examples * traits.activation_bytes
+    if device == "cpu" and threads == 1 and (traits.parameters > SMALL or passing > ROOMY):
         return "serial"  # one thread gains nothing from batching large products
     return "foreach"
 
