@@ -96,8 +96,16 @@ class Batches:
     or, where a client has none left, marked by the caller's weights; `active` is None, or a mask of clients not done.
     """
 
-    def __init__(self, how: Descent, weight: Tensor, key: Key, orders: Callable[[int], Tensor] | None = None) -> None:
+    def __init__(
+        self,
+        how: Descent,
+        weight: Tensor,
+        key: Key,
+        orders: Callable[[int], Tensor] | None = None,
+        size: int | None = None,
+    ) -> None:
         self.how, self.weight, self.key = how, weight, key
+        self._size = size  # examples of a client alone, if known: counting them would wait for a GPU
         self._orders = orders  # of each pass of a client alone, where somebody has drawn them (`orders_of_all`)
 
     def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
@@ -127,7 +135,8 @@ class Batches:
 
     def _of_one(self, batch: int) -> Iterator[Tensor]:
         """A client alone, in plain numbers: beside the steps of a small model a dozen calls of torch would be felt."""
-        size, key = int((self.weight > 0).sum()), int(self.key)
+        size = int((self.weight > 0).sum()) if self._size is None else self._size
+        key = int(self.key) if self._orders is None else 0
         length = max(1, -(-size // batch))
         steps = (self.how.steps or 1) if self.how.epochs is None else self.how.epochs * length
         order = torch.empty(0)

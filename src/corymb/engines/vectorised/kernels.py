@@ -369,11 +369,12 @@ class Kernels:
 
     def _alone(self, on: Examples, key: Key, how: Descent) -> Iterator[Alone]:
         """One client after another, each with its own rows only."""
-        lengths, ones = torch.stack([reach(on), (on.weight == 1).sum(1)]).tolist()  # a GPU is waited for once
+        counts = [reach(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
+        lengths, sizes, ones = torch.stack(counts).tolist()  # at once: each would wait for a GPU
         ends_at = list(accumulate(_steps(how, m) for m in lengths))
         orders = Batches.orders_of_all(how, on.weight, key)
         for i, m in enumerate(lengths):
-            yield Alone(_client(on, i, m), key[i], orders[i], ones[i] == m, self._teller(ends_at, i))
+            yield Alone(_client(on, i, m), key[i], orders[i], sizes[i], ones[i] == m, self._teller(ends_at, i))
 
     def _teller(self, ends_at: Sequence[int], client: int) -> Callable[[], None]:
         """Tells, when a client's next step begins, how far its stack is; `ends_at` has everybody's steps added up.

@@ -33,7 +33,9 @@ class Alone(NamedTuple):
     on: Examples
     key: Key
     orders: Callable[[int], Tensor] | None = None
-    """Of its passes, where they are drawn already (`Batches.orders_of_all`)."""
+    """Of its passes, if they are drawn already (`Batches.orders_of_all`)."""
+    size: int | None = None
+    """How many of its examples have a weight, if known."""
     alike: bool = False
     """Whether every example weighs 1."""
     begins: Callable[[], None] = lambda: None
@@ -41,7 +43,7 @@ class Alone(NamedTuple):
 
     def steps(self, how: Descent) -> Iterator[tuple[Examples, Draws]]:
         """The examples of each step, and what is random in it."""
-        for step, (rows, _) in enumerate(Batches(how, self.on.weight, self.key, self.orders)):
+        for step, (rows, _) in enumerate(Batches(how, self.on.weight, self.key, self.orders, self.size)):
             self.begins()
             yield self._at(rows), Draws(self.key, step, rows)
 

@@ -11,9 +11,10 @@ key of the step instead, which is an input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -53,21 +54,9 @@ class _Line(NamedTuple):
     """None for a result that is not there: `convolution_backward` gives only the gradients that it is asked for."""
     free: tuple[int, ...] = ()
 
-    def source(self, at: int, scope: dict[str, Any]) -> str:
-        """This line as an assignment in Python; what it refers to goes into the scope."""
-        call_it = getattr(self.function, "_op", self.function)  # skips a function in Python
-        scope[f"f{at}"] = torch.enable_grad()(call_it) if str(self.function) in KEEPS_FOR_BACKWARD else call_it
-        given = [_source(arg, f"c{at}_{i}", scope) for i, arg in enumerate(self.args)]
-        if self.kwargs:
-            scope[f"k{at}"] = self.kwargs
-            given.append(f"**k{at}")
-        call = f"f{at}({', '.join(given)})"
-        if not self.results:
-            return call
-        return f"{_names(self.results)}{', ' if self._gives_several else ' '}= {call}"
-
     @property
-    def _gives_several(self) -> bool:
+    def gives_several(self) -> bool:
+        """Whether its result is a tuple or a list of tensors."""
         if self.function in BY_NUMPY:
             return False
         return len(self.results) > 1 or isinstance(self.function._schema.returns[0].type, torch.ListType)
@@ -76,6 +65,13 @@ class _Line(NamedTuple):
     def writes(self) -> bool:
         """Whether it writes into its arguments."""
         return self.function not in BY_NUMPY and self.function._schema.is_mutable
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """What to call with its arguments: bound to its options, and without a Python function around the operation."""
+        plain = getattr(self.function, "_op", self.function)
+        plain = torch.enable_grad()(plain) if str(self.function) in KEEPS_FOR_BACKWARD else plain
+        return partial(plain, **self.kwargs) if self.kwargs else plain
 
 
 @dataclass(frozen=True)
@@ -93,42 +89,85 @@ class Tape:
     def play(self) -> Callable[[Sequence[Tensor]], list[Tensor]]:
         """A function that applies the recorded operations to other inputs.
 
-        It is compiled from the lines: interpreting them takes about as long as the operations of a small model.
+        What takes time in Python is done here, once: a step of a small model is a hundred operations of a few
+        microseconds. Every argument, tensor or not, has a slot, so that one call of C collects those of an operation.
         """
-        scope: dict[str, Any] = {_name(number): value for number, value in self.constants.items()}
-        source = ["def play(inputs):"]
-        if self.inputs:
-            source.append(f"    {_names(range(self.inputs))}, = inputs")
-        for at, line in enumerate(self.lines):
-            source.append(f"    {line.source(at, scope)}")
-            if line.free:
-                source.append(f"    del {_names(line.free)}")
-        source.append(f"    return [{_names(self.outputs)}]")
-        exec("\n".join(source), scope)  # noqa: S102 - all names in it are made here
-        play: Callable[[Sequence[Tensor]], list[Tensor]] = scope["play"]
-        return play
+        slots, lines = _Slots(self), list[_Call]()
+        for line in self.lines:
+            places = [slots.of(arg, lines) for arg in line.args]
+            one = None if line.gives_several or not line.results else line.results[0]
+            lines.append(_Call(line.call, _getter(places), one, line.results if line.gives_several else (), line.free))
+        return partial(_play, slots.values, self.inputs, lines, self.outputs)
 
     def without_outputs(self) -> Tape:
         """The operations needed for what it writes into its inputs."""
         return _freed(_needed(self.lines, set()), self.inputs, self.constants, (), self.written)
 
 
-def _name(number: int | None) -> str:
-    return "_" if number is None else f"t{number}"
+class _Call(NamedTuple):
+    """One operation, ready to be called."""
+
+    function: Callable[..., Any]
+    arguments: Callable[[list[Any]], Sequence[Any]]
+    """Collects its arguments from the slots."""
+    result: int | None
+    results: tuple[int | None, ...]
+    free: tuple[int, ...]
 
 
-def _names(numbers: Iterable[int | None]) -> str:
-    return ", ".join(map(_name, numbers))
+class _Slots:
+    """The values that a tape plays with, by number: tensors at their places, then all other arguments."""
+
+    def __init__(self, tape: Tape) -> None:
+        used = (
+            n
+            for line in tape.lines
+            for n in (*(r or 0 for r in line.results), *(n for arg in line.args for n in _used(arg)))
+        )
+        self.values: list[Any] = [None] * (1 + max((*used, *tape.constants, tape.inputs)))
+        for number, value in tape.constants.items():
+            self.values[number] = value
+
+    def of(self, arg: Any, lines: list[_Call]) -> int:
+        """The slot of an argument; a list of tensors is put together by a line of its own."""
+        if type(arg) is _Place:
+            return arg.number
+        self.values.append(None)
+        slot = len(self.values) - 1
+        if type(arg) is list:
+            lines.append(_Call(_listed, _getter([self.of(one, lines) for one in arg]), slot, (), ()))
+        else:
+            self.values[slot] = arg
+        return slot
 
 
-def _source(arg: Any, name: str, scope: dict[str, Any]) -> str:
-    """An argument in Python; what is neither a place nor a list goes into the scope."""
-    if type(arg) is _Place:
-        return _name(arg.number)
-    if type(arg) is list:
-        return f"[{', '.join(_source(one, f'{name}_{i}', scope) for i, one in enumerate(arg))}]"
-    scope[name] = arg
-    return name
+def _listed(*values: Any) -> list[Any]:
+    return list(values)
+
+
+def _getter(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Collects several values as a tuple; `itemgetter` gives one value by itself, so that it is asked for a slice."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0, 0))
+
+
+def _play(
+    values: list[Any], inputs: int, lines: Sequence[_Call], outputs: Sequence[int], given: Sequence[Tensor]
+) -> list[Tensor]:
+    slots = values.copy()
+    slots[:inputs] = given
+    for function, arguments, result, results, free in lines:
+        found = function(*arguments(slots))
+        if result is not None:
+            slots[result] = found
+        else:
+            for place, one in zip(results, found or (), strict=False):
+                if place is not None:
+                    slots[place] = one
+        for place in free:
+            slots[place] = None
+    return [slots[place] for place in outputs]
 
 
 def record(function: Function, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tape | None]:
