@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from corymb.engines.host import one_line
-from corymb.engines.room import WouldEndProcess, copies, walls
+from corymb.engines.room import WouldEndProcess, copies, isolated
 from corymb.testing.bad_clients import Unspeakable
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()], ids=lambda error: repr(error))
 def test_what_ends_a_process_is_an_error_like_any_other(error):
-    with pytest.raises(WouldEndProcess, match=type(error).__name__) as raised, walls():
+    with pytest.raises(WouldEndProcess, match=type(error).__name__) as raised, isolated():
         raise error
     assert raised.value.__cause__ is error
 
@@ -24,7 +24,7 @@ def test_ctrl_c_is_no_error_of_the_client(signal_number):
 
     before = signal.signal(signal_number, stop)
     try:
-        with pytest.raises(KeyboardInterrupt), walls():
+        with pytest.raises(KeyboardInterrupt), isolated():
             os.kill(os.getpid(), signal_number)
         assert signal.getsignal(signal_number) is stop
     finally:
@@ -36,7 +36,7 @@ def test_in_another_thread_nobody_can_press_ctrl_c():
 
     def work():
         try:
-            with walls():
+            with isolated():
                 raise KeyboardInterrupt
         except WouldEndProcess as error:
             caught.append(error)
@@ -49,7 +49,7 @@ def test_in_another_thread_nobody_can_press_ctrl_c():
 
 def test_settings_of_torch_are_put_back():
     before = torch.get_default_dtype(), torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.empty(0)
-    with walls():
+    with isolated():
         torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
         torch.set_float32_matmul_precision("medium")

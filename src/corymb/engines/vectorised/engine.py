@@ -22,7 +22,7 @@ from corymb.core.objective import Examples, Objective
 from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, as_reply, blame, check_kinds
 from corymb.engines.placement import Placement
-from corymb.engines.room import copies, walls
+from corymb.engines.room import copies, isolated
 from corymb.engines.vectorised.answers import same_answer, why_answers_differ, why_not_vmap
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
@@ -386,7 +386,7 @@ class VectorisedEngine:
             out, answer["structure"] = flatten(as_reply(call.fn, (value, writes)))
             return tuple(leaf.to(host.device) for leaf in out)
 
-        with walls(), host.placement.computing():
+        with isolated(), host.placement.computing():
             outputs = [out.detach() for out in over_rows(one, inputs)]  # how clients came by them is nobody else's
         if unwritten != {split: host.examples[split].unwritten for split in splits}:
             raise AssertionError(f"{call.fn.name} wrote into the examples of its clients")

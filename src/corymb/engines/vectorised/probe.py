@@ -18,7 +18,7 @@ from corymb.choices import KernelName
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws, model_takes
 from corymb.engines.host import ClientHost, one_line
-from corymb.engines.room import walls
+from corymb.engines.room import isolated
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
@@ -117,7 +117,7 @@ def _first_taken(objective: Objective, clients: list[Examples]) -> Examples:
 
 
 def _takes(objective: Objective, client: Examples) -> bool:
-    with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError), walls():
+    with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError), isolated():
         objective.losses(objective.init(root(0)), client)
         return True
     return False
@@ -151,7 +151,7 @@ def refuse_unknown_codes(host: ClientHost) -> None:
 
 def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits:
     params = objective.init(root(0))
-    with model_takes(client.x), walls():
+    with model_takes(client.x), isolated():
         losses = objective.losses(params, client)
     if losses.shape != client.weight.shape:
         raise InvalidInput(f"The objective's losses have shape {list(losses.shape)}, wanted one for each example.")
