@@ -84,7 +84,7 @@ def test_whoever_first_meets_padding_later_is_told_then(caplog):
 def test_whoever_answers_otherwise_when_asked_again_is_told(sizes, caplog):
     ask(VectorisedEngine, count_calls, sizes)
     (line,) = (record.getMessage() for record in caplog.records)
-    assert "asked again, it gives another answer. Draw from client.key(...)" in line
+    assert "it gives a different answer when called again. Draw random numbers from client.key(...)" in line
 
 
 def test_whoever_weighs_examples_runs_with_all_clients_at_once(caplog):
@@ -129,9 +129,9 @@ def go_backward(client, model):
 
 WORDS = {
     branch: "it branches on a tensor's value. Use torch.where",
-    print_a_value: "it asks for a tensor's value",
-    use_numpy: "it leaves torch, as numpy does",
-    draw: "it draws from torch's generator: no run can be repeated. Draw from client.key(...)",
+    print_a_value: "it reads a tensor's value",
+    use_numpy: "it uses tensors outside torch, as in numpy",
+    draw: "it draws from torch's generator: runs are irreproducible. Draw from client.key(...)",
     go_backward: "it calls backward. Use corymb.local.gradient",
 }
 

@@ -50,7 +50,7 @@ def test_rows_by_example_are_refused_by_size_on_both_engines(fn, caplog):
     torch.testing.assert_close(got, want)
     assert also == refused
     assert len(refused) == 1
-    assert "it replies with a row for each example, and clients have unlike numbers of examples" in caplog.text
+    assert "it replies with a row for each example, and clients have different numbers of examples" in caplog.text
 
 
 def test_a_mean_over_padded_test_examples_is_noticed_where_training_examples_are_not_padded(caplog):

@@ -151,8 +151,8 @@ def noting(seen):
 
 def test_examples_that_take_long_are_shown_by_fewer():
     one = completed(Classification(Network(mlp(4, [100_000], 3)), 3))
-    assert VectorisedEngine(one, classification([5] * 3))._few == 64
-    assert VectorisedEngine(OBJECTIVE, regression([5] * 3), DOUBLE)._few == 1024
+    assert VectorisedEngine(one, classification([5] * 3))._trial_examples == 64
+    assert VectorisedEngine(OBJECTIVE, regression([5] * 3), DOUBLE)._trial_examples == 1024
 
 
 def test_time_that_is_up_while_a_client_shows_its_need_ends_the_call():
