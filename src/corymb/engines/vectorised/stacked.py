@@ -1,4 +1,4 @@
-"""Layers that a stack of clients needs in a form of their own: LSTMs, and look-ups of codes."""
+"""Replacements for layers that do not work as they are under vmap over clients: recurrent layers and embeddings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corymb.engines.vectorised.traits import Traits
 
 @contextmanager
 def stacked_layers(traits: Traits | None) -> Iterator[None]:
-    """What a model with these traits has to run in, under vmap over clients."""
+    """The modes in which a model with these traits must run under vmap over clients."""
     with ExitStack() as stack:
         if traits is not None and traits.celled:
             stack.enter_context(Cells())
@@ -27,10 +27,10 @@ def stacked_layers(traits: Traits | None) -> Iterator[None]:
 
 
 class Lookups(TorchFunctionMode):
-    """A code that an embedding has no row for becomes NaN, so that its client's reply is refused.
+    """A mode in which an embedding gives NaN for a code out of range, so that the client's reply is rejected.
 
-    Under vmap torch looks codes up in the tables of all clients, which lie one behind the other: without this, such a
-    code would read another client's row, and train it.
+    Under vmap, torch looks codes up in the concatenated tables of all clients: a code out of range would silently read,
+    and train, another client's row.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -44,5 +44,5 @@ class Lookups(TorchFunctionMode):
 
 def _looked_up(input: Tensor, weight: Tensor, *more: Any, **options: Any) -> Tensor:
     known = (input >= 0) & (input < weight.shape[0])
-    found = embedding(torch.where(known, input, 0), weight, *more, **options)
-    return torch.where(known.unsqueeze(-1), found, torch.nan)
+    rows = embedding(torch.where(known, input, 0), weight, *more, **options)
+    return torch.where(known.unsqueeze(-1), rows, torch.nan)
