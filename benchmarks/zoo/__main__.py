@@ -1,13 +1,14 @@
 """A round of FedAvg by the naive loop and by Corymb, for a hundred kinds of networks.
 
     python -m benchmarks.zoo [--only WORD ...] [--clients 100] [--threads 1] [--optimiser sgd|momentum|adam]
-                             [--device cpu|cuda] [--repeats 3] [--write FILE]
+                             [--device cpu|cuda] [--tf32] [--repeats 3] [--write FILE]
 
 Every client has 50 examples and takes five steps a round, in batches of 10 (one pass) and of all its examples. The
 naive loop is what one writes first: one module, `load_state_dict`, `torch.optim` and a mean. The ways take turns and
 the least of the repeats counts; only ratios are results, and above 1 Corymb is faster. With all examples in a step both
 do the same arithmetic, so after the first round both models must agree (dropout aside, whose draws differ): a network
-for which they do not is named, and the command fails. `--device cuda` counts wall time, otherwise CPU time is counted.
+for which they do not is named, and the command fails. On a GPU wall time counts, otherwise CPU time; both ways compute
+in float32, or with `--tf32` in TF32.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class Corymb:
         data = SimpleNamespace(names=[f"client-{i}" for i in range(n)], train=flat, test=flat)
         network = Network(case.make, device=device)
         objective = Regression(network) if case.regression else Classification(network, CLASSES)
-        engine = VectorisedEngine(objective, data, Placement(device=device))  # type: ignore[arg-type]
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        engine = VectorisedEngine(objective, data, Placement(device=device, tf32=tf32))  # type: ignore[arg-type]
         how = {"steps": STEPS} if batch is None else {"epochs": 1, "batch": batch}
         local = Descent(**{**vars(SETTINGS[optimiser]), **how})
         self.kernels, self.kernel = engine.kernels, engine.kernels.pick(local, EXAMPLES)
@@ -149,11 +151,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--optimiser", choices=list(SETTINGS), default="sgd")
+    parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
     logging.disable(logging.WARNING)  # which kernel does not fit is in the table
     warnings.simplefilter("ignore")
     torch.set_num_threads(asked.threads)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = asked.tf32
     table = ["| network | batches of 10 | kernel | all examples | kernel |", "|---|--:|---|--:|---|"]
     below, wrong = list[str](), list[str]()
     for name in [name for name in CASES if any(word in name for word in asked.only)]:

@@ -17,6 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from corymb.local_socket import receive, send
+from corymb.settings import InvalidInput
 
 app = ClientApp()
 server = ServerApp()
@@ -37,6 +38,13 @@ def answer(message: Message, context: Context) -> Message:
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the algorithm that the app's config names on the nodes that are online, and write the report."""
+    try:
+        _run(grid, context)
+    except InvalidInput as problem:  # Flower logs a traceback: of this file it need not say more than the line
+        raise InvalidInput(str(problem)) from None
+
+
+def _run(grid: Grid, context: Context) -> None:
     import corymb
     from corymb.engines.flower.grid import FlowerTransport
     from corymb.engines.remote import RemoteEngine

@@ -41,6 +41,14 @@ class WireError(ValueError):
 class NotAllowed(WireError):
     """A message names something in a package that its reader does not allow."""
 
+    def __init__(self, place: str, allow: Sequence[str]) -> None:
+        super().__init__(f"{place[:80]!r} is not in a package that may be named here: {', '.join(allow) or 'none'}.")
+        self.package = place.partition(":")[0].partition(".")[0][:80]
+
+
+class NotHere(WireError):
+    """A message names something that its reader does not have."""
+
 
 def pack(tree: Tree) -> bytes:
     """A tree as bytes; `unpack` gives it back, with tensors on the CPU.
@@ -130,11 +138,11 @@ def find(place: str, allow: Sequence[str]) -> Any:
         raise WireError(f"{str(place)[:80]!r} is not of the form module:name.")
     module, _, name = place.partition(":")
     if not any(module == package or module.startswith(f"{package}.") for package in allow):
-        raise NotAllowed(f"{place[:80]!r} is not in a package that may be named here: {', '.join(allow) or 'none'}.")
+        raise NotAllowed(place, allow)
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError):
-        raise WireError(f"There is no {place[:80]!r} here: both sides must have the same version of it.") from None
+        raise NotHere(f"There is no {place[:80]!r} here: both sides must have the same version of it.") from None
     home = getattr(found, "__module__", None)
     if home != module:  # names that a module merely imports are refused
         raise WireError(f"{place[:80]!r} is defined in {home}: name it there.")

@@ -72,7 +72,7 @@ def test_a_model_without_codes_is_refused_in_one_line():
 
 def test_convolutions_are_for_pictures():
     schema = corymb.data.schema.schema_of(heaps())
-    with pytest.raises(InvalidInput, match="square pictures"):
+    with pytest.raises(InvalidInput, match="square images"):
         MODELS["clustergan-cnn"].make(schema)
     assert "convolutions" in MODELS["clustergan-cnn"].make(schema._replace(features=(1, 8, 8))).describe()
     assert "512" in MODELS["clustergan"].make(schema._replace(features=(1, 28, 28))).describe()

@@ -154,7 +154,7 @@ BAD_FILES = {
 }
 BAD = {
     "k below 1": ("run clinic ifca --k 0 --label outcome", "k must be at least 1"),
-    "k above clients": ("run clinic ifca --k 7 --label outcome", "k=7 clusters are more than the 6 clients"),
+    "k above clients": ("run clinic ifca --k 7 --label outcome", "k=7 exceeds the 6 clients"),
     "empty client": ("run empty ifca --k 1", "y.csv has no rows"),
     "nan": ("run nan ifca --k 1", "column 'b': 1 missing cell in"),
     "text in a column": ("run words ifca --k 1", "column 'b': x.csv, row 2, client 'x', is 'tall'"),
@@ -169,7 +169,7 @@ BAD = {
     "unknown model": (f"{OWN} --model mlpp", "Did you mean 'mlp'?"),
     "unknown function": (f"{OWN} --model corymb_own_nets:netwrk", "Did you mean 'network'?"),
     "unknown module": (f"{OWN} --model corymb_own_nest:network", "no module 'corymb_own_nest'"),
-    "not a folder": ("run ./nowhere/at/all ifca --k 1", "is not a folder"),
+    "not a folder": ("run ./nowhere/at/all ifca --k 1", "does not exist"),
     "a file of no known kind": ("run plain.txt ifca --k 1", "only npz, csv, tsv, jsonl (also .gz) and parquet"),
     "no such column": ("run clinic ifca --k 1", "no column 'label'"),
     "out not empty": (f"{OWN} --out full", "full is not empty"),
@@ -190,17 +190,17 @@ BAD = {
     "seed": (f"{OWN} --seed x", "--seed"),
     "memory": (f"{OWN} --memory lots", "--memory"),
     "share to test on": (f"{OWN} --test 1.5", "test=1.5"),
-    "task": (f"{OWN} --task regression", "regression wants numbers"),
+    "task": (f"{OWN} --task regression", "regression needs numbers"),
     "no k": ("run clinic ifca --label outcome", "ifca needs k"),
     "more clusters than clients": (
         "run clinic ifca --k 81 --label outcome",
-        "k=81 clusters are more than the 6 clients of 'clinic'.",
+        "k=81 exceeds the 6 clients of 'clinic'",
     ),
-    "no truth": ("run clinic oracle --label outcome", "true clusters of 'clinic' are not known"),
+    "no truth": ("run clinic oracle --label outcome", "true clusters of 'clinic' are unknown"),
     "no algorithm": ("run clinic", "corymb run DATA ALGORITHM"),
     "no data": ("run ifca --k 2", "corymb run DATA ALGORITHM"),
     "nothing at all": ("run", "corymb run DATA ALGORITHM"),
-    "the wrong way round": ("run ifca clinic --k 2", "The data come first, then the algorithm: corymb run clinic ifca"),
+    "the wrong way round": ("run ifca clinic --k 2", "The data come before the algorithm: corymb run clinic ifca"),
     "no value": ("run clinic ifca --k", "--k"),
     "a word too many": (f"{OWN} again", "again"),
     "options of one's own for named data": ("run digits ifca --k 2 --label y", "label"),
@@ -329,7 +329,7 @@ def test_help_shows_the_defaults_of_nested_settings_and_the_short_groups_first(c
     for option, default in (("--local.steps", 10), ("--alone.steps", 100)):
         (line,) = [line for line in printed.splitlines() if f"{option} " in line]
         assert f"[default: {default}]" in line
-    wanted = ["Parameters", "Settings of ifca", "--local.…", "Data of your own", "Output", "The run", "--alone.…"]
+    wanted = ["Parameters", "Settings of ifca", "--local.…", "Your own data", "Output", "The run", "--alone.…"]
     groups = [line.split(" ─")[0].removeprefix("╭─ ") for line in printed.splitlines() if line.startswith("╭")]
     assert [group for group in groups if group in wanted] == wanted
     assert groups.index("--saving.…") > groups.index("The run")

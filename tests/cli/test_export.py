@@ -74,11 +74,11 @@ def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys):
     corymb.fit(corymb.IFCA(k=2, rounds=1), small.arrays()).save("two")
     for line, what in (
         ("export run --cluster 1", "no cluster 1"),
-        ("export alone --cluster 0", "stayed with its clients and were not saved"),
-        ("export alone --client 1", "stayed with its clients and were not saved"),
+        ("export alone --cluster 0", "they stayed with its clients"),
+        ("export alone --client 1", "they stayed with its clients"),
         ("export run --client nobody", "no client 'nobody'"),
         ("export run --client 1 --cluster 0", "not both"),
-        ("export two", "--cluster NUMBER, 0 to 1, or --client NAME"),
+        ("export two", "--cluster NUMBER (0 to 1) or --client NAME"),
         ("export run --cluster 0 --format pickle", "safetensors"),
         ("export run --cluster 0 --out run", "is a folder"),
     ):

@@ -75,15 +75,19 @@ def test_rows_go_by_their_column_of_clients_and_one_model_needs_no_choice(here, 
 
 
 BAD = {
-    "a column is missing": ("age\n1\n", "--cluster 0", "bad.csv lacks 'dose': the run's columns are 'age', 'dose'."),
-    "a column is called otherwise": ("age,dosage\n1,2\n", "--cluster 0", "lacks 'dose' and adds 'dosage'"),
+    "a column is missing": (
+        "age\n1\n",
+        "--cluster 0",
+        "bad.csv lacks columns 'dose': the run's columns are 'age', 'dose'.",
+    ),
+    "a column is called otherwise": ("age,dosage\n1,2\n", "--cluster 0", "lacks columns 'dose' and has extra 'dosage'"),
     "text": ("age,dose\n1,2\n3,much\n", "--cluster 0", "column 'dose': bad.csv, row 3 is 'much', wanted numbers"),
     "not finite": ("age,dose\n1,2\n3,nan\n", "--cluster 0", "column 'dose': bad.csv, row 3 is missing"),
     "no rows": ("age,dose\n", "--cluster 0", "has no rows"),
     "nobody": ("age,dose\n1,2\n", "", "--client NAME or --cluster NUMBER"),
     "both": ("age,dose\n1,2\n", "--cluster 0 --client hospital-1", "not both"),
     "no such cluster": ("age,dose\n1,2\n", "--cluster 2", "no cluster 2"),
-    "a column": ("age,dose\n1,2\n", "--client client", "names a client of the run, and 'client' is its column"),
+    "a column": ("age,dose\n1,2\n", "--client client", "'client' is the client column"),
     "no such client": ("age,dose\n1,2\n", "--client hospital-9", "There is no client 'hospital-9'. Did you mean"),
 }
 
@@ -96,7 +100,7 @@ def test_what_is_wrong_is_one_line(here, capsys):
         printed = capsys.readouterr()
         assert line in printed.err
         assert (printed.err.count("\n"), printed.out) == (1, "")
-    for name, line in (("nothing.csv", "is not a file"), ("named/config.toml", "unknown kind")):
+    for name, line in (("nothing.csv", "is not a file"), ("named/config.toml", "unknown type")):
         assert main(["predict", "named", name, "--cluster", "0"]) == 2
         assert line in capsys.readouterr().err
 
@@ -118,7 +122,7 @@ def test_without_names_the_order_of_the_columns_counts(tmp_path, monkeypatch, ca
     assert found["predictions"] == run.predict(x[:3], cluster=0).tolist()
     (tmp_path / "wide.csv").write_text("p,q,r\n1,2,3\n")
     assert main(shlex.split("predict unnamed wide.csv --cluster 0")) == 2
-    assert "3 columns of features ('p', 'q', 'r'), the run's examples have the shape [2]" in capsys.readouterr().err
+    assert "3 feature columns ('p', 'q', 'r'), but the run's examples have shape [2]" in capsys.readouterr().err
 
 
 def test_rows_get_their_own_cluster_where_examples_have_clusters(tmp_path, monkeypatch, capsys):

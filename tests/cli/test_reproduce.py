@@ -28,7 +28,7 @@ def test_the_small_version_of_every_paper_has_the_effects_of_the_paper(paper, tm
     assert "not run" not in table
     assert table.count("| yes |") >= 3
     said = capsys.readouterr().out
-    assert "Quick:" in said
+    assert "Quick version:" in said
     assert "claims hold" in said
     assert "<table>" in (tmp_path / "new" / "report.html").read_text()
     assert json.loads((tmp_path / "new" / "numbers.json").read_text())["about"]["paper"] == paper
@@ -56,7 +56,7 @@ def test_a_part_has_its_own_small_cells_or_says_that_there_are_none():
     methods = [job.split("/")[1] for job in reproduce.jobs_of("ifca", Chosen("table-1", quick=True))]
     assert methods == ["ifca", "global", "local"]
     assert len(reproduce.jobs_of("ifca", Chosen("figure-4", quick=True))) == 1
-    said = "ifca/table-2 has no small version: leave --quick out, or ask for table-1, figure-4."
+    said = "ifca/table-2 has no quick version: leave out --quick, or choose from table-1, figure-4."
     with pytest.raises(InvalidInput, match=said):
         reproduce.jobs_of("ifca", Chosen("table-2", quick=True))
     assert len(reproduce.jobs_of("moment-descent", Chosen("figure-1", seeds=2))) == 5
@@ -81,11 +81,11 @@ def test_parts_and_cells_are_chosen_by_name(tmp_path, capsys):
     assert some == [f"rmnist-1200x200/{method}/0" for method in ("ifca", "global", "local")]
     with pytest.raises(InvalidInput, match="has no part 'table-9'"):
         reproduce.jobs_of("ifca", Chosen("table-9"))
-    with pytest.raises(InvalidInput, match="No cell of ifca is called nothing"):
+    with pytest.raises(InvalidInput, match="No cell of ifca matches nothing"):
         reproduce.jobs_of("ifca", Chosen(cells=("nothing", "rmnist-1200x200/ifca/0")))
-    with pytest.raises(InvalidInput, match="No cell of ifca/table-2 is called rmnist-1200x200/ifca/0"):
+    with pytest.raises(InvalidInput, match="No cell of ifca/table-2 matches rmnist-1200x200/ifca/0"):
         reproduce.jobs_of("ifca", Chosen("table-2", ("rmnist-1200x200/ifca/0",)))
-    with pytest.raises(InvalidInput, match="name a part after the slash"):
+    with pytest.raises(InvalidInput, match="names no part of the paper after the slash"):
         reproduce.reproduce("ifca/", left=True, out=tmp_path)
     with pytest.raises(InvalidInput, match="seconds must be 0 or more"):
         reproduce.reproduce("ifca", quick=True, seconds=-1, out=tmp_path / "quick")
@@ -119,11 +119,9 @@ def test_a_folder_of_another_paper_or_version_is_refused(tmp_path, whose, quick,
             assert main([*asked, *more]) == (Exit.OK if own else Exit.BAD_INPUT)
             said = capsys.readouterr().err.splitlines()[-1:]
             if not own:
-                has = "ifca (the whole)" if quick or numbers else "another paper"
-                asked_for = "ifca --quick" if quick else "uifca (the whole)"
-                wanted = (
-                    f"{out} has the results of {has}, not of {asked_for}: give another folder, new or empty, as --out."
-                )
+                has = "ifca (in full)" if quick or numbers else "another paper"
+                asked_for = "ifca --quick" if quick else "uifca (in full)"
+                wanted = f"{out} holds the results of {has}, not of {asked_for}: give a new or empty folder with --out."
                 assert said == [f"corymb: {wanted}"]
     assert (out / "table.md").read_text() == before
 
@@ -134,7 +132,7 @@ def test_the_kept_cells_of_a_paper_are_its_own_and_no_others(paper):
     assert reproduce.own_folder(kept, paper, quick=False) == kept
     for other in RECIPES:
         for quick in {True, other == paper}:
-            with pytest.raises(InvalidInput, match="has the results of"):
+            with pytest.raises(InvalidInput, match="holds the results of"):
                 reproduce.own_folder(kept, other, quick=quick)
 
 
@@ -160,7 +158,7 @@ def test_without_data_the_command_fails_and_says_what_to_do(tmp_path, monkeypatc
     said = capsys.readouterr()
     assert code == Exit.FILES
     line = said.err.splitlines()[-1]
-    assert "3 cells failed (rmnist-4800x50/ifca/0: mnist is not here: set CORYMB_DATA.). --quick is a small" in line
+    assert "3 cells failed (rmnist-4800x50/ifca/0: mnist is not here: set CORYMB_DATA.). --quick runs a small" in line
     assert "0 of 0 claims hold, 19 are not measured yet" in said.out
     assert main(["reproduce", "ifca", "--workers", "0", "--out", str(tmp_path / "new")]) == Exit.BAD_INPUT
     assert not (tmp_path / "new").exists()
@@ -203,7 +201,10 @@ def test_ctrl_c_says_what_is_kept(tmp_path, monkeypatch, capsys):
     out = ["--out", str(tmp_path / "out"), "--workers", "1"]
     assert main(["reproduce", "ifca", "--cells", "rmnist-1200x200/*/0", *out]) == Exit.INTERRUPTED
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line == f"corymb: Stopped: 1 of 3 cells are kept in {tmp_path / 'out' / 'cells'}; the same command goes on."
+    assert (
+        line
+        == f"corymb: Stopped: 1 of 3 cells are saved in {tmp_path / 'out' / 'cells'}; repeat the command to continue."
+    )
 
 
 HEARING = """if __name__ == "__main__":
@@ -236,4 +237,4 @@ def test_ctrl_c_ends_all_processes_without_a_traceback(tmp_path):
         process.kill()  # which ends its processes too
     assert process.returncode == Exit.INTERRUPTED
     assert "Traceback" not in said
-    assert said.splitlines()[-1].startswith("corymb: Stopped: 0 of 42 cells are kept")
+    assert said.splitlines()[-1].startswith("corymb: Stopped: 0 of 42 cells are saved")

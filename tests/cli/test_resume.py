@@ -55,9 +55,9 @@ def test_a_run_that_converged_goes_on_as_it_says(tmp_path, monkeypatch, capsys):
     assert main(["run", "table.csv", "fedavg", "-q", "--json", "--out", "run"]) == 0
     said = capsys.readouterr().err
     assert "converged after" in said
-    command = said.split("; corymb ")[1].split(" goes on to round 80")[0]
+    command = said.split("; corymb ")[1].split(" continues to round 80")[0]
     assert main(["resume", "run", "--rounds", "40"]) == 2  # planned for more, and decayed accordingly
-    assert "planned for 80 already; give at least 80" in capsys.readouterr().err
+    assert "already has 80 planned; give at least 80" in capsys.readouterr().err
     assert main([*command.split(), "-q", "--json"]) == 0
     assert main(["run", "table.csv", "fedavg", "--rounds", "80", "-q", "--json", "--out", "whole"]) == 0
     one, other = corymb.Run.load("run"), corymb.Run.load("whole")

@@ -34,7 +34,7 @@ def test_the_summary_never_names_another_number_of_clusters_than_its_table(capsy
     run = fit(FedAvg(rounds=2), small.prices())
     found = {"k": 3, "evidence": "3 clusters: held-out loss 0.1."}
     print_result(replace(run, history=[*run.history[:-1], {**run.history[-1], "notes": found}]), as_json=False)
-    assert "\n1 cluster at the end; when held-out examples were asked, 3 clusters:" in capsys.readouterr().out
+    assert "\n1 cluster at the end; when tested on held-out examples: 3 clusters:" in capsys.readouterr().out
 
 
 def test_a_run_that_diverges_has_a_code_and_names_the_setting(capsys, monkeypatch, tmp_path):
@@ -45,10 +45,10 @@ def test_a_run_that_diverges_has_a_code_and_names_the_setting(capsys, monkeypatc
     printed = capsys.readouterr()
     assert json.loads(printed.out)["stopped"] == "diverged"
     assert "stopped (diverged) after 3 rounds: training loss grew from 0.926 to" in printed.err
-    assert "lower --local.lr (now 1). --keep-going goes on" in printed.err
+    assert "lower --local.lr (now 1). --keep-going continues" in printed.err
     assert "corymb resume" not in printed.err
     assert print_result(corymb.Run.load(tmp_path / "run"), as_json=False) == Exit.DIVERGED
-    assert "Diverging: training loss grew from 0.926 to" in capsys.readouterr().out
+    assert "The run diverged: training loss grew from 0.926 to" in capsys.readouterr().out
 
 
 def test_keep_going_is_an_option(capsys, monkeypatch, tmp_path):
@@ -91,7 +91,7 @@ def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
     assert {"test_accuracy", "test_accuracy_examples", "worst_decile_accuracy", "test_log_loss"} <= set(metrics)
     run = corymb.Run.load(result["folder"])
     print_result(replace(run, metrics={**run.metrics, "test_auc": 0.5}), as_json=False)
-    line = "The run is no better than giving every example the same chance: test AUC 0.5, and 0.5 without any features."
+    line = "The run is no better than giving every example the same chance: test AUC 0.5, against 0.5."
     assert line in " ".join(capsys.readouterr().out.split())
     assert main(["run", "clinic", "fedavg", "--label", "outcome", "--metric", "mae"]) == 2
     assert "choose accuracy, balanced_accuracy, macro_f1, auc or log_loss." in capsys.readouterr().err
@@ -141,7 +141,7 @@ def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, cap
     line = "run mixed-regression-ifca ifca --k 2 --rounds 2 --local.steps 1 -q --out here"
     assert main(line.split()) == Exit.INTERRUPTED
     told = capsys.readouterr().err
-    assert ("to continue: corymb resume here" in told) is checkpoints
+    assert ("To continue: corymb resume here" in told) is checkpoints
     assert ("Stopped before the first round was complete" in told) is not checkpoints
     if checkpoints:
         monkeypatch.undo()
@@ -168,7 +168,7 @@ def test_data_that_were_given_in_python_are_compared_there(capsys, monkeypatch, 
     assert main(["resume", "here"]) == 0
     said = capsys.readouterr().out
     assert "corymb run" not in said
-    line = next(row for row in said.splitlines() if row.startswith("Compare with one model")).partition(": ")[2]
+    line = next(row for row in said.splitlines() if row.startswith("Compare with one global model")).partition(": ")[2]
     assert line == "corymb.fit(corymb.configure('fedavg', data, rounds=2), data, model='linear', seed=3)"
     other = corymb.fit(corymb.configure("fedavg", data, rounds=2), data, model="linear", seed=3)
     assert (other.config["rounds"], other.seed) == (2, 3)

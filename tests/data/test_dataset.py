@@ -188,7 +188,7 @@ def test_from_torch():
 
 def test_from_torch_complaints():
     for items, complaint in (
-        ([(torch.zeros(2), 0), (torch.zeros(3), 0)], "Item 1 has the shape"),
+        ([(torch.zeros(2), 0), (torch.zeros(3), 0)], "Item 1 has shape"),
         ([torch.zeros(2)], "wanted a pair"),
         ([], "is empty"),
         (iter([]), "has no length"),

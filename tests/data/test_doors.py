@@ -311,7 +311,7 @@ def test_bytes_of_ones_own_stay_bytes_and_give_what_numbers_give(door, tmp_path)
 
 WRONG = {
     "a number": (3, "The data are a int: wanted a FederatedDataset"),
-    "two arrays": ((np.zeros((2, 2)), [0, 1]), r"Arrays are three, \(x, y, client\), got 2"),
+    "two arrays": ((np.zeros((2, 2)), [0, 1]), r"Got a tuple of 2: wanted three arrays, \(x, y, client\)"),
     "a list of numbers": ([1, 2], r"Client '0' has a int: wanted a pair \(x, y\)"),
     "a list of triples": ([(1, 2, 3)], "Client '0' has a tuple: wanted a pair"),
     "nobody": ([], "There are no clients"),
@@ -319,7 +319,7 @@ WRONG = {
         pd.DataFrame({"school": ["a", "a", "b", "b"], "x": [1.0, 2, 3, 4], "label": [0, 1, 0, 1]}),
         r"name the column that holds the clients, client='...'; 'school' looks like it",
     ),
-    "a torch data set": (TensorDataset(torch.zeros(2, 2), torch.zeros(2)), "does not say whose its items are"),
+    "a torch data set": (TensorDataset(torch.zeros(2, 2), torch.zeros(2)), "does not name its clients"),
 }
 
 
@@ -334,13 +334,13 @@ def test_other_kinds_of_data_are_told_in_one_line(kind):
 @pytest.mark.parametrize("door", DOORS)
 def test_examples_without_features_are_refused_by_every_door(door, tmp_path):
     x, y, client = rows_of_clients()
-    with pytest.raises(InvalidInput, match=r"has the shape \[0\]: there is no feature|no columns of features"):
+    with pytest.raises(InvalidInput, match=r"has shape \[0\], which has no features|no feature columns"):
         DOORS[door](x[:, :0], y, numbered(client), tmp_path)
 
 
 @pytest.mark.parametrize("empty", [np.zeros((4, 0), object), np.zeros((4, 3, 0)), np.zeros((4, 0), int)])
 def test_neither_do_arrays_of_other_kinds_pass_without_features(empty):
-    with pytest.raises(InvalidInput, match="there is no feature to learn from"):
+    with pytest.raises(InvalidInput, match="which has no features"):
         FederatedDataset.from_arrays(empty, [0, 1, 0, 1], [0, 0, 1, 1])
 
 
@@ -362,7 +362,7 @@ def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
     x, y = np.arange(12.0)[:, None], [0, 1] * 6
     data = FederatedDataset.from_arrays(x, y, ["Store 7", other, "Store 70"] * 4)
     (note,) = data.notes
-    assert "differ only in capitals, blanks or zeros in front and count as two" in note
+    assert "differ only in capitals, blanks or leading zeros and count as two" in note
     assert len(data) == 3
     assert "'0007' and '7'" in FederatedDataset.from_arrays(x, y, ["0007", "7", "70"] * 4).notes[0]
     assert FederatedDataset.from_arrays(x, y, ["7", "70", "700"] * 4).notes == ()
@@ -373,7 +373,7 @@ def test_categories_that_are_numbers_are_said_to_be_taken_as_numbers():
     data = FederatedDataset.from_dataframe(frame)
     assert data.feature_names == ("ward",)
     assert data.notes == (
-        "column 'ward' is categorical, but taken as numbers: write its categories as words ('c1') to have a feature "
+        "column 'ward' is categorical, but read as numbers: write its categories as words ('c1') to have a feature "
         "for each",
     )
     words = frame.assign(ward=frame.ward.map("w{}".format), client=frame.client.astype("category"))
@@ -415,8 +415,8 @@ def test_hugging_face_pictures_by_the_usual_names_and_their_test_rows():
 
 
 NO_COLUMNS = {
-    "a column twice": (dict(client="who", label="who"), "'who' is said to hold both the clients and the labels"),
-    "a label as a feature": (dict(client="who", features=["a", "label"]), "'label' is said to be a feature, but it"),
+    "a column twice": (dict(client="who", label="who"), "'who' is given as the column of both clients and labels"),
+    "a label as a feature": (dict(client="who", features=["a", "label"]), "'label' is given as a feature, but it"),
     "a series": (dict(client=pd.Series(["a", "b"])), "client is a Series: wanted the name of a column"),
     "a share": (dict(client="who", test="a"), "test='a' is not a share of the examples"),
 }

@@ -50,14 +50,14 @@ def test_what_occurs_decides(values, options, wanted):
 @pytest.mark.parametrize(
     ("values", "options", "complaint"),
     [
-        ([0.0, 0.5], {"task": "classification"}, "The label in row 1 is 0.5: classes are whole numbers or text"),
+        ([0.0, 0.5], {"task": "classification"}, "The label in row 1 is 0.5: classes are integers or text"),
         ([0.0, np.nan], {}, "The label in row 1 is missing"),
         ([0.0, -np.inf], {}, "The label in row 1 is -inf: wanted a finite number or text"),
-        (["1", "dog"], {"task": "regression"}, "The label in row 1 is the text 'dog': regression wants numbers"),
+        (["1", "dog"], {"task": "regression"}, "The label in row 1 is the text 'dog': regression needs numbers"),
         (["cow"], {"classes": ("dog", "cat")}, "The label in row 0 is 'cow', which is not one of"),
         ([2], {"classes": ("dog", "cat")}, "The label in row 0 is '2', which is not one of"),
         ([0], {"task": "guess"}, "task='guess'"),
-        (range(1980, 2001), {}, "21 different whole numbers, 1980 to 2000: say whether they are classes or numbers"),
+        (range(1980, 2001), {}, "21 different integers, 1980 to 2000: give task='classification'"),
     ],
 )
 def test_complaints(values, options, complaint):
@@ -76,12 +76,12 @@ ODD = {
     "text among whole numbers": (
         [0, 1, 0, 1, "no", "yes"],
         3,
-        "Client 'c' has the label 'no' .*most clients have whole",
+        "Client 'c' has the label 'no' .*most clients have integers",
     ),
-    "decimals among whole numbers": ([0, 1, 0, 1, 0.5, 1], 3, "Client 'c' has the label '0.5' .*have whole numbers"),
+    "decimals among whole numbers": ([0, 1, 0, 1, 0.5, 1], 3, "Client 'c' has the label '0.5' .*have integers"),
     "text among decimals": ([0.5, 1, 1.5, 1, "low", 1], 3, "Client 'c' has the label 'low' .*have decimal numbers"),
     "decimals among text": (["u", "v", "u", "v", 0.5, 1], 3, "Client 'c' has the label '0.5' .*have text"),
-    "classes of its own": ([0, 1, 0, 0, 1, 0, 5, 6, 7], 3, "Client 'c' has 3 classes that no other client has, where"),
+    "classes of its own": ([0, 1, 0, 0, 1, 0, 5, 6, 7], 3, "Client 'c' has 3 classes that no other client has, while"),
 }
 
 
@@ -102,14 +102,14 @@ def test_a_client_with_labels_written_as_decimals_has_the_same_classes():
 def test_a_class_of_one_client_alone_is_kept_and_told():
     found = labels([0, 1, 0, 1, 0, 998], 3)
     assert found.classes == ("0", "1", "998")
-    assert found.notes == ("class '998' occurs at client 'c' only",)
+    assert found.notes == ("class '998' occurs only at client 'c'",)
     assert labels([0, 1, 0, 1], 2).notes == ()
 
 
 def test_one_class_a_client_is_no_reason_to_refuse():
     found = labels(list(range(10)), 10)
     assert len(found.classes) == 10
-    assert found.notes == ("10 classes occur at one client only each; class '0' occurs at client 'a' only",)
+    assert found.notes == ("10 classes occur only at a single client; class '0' occurs only at client 'a'",)
     assert len(labels(["u", "v"], 2).classes) == 2
 
 
@@ -120,7 +120,7 @@ def test_labels_that_are_all_alike_are_said_to_be(label, said):
 
 
 def test_classes_that_floats_cannot_tell_apart_are_refused():
-    with pytest.raises(InvalidInput, match=r"row 1 is 4.61169e\+18: classes that are whole numbers beyond 2\*\*53"):
+    with pytest.raises(InvalidInput, match=r"row 1 is 4.61169e\+18: integers beyond 2\*\*53"):
         labels([5, 2**62, 2**62 + 1])
 
 

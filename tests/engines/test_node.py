@@ -99,6 +99,7 @@ def test_only_functions_on_the_allow_list_are_run():
     why = unpack(opened(node()).answer(request))["why"]
     assert "tests.engines.test_node:not_for_nodes" in why
     assert "not in a package that may be named here: corymb" in why
+    assert "--allow tests (" in why
     allowed = opened(node(allow=("tests",)))
     assert unpack(allowed.answer(request), ("tests", "corymb"))["kind"] == "parts"
 

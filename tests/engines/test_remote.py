@@ -1,15 +1,17 @@
 """The server's side of a federation: who hosts whom, what nodes may say, and how long silence is borne."""
 
+import sys
 import time
 
 import pytest
 import torch
 
-from corymb.core.federation import Federation
+from corymb.core.client import Client, Share, on_client
+from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.sums import Sums
 from corymb.engines import LoopEngine
 from corymb.engines.node import Node
-from corymb.engines.remote import Patience, RemoteEngine, _same_schema
+from corymb.engines.remote import Patience, RemoteEngine
 from corymb.objectives import LinearRegression
 from corymb.settings import InvalidInput
 from corymb.testing.assertions import collected_warnings
@@ -17,12 +19,12 @@ from corymb.testing.engines import DOUBLE
 from corymb.testing.keeper import count_visits
 from corymb.testing.remote import InProcess, joined, nodes_of, remote
 from corymb.testing.small_data import regression
+from corymb.trees import take
 from corymb.wire import pack, unpack
 
 OBJECTIVE = LinearRegression(3, dtype=torch.float64)
 MODELS = {"weight": torch.zeros(1, 3, dtype=torch.float64)}
 NAMES = [f"client-{i}" for i in range(6)]
-LONG = [f"column-{i}" for i in range(40)]
 
 
 def federation(change=lambda name, node: node.answer, folder=None, **options):
@@ -179,7 +181,10 @@ def shard(positions, name, data=None, **changes):
     [
         ([shard([0, 1], "a"), shard([1, 2], "b")], "Client 'client-1' is on two nodes, 'a' and 'b'"),
         ([shard([0], "a"), shard([1], "a")], "Two nodes have the same name"),
-        ([shard([0], "a"), shard([1], "b", regression(d=4))], "differ in what their examples are like: features"),
+        (
+            [shard([0], "a"), shard([1], "b", regression(d=4))],
+            "differ in what their examples are like: an example has the shape",
+        ),
         ([shard([0], "a")], "1 of 2 nodes are there"),
     ],
 )
@@ -187,6 +192,21 @@ def test_nodes_that_do_not_make_a_federation_are_refused(nodes, says):
     transport = InProcess({str(number): node.answer for number, node in enumerate(nodes)})
     with pytest.raises(InvalidInput, match=says):
         RemoteEngine(transport, expect=2, wait=0.5)
+
+
+def test_a_run_that_goes_on_has_its_own_nodes_and_no_newcomer():
+    nodes = {"0": shard([0, 1], "a"), "1": shard([2], "b"), "2": shard([0], "late", regression(d=4))}
+    nodes["2"].engine.host.names = ["newcomer"]
+    transport = InProcess({number: node.answer for number, node in nodes.items()})
+    of_run = ["client-0", "client-1", "client-2"]
+    with collected_warnings() as lines:
+        assert RemoteEngine(transport, expect=2, clients=of_run).names == of_run
+    assert lines == ["the node at 2 is left out: it is 'late', which has no client of this run"]
+    del transport.nodes["1"]  # two nodes are there, as many as the run had; but not the same
+    with pytest.raises(
+        InvalidInput, match=r"nobody has client 'client-2' of the run.* Start the nodes that the run had"
+    ):
+        RemoteEngine(transport, expect=1, wait=0.3, clients=of_run)
 
 
 def test_a_node_that_knows_no_session_for_ever_is_asked_no_more_than_once_again():
@@ -212,9 +232,61 @@ def test_another_version_on_a_node_is_refused():
         RemoteEngine(InProcess({"0": old}))
 
 
+def test_another_version_is_said_before_what_it_says_differently():
+    there = [shard([0], "a"), shard([1], "b")]
+    new = {"versions": {"corymb": "9.0"}, "schema": {"task": "regression", "a field of another version": 1}}
+    newer = lambda message: pack(unpack(there[1].answer(message)) | new)  # noqa: E731
+    with pytest.raises(InvalidInput, match=r"Node 'b' has corymb 9.0, this machine .* start the node again"):
+        RemoteEngine(InProcess({"0": there[0].answer, "1": newer}), expect=2)
+
+
 def test_a_session_is_refused_with_the_nodes_reason():
     with pytest.raises(InvalidInput, match=r"Node 'a' did not open the session.*not in a package"):
         RemoteEngine(InProcess({"0": shard([0], "a").answer})).open(LinearRegression(3, features=torch_squares))
+
+
+@on_client
+def not_for_nodes(client: Client, models):
+    """Of a package that nodes do not allow."""
+    return Share(take(models, 0), torch.ones(1, dtype=torch.float64))
+
+
+def allowing(name, node):
+    """A node that allows this file's functions."""
+    node.allow = (*node.allow, "tests")
+    return node.answer
+
+
+def test_a_function_that_no_node_allows_ends_the_run_at_its_first_call():
+    fed, transport = federation()
+    transport.messages.clear()
+    with pytest.raises(
+        InvalidInput, match=r"No node can run .*not_for_nodes.* Node 'node-0': .* --allow tests \("
+    ) as ended:
+        fed.clients.sum(not_for_nodes, MODELS)
+    assert len(transport.messages) == 3
+    assert "\n" not in str(ended.value)
+
+
+def test_a_function_that_nodes_have_no_more_is_said_with_what_to_do(monkeypatch):
+    fed, _ = federation(allowing)
+    gone = not_for_nodes
+    monkeypatch.delattr(sys.modules[__name__], "not_for_nodes")
+    with pytest.raises(
+        InvalidInput, match=r"There is no 'tests.engines.test_remote:not_for_nodes' here.* start it again"
+    ):
+        fed.clients.sum(gone, MODELS)
+
+
+def test_a_node_that_does_not_allow_a_function_is_named_once_and_left_out_alone():
+    fed, _ = federation(lambda name, node: allowing(name, node) if name != "node-1" else node.answer)
+    with collected_warnings() as lines:
+        for _ in range(2):
+            replies = fed.clients.sum(not_for_nodes, MODELS)
+            assert {client for client, _ in replies.rejected} == {"client-1", "client-4"}
+        with pytest.raises(TooFewReplies):  # one node of three says so of its own clients: that ends no run
+            fed.clients[[1, 4]].sum(not_for_nodes, MODELS)
+    assert len([line for line in lines if "node node-1 takes no part in" in line]) == 1
 
 
 def torch_squares(x):
@@ -270,20 +342,4 @@ def test_how_many_nodes_are_still_to_come_is_said_soon(monkeypatch):
     nodes = nodes_of(OBJECTIVE, regression(), DOUBLE)
     with collected_warnings() as lines, pytest.raises(InvalidInput, match="3 of 4 nodes"):
         RemoteEngine(InProcess({name: node.answer for name, node in nodes.items()}), expect=4, wait=0.5)
-    assert lines == ["waiting for nodes: 3 of 4 are there"]
-
-
-@pytest.mark.parametrize(
-    ("other", "says"),
-    [
-        ({"classes": ("no",)}, "classes is \\('no', 'yes'\\) and \\('no',\\).*say classes="),
-        ({"feature_names": ("b", "a")}, "feature_names is .* say features="),
-        ({"feature_names": ("a", "b", "x"), "features": (3,)}, "feature_names is .*'x'.* say features="),
-        ({"feature_names": (*LONG, "glucose")}, "2 names with \\['a', 'b'\\] and 41 names with .*'column-0'"),
-    ],
-)
-def test_nodes_that_are_unlike_are_told_apart_with_what_to_do(other, says):
-    mine = {"task": "classification", "classes": ("no", "yes"), "feature_names": ("a", "b"), "features": (2,)}
-    hellos = [{"name": "one", "schema": mine}, {"name": "two", "schema": mine | other}]
-    with pytest.raises(InvalidInput, match=says):
-        _same_schema(hellos)
+    assert lines == ["waiting: 3 of 4 nodes are there"]

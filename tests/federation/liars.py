@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+import corymb
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Snapshot
@@ -51,7 +52,7 @@ def totals(change):
 
 LIES = {
     "NaN": (totals(lambda total: total * torch.nan), "not finite"),
-    "another shape": (totals(lambda total: total[..., :-1]), "most clients sent"),
+    "another shape": (totals(lambda total: total[..., :-1]), "of the reply is float64[2], of the model float64[3]"),
     "weight × 1e6": (sums(lambda value: {"weight": value.weight * 1e6}), "weight is more than"),
     "a negative weight": (sums(lambda value: {"weight": -value.weight - 1}), "weight is negative"),
     "label 99": (sums(lambda value: {"label": torch.full_like(value.label, 99)}), "label is out of range"),
@@ -81,6 +82,12 @@ def clients(node, number, of):
     """The clients of one node; the liar's process learns to lie."""
     if node == LIAR:
         Node.answer = lying(Node.answer)
+    return nodes.clients(node, number, of)
+
+
+def outdated(node, number, of):
+    """The clients of a node with another version of the library."""
+    corymb.__version__ = "0.0.1"
     return nodes.clients(node, number, of)
 
 

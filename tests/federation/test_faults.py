@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -108,7 +109,8 @@ def test_the_path_of_a_new_user(tmp_path):
         assert (made.folder / done.stdout.split()[-1]).stat().st_size > 10_000
         run = made.folder / "runs" / "myfed-ifca-1"
         assert "nodes = 3" in (run / "config.toml").read_text()
-        again = made.command("run", "--config", run / "config.toml", "--out", tmp_path / "again", "--json", "-q")
+        hint = shlex.split(done.stdout.split("To run it again: corymb ")[1].split("Compare with")[0])
+        again = made.command(*hint, "--out", tmp_path / "again", "--json", "-q")
         assert json.loads(again.stdout)["metrics"] == json.loads((run / "result.json").read_text())["metrics"]
         assert "3 nodes online" in made.command("flower", "status").stdout
         healthy = made.command("flower", "doctor", "--echo").stdout

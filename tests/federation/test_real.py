@@ -14,6 +14,7 @@ from corymb.settings import InvalidInput
 from corymb.testing.assertions import assert_same_run
 from corymb.testing.cases import CASES, Case, run
 from corymb.testing.laws.algorithms import SEED
+from tests.federation.conftest import ROOT
 from tests.federation.conftest import Federation as Folder
 from tests.federation.nodes import LINE, dataset
 
@@ -124,6 +125,32 @@ def test_one_case_an_algorithm_of_those_that_learn_from_other_examples(classifyi
 def test_an_objective_that_a_node_does_not_allow_opens_no_session(nodes):
     with pytest.raises(InvalidInput, match="did not open the session"):
         nodes.open(LinearRegression(3, features=not_there))
+
+
+@pytest.mark.flower_all
+def test_an_algorithm_that_nodes_do_not_allow_ends_at_its_first_call_with_one_line(federation):
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("```python")[1].split("```")[0]
+    (federation.folder / "elsewhere.py").write_text(text)  # its complete example of an algorithm
+    words = ["flower", "run", "elsewhere:SlowAverage", "--rounds", 2, "--model", "linear-regression", "-q"]
+    done = federation.command(*words, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "No node can run elsewhere:train_the_model" in done.stderr
+    assert "--allow elsewhere (" in done.stderr
+    assert "abandoned" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.flower_all
+def test_a_node_with_another_version_ends_a_run_with_one_line(tmp_path):
+    made = Folder(tmp_path, **{"tests.federation.nodes:clients": "tests.federation.liars:outdated"})
+    made.command("flower", "up", "--nodes", 1)
+    try:
+        done = made.command("flower", "run", "-q", check=False)
+    finally:
+        made.command("flower", "down")
+    assert done.returncode == 2
+    assert "Node 'node-0' has corymb 0.0.1, this machine" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def not_there(x):

@@ -112,6 +112,26 @@ def test_a_node_that_should_not_get_in_does_not(secure, wrong, who, tmp_path):
             node.wait()
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ca": "ours", "key": "theirs"}, "does not know the key"),
+        ({"ca": "ours"}, "admits only nodes with a key that it knows: give --key"),
+        ({"ca": "theirs", "key": "theirs"}, "was not signed by"),
+        ({}, "speaks TLS: give its certificate"),
+    ],
+)
+def test_a_node_that_is_refused_ends_with_one_line_that_says_what_to_do(secure, wrong, given, says, tmp_path):
+    files = {"ours": {"ca": secure.state / "tls" / "ca.pem"}, "theirs": {"ca": wrong / "ca.pem", "key": wrong / "key"}}
+    words = ["--superlink", secure.address, "--data", "tests.federation.nodes:clients", "--state", tmp_path / "state"]
+    words += [word for name, whose in given.items() for word in (f"--{name}", files[whose][name])]
+    done = secure.command("flower", "node", "x", *words, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[-1]
+    assert len(online(secure)) == 1
+    assert says in json.loads((tmp_path / "state" / "ready.json").read_text())["problem"]
+
+
 def test_a_process_without_the_secret_gets_no_task_from_a_node(secure):
     from corymb.engines.flower.private import CLIENT, Link, acquire, runtime_client
 

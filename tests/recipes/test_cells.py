@@ -84,7 +84,7 @@ def test_data_that_are_not_there_are_looked_for_once_a_command(tmp_path, workers
     assert cells.failed == {name: f"{name.split('/')[0]} is not here" for name in names if name != "made/x/0"}
     assert cells.left == []
     said = [one.message for one in caplog.records]
-    assert said[0].endswith("failed: mnist is not here Of the other 4 that need mnist none is tried.")
+    assert said[0].endswith("failed: mnist is not here The other 4 cells that need mnist are skipped.")
     assert len(said) == 2
 
 
@@ -93,7 +93,7 @@ def test_a_broken_file_is_told_and_its_cell_run_again(tmp_path, text, caplog):
     (tmp_path / "a" / "x").mkdir(parents=True)
     (tmp_path / "a" / "x" / "2.json").write_text(text)
     assert run_cells(f"{HERE}:square", ["a/x/2"], tmp_path).results["a/x/2"]["square"] == 4
-    assert "2.json is broken and counts as not run" in caplog.text
+    assert "2.json is corrupt; the cell counts as not run" in caplog.text
     assert read_cell(tmp_path, "a/x/2")["square"] == 4
 
 
@@ -129,7 +129,7 @@ def test_what_another_process_is_at_is_left_to_it_until_it_ends(tmp_path, caplog
         cells = run_cells(f"{HERE}:square", ["a/x/1", "a/x/2"], tmp_path)
         assert RUNS == ["a/x/2"]
         assert cells.left == ["a/x/1"]
-        assert "a/x/1 is left to another process" in caplog.text
+        assert "a/x/1 is skipped: another process" in caplog.text
         assert Path(f"/proc/{child}").exists()
     finally:
         other.kill()  # without a word, as by kill -9
@@ -183,5 +183,5 @@ def test_a_run_that_was_interrupted_is_no_result():
 
 @pytest.mark.parametrize("name", ["../a", "a//b", "", "a/."])
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
-    with pytest.raises(InvalidInput, match="between slashes"):
+    with pytest.raises(InvalidInput, match="separated by slashes"):
         write_cell(tmp_path, name, {})

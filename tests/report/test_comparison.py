@@ -19,7 +19,7 @@ def test_the_page_has_the_tables_of_the_comparison_and_runs_nothing_else():
     words = " ".join(" ".join(page.texts).split())
     for delta in found.deltas:
         assert delta.name in words
-    assert "Clients, A against B" in words
+    assert "Clients by cluster, A against B" in words
     assert "B: cluster 0" in words
     assert f"ARI {found.confusion.ari:.3f}." in words
 
@@ -32,8 +32,8 @@ def test_groups_have_their_tests_and_strangers_no_clusters():
     assert "Over all seeds the ARI" in words
     other = replace(fedavg, names=tuple(f"other-{name}" for name in fedavg.names))
     words = " ".join(Page(as_page(compare(group("a", [ifca]), group("b", [other]))).decode()).texts)
-    assert "The runs have different clients" in words
-    assert "Clients, A against B" not in words
+    assert "the runs have different clients" in words
+    assert "Clients by cluster, A against B" not in words
 
 
 def test_the_command_writes_the_page(tmp_path, capsys):
@@ -46,4 +46,4 @@ def test_the_command_writes_the_page(tmp_path, capsys):
     assert main([*line, "--out", str(tmp_path / "page.html"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["seeds"] == [0]
     assert main([*line, "--out", str(tmp_path / "page.pdf")]) == 2
-    assert "use the ending .html" in capsys.readouterr().err
+    assert "use the extension .html" in capsys.readouterr().err

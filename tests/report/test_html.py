@@ -89,7 +89,7 @@ def test_all_parts_are_there(page):
     ]
     assert ids >= {f"plot-{name}" for name in names}
     texts = " ".join(page.texts)
-    for wanted in ("Rejected clients", "To make it again", "Settings", "versions.torch", "seed", "Side by side"):
+    for wanted in ("Rejected clients", "How to reproduce", "Settings", "versions.torch", "seed", "Side by side"):
         assert wanted in texts, wanted
 
 

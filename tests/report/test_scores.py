@@ -65,13 +65,13 @@ def test_clients_for_which_a_metric_is_not_defined_are_counted():
     assert run.metric == "auc"
     assert run.metrics["undefined_auc"] == 2
     (line,) = [line for line in cautions(run) if "over" in line]
-    assert line == "AUC over 4 of 6 clients: each of the others has test examples of one class only."
+    assert line == "AUC is averaged over 4 of 6 clients: each of the others has test examples of one class only."
     assert {row["test score"]: row["clients"] for row in score_rows(run)}["AUC"] == "4 of 6"
     assert run.by_client["auc"].served.isnan().sum() == 2
     none = fit(FedAvg(rounds=1), one_class(), metric="auc")
     assert score_of(none) is None
     assert "test_auc" not in none.metrics
-    assert verdict([none])[2] == "Its auc is not defined for any client, so its quality on new data is unknown."
+    assert verdict([none])[2] == "Test auc is undefined for every client, so quality on new data is unknown."
 
 
 def one_class():
@@ -85,8 +85,8 @@ def test_the_metric_that_was_chosen_leads():
     assert [score.name for score in scores_in(run)] == ["log_loss", "accuracy", "balanced_accuracy", "macro_f1", "auc"]
     assert score_of(run) == Score("log_loss", lower_is_better=True)
     numbers = {key.name: key.value for key in key_numbers(run)}
-    assert {"test log loss", "trivial", "worst tenth"} <= set(numbers)
-    assert "Clients' test log loss is " in verdict([run])[2]
+    assert {"test log loss", "trivial baseline", "worst tenth"} <= set(numbers)
+    assert "Mean test log loss over clients is " in verdict([run])[2]
     assert "(always giving every class its share of all examples: " in verdict([run])[2]
     assert {"test log loss", "trivial"} <= set(cluster_rows(run)[0])
     assert set(other_metrics(run)) >= {"train_loss", "ari", "test_calibration_error_examples"}

@@ -82,7 +82,7 @@ def test_a_run_in_which_nobody_knows_all_losses_or_shares_has_a_page(tmp_path):
 
 def test_notes_are_told_with_their_meaning():
     (table,) = (
-        c for c in fill([noted(runs()[0], unused_models=1)]) for c in c.contents if c.title.startswith("What the")
+        c for c in fill([noted(runs()[0], unused_models=1)]) for c in c.contents if c.title.startswith("Final notes")
     )
     rows = {row["note"]: row for row in table.rows}
     assert rows["unused_models"]["value"] == "1"
@@ -138,7 +138,7 @@ def test_clients_without_shares_are_left_out_of_the_memberships():
     partial = replace(run, snapshot=replace(run.snapshot, shares=shares))
     (figure,) = (figure for figure in figures([partial]) if figure.name == "memberships")
     assert len(figure.data[0]["x"]) == len(run.names) - 1
-    assert "11 of 12 clients are drawn" in figure.caption
+    assert "11 of 12 clients are shown" in figure.caption
 
 
 @pytest.mark.parametrize(("trivial", "lines"), [(0.4, 1), (40.0, 0)])
@@ -158,7 +158,7 @@ def test_the_trivial_score_is_drawn_by_round_unless_it_would_flatten_the_rest(tr
     )
     assert len(figure.layout["shapes"]) == lines
     assert ("Dotted: always" in figure.caption) == bool(lines)
-    assert lines or "Far off: always giving every class its share of all examples, 40." in figure.caption
+    assert lines or "Off the scale: always giving every class its share of all examples, 40." in figure.caption
 
 
 def test_clusters_of_examples_have_a_map_and_what_they_look_like():
@@ -187,8 +187,8 @@ def test_the_page_of_clusters_of_examples_says_so(tmp_path):
     page = Page(text)
     words = " ".join(" ".join(page.texts).split())
     assert f"clusters among {sum(run.points)} examples of 4 clients" in words
-    assert "Nobody changed cluster" not in words
-    assert "add a run of kfed to the report" in words
+    assert "No client changed cluster" not in words
+    assert "add a kfed run to the report" in words
     assert "<script>alert(1)" not in text
     for ending in ("md", "csv", "png"):
         assert write_report(run, tmp_path / f"page.{ending}").stat().st_size > 100

@@ -18,12 +18,10 @@ from tests.runs import small
 
 def test_the_verdict_is_three_sentences():
     found, sure, gained = verdict(runs())
-    assert found == "IFCA found 2 clusters among 12 clients, each of 6."
-    assert sure.startswith("The groups are exactly the known ones, for all clients the next best model")
-    assert re.search(
-        r"points better than one model for all, .* every client alone and .* in the known groups\.$", gained
-    )
-    assert "add a run of fedavg" in verdict(runs()[:1])[2]
+    assert found == "IFCA found 2 clusters among 12 clients, 6 in each."
+    assert sure.startswith("The clusters match the true groups exactly, for all clients the loss of the second-best")
+    assert re.search(r"points better than one global model, .* local training and .* within the true groups\.$", gained)
+    assert "add a fedavg run" in verdict(runs()[:1])[2]
 
 
 def test_evidence_for_clusters_that_later_rounds_dissolved_says_how_many_are_left():
@@ -31,7 +29,7 @@ def test_evidence_for_clusters_that_later_rounds_dissolved_says_how_many_are_lef
     assert evidence_of(run) == ""
     assert evidence_of(noted(run, k=2, evidence="2 clusters: held-out loss 0.1.")) == "2 clusters: held-out loss 0.1."
     said = evidence_of(noted(run, k=3, evidence="3 clusters: held-out loss 0.1."))
-    assert said == "2 clusters at the end; when held-out examples were asked, 3 clusters: held-out loss 0.1."
+    assert said == "2 clusters at the end; when tested on held-out examples: 3 clusters: held-out loss 0.1."
 
 
 def test_warnings_name_what_went_wrong():
@@ -58,8 +56,8 @@ def test_who_is_refused_in_most_rounds_is_named_with_what_to_do():
     warned = warnings_of(replace(run, ledger=Ledger(rejected=rejected)))
     n = len(run.history)
     assert warned[1:] == [
-        f"Client {who!r} was refused in {n} of {n} rounds ({reason}): those went by without its data; if they are "
-        "right, --no_guard lets it count."
+        f"Client {who!r} had its reply rejected in {n} of {n} rounds ({reason}): its data did not count in those "
+        "rounds; if its updates are correct, --no_guard accepts them."
     ]
 
 
@@ -67,7 +65,7 @@ def test_who_is_refused_in_most_rounds_is_named_with_what_to_do():
 def test_clients_that_were_not_scored_are_named(format, tmp_path):
     run = fit(FedAvg(rounds=3), small.out_of_range(), evaluate_every=1)
     assert warnings_of(run)[-1] == "1 of 6 clients not scored: client-3"
-    assert "is – on average" in verdict([run])[2]
+    assert "over clients is –," in verdict([run])[2]
     page = write_report([run, run], tmp_path / f"report.{format}").read_bytes()
     assert format == "png" or b"1 of 6 clients not scored: client-3" in page
 
@@ -77,7 +75,7 @@ def test_a_run_that_diverges_is_said_to():
     stopped, grew, *_, trivial = warnings_of(run)
     assert trivial.startswith("The run is no better than always answering the mean: test squared error ")
     assert stopped == "The run was stopped early (diverged) after 3 rounds."
-    assert grew.startswith("The run diverges: training loss grew from 0.926 to ")
+    assert grew.startswith("The run diverged: training loss grew from 0.926 to ")
     assert grew.endswith("lower --local.lr (now 1).")
 
 
@@ -101,8 +99,8 @@ def test_a_run_of_one_model_is_not_advised_to_add_itself():
     _, fedavg, alone, _ = runs()
     text = " ".join(verdict([fedavg]))
     assert "fedavg" not in text
-    assert "add a run of ifca to the report" in text
-    assert "what one model for all would give" in verdict([alone])[2]
+    assert "add an ifca run to the report" in text
+    assert "compare with one global model" in verdict([alone])[2]
     assert sizes([fedavg]).caption == "All clients are in one cluster."
     assert key_numbers(fedavg)[1] == ("1", "cluster")
     assert "12 in 1 cluster of 12" in repr(fedavg)
@@ -116,6 +114,6 @@ def test_no_headline_has_an_exponent():
     run = runs()[0]
     metrics = {"test_squared_error": 33763.2, "worst_decile_squared_error": 1.5e6}
     large = replace(run, metrics=metrics, objective=None)
-    assert "33,760 on average and 1,500,000 in the worst tenth" in verdict([large])[2]
+    assert "over clients is 33,760, and 1,500,000 over the worst tenth" in verdict([large])[2]
     assert [key.value for key in key_numbers(large)][2:4] == ["33,760", "1,500,000"]
     assert "test_squared_error 33,760" in repr(large)

@@ -119,7 +119,7 @@ def test_a_file_that_is_none_is_refused_in_a_line(content, run, tmp_path, capsys
 
 WRONG = {
     "no examples": (np.zeros((0, 64)), [], "label for each example"),
-    "too few labels": (np.zeros((2, 64)), [1], "got 2 and 1"),
+    "too few labels": (np.zeros((2, 64)), [1], "got 2 examples and 1 labels"),
     "a class": (np.zeros((1, 64)), [11], "no class '11'"),
     "a shape": (np.zeros((1, 3)), [1], "shape"),
 }
@@ -145,7 +145,7 @@ def test_regression_in_raw_units():
 
 def test_clients_with_models_of_their_own_have_no_clusters():
     run = corymb.fit(corymb.Alone(rounds=1), small.arrays())
-    with pytest.raises(InvalidInput, match="models of their own"):
+    with pytest.raises(InvalidInput, match="its own model"):
         run.assign([[1.0, 2.0]], [1])
 
 
@@ -156,7 +156,7 @@ def test_without_test_examples_nobody_is_an_outlier():
     assert run.calibration is None
     answer = run.assign(x[:3], y[:3])
     assert answer.cluster is not None
-    assert "not known" in str(answer)
+    assert "is unknown" in str(answer)
 
 
 def test_thresholds_are_interpolated():

@@ -65,7 +65,7 @@ def test_only_seeds_that_both_have_are_pairs():
     assert compare(a, b).seeds == [1, 2]
     with pytest.raises(InvalidInput, match="no seed in common"):
         compare(a, group("c", [labelled([0] * 12, 9), labelled([0] * 12, 8)]))
-    with pytest.raises(InvalidInput, match="two runs of seed 0"):
+    with pytest.raises(InvalidInput, match="two runs with seed 0"):
         group("d", [labelled([0] * 12), labelled([0] * 12)])
 
 
@@ -107,7 +107,7 @@ def test_the_metric_that_leads_comes_first_and_says_who_is_better(tmp_path, caps
     assert compare(alone(a), alone(b), "log_loss").better == "B"
     chosen = replace(a, config={**a.config, "metric": "log_loss"})
     assert compare(alone(chosen), alone(b)).metric == "log_loss"
-    with pytest.raises(InvalidInput, match="no metric 'r2' that all runs have: choose accuracy, balanced_accuracy, "):
+    with pytest.raises(InvalidInput, match="Not all runs have the metric 'r2': choose accuracy, balanced_accuracy, "):
         compare(alone(a), alone(b), "r2")
     folders = [str(run.save(tmp_path / name)) for run, name in ((a, "a"), (b, "b"))]
     assert main(["compare", *folders, "--metric", "auc"]) == 0

@@ -276,7 +276,7 @@ def test_a_run_that_diverges_says_so_and_is_stopped(options, first, rounds, tmp_
     assert re.fullmatch(GREW, divergence(run.history, run.config))
     assert rounds in clocks_in(tmp_path / "run" / "checkpoints")
     assert [bool(row.get("diverging")) for row in run.history[:3]] == [t >= first for t in (1, 2, 3)]
-    assert len(re.findall(f"the run diverges: {GREW}", caplog.text)) == 1
+    assert len(re.findall(f"the run is diverging: {GREW}", caplog.text)) == 1
     assert corymb.Run.load(tmp_path / "run").stopped == "diverged"
 
 
@@ -284,7 +284,7 @@ def test_a_run_that_diverges_goes_on_if_asked(caplog):
     run = fit(DIVERGING, small.prices(), evaluate_every=1, keep_going=True)
     assert (run.stopped, len(run.history)) == ("", 9)
     assert sum("warning" in row for row in run.history) == 1
-    assert caplog.text.count("the run diverges") == 1
+    assert caplog.text.count("the run is diverging") == 1
 
 
 def test_a_run_that_diverged_is_resumed_to_its_end_if_asked(tmp_path):
@@ -305,7 +305,7 @@ def test_a_resumed_run_keeps_the_count_and_warns_once(tmp_path, caplog):
     whole = fit(DIVERGING, small.prices(), evaluate_every=2)
     assert (run.stopped, len(run.history)) == (whole.stopped, len(whole.history)) == ("diverged", 6)
     assert [row.get("diverging") for row in run.history] == [row.get("diverging") for row in whole.history]
-    assert caplog.text.count("the run diverges") == 2  # once in the run that was cut, once in the whole one
+    assert caplog.text.count("the run is diverging") == 2  # once in the run that was cut, once in the whole one
 
 
 def test_a_client_that_never_could_be_scored_stops_nothing():
@@ -327,12 +327,12 @@ def dropping() -> nn.Module:
 
 
 WRONG = {
-    "more clusters than clients": (dict(algorithm=corymb.IFCA(k=7)), "k=7 clusters are more than the 6 clients"),
+    "more clusters than clients": (dict(algorithm=corymb.IFCA(k=7)), "k=7 exceeds the 6 clients"),
     "an engine": (dict(engine="lop"), "Did you mean 'loop'"),
     "a device": (dict(device="gpu"), "no device 'gpu'"),
     "a precision": (dict(precision="float16"), "no precision"),
     "a kernel of the loop": (dict(engine="loop", kernel="fused"), "no kernels"),
-    "memory": (dict(memory=0), "memory is 'auto' or bytes"),
+    "memory": (dict(memory=0), "memory must be 'auto' or bytes"),
     "threads": (dict(threads=0), "threads must be at least 1"),
     "rounds between looks": (dict(evaluate_every=-1), "evaluate_every must not be negative"),
     "a model's name": (dict(model="mpl"), "Did you mean 'mlp'"),
@@ -432,7 +432,9 @@ def test_data_of_the_wrong_kind_are_refused():
 
 @pytest.mark.parametrize("algorithm", ["fedavg", corymb.FedAvg, 3])
 def test_an_algorithm_of_the_wrong_kind_is_refused(algorithm):
-    with pytest.raises(InvalidInput, match=r"The algorithm is .*: wanted one such as corymb.IFCA\(k=4\)") as caught:
+    with pytest.raises(
+        InvalidInput, match=r"The algorithm is .*: wanted an instance such as corymb.IFCA\(k=4\)"
+    ) as caught:
         fit(algorithm, small.arrays())
     assert "\n" not in str(caught.value)
 

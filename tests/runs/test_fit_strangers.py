@@ -142,7 +142,7 @@ def test_a_code_without_a_row_reads_no_other_clients_model(model):
 def test_codes_have_neither_mean_nor_median():
     frame = pandas.DataFrame({"a": [1, 2, None, 4], "b": [1, 1, 2, 2], "y": [0, 1, 0, 1], "who": [0, 0, 1, 1]})
     for missing in ("refuse", "median", "mean"):
-        with pytest.raises(InvalidInput, match=r"column 'a': 1 missing cell in .*: give them a code of their own"):
+        with pytest.raises(InvalidInput, match=r"column 'a': 1 missing cell in .*: give them their own code"):
             corymb.FederatedDataset.from_dataframe(frame, client="who", label="y", scale="codes", missing=missing)
 
 
@@ -158,7 +158,7 @@ def test_another_model_than_the_runs_is_refused_when_it_is_loaded(tmp_path):
         corymb.Run.load(run.folder, Bag).predict([[1, 2, 3, 4, 5]], cluster=0)
         == run.predict([[1, 2, 3, 4, 5]], cluster=0)
     ).all()
-    with pytest.raises(InvalidInput, match=r"The model is not the run's, which is .*'layer.weight_ih_l0' is of shape"):
+    with pytest.raises(InvalidInput, match=r"The model is not the run's \(.*'layer.weight_ih_l0' is of shape"):
         corymb.Run.load(run.folder, OwnState)
 
 
@@ -167,7 +167,7 @@ def test_another_model_than_the_runs_is_refused_when_it_is_loaded(tmp_path):
     [
         ({"seed": "x"}, "RunSettings: seed is 'x': wanted a whole number"),
         ({"device": 0}, "RunSettings: device is 0: wanted text"),
-        ({"max_seconds": "60"}, "max_seconds must be a number that is not negative, got '60'"),
+        ({"max_seconds": "60"}, "max_seconds must be a non-negative number, got '60'"),
     ],
 )
 def test_options_of_a_wrong_type_are_told_in_a_line(options, line):
@@ -209,7 +209,9 @@ def test_an_algorithm_is_a_dataclass_whose_serve_is_a_client_function():
 
         def run(self, fed, start=None): ...
 
-    with pytest.raises(InvalidInput, match=r"^Own is not a dataclass: its settings are fields, so write @dataclass"):
+    with pytest.raises(
+        InvalidInput, match=r"^Own is not a dataclass: its settings must be fields, so decorate it with @dataclass"
+    ):
         corymb.fit(Own(), reviews(30, 20), Bag)
     with pytest.raises(InvalidInput, match=r"^Serves\.serve is a method: wanted a client function"):
         corymb.fit(Serves(), reviews(30, 20), Bag)

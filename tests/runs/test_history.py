@@ -88,7 +88,7 @@ def test_the_setting_to_change_is_named():
     settings = {"k": 2, "alone": {"lr": 0.5}, "local": {"lr": 0.1}}
     assert divergence(history, settings) == "training loss grew from 1.2 to 340: lower --local.lr (now 0.1)"
     assert "lower --inner.local.lr (now 3)" in divergence(history, {"inner": {"local": {"lr": 3.0}}})
-    assert divergence(history, {}).endswith("to 340: make its steps smaller")
+    assert divergence(history, {}).endswith("to 340: use smaller steps")
     assert divergence(rows(1.2, 40, 3), settings) == ""
     assert "to infinity" in divergence(evaluated(1.2, math.inf), settings)
 
@@ -143,7 +143,7 @@ def test_steps_that_became_short_before_the_loss_settled_are_spoken_of(floor, ba
     history = [{"stage": "", "train_loss": floor + 1 / (1 + way)} for way in travelled]
     config = {"until": "rounds", "rounds": 80, "local": {"lr": 3.0, "decay": 0.94, "batch": batch}}
     said = unfinished(history, config)
-    assert ("steps became short" in said and said.endswith("--rounds 320 --local.decay 0.985 trains longer")) == short
+    assert ("steps became short" in said and said.endswith("try --rounds 320 --local.decay 0.985")) == short
     assert unfinished(history, {**config, "local": {"decay": 1.0}}) == ""
     assert unfinished(history[:30], {**config, "rounds": 30}) == ""  # steps are long still: rounds that were asked for
     stages = [{**row, "stage": "a"} for row in history[:50]] + history[50:]

@@ -73,13 +73,13 @@ TEXT = DataSchema(task="classification", features=(7,), classes=CLASSES, codes=T
     ("name", "kind", "line"),
     [
         ("char-lstm", TEXT, ""),
-        ("char-lstm", TEXT._replace(codes=False), "wants texts"),
+        ("char-lstm", TEXT._replace(codes=False), "needs text"),
         ("resnet9", PICTURE, ""),
         ("resnet9", PICTURE._replace(features=(3, 7, 8)), r"shape \[3, 7, 8\]"),
         ("resnet9", FLAT, r"shape \[784\]"),
         ("ifca-cifar", PICTURE._replace(features=(3, 32, 32)), ""),
-        ("ifca-cifar", PICTURE, r"in colour .*shape \[1, 28, 28\]"),
-        ("ifca-cifar", PICTURE._replace(features=(3, 32, 20)), r"24 or more.*shape \[3, 32, 20\]"),
+        ("ifca-cifar", PICTURE, r"colour images .*shape \[1, 28, 28\]"),
+        ("ifca-cifar", PICTURE._replace(features=(3, 32, 20)), r"at least 24 x 24.*shape \[3, 32, 20\]"),
         ("ifca-cifar", FLAT, r"shape \[784\]"),
     ],
 )
@@ -107,7 +107,7 @@ def test_names_are_kept():
 
 
 WRONG = {
-    "cnn": (("cnn", DIGITS), "square pictures"),
+    "cnn": (("cnn", DIGITS), "square images"),
     "linear-regression": (("linear-regression", DIGITS), "for regression"),
     "unknown": (("mlpp", DIGITS), "Did you mean 'mlp'"),
     "no module": (("nowhere.at_all:model", DIGITS), "no module 'nowhere.at_all'"),
@@ -175,7 +175,7 @@ def test_words_reach_a_model_that_embeds_them(engine):
     assert (run.predict(words[:5], client="0") == (words[:5, 0] < 3)).all()
     with pytest.raises(InvalidInput, match="codes go up to 9: its embedding needs more rows"):
         run.predict(words[:5] * 0 + 9, client="0")
-    with pytest.raises(InvalidInput, match="whole numbers from 0 on"):
+    with pytest.raises(InvalidInput, match="integers from 0"):
         run.assign(words[:5] - 0.5, [0] * 5)
 
 

@@ -131,7 +131,7 @@ def test_a_long_round_says_how_far_it_is_and_how_long_all_will_take(monkeypatch)
     beat.watch(fed, type("Around", (), {"engine": engine})())
     assert list(beat.over(engine.rounds(fed, 1))) == ["round"]
     first, *more = stream.getvalue().splitlines()
-    assert first == "round 1/40  20/100 clients, about 30 s a round and 20 min in all"
+    assert first == "round 1/40  20/100 clients, about 30 s per round and 20 min in total"
     assert len(more) == 3  # every six seconds, which are two steps here
 
 
@@ -180,7 +180,7 @@ def test_one_clients_slow_work_is_told_step_by_step(monkeypatch):
     list(slow(clock, None, stream)[1])
     lines = stream.getvalue().splitlines()
     assert clock.now == 260
-    assert lines[0] == "round 1/1  0/2 clients, about 2.7 min a round and 2.7 min in all"
+    assert lines[0] == "round 1/1  0/2 clients, about 2.7 min per round and 2.7 min in total"
     assert len(lines) >= 10
 
 

@@ -136,7 +136,10 @@ WRONG = {
     "a position": (lambda run: run.predict([[1.0, 2.0]], client=6), "no client 6"),
     "a fraction of a position": (lambda run: run.predict([[1.0, 2.0]], client=0.5), "client=0.5: wanted the name"),
     "a fraction of a cluster": (lambda run: run.predict([[1.0, 2.0]], cluster=0.5), "cluster=0.5: wanted its number"),
-    "a shape": (lambda run: run.predict([[1.0, 2.0, 3.0]], client=0), r"shape \[3\], the run was given \[2\]"),
+    "a shape": (
+        lambda run: run.predict([[1.0, 2.0, 3.0]], client=0),
+        r"shape \[3\], but those of the run have shape \[2\]",
+    ),
     "a cluster": (lambda run: run.model(2), "no cluster 2"),
     "a cluster to predict with": (lambda run: run.predict([[1.0, 2.0]], cluster=2), "no cluster 2"),
     "nobody": (lambda run: run.predict([[1.0, 2.0]]), "one of client=, cluster= and new="),
@@ -157,7 +160,7 @@ def test_a_number_that_is_one_clients_name_and_anothers_position_is_refused():
     assert run.names[:2] == ("1", "2")
     assert len(run.predict(x[:2], client="1")) == 2
     assert len(run.predict(x[:2], client=0)) == 2  # nobody is called 0
-    line = "client=1 is the position of client '2', but there is a client '1' too: give the name as text"
+    line = "client=1 is ambiguous: it is the position of client '2', and there is a client '1'. Give the name as text"
     with pytest.raises(InvalidInput, match=line):
         run.predict(x[:2], client=1)
 
@@ -166,7 +169,9 @@ def test_a_number_that_is_a_name_with_zeros_in_front_is_refused():
     x, y, client = small.arrays()
     run = fit(corymb.FedAvg(rounds=1), (x, y, [f"{number + 1:04}" for number in client]))
     assert run.names[1] == "0002"
-    with pytest.raises(InvalidInput, match="client=1 is the position of client '0002', but there is a client '0001'"):
+    with pytest.raises(
+        InvalidInput, match="client=1 is ambiguous: it is the position of client '0002', and there is a client '0001'"
+    ):
         run.predict(x[:2], client=1)
     last = len(run.names)
     with pytest.raises(InvalidInput, match=f"no client {last}: .* the name is text, client='000{last}'"):
@@ -275,7 +280,7 @@ def make():
 def test_a_folder_of_runs_is_said_to_be_one(run, tmp_path):
     for seed in (0, 1):
         run.save(tmp_path / f"seed-{seed}")
-    with pytest.raises(InvalidInput, match=r"is no run, but holds 2: give one of them, such as .*seed-0"):
+    with pytest.raises(InvalidInput, match=r"is not a run, but holds 2 runs: give one of them, such as .*seed-0"):
         corymb.Run.load(tmp_path)
 
 
@@ -365,7 +370,7 @@ def test_models_that_stay_with_clients_predict_until_they_are_saved(tmp_path):
     errors = [np.abs(own[c] - y[client == c]).mean() for c in range(3)]
     assert max(errors) < 3000
     assert not torch.equal(run.model("0")["1.weight"], run.model("1")["1.weight"])
-    with pytest.raises(InvalidInput, match="models of their own"):
+    with pytest.raises(InvalidInput, match="its own model"):
         run.predict(x, cluster=0)
     with pytest.raises(InvalidInput, match="stayed with its clients"):
         corymb.Run.load(run.save(tmp_path / "run")).predict(x, client=0)

@@ -65,7 +65,7 @@ def test_the_command_line_has_the_fields_as_options(capsys, monkeypatch):
 
 
 def check_data_options_in_help(line, capsys):
-    assert options_in_help(line, "Data of your own", capsys) == OF_FILES
+    assert options_in_help(line, "Your own data", capsys) == OF_FILES
     main([*line.split(), "--help"])
     assert set(re.findall(r"--deal\.([a-z_]+)", capsys.readouterr().out)) == names(Deal)
 

@@ -40,7 +40,7 @@ def test_a_run_ends_when_it_has_converged(ended, data):
 def test_a_converged_run_has_ended(ended, data):
     again = corymb.fit(fedavg(60), data, resume=ended.folder)
     assert (again.stopped, len(again.history)) == ("converged", len(ended.history))
-    assert any("no longer fell" in line for line in warnings_of(again))
+    assert any("stopped falling" in line for line in warnings_of(again))
 
 
 def test_one_that_is_interrupted_converges_in_the_same_round(ended, data, tmp_path):

@@ -1,4 +1,4 @@
-"""The command line, one file a command, and its exit codes."""
+"""The command line, one module per command, and its exit codes."""
 
 from __future__ import annotations
 

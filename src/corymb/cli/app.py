@@ -1,6 +1,6 @@
 """The command line. Results go to stdout, progress and error messages to stderr.
 
-Commands are modules of their own, imported when they are called, so that help and version appear at once.
+Each command is a separate module, imported when it is called, so that `--help` and `--version` are instant.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from corymb.cli import Exit
 from corymb.settings import InvalidInput, did_you_mean, printable, require, said
 
 LONGEST = 900
-"""Characters of a message."""
-HELP = "Clustered federated learning: find the groups of clients and train one model a group."
+"""Error messages are truncated to this many characters."""
+HELP = "Clustered federated learning: find groups of clients and train one model for each group."
 
 
 class Command(NamedTuple):
-    """The function of a command, its help, and three examples."""
+    """A command: the import path of its function, its help text and three examples."""
 
     place: str
     help: str
@@ -41,7 +41,7 @@ COMMANDS = {
     ),
     "advise": Command(
         "corymb.cli.advising.advise:advise_on",
-        "Should I cluster at all? Compare one model, clusters and training alone on held-out training examples: "
+        "Should I cluster at all? Compare one model, clusters and local training on held-out training examples: "
         "`corymb advise DATA`.",
         (
             "corymb advise digits",
@@ -52,7 +52,7 @@ COMMANDS = {
     "resume": Command(
         "corymb.cli.resume:resume",
         "Continue a run that was stopped or killed, or train it longer: `corymb resume RUN [--rounds N]`. "
-        "For a run that has ended, print its result again.",
+        "For a finished run, print its result again.",
         (
             "corymb resume runs/digits-ifca-1",
             "corymb resume runs/digits-ifca-1 --rounds 200",
@@ -61,17 +61,17 @@ COMMANDS = {
     ),
     "tune": Command(
         "corymb.cli.tuning.tune:tune_any",
-        "Search settings of an algorithm by trial, judged on held-out training examples: "
+        "Tune the settings of an algorithm on held-out training examples: "
         "`corymb tune DATA ALGORITHM [--param NAME=RANGE ...]`.",
         (
             "corymb tune digits ifca --k 4 --trials 20",
             "corymb tune digits fedavg --param local.lr=log:0.001:1 --param local.steps=int:1:20",
-            "corymb tune digits ifca --trials 50 --out studies/digits  # again, to go on",
+            "corymb tune digits ifca --trials 50 --out studies/digits  # repeat to continue",
         ),
     ),
     "report": Command(
         "corymb.cli.report:report",
-        "Write a report on a run, `corymb report RUN [RUN ...]`: clusters, quality, stability, cost.",
+        "Write a report on a run: clusters, quality, stability and cost. `corymb report RUN [RUN ...]`.",
         (
             "corymb report runs/mine",
             "corymb report runs/ifca runs/fedavg runs/alone --out ifca.html",
@@ -80,7 +80,7 @@ COMMANDS = {
     ),
     "compare": Command(
         "corymb.cli.compare:compare_runs",
-        "Compare two runs, or two groups of runs that differ in their seeds.",
+        "Compare two runs, or two groups of runs with different seeds.",
         (
             "corymb compare runs/ifca runs/fedavg",
             "corymb compare runs/ifca-seeds runs/fedavg-seeds",
@@ -98,12 +98,12 @@ COMMANDS = {
     ),
     "audit": Command(
         "corymb.cli.auditing.audit:audit",
-        "Verify that the audit log of a run is as it was written: `corymb audit RUN`.",
+        "Verify that the audit log of a run has not been altered: `corymb audit RUN`.",
         ("corymb audit runs/mine", "corymb audit runs/mine --json", "corymb audit runs/digits-ifca-1"),
     ),
     "assign": Command(
         "corymb.cli.assign:assign_file",
-        "Find the cluster of a new client, or that none fits: `corymb assign RUN FILE`.",
+        "Assign a new client to a cluster, or report that none fits: `corymb assign RUN FILE`.",
         (
             "corymb assign runs/digits-ifca-1 newcomer.npz",
             "corymb assign runs/mine hospital-9.csv --json",
@@ -112,7 +112,7 @@ COMMANDS = {
     ),
     "predict": Command(
         "corymb.cli.predict:predict_file",
-        "Predict with the model of a client or of a cluster: `corymb predict RUN FILE`.",
+        "Predict with the model of a client or a cluster: `corymb predict RUN FILE`.",
         (
             "corymb predict runs/mine patients.csv --client hospital-3",
             "corymb predict runs/mine patients.parquet --cluster 1 --out predictions.csv",
@@ -121,7 +121,7 @@ COMMANDS = {
     ),
     "export": Command(
         "corymb.cli.export:export",
-        "Write a cluster's model to a file that needs no Corymb: `corymb export RUN --cluster J`.",
+        "Export a cluster's model to a file that does not need Corymb: `corymb export RUN --cluster J`.",
         (
             "corymb export runs/digits-ifca-1 --cluster 0",
             "corymb export runs/mine --client hospital-3 --format onnx --out model.onnx",
@@ -130,7 +130,7 @@ COMMANDS = {
     ),
     "new": Command(
         "corymb.cli.new.algorithm:new_algorithm",
-        "Write an algorithm to start from, with its test: `corymb new algorithm NAME`. Both run as they are.",
+        "Create a template for an algorithm with a test; both run as they are: `corymb new algorithm NAME`.",
         (
             "corymb new algorithm my-average",
             "corymb new algorithm my-average --folder src",
@@ -139,12 +139,12 @@ COMMANDS = {
     ),
     "list": Command(
         "corymb.cli.list:show_list",
-        "List the names of data, algorithms, models or faults.",
+        "List the available data sets, algorithms, models or faults.",
         ("corymb list data", "corymb list algorithms", "corymb list faults"),
     ),
     "completion": Command(
         "corymb.cli.shell.completion:completion",
-        "Print a script that completes commands and options in your shell: `corymb completion bash|zsh|fish`.",
+        "Print a shell completion script: `corymb completion bash|zsh|fish`.",
         (
             "corymb completion bash > ~/.local/share/bash-completion/completions/corymb",
             "corymb completion zsh > ~/.zfunc/_corymb",
@@ -153,7 +153,7 @@ COMMANDS = {
     ),
     "doctor": Command(
         "corymb.cli.doctor:doctor",
-        "Show what this machine has and run a small test on it.",
+        "Show the environment and run a small self-test.",
         ("corymb doctor", "CORYMB_DATA=/data corymb doctor", "NO_COLOR=1 corymb doctor > machine.txt"),
     ),
 }
@@ -161,7 +161,7 @@ COMMANDS = {
 DATA = {
     "show": Command(
         "corymb.cli.dataset.show:show",
-        "Show data, `corymb data show DATA`: clients, sizes, labels, and pictures if there are any.",
+        "Show the clients, sizes, labels and (if any) images of a data set: `corymb data show DATA`.",
         (
             "corymb data show digits",
             "corymb data show mydata/ --label species",
@@ -170,7 +170,7 @@ DATA = {
     ),
     "get": Command(
         "corymb.cli.dataset.get:get",
-        "Download data sets, `corymb data get NAME`, and compare them with their checksums.",
+        "Download data sets and verify their checksums: `corymb data get NAME`.",
         (
             "corymb data get cifar-rotated",
             "corymb data get mnist-rotated shakespeare",
@@ -181,12 +181,12 @@ DATA = {
 """Commands of `corymb data`."""
 
 WITHIN = {"new": "algorithm"}
-"""Commands of two words, and the second word."""
+"""Two-word commands, and their second words."""
 
 FLOWER = {
     "new": Command(
         "corymb.cli.flower.new:new",
-        "Make a folder for a federation: `corymb flower new NAME`.",
+        "Create a project folder for a federation: `corymb flower new NAME`.",
         ("corymb flower new myfed", "corymb flower new hospitals", "corymb flower new federations/banks"),
     ),
     "up": Command(
@@ -196,7 +196,8 @@ FLOWER = {
     ),
     "node": Command(
         "corymb.cli.flower.node:node",
-        "Run one node, where its data are: `corymb flower node NAME --superlink HOST:PORT --data MODULE:FUNCTION`.",
+        "Run one node on the machine that holds its data: "
+        "`corymb flower node NAME --superlink HOST:PORT --data MODULE:FUNCTION`.",
         (
             "corymb flower node site-a --superlink 10.0.0.1:8000 --data myfed.data:clients --state /var/corymb",
             "corymb flower node site-a --superlink 10.0.0.1:8000 --data myfed.data:clients --state s --allow myfed",
@@ -206,7 +207,11 @@ FLOWER = {
     "run": Command(
         "corymb.cli.flower.run:run",
         "Run the federation's algorithm on its nodes, and write the report.",
-        ("corymb flower run", "corymb flower run --seed 3 --out runs/three", "corymb flower run --json -q"),
+        (
+            "corymb flower run",
+            "corymb flower run ifca --k auto --restarts 5 --seed 3 --out runs/three",
+            "corymb flower run fedavg --rounds 20 --json -q",
+        ),
     ),
     "status": Command(
         "corymb.cli.flower.up:status",
@@ -215,30 +220,30 @@ FLOWER = {
     ),
     "down": Command(
         "corymb.cli.flower.up:down",
-        "End the federation's processes.",
+        "Stop the federation's processes.",
         ("corymb flower down", "corymb flower down --folder myfed", "corymb flower down && rm -r .federation"),
     ),
     "doctor": Command(
         "corymb.cli.flower.doctor:doctor",
-        "Check what a federation needs.",
+        "Check the requirements of a federation.",
         ("corymb flower doctor", "corymb flower doctor --echo", "corymb flower doctor --folder myfed"),
     ),
 }
 """Commands of `corymb flower`."""
 
 GROUPS = {
-    "data": ("Get data sets, and look at them.", DATA),
-    "flower": ("A federation of nodes that hold their own data, on Flower.", FLOWER),
+    "data": ("Download and inspect data sets.", DATA),
+    "flower": ("Run a federation of nodes that hold their own data, with Flower.", FLOWER),
 }
-"""Commands that are followed by one of several."""
+"""Groups of subcommands, with their help."""
 
 
 def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = lambda: None) -> int:
-    """Run a command and return its exit code. An error is one line on stderr; `--debug` gives the traceback.
+    """Run a command and return its exit code. An error is one line on stderr; `--debug` shows the traceback.
 
-    `loaded` is called when the command's modules have been imported, before it is carried out.
+    `loaded` is called once the command's modules are imported, before the command runs.
     """
-    # Waiting threads that spin make a busy machine ten times slower. OpenMP reads this when torch is imported.
+    # Spinning idle threads make a busy machine ten times slower. OpenMP reads this when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tokens = [_spelled_as_in_python(token) for token in (sys.argv[1:] if argv is None else argv)]
     debug = "--debug" in tokens
@@ -253,12 +258,12 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = la
             verbose=False,
             result_action="return_value",
         )
-        sys.stdout.flush()  # here, where it can be explained if it cannot be written
+        sys.stdout.flush()  # a write error is raised here, where it can be explained
         return int(code or Exit.OK)
     except (Exception, KeyboardInterrupt) as error:
         if debug:
             raise
-        if isinstance(error, BrokenPipeError) and _nobody_reads():
+        if isinstance(error, BrokenPipeError) and _stdout_closed():
             return Exit.OK
         code, line = explain(error)
         print(f"corymb: {printable(line)[:LONGEST]}", file=sys.stderr)
@@ -266,37 +271,37 @@ def main(argv: Sequence[str] | None = None, *, loaded: Callable[[], object] = la
 
 
 def _check_known(tokens: Sequence[str]) -> None:
-    """Refuse a command that there is not. Cyclopts would import all of them first, to list them."""
+    """Reject an unknown command. Cyclopts would import all commands first to list them."""
     first, second = [*(token for token in tokens if token != "--debug"), "", ""][:2]
     within: Collection[str] = GROUPS[first][1] if first in GROUPS else [WITHIN[first]] if first in WITHIN else ()
     for word, name, known in ((first, first, [*COMMANDS, *GROUPS]), (second, f"{first} {second}", within)):
-        there = word in known or not known or word.startswith("-") or not word
-        require(there, f"There is no command {name!r}. {did_you_mean(word, known)}")
+        valid = word in known or not known or word.startswith("-") or not word
+        require(valid, f"There is no command {name!r}. {did_you_mean(word, known)}")
 
 
-def _nobody_reads() -> bool:
-    """Whether whoever read our output has left, as `head` does: then nothing is wrong, and there is nothing to say."""
+def _stdout_closed() -> bool:
+    """Whether the reader of our stdout has closed it, as `head` does; that is not an error."""
     try:
         sys.stdout.flush()
         left = _has_left(sys.stdout.fileno())
     except BrokenPipeError:
         left = True
     if left:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python complains at exit
     return left
 
 
 def _has_left(pipe: int) -> bool:
-    """Whether a pipe has no reader: a flush does not tell where nothing is buffered (PYTHONUNBUFFERED)."""
+    """Whether a pipe has no reader: a flush does not tell if nothing is buffered (PYTHONUNBUFFERED)."""
     if not hasattr(select, "poll"):  # Windows
         return False
-    asked = select.poll()
-    asked.register(pipe, 0)
-    return any(event & select.POLLERR for _, event in asked.poll(0))
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def make_app(tokens: Sequence[str] = ()) -> Any:
-    """The commands; those whose options depend on an algorithm have them if `tokens` name it."""
+    """Build the command-line app. Commands whose options depend on an algorithm get them if `tokens` name it."""
     from cyclopts import App, Parameter
 
     spelled = Parameter(name_transform=lambda name: name, negative_bool=())
@@ -307,11 +312,11 @@ def make_app(tokens: Sequence[str] = ()) -> Any:
         version=__version__,
         default_parameter=spelled,
         help_epilogue=_epilogue(first),
-        suppress_keyboard_interrupt=False,  # else Ctrl-C ends the process without a word
+        suppress_keyboard_interrupt=False,  # otherwise Ctrl-C ends the process silently
     )
     for name, command in COMMANDS.items():
         place: Any = command.place
-        if name in ("run", "tune") and name == next(iter(tokens), ""):  # its settings depend on the algorithm
+        if name in ("run", "tune") and name == next(iter(tokens), ""):  # the options depend on the algorithm
             module = importlib.import_module(place.partition(":")[0])
             place = module.command_for(tokens[1:])
         words: Any = {"help": command.help, "help_epilogue": _epilogue(command.examples)}
@@ -324,7 +329,10 @@ def make_app(tokens: Sequence[str] = ()) -> Any:
         shown = tuple(command.examples[0] for command in commands.values())
         group = App(name=name, help=about, help_epilogue=_epilogue(shown), default_parameter=spelled)
         for second, command in commands.items():
-            group.command(command.place, name=second, help=command.help, help_epilogue=_epilogue(command.examples))
+            place = command.place
+            if (name, second) == ("flower", "run") and tuple(tokens[:2]) == (name, second):
+                place = importlib.import_module(place.partition(":")[0]).command_for(tokens[2:])
+            group.command(place, name=second, help=command.help, help_epilogue=_epilogue(command.examples))
         app.command(group)
     return app
 
@@ -334,7 +342,7 @@ def _epilogue(examples: Sequence[str]) -> str:
 
 
 def _spelled_as_in_python(token: str) -> str:
-    """`--evaluate-every` is `--evaluate_every`."""
+    """Spell an option as its Python name: `--evaluate-every` becomes `--evaluate_every`."""
     if not token.startswith("--"):
         return token
     name, equals, value = token.partition("=")
@@ -342,11 +350,11 @@ def _spelled_as_in_python(token: str) -> str:
 
 
 def explain(error: BaseException) -> tuple[Exit, str]:
-    """The exit code for an error, and one line about it."""
+    """The exit code of an error, and a one-line message."""
     from cyclopts import CycloptsError
 
     if isinstance(error, KeyboardInterrupt):
-        return Exit.INTERRUPTED, said(error) or "Stopped before the first round was complete: there is no result."
+        return Exit.INTERRUPTED, said(error) or "Stopped before the first round was complete; there is no result."
     text = said(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
@@ -359,9 +367,9 @@ def explain(error: BaseException) -> tuple[Exit, str]:
 
 
 def _hint(line: str) -> str:
-    """What to do about replies that were refused for these reasons; empty where there is no telling."""
+    """A hint on rejected replies, from the reasons in the message; empty if there is none to give."""
     if "not finite" in line:
-        return " Diverging models cause this: try a smaller --local.lr."
+        return " The models probably diverge: try a smaller --local.lr."
     if "too large" in line:
-        return " Diverging models cause this, or data as large: try a smaller --local.lr, or larger units."
+        return " The models diverge, or the data have very large values: try a smaller --local.lr, or rescale the data."
     return ""

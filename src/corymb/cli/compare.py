@@ -1,4 +1,4 @@
-"""`corymb compare`: two runs, or two groups of runs, side by side."""
+"""`corymb compare`: compare two runs, or two groups of runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def compare_runs(a: Path, b: Path, *, metric: str | None = None, out: Path | Non
     a
         The folder of a run, or a folder of runs that differ in their seed.
     b
-        The same, to compare with it.
+        A second such folder, to compare with the first.
     metric
-        The metric to judge by, such as auc; if not given, A's own.
+        The metric to compare by, such as auc; by default that of A.
     out
-        Write a page, FILE.html, and print its path.
+        Write an HTML page to this file and print its path.
     json
-        Print one JSON object.
+        Print the comparison as one JSON object.
     """
     if out is not None:
         kind = out.suffix.lower()
-        require(kind in (".html", ".htm"), f"{out}: a comparison is written as HTML; use the ending .html.")
+        require(kind in (".html", ".htm"), f"{out}: a comparison is an HTML page; use the extension .html.")
     found = compare(read_side(a), read_side(b), metric)
     if out is not None:
         put(expanded(out), as_page(found))
@@ -45,7 +45,7 @@ def compare_runs(a: Path, b: Path, *, metric: str | None = None, out: Path | Non
 
 
 def read_side(folder: str | Path) -> Side:
-    """The run in a folder, or the runs in the folders within it."""
+    """Load the run in a folder, or the runs in its subfolders."""
     place = expanded(folder)
     if (place / CONFIG).is_file():
         return group(str(folder), [Run.load(place)])
@@ -69,7 +69,7 @@ def show(found: Comparison) -> None:
     console.print(_confusion(found.confusion))
     if len(found.ari) > 1:
         least = f"at least {min(found.ari):.3f}"
-        console.print(f"Above: seed {found.seeds[0]}. Over all seeds, the ARI between A and B is {least}.")
+        console.print(f"This is for seed {found.seeds[0]}. Over all seeds, the ARI between A and B is {least}.")
 
 
 def _deltas(found: Comparison) -> object:
@@ -91,7 +91,9 @@ def _confusion(confusion: Confusion) -> object:
     from rich.table import Table
 
     caption = f"{confusion.same:.1%} of clients are in the same cluster after matching; ARI {confusion.ari:.3f}"
-    table = Table(title="Clients, A against B", caption=caption, title_justify="left", caption_justify="left")
+    table = Table(
+        title="Clients by cluster, A against B", caption=caption, title_justify="left", caption_justify="left"
+    )
     table.add_column("")
     for label in confusion.columns:
         table.add_column(f"B: {cluster_name(label)}", justify="right")

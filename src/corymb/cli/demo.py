@@ -1,4 +1,4 @@
-"""`make demo`: rotated digits with four hidden groups of clients; IFCA and its baselines, in under a minute."""
+"""`make demo`: IFCA and its baselines on rotated digits with four hidden groups of clients, in under a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corymb.runs.run import Run
 
 
 class DemoRun(NamedTuple):
-    """One run of the demonstration: a row of its table."""
+    """One run of the demo: a row of its table."""
 
     title: str
     algorithm: str
@@ -36,7 +36,7 @@ ROWS = (
 
 
 def main(rows: Sequence[DemoRun] = ROWS, *, parent: str | Path = "runs") -> None:
-    """Do all runs, print a table and write a report."""
+    """Run the demo, print a table and write a report."""
     data = digits()
     describe(data)
     folder, runs = new_folder(parent, "demo"), []
@@ -45,11 +45,11 @@ def main(rows: Sequence[DemoRun] = ROWS, *, parent: str | Path = "runs") -> None
         algorithm = configure(row.algorithm, data, **row.settings)
         with RoundLine(planned_rounds(algorithm)) as line:
             show_line = line if sys.stderr.isatty() else None
-            # The runs are too small to gain from a second thread.
+            # The runs are too small to benefit from a second thread.
             run = fit(algorithm, data, threads=1, progress=show_line, evaluate_every=0)
         runs.append(replace(run, folder=run.save(folder / row.algorithm)))
     show(rows, runs)
-    print(f"The report, to open in a browser: {write_report(runs, folder / 'report.html')}")
+    print(f"Report (open it in a browser): {write_report(runs, folder / 'report.html')}")
 
 
 def show(rows: Sequence[DemoRun], runs: Sequence[Run]) -> None:
@@ -72,7 +72,7 @@ def show(rows: Sequence[DemoRun], runs: Sequence[Run]) -> None:
             f"{run.seconds:.1f}",
         )
     Console().print(table)
-    Console().print("Your own data: corymb run FOLDER ifca --k 3. More: corymb --help, README.md", style="dim")
+    Console().print("For your own data: corymb run FOLDER ifca --k 3. More: corymb --help, README.md", style="dim")
 
 
 if __name__ == "__main__":

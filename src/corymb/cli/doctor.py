@@ -1,4 +1,4 @@
-"""`corymb doctor`: what this machine has, and whether a small run works on it."""
+"""`corymb doctor`: show the environment and run a small self-test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXTRAS = {
 
 
 def doctor() -> int:
-    """Show what this machine has and run a small test on it."""
+    """Show the environment and run a small self-test."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -33,7 +33,7 @@ def doctor() -> int:
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """What the machine has, as names and values."""
+    """The facts of the environment, as name-value pairs."""
     import torch
 
     from corymb import __version__
@@ -55,7 +55,7 @@ def facts() -> Iterator[tuple[str, str]]:
         missing = [package for package in packages if importlib.util.find_spec(package) is None]
         yield (
             f"extra {extra}",
-            f"without {', '.join(missing)}: pip install 'corymb[{extra}]'" if missing else "installed",
+            f"missing {', '.join(missing)}: pip install 'corymb[{extra}]'" if missing else "installed",
         )
     yield "CORYMB_DATA", _folder(os.environ.get("CORYMB_DATA"))
     yield "cache", str(cache_folder())
@@ -68,7 +68,7 @@ def _folder(name: str | None) -> str:
 
 
 def memory_free() -> int:
-    """Bytes of free memory; 0 if the system does not tell."""
+    """Bytes of free memory; 0 if the system does not report it."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -76,7 +76,7 @@ def memory_free() -> int:
 
 
 def self_tests() -> Iterator[tuple[str, str]]:
-    """Two rounds of IFCA on every engine and device, with the outcome of each."""
+    """Run two rounds of IFCA on every engine and device; yields the name and outcome of each test."""
     from corymb.algorithms import IFCA
     from corymb.data import mixed_regression
     from corymb.runs.fit import fit
@@ -88,6 +88,6 @@ def self_tests() -> Iterator[tuple[str, str]]:
             try:
                 run = fit(IFCA(k=2, rounds=2), data, engine=engine, device=device)
                 outcome = f"two rounds in {run.seconds:.2f} s"
-            except Exception as error:  # whatever is wrong with the machine is reported, and the next test follows
+            except Exception as error:  # report any failure, and go on with the next test
                 outcome = f"failed: {type(error).__name__}: {error}"
             yield f"self-test {engine} on {device}", outcome

@@ -1,4 +1,4 @@
-"""A user's file of examples as a run takes them: the columns of a table by name, or the arrays of an npz file."""
+"""Read a user's file of examples for a run: the columns of a table by name, or the arrays of an npz file."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ from corymb.settings import InvalidInput, require
 
 
 class Examples(NamedTuple):
-    """What a file holds."""
+    """The contents of a file of examples."""
 
     x: Array
-    """Features as the run's clients prepared theirs (from npz files: as they are)."""
+    """Features, prepared as those of the run's clients were (from npz files: unchanged)."""
     y: Array | None
-    """Labels, where the file has them."""
+    """Labels; None if the file has none."""
     client: Array | None
-    """Whose each row is, where the file says so."""
+    """The client of each row; None if the file does not name clients."""
     unused: tuple[str, ...] = ()
-    """Columns that the run does not know."""
+    """Columns that the run does not use."""
     left_out: tuple[int, ...] = ()
-    """Rows of the file that are not among these: they lack a cell, and the run's data was without such rows."""
+    """Rows of the file that were dropped: they lack a value, and the run's data dropped such rows."""
 
 
 def read_examples(file: Path, run: Run, label: str | None = None, *, labelled: bool = False) -> Examples:
-    """The examples in a file; `label` names the column of labels, if it is not that of the run's own data.
+    """Read the examples in a file; `label` names the column of labels if it differs from that of the run's data.
 
-    Rows that lack a value are left out if the run's own data was without such rows: of `labelled` examples also those
-    that lack a label.
+    If the run's data dropped rows with missing values, so does this; with `labelled`, also rows without a label.
     """
     require(file.is_file(), f"{file} is not a file: give a file of examples ({KINDS}).")
-    require(kind_of(file) in SUFFIXES, f"{file} is a file of an unknown kind: only {KINDS} files can be read.")
+    require(kind_of(file) in SUFFIXES, f"{file} is of an unknown type: only {KINDS} files can be read.")
     options = DataOptions.recorded(run.config)
     if kind_of(file) == NPZ:
         return _from_npz(file, options, label)
@@ -65,7 +64,7 @@ def read_examples(file: Path, run: Run, label: str | None = None, *, labelled: b
     rows = _complete(cells, plans, n) if options.missing == "drop" else np.arange(n)
     if labelled and y is not None and options.missing == "drop":
         rows = rows[y.kinds[rows] != Kind.MISSING]
-    require(len(rows) > 0, f"Every row of {file} lacks a value that the run has nothing to take for.")
+    require(len(rows) > 0, f"Every row of {file} lacks a value that the run cannot fill in.")
     cells = {name: column.take(rows) for name, column in cells.items()} if len(rows) < n else cells
     x = how._replace(columns=plans).apply(cells, lambda row: table.place(int(rows[row]))).numpy()
     owners, left = table.ids.get(owner), np.setdiff1d(np.arange(n), rows)
@@ -83,14 +82,14 @@ def read_examples(file: Path, run: Run, label: str | None = None, *, labelled: b
 
 
 def _places(table: Columns, rows: Array) -> str:
-    """Where the first few of some rows are: new.csv, rows 3, 8, ..."""
+    """The location of the first few rows, such as `new.csv, rows 3, 8, ...`."""
     where = [table.place(int(row)).rpartition(" ") for row in rows[:5]]
     numbers = [number for _, _, number in where] + (["..."] if len(rows) > 5 else [])
     return f"{where[0][0]}{'s' * (len(rows) > 1)} {', '.join(numbers)}"
 
 
 def _complete(cells: Table, plans: Sequence[ColumnPlan], n: int) -> Array:
-    """Which of n rows have all that cannot be done without; a text that is missing is a category like others."""
+    """The rows that lack no required value. A missing text is a category of its own, so it is not required."""
     wanted = [plan.name for plan in plans if plan.fill is None and plan.what != "category"]
     return np.flatnonzero(~sum((cells[name].kinds == Kind.MISSING for name in wanted), np.zeros(n, dtype=bool)))
 
@@ -114,13 +113,15 @@ def _check_columns(
 ) -> None:
     missing = [name for name in wanted if name not in given]
     if missing:
-        adds = f" and adds {_listed(unused)}" if unused else ""
-        raise InvalidInput(f"{file.name} lacks {_listed(missing)}{adds}: the run's columns are {_listed(wanted)}.")
+        extra = f" and has extra {_listed(unused)}" if unused else ""
+        raise InvalidInput(
+            f"{file.name} lacks columns {_listed(missing)}{extra}: the run's columns are {_listed(wanted)}."
+        )
     features = list(run.schema.features)
     fits = len(wanted) == len(plans) and features == [sum(len(plan.features) for plan in plans)]
     require(
         fits,
-        f"{file.name} has {len(wanted)} columns of features ({_listed(wanted)}), the run's examples have the shape "
+        f"{file.name} has {len(wanted)} feature columns ({_listed(wanted)}), but the run's examples have shape "
         f"{features}.",
     )
 

@@ -1,4 +1,4 @@
-"""`corymb export RUN --cluster J`: a cluster's or a client's model in a file that needs no Corymb."""
+"""`corymb export RUN --cluster J`: write a cluster's or a client's model to a file that does not need Corymb."""
 
 # No postponed annotations here: cyclopts reads them.
 import json
@@ -22,33 +22,36 @@ from corymb.settings import InvalidInput, expanded, first_line, require
 def export(
     run: RunFolder,
     *,
-    cluster: Annotated[int | None, Parameter(help="The cluster whose model is written, if there are several.")] = None,
-    client: Annotated[str | None, Parameter(help="The client whose model is written: that of its cluster.")] = None,
+    cluster: Annotated[int | None, Parameter(help="The cluster to export; required if there are several.")] = None,
+    client: Annotated[str | None, Parameter(help="The client to export: the model of its cluster.")] = None,
     format: Annotated[
         Literal["safetensors", "onnx"],
-        Parameter(help="How the model is written: its parameters, or (onnx) a file that other programs can run."),
+        Parameter(help="safetensors: the parameters alone. onnx: a model that other programs can run."),
     ] = "safetensors",
-    out: Annotated[Path | None, Parameter(help="The file; if not given, RUN/cluster-J.FORMAT.")] = None,
+    out: Annotated[Path | None, Parameter(help="The file to write; by default RUN/cluster-J.FORMAT.")] = None,
     model: OwnModel = None,
 ) -> None:
-    """Write `run.module(cluster)`, parameters and standardising, with what they mean as metadata."""
+    """Write `run.module(cluster)`, parameters and standardisation, with metadata that describe them."""
     loaded = Run.load(run, model)
     which = _which(loaded, cluster, client)
     module = loaded.module(which)
     number = loaded.labels[which] if isinstance(which, str) else which
     place = run / f"cluster-{number}.{format}" if out is None else expanded(out)
-    require(not place.is_dir(), f"{place} is a folder: give the model a file name.")
+    require(not place.is_dir(), f"{place} is a folder: give a file name for the model.")
     meaning = json.dumps(about(loaded, number))
     place.write_bytes(_safetensors(module, meaning) if format == "safetensors" else _onnx(module, meaning, loaded))
     print(place)
 
 
 def _which(run: Run, cluster: int | None, client: str | None) -> int | str:
-    """Whose model it is."""
+    """The cluster or client whose model is exported."""
     require(cluster is None or client is None, "Give --cluster or --client, not both.")
-    require(run.served != "own", "The models of this run stayed with its clients and were not saved: none is here.")
-    one = cluster is None and client is None and run.snapshot.k > 1
-    require(not one, f"Say whose model: --cluster NUMBER, 0 to {run.snapshot.k - 1}, or --client NAME.")
+    require(run.served != "own", "This run has no models to export: they stayed with its clients.")
+    ambiguous = cluster is None and client is None and run.snapshot.k > 1
+    require(
+        not ambiguous,
+        f"The run has several models: choose one with --cluster NUMBER (0 to {run.snapshot.k - 1}) or --client NAME.",
+    )
     return client if client is not None else cluster or 0
 
 
@@ -60,17 +63,17 @@ def _safetensors(module: nn.Module, meaning: str) -> bytes:
 
 
 def _onnx(module: nn.Module, meaning: str, run: Run) -> bytes:
-    """The whole computation, for any number of examples."""
+    """The model as ONNX, with a dynamic number of examples."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch.onnx needs it
     except ImportError:
         raise InvalidInput("ONNX is not installed: pip install 'corymb[onnx]'.") from None
     dtype = torch.int64 if run.schema.codes else next(module.parameters()).dtype
-    two = torch.zeros(2, *run.schema.features, dtype=dtype)  # one would be taken for the only number there can be
+    two = torch.zeros(2, *run.schema.features, dtype=dtype)  # a batch of one would be exported as a constant
     output = "targets" if run.schema.task == "regression" else "logits"
     with warnings.catch_warnings(), _quiet("torch.onnx"):
-        warnings.simplefilter("ignore")  # of what torch itself does on the way
+        warnings.simplefilter("ignore")  # torch's own warnings during the export
         try:
             program = torch.onnx.export(
                 module,
@@ -82,7 +85,7 @@ def _onnx(module: nn.Module, meaning: str, run: Run) -> bytes:
                 verbose=False,
             )
         except Exception as error:
-            raise InvalidInput(f"torch.onnx cannot write this model: {first_line(error)}") from error
+            raise InvalidInput(f"torch.onnx cannot export this model: {first_line(error)}") from error
     assert program is not None
     proto = program.model_proto
     onnx.helper.set_model_props(proto, {"corymb": meaning})
@@ -92,7 +95,7 @@ def _onnx(module: nn.Module, meaning: str, run: Run) -> bytes:
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Without what a logger has to say."""
+    """Silence a logger below CRITICAL."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -103,7 +106,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def about(run: Run, cluster: int) -> dict[str, object]:
-    """What the tensors of an exported model mean."""
+    """The metadata of an exported model: what its tensors mean and where they come from."""
     return {
         "data": run.config["data"],
         "algorithm": run.config["algorithm"],

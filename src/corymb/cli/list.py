@@ -1,4 +1,4 @@
-"""`corymb list`: the names that other commands take."""
+"""`corymb list`: list the names that other commands accept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 def show_list(what: Literal["data", "algorithms", "models", "faults"]) -> None:
-    """List the names of data, algorithms, models or faults."""
+    """List the available data sets, algorithms, models or faults."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Settings dataclasses as command-line options; every option may be left out, and what was given is known."""
+"""Settings dataclasses as command-line options, all of them optional, so that the options given can be told apart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cyclopts import Group, Parameter, Token
 from corymb.settings import InvalidInput
 
 LOCAL, NESTED = 2, 5
-"""The places of nested settings in the help: those that most runs need beside the algorithm's own, others last."""
+"""Sort keys of nested settings in the help: `local` right after the algorithm's own settings, the others last."""
 
 
 def options_of(kind: type, *, leave_out: Collection[str] = (), like: object = None, outer: str = "") -> type:
     """A dataclass like `kind` whose fields are all optional; nested settings become `--outer.inner`.
 
-    `like` is the value that the nested settings have if none is given: its fields are the defaults shown.
+    `like` is the default of the nested settings: its fields are the defaults shown.
     """
     hints, texts = get_type_hints(kind), field_texts(kind)
     fields = [
@@ -29,7 +29,7 @@ def options_of(kind: type, *, leave_out: Collection[str] = (), like: object = No
         for field in dataclasses.fields(kind)
         if field.name not in leave_out
     ]
-    # Generated classes belong to the module `types` by default, which cyclopts takes for built-in ones.
+    # Generated classes belong to the module `types` by default, and cyclopts would treat them as built-in.
     return dataclasses.make_dataclass(
         kind.__name__, fields, frozen=True, kw_only=True, namespace={"__module__": __name__}
     )
@@ -55,7 +55,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str, default: object
 
 
 def _joined(kinds: Sequence[type]) -> type:
-    """One dataclass with the fields of several; the fields that are given decide which of them is meant."""
+    """One dataclass with the fields of several; the fields given decide which one is meant."""
     if len(kinds) == 1:
         return kinds[0]
     fields = {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind)}
@@ -70,7 +70,7 @@ def _joined(kinds: Sequence[type]) -> type:
 
 @dataclasses.dataclass(frozen=True)
 class _Reader:
-    """Converts text to a value of a type, exactly: 2.5 is not an integer, and 20 does not become 20.0."""
+    """Converts text to a type strictly: 2.5 is not an integer, and 20 does not become 20.0."""
 
     hint: Any
 
@@ -82,14 +82,14 @@ class _Reader:
         try:
             if several is None:
                 return TypeAdapter(self.hint).validate_strings(texts[0])
-            item = TypeAdapter(get_args(several)[0])  # pydantic reads no lists from texts
+            item = TypeAdapter(get_args(several)[0])  # pydantic does not parse lists from strings
             return [item.validate_strings(text.strip()) for text in ",".join(texts).split(",")]
         except ValidationError as error:
             raise InvalidInput(f"{error.errors()[0]['msg']} (got {' '.join(texts)!r}).") from None
 
 
 def given(options: Any) -> dict[str, Any]:
-    """The options that were given on the command line, as nested plain values."""
+    """The options given on the command line, as nested plain values."""
     found = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
@@ -101,18 +101,18 @@ def given(options: Any) -> dict[str, Any]:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The text below each field of a class and of those it inherits from, from their source."""
+    """The docstring of each field of a dataclass and its bases, read from their source."""
     texts: dict[str, str] = {}
     for own in reversed(kind.__mro__):
         texts |= _own_texts(own) if dataclasses.is_dataclass(own) else {}
     return texts
 
 
-@cache  # `local` and others are part of many settings
+@cache  # nested settings such as `local` are part of many classes
 def _own_texts(kind: type) -> dict[str, str]:
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    except OSError:  # a class that a function made: nothing is written below its fields
+    except OSError:  # a generated class has no source
         return {}
     assert isinstance(tree, ast.ClassDef)
     texts = {}

@@ -1,4 +1,4 @@
-"""What `corymb run` does, once its command line is read."""
+"""Carries out `corymb run` once its command line is parsed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from corymb.runs.progress import RoundLine
 
 
 def perform(given_values: Mapping[str, Any], output: Output) -> int:
-    """Run what a command line asks for, once or for each of its seeds, and print the result."""
+    """Run the algorithm once, or once per seed, and print the result; returns the exit code."""
     values = with_file(output.config, given_values)
     if output.seeds is not None:
         return _run_seeds(values, output)
@@ -31,8 +31,8 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
         check_free(output.out)
     data, algorithm = request.load()
     folder = output.out or new_folder("runs", f"{Path(request.data).stem or 'data'}-{short_name(request.algorithm)}")
-    if (told := other_stages(algorithm, values.get("rounds"))) and not output.quiet:
-        print(f"corymb: {told}", file=sys.stderr)
+    if (note := other_stages(algorithm, values.get("rounds"))) and not output.quiet:
+        print(f"corymb: {note}", file=sys.stderr)
     line = RoundLine(planned_rounds(algorithm))
     try:
         with line, saying_how_to_go_on(folder):
@@ -48,13 +48,13 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
                 data_options=request.data_options,
             )
     finally:
-        with suppress(OSError):  # removes the folder only if it is empty, that is, if the run never started
+        with suppress(OSError):  # removes the folder only if it is empty: the run never started
             folder.rmdir()
     return print_result(run, as_json=output.json)
 
 
 def _run_seeds(values: Mapping[str, Any], output: Output) -> int:
-    """A run for each seed, all in one folder; stops at the first that does not end well."""
+    """Run each seed into a subfolder of one folder; stops at the first non-zero exit code."""
     seeds = seeds_in(str(output.seeds))
     name = f"{Path(str(values.get('data') or 'data')).stem}-{short_name(str(values.get('algorithm')))}-seeds"
     parent = new_folder("runs", name) if output.out is None else output.out

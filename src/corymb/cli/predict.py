@@ -1,4 +1,4 @@
-"""`corymb predict RUN FILE`: predictions for the examples in a file."""
+"""`corymb predict RUN FILE`: predict the examples in a file."""
 
 # No postponed annotations here: cyclopts reads them.
 import csv
@@ -27,14 +27,14 @@ def predict_file(
     client: Annotated[str | None, Parameter(help="Predict with the model of this client of the run.")] = None,
     cluster: Annotated[int | None, Parameter(help="Predict with the model of this cluster.")] = None,
     model: OwnModel = None,
-    out: Annotated[Path | None, Parameter(help="A csv file to write; if not given, stdout.")] = None,
+    out: Annotated[Path | None, Parameter(help="The csv file to write; by default stdout.")] = None,
     json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
 ) -> None:
-    """Predict a class, with the probability of each, or a number for each row of a file; or each row's cluster.
+    """Predict each row of a file: a class with the probabilities of all classes, a number, or the row's cluster.
 
-    With neither --client nor --cluster, rows go by the file's column of clients, where the run's data had one; a run of
-    one model needs neither. Where the run gave every example a cluster (uifca, kfed, clustergan), a row gets its own.
-    After a run with --missing drop, rows that lack a value get none: an empty cell, or null in JSON.
+    Without --client and --cluster, each row is predicted with the model of its client, named in the client column; a
+    run of one model needs no client. If the run clusters examples (uifca, kfed, clustergan), each row gets its cluster.
+    After a run with --missing drop, rows that lack a value get no prediction: an empty cell, or null in JSON.
     """
     loaded = Run.load(run, model)
     examples = read_examples(file, loaded)
@@ -54,21 +54,22 @@ def predict_file(
 
 
 def _predict(run: Run, examples: Examples, client: str | None, cluster: int | None) -> tuple[Array, Array | None]:
-    """Predictions, and for classes their probabilities."""
+    """The predictions (n) and, for classification, the probabilities (n classes)."""
     require(client is None or cluster is None, "Give --client or --cluster, not both.")
     column = client not in (None, *run.names) and client == (DataOptions.recorded(run.config).client or CLIENT)
     require(
-        not column, f"--client names a client of the run, and {client!r} is its column: leave it out, rows go by it."
+        not column,
+        f"--client takes the name of a client, but {client!r} is the client column: leave --client out to use it.",
     )
     if run.served == "points":
-        wanted = "This run gave every example a cluster, which is what a row gets"
-        require(client is None and cluster is None, f"{wanted}: leave --client and --cluster out.")
+        wanted = "This run clusters examples, so each row gets its own cluster"
+        require(client is None and cluster is None, f"{wanted}: leave out --client and --cluster.")
         return run.assign_points(examples.x), None
     if client is None and cluster is None:
         if examples.client is not None:
             return _by_client(run, examples.x, examples.client.astype(np.str_))
         if run.snapshot.k != 1 or run.served == "own":
-            raise InvalidInput("Say whose model predicts: --client NAME or --cluster NUMBER.")
+            raise InvalidInput("Choose the model that predicts: --client NAME or --cluster NUMBER.")
         cluster = 0
     classes = run.schema.task == "classification"
     chances = run.predict_proba(examples.x, client, cluster=cluster) if classes else None
@@ -76,22 +77,22 @@ def _predict(run: Run, examples: Examples, client: str | None, cluster: int | No
 
 
 def _with_gaps(examples: Examples, predicted: Array, chances: Array | None) -> tuple[Array, Array | None]:
-    """A row for each of the file's, with None for those that are left out."""
+    """Expand predictions to all rows of the file, with None for the rows that were dropped."""
     if not examples.left_out:
         return predicted, chances
     n = len(predicted) + len(examples.left_out)
-    there = np.setdiff1d(np.arange(n), examples.left_out)
+    kept = np.setdiff1d(np.arange(n), examples.left_out)
     whole = np.full(n, None, dtype=object)
-    whole[there] = list(predicted)
+    whole[kept] = list(predicted)
     if chances is None:
         return whole, None
     wide = np.full((n, chances.shape[1]), None, dtype=object)
-    wide[there] = [list(row) for row in chances]
+    wide[kept] = [list(row) for row in chances]
     return whole, wide
 
 
 def _nested(values: Array) -> list[Any]:
-    """As lists of plain values; a row that is left out is None."""
+    """An array as nested lists of plain values; a dropped row is None."""
     if values.dtype != object:
         plain_values: list[Any] = values.tolist()
         return plain_values
@@ -101,7 +102,7 @@ def _nested(values: Array) -> list[Any]:
 
 
 def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
-    """Each row's prediction with the model of the row's client."""
+    """Predict each row with the model of its client."""
     names, place = np.unique(owners, return_inverse=True)
     order = np.argsort(place, kind="stable")
     parts = [

@@ -16,12 +16,12 @@ def report(*runs: Path, out: Path | None = None, format: Literal["html", "md", "
     runs
         Folders of runs. The report is on the first; the others, such as baselines, are compared with it.
     out
-        The file to write; RUN/report.html if not given.
+        The file to write; by default RUN/report.html.
     format
-        html, md (tables), csv (a line per client) or png (the main figures); if not given, from the suffix of --out.
+        html, md (tables), csv (a row per client) or png (the main figures); by default from the extension of --out.
     """
     if not runs:
-        raise InvalidInput("Say which run: corymb report RUN, such as corymb report runs/digits-ifca-1.")
+        raise InvalidInput("Give the folder of a run: corymb report RUN, such as corymb report runs/digits-ifca-1.")
     from corymb.report.html import write_report  # these need torch, which its help does not
     from corymb.runs.run import Run
 

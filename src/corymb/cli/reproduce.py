@@ -1,13 +1,13 @@
 """`corymb reproduce`: run a paper's experiments, draw its figures, and compare its claims with our measurements.
 
-A recipe is a package of `corymb.recipes` with a module `recipe` (`Recipe` below; perhaps `NEEDS`, `SEEDS` and `tables`)
-and the paper's claims and figures in `expected.toml`. Jobs are cells: they run in
-processes of their own, one thread each, and are kept as they end (`corymb.recipes.cells`), so that the same command
-goes on where it was stopped, and work can be split over days and machines. Files written:
+A recipe is a package of `corymb.recipes` with a module `recipe` (see `Recipe` below; `NEEDS`, `SEEDS` and `tables` are
+optional) and the paper's claims and figures in `expected.toml`. Jobs are called cells. Each runs in its own process
+with one thread, and its result is saved as soon as it ends (`corymb.recipes.cells`), so that repeating the command
+continues an interrupted reproduction, and the work can be split over days and machines. Files written:
 
-cells/                      the results of each job
+cells/                      the result of each job
 numbers.json                every measure, with machine and versions
-curves.json                 the results of every job, to six digits
+curves.json                 the results of all jobs, rounded to six digits
 table.md                    the paper's claims, our measurements, and whether they agree
 figures.png, figures.svg    the paper's figures
 report.html                 table and figures as one page
@@ -44,14 +44,14 @@ class Recipe(Protocol):
     """How a paper's experiments are run. Results are plain numbers by job."""
 
     TABLES: Mapping[str, Sequence[str]]
-    """The parts of the paper by name, with patterns of their jobs, small ones among them."""
+    """The parts of the paper by name, with glob patterns of their jobs, including those of the quick version."""
 
     def jobs(self, seeds: int) -> list[str]:
         """The names of all jobs."""
         ...
 
     def quick_jobs(self) -> list[str]:
-        """The names of the small version's jobs."""
+        """The names of the quick version's jobs."""
         ...
 
     def work(self, job: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Recipe(Protocol):
         ...
 
     def measures(self, results: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers that the claims are about."""
+        """The measures that the claims refer to, by name."""
         ...
 
     def draw(self, results: Mapping[str, Any], path: Path) -> None:
@@ -78,12 +78,12 @@ RECIPES: Mapping[str, str] = MappingProxyType(
 
 
 CELLS, NUMBERS = "cells", "numbers.json"
-MADE = "data made as the paper's"
+MADE = "data generated as in the paper"
 SEEDS = 10
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper, and the bound within which a measure agrees with it."""
+    """A sentence of the paper, and the bound within which a measure supports it."""
 
     figure: str
     says: str
@@ -92,16 +92,16 @@ class Claim(NamedTuple):
     at_least: float | None = None
     at_most: float | None = None
     quick: bool = False
-    """Whether it is about the small version."""
+    """Whether it applies to the quick version."""
 
     def holds(self, value: float) -> bool:
-        """Whether a measured value agrees."""
+        """Whether a measured value supports the claim."""
         low, high = self.at_least, self.at_most
         return (low is None or value >= low) and (high is None or value <= high)
 
     @property
     def wanted(self) -> str:
-        """The bound in words."""
+        """The bound as text."""
         return f"≥ {self.at_least:g}" if self.at_most is None else f"≤ {self.at_most:g}"
 
 
@@ -115,11 +115,11 @@ class Outcome(NamedTuple):
     left: int = 0
     """Cells that were not run."""
     failed: Mapping[str, str] = MappingProxyType({})
-    """Why cells failed."""
+    """The reasons of failed cells, by name."""
 
     @property
     def said(self) -> str:
-        """How many of the paper's claims hold, in words."""
+        """A summary of how many of the paper's claims hold."""
         measured = [claim.holds(value) for claim, value in self.claims if value is not None]
         unknown = len(self.claims) - len(measured)
         return f"{sum(measured)} of {len(measured)} claims hold" + (
@@ -145,43 +145,44 @@ def reproduce(
     paper
         The paper: ifca, moment-descent, sr-fca or uifca; or a table or figure of it, such as ifca/table-1.
     cells
-        Only cells of these names, one or more, with * for anything: 'rmnist-1200x200/*/0'.
+        Run only the cells that match one of these names or glob patterns, such as 'rmnist-1200x200/*/0'.
     quick
-        A small version that takes seconds, and says on which data: a part of the originals where they are at hand, else
-        digits of the package. Nothing is downloaded.
+        Run a small version that takes seconds, and state its data: a part of the original data if they are available,
+        else the digits included in the package. Nothing is downloaded.
     left
-        List the cells that have not been run, and run nothing.
+        List the cells that have not been run, without running any.
     out
-        A folder for numbers, table and figures: new, empty or with this paper's own; runs/reproduce-PAPER if not given.
+        The folder for numbers, table and figures: new, empty, or holding earlier results of this paper; by default
+        runs/reproduce-PAPER.
     seeds
-        Number of seeds for the main claims; as many as the paper has if not given.
+        Number of seeds for the main claims; by default that of the paper.
     workers
-        Number of processes; one per core if not given, or one where there is a GPU.
+        Number of processes; by default one per core, or one if there is a GPU.
     seconds
-        Stop after this time: cells that have not ended are given up. The same command goes on later.
+        Stop after this time and discard unfinished cells. Repeat the command to continue.
     """
     name, part, table = paper.partition("/")
-    require(bool(table) or not part, f"The paper is {paper!r}: name a part after the slash, or leave it out.")
+    require(bool(table) or not part, f"{paper!r} names no part of the paper after the slash: add one, or drop it.")
     folder = out or Path("runs") / f"reproduce-{name}{'-quick' if quick else ''}"
     chosen = Chosen(table, cells, quick, seeds)
     if left:
         jobs = jobs_of(name, chosen)
         kept = own_folder(folder, name, quick) / CELLS
         todo = [job for job in jobs if read_cell(kept, job) is None]
-        print("\n".join(todo) if todo else "no cell is left", file=sys.stdout if todo else sys.stderr)
+        print("\n".join(todo) if todo else "no cells left", file=sys.stdout if todo else sys.stderr)
         return
     outcome = run_recipe(name, folder, chosen, workers=workers, seconds=seconds)
     print(outcome.table)
     if outcome.left:
-        print(f"{counted(outcome.left, 'cell')} left: the same command goes on.")
+        print(f"{counted(outcome.left, 'cell')} left: repeat the command to continue.")
     print(f"{outcome.said}; {outcome.seconds:.0f} s; {outcome.folder}")
     if outcome.failed:
-        small = "" if quick else " --quick is a small version that needs no data."
+        small = "" if quick else " --quick runs a small version that needs no data."
         raise CellsFailed(f"{_why_cells_failed(outcome.failed)}{small}")
 
 
 def _why_cells_failed(failed: Mapping[str, str]) -> str:
-    """How many, and the first one's reason: that of the others, where it is another, was told when they failed."""
+    """The number of failed cells and the reason of the first; other reasons were printed when the cells failed."""
     first, why = next(iter(failed.items()))
     others = sum(reason != why for reason in failed.values())
     rest = f" {others} of them failed for other reasons: see above." if others else ""
@@ -189,7 +190,7 @@ def _why_cells_failed(failed: Mapping[str, str]) -> str:
 
 
 class Chosen(NamedTuple):
-    """Which of a recipe's jobs are wanted."""
+    """A selection of a recipe's jobs."""
 
     table: str = ""
     cells: tuple[str, ...] = ()
@@ -201,7 +202,7 @@ EVERYTHING = Chosen()
 
 
 def jobs_of(paper: str, chosen: Chosen) -> list[str]:
-    """The jobs of a recipe that are wanted."""
+    """The selected jobs of a recipe."""
     recipe = recipe_for(paper)
     seeds = getattr(recipe, "SEEDS", SEEDS) if chosen.seeds is None else chosen.seeds
     require(seeds >= 1, f"seeds must be at least 1, got {seeds}.")
@@ -211,12 +212,14 @@ def jobs_of(paper: str, chosen: Chosen) -> list[str]:
         require(chosen.table in recipe.TABLES, f"{paper} has no part {chosen.table!r}. {known}")
         parts = {part: _matching(jobs, patterns) for part, patterns in recipe.TABLES.items()}
         jobs = parts[chosen.table]
-        others = ", ".join(part for part, there in parts.items() if there)
-        require(len(jobs) > 0, f"{paper}/{chosen.table} has no small version: leave --quick out, or ask for {others}.")
+        others = ", ".join(part for part, matched in parts.items() if matched)
+        require(
+            len(jobs) > 0, f"{paper}/{chosen.table} has no quick version: leave out --quick, or choose from {others}."
+        )
     if chosen.cells:
         unknown = [pattern for pattern in chosen.cells if not _matching(jobs, [pattern])]
         whole = f"{paper}/{chosen.table}" if chosen.table else paper
-        require(not unknown, f"No cell of {whole} is called {', '.join(unknown)}: see --left for their names.")
+        require(not unknown, f"No cell of {whole} matches {', '.join(unknown)}: --left lists their names.")
         jobs = _matching(jobs, chosen.cells)
     return jobs
 
@@ -226,7 +229,7 @@ def _matching(jobs: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def data_needed(recipe: Recipe) -> Callable[[str], str]:
-    """The name of the data that a cell of a recipe needs to be there; nothing of data that are made."""
+    """A function from a cell to the name of the data set it needs; empty for generated data."""
     needs: Mapping[str, str] = getattr(recipe, "NEEDS", {})
     return lambda job: next((data for pattern, data in needs.items() if fnmatch(job, pattern)), "")
 
@@ -234,7 +237,7 @@ def data_needed(recipe: Recipe) -> Callable[[str], str]:
 def run_recipe(
     paper: str, out: Path, chosen: Chosen = EVERYTHING, *, workers: int | None = None, seconds: float | None = None
 ) -> Outcome:
-    """Run the wanted jobs that `out` does not have yet, and write numbers, table and figures of all it has then."""
+    """Run the selected jobs that `out` does not have yet, then write numbers, table and figures of all its results."""
     recipe, claims = recipe_for(paper), [claim for claim in expected(paper) if claim.quick == chosen.quick]
     jobs = jobs_of(paper, chosen)
     require(workers is None or workers >= 1, f"workers must be at least 1, got {workers}.")
@@ -248,8 +251,8 @@ def run_recipe(
         done = run_cells(work, jobs, folder / CELLS, workers=at_once, seconds=seconds, needs=data_needed(recipe))
     except KeyboardInterrupt:
         ended = sum(read_cell(folder / CELLS, job) is not None for job in jobs)
-        some = f"{ended} of {counted(len(jobs), 'cell')} are kept in {folder / CELLS}"
-        raise KeyboardInterrupt(f"Stopped: {some}; the same command goes on.") from None
+        progress = f"{ended} of {counted(len(jobs), 'cell')} are saved in {folder / CELLS}"
+        raise KeyboardInterrupt(f"Stopped: {progress}; repeat the command to continue.") from None
     taken = time.monotonic() - began
     others = [] if chosen.quick else [job for job in jobs_of(paper, Chosen(seeds=chosen.seeds)) if job not in jobs]
     kept = {job: value for job in others if (value := read_cell(folder / CELLS, job)) is not None}
@@ -271,18 +274,18 @@ def run_recipe(
         recipe.draw(results, folder / "figures.png")
         recipe.draw(results, folder / "figures.svg")
         drawings.append((folder / "figures.svg").read_text(encoding="utf-8"))
-    title = f"{paper}: the paper's figures and ours{', in small' if chosen.quick else ''}"
+    title = f"{paper}: the paper's figures and ours{' (quick version)' if chosen.quick else ''}"
     versions = f"Corymb {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    made = f"{counted(len(results), 'cell')}; the page was made by {versions}."
+    made = f"{counted(len(results), 'cell')}; page generated by {versions}."
     (folder / "report.html").write_text(page(title, table, drawings, made), encoding="utf-8")
     return Outcome(judged, table, folder, taken, len(done.left), done.failed)
 
 
-# ---- whose a folder is
+# ---- ownership of a folder
 
 
 def own_folder(out: Path, paper: str, quick: bool) -> Path:
-    """The folder, if it is new or empty, or has cells of this paper, and of the same version of it."""
+    """Check that a folder is new or empty, or holds cells of this paper and version; returns its path."""
     place = expanded(out)
     if not (place / CELLS).is_dir():
         return check_free(place)
@@ -290,33 +293,33 @@ def own_folder(out: Path, paper: str, quick: bool) -> Path:
     if "quick" in about:
         own = (about["paper"], about["quick"]) == (paper, quick)
         has = _version(about["paper"], about["quick"])
-    else:  # cells alone, as they are kept under papers/, or numbers of an earlier version
+    else:  # only cells, as under papers/, or numbers written by an earlier version
         own = about.get("paper", paper) == paper and _has_cells_of(place / CELLS, paper, quick)
         other = _has_cells_of(place / CELLS, paper, not quick)
         has = _version(paper, not quick) if other else about.get("paper", "another paper")
     wanted = _version(paper, quick)
-    require(own, f"{place} has the results of {has}, not of {wanted}: give another folder, new or empty, as --out.")
+    require(own, f"{place} holds the results of {has}, not of {wanted}: give a new or empty folder with --out.")
     return place
 
 
 def _version(paper: str, quick: bool) -> str:
-    return f"{paper} --quick" if quick else f"{paper} (the whole)"
+    return f"{paper} --quick" if quick else f"{paper} (in full)"
 
 
 def _has_cells_of(kept: Path, paper: str, quick: bool) -> bool:
-    """Whether cells, told by their names without seeds, are those of a paper; where there are none, they may be.
+    """Whether the cells in a folder belong to a paper, judged by their names without seeds; True if there are none.
 
-    Two papers may have a few names in common, so most must be the paper's; of a small version all must be, which would
-    write over what was made of the others.
+    Two papers may share a few names, so a majority must match. For the quick version all must match, since it would
+    overwrite the outputs of the others.
     """
     found = {path.relative_to(kept).parent.as_posix() for path in kept.rglob("*.json")}
     known = {job.rpartition("/")[0] for job in jobs_of(paper, Chosen(quick=quick))}
-    small = known | {name for name in found if name.startswith("quick-")}  # on other data, or as once called
+    small = known | {name for name in found if name.startswith("quick-")}  # on other data, or under earlier names
     return not found or (found <= small if quick else 2 * len(found & known) > len(found))
 
 
 def _about(place: Path) -> dict[str, Any]:
-    """What a folder says about itself; nothing, if it does not."""
+    """The `about` entry of a folder's numbers; empty if there is none."""
     try:
         found = json.loads((place / NUMBERS).read_text(encoding="utf-8"))["about"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -325,7 +328,7 @@ def _about(place: Path) -> dict[str, Any]:
 
 
 def _name_folder(place: Path, paper: str, quick: bool) -> None:
-    """Say whose a folder is from the beginning: who is stopped leaves cells, and no numbers."""
+    """Record which paper a folder belongs to before the first cell: an interrupted run leaves cells but no numbers."""
     if not _about(place):
         place.mkdir(parents=True, exist_ok=True)
         _write_numbers(place, {"paper": paper, "quick": quick}, {})
@@ -336,13 +339,13 @@ def _write_numbers(place: Path, about: Mapping[str, Any], measures: Mapping[str,
     (place / NUMBERS).write_text(text + "\n", encoding="utf-8")
 
 
-# ---- what is written
+# ---- output
 
 
 def _what_was_small(results: Mapping[str, Any]) -> str:
     data = sorted({str(value["data"]) for value in results.values() if "data" in value})
     cells = counted(len(results), "small cell")
-    return f"Quick: {cells}, on {'; '.join(data) or MADE}. The whole: without --quick.\n"
+    return f"Quick version: {cells}, on {'; '.join(data) or MADE}. Leave out --quick for the full reproduction.\n"
 
 
 def recipe_for(paper: str) -> Recipe:
@@ -352,7 +355,7 @@ def recipe_for(paper: str) -> Recipe:
 
 
 def expected(paper: str) -> list[Claim]:
-    """What the paper claims."""
+    """The claims of a paper."""
     require(paper in RECIPES, f"There is no recipe for {paper!r}. {did_you_mean(paper, RECIPES)}")
     text = files(RECIPES[paper]).joinpath("expected.toml").read_text(encoding="utf-8")
     return [Claim(**claim) for claim in tomllib.loads(text)["claim"]]

@@ -1,8 +1,8 @@
-"""What a command line or a TOML file asks for: data, algorithm, and the options of each part of a run."""
+"""A run requested by a command line or a TOML file: data, algorithm, and the options of each part of the run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,12 +29,12 @@ OPTIONS = (RunSettings, FitOptions, DataOptions)
 """All options of `corymb run` besides those of the algorithm and of the output."""
 
 RETIRED = {"fresh": False}
-"""Settings that earlier versions wrote into config.toml, and the value at which leaving them out changes nothing."""
+"""Settings that earlier versions wrote into config.toml, with the value at which they can be ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A run that is asked for."""
+    """A requested run."""
 
     data: str
     algorithm: str
@@ -45,7 +45,7 @@ class Request:
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Request:
-        """From the names and values of a command line, a TOML file or the config of a run."""
+        """Parse the values of a command line, a TOML file or the config of a run."""
         if values.get("data") is None or values.get("algorithm") is None:
             raise InvalidInput(USAGE)
         others = {name for kind in OPTIONS for name in names(kind)} | {"data", "algorithm", "record"}
@@ -54,10 +54,10 @@ class Request:
         options = _part(DataOptions, {**values, **_task_of(str(values["algorithm"]), values)})
         if values.get("engine") == "flower" and "record" not in values and (given := options.given()):
             raise InvalidInput(
-                f"The nodes of a federation read their data themselves: leave --{next(iter(given))} out here, and say "
-                "it in their data function."
+                f"The nodes of a federation read their own data: leave out --{next(iter(given))} here, and set it in "
+                "the nodes' data function."
             )
-        if rounds_in(own) is None:  # whoever asks for rounds gets them
+        if rounds_in(own) is None:  # an explicit number of rounds is always run in full
             values = {"until": "converged", **values}
         return Request(
             data=str(values["data"]),
@@ -68,24 +68,27 @@ class Request:
             data_options=options,
         )
 
-    def load(self) -> tuple[FederatedDataset | Engine, Algorithm]:
-        """The data or the nodes that hold them, and the algorithm with the defaults that suit them."""
+    def load(self, clients: Collection[str] = ()) -> tuple[FederatedDataset | Engine, Algorithm]:
+        """Load the data, or connect to the nodes that hold them, and configure the algorithm with suitable defaults.
+
+        `clients` are those of a run to resume: nodes that have none of them are left out.
+        """
         data: FederatedDataset | Engine
         if self.settings.engine == "flower":
             kind = class_of(self.algorithm)
             keeps, package = bool(getattr(kind, "keeps_memory", False)), kind.__module__.partition(".")[0]
-            data = federation(self.settings, self.data, keeps_memory=keeps, allow=(package,))
+            data = federation(self.settings, self.data, keeps_memory=keeps, allow=(package,), clients=clients)
         else:
             named = self.data != FEDERATION or Path(self.data).exists()
-            require(named, f"{FEDERATION!r} stands for what the nodes of a federation hold: {ON_NODES}.")
+            require(named, f"{FEDERATION!r} stands for the data held by the nodes of a federation: {ON_NODES}.")
             data = self.data_options.load(self.data, self.settings.seed)
         return data, configure(self.algorithm, data, model=self.fit_options.model, **self.algorithm_settings)
 
 
 def _task_of(algorithm: str, values: Mapping[str, Any]) -> dict[str, str]:
-    """An algorithm of densities needs no labels: what it is given by path is read as that, unless told otherwise."""
+    """The task `density` for an algorithm that clusters examples: files are then read without labels by default."""
     by_path = values["data"] not in NAMES and Path(str(values["data"])).suffix != SUFFIX
-    by_path = by_path and values.get("engine") != "flower"  # nodes read theirs
+    by_path = by_path and values.get("engine") != "flower"  # nodes read their own data
     wanted = by_path and values.get("task") is None and labels_points(class_of(algorithm))
     return {"task": "density"} if wanted else {}
 
@@ -95,12 +98,12 @@ def _part(kind: type[S], values: Mapping[str, Any]) -> S:
 
 
 def with_file(path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values given, over those of a settings file. A file that a run wrote is data, and names no code to run."""
+    """Merge the given values over those of a settings file. A file written by a run is data and may not name code."""
     values = read_toml(path) if path else {}
     model = values.get("model")
     if "record" in values and model is not None and model not in MODELS and "model" not in given:
         raise InvalidInput(
-            f"{path} was written by a run with a model of your own: a run folder is data and starts no code, so name "
-            f"it again: --model {model}."
+            f"{path} was written by a run with a user-defined model: a run folder is data and never decides which code "
+            f"runs, so name it again: --model {model}."
         )
     return merged(values, given)

@@ -1,4 +1,4 @@
-"""`corymb resume`: continue a run that was stopped or killed, or go on longer."""
+"""`corymb resume`: continue a run that was stopped or killed, or extend a finished one."""
 
 # No postponed annotations here: cyclopts reads them.
 from contextlib import chdir
@@ -15,7 +15,7 @@ from corymb.core.snapshot import planned_rounds
 from corymb.lazy import is_place
 from corymb.runs.defaults import class_of
 from corymb.runs.fit import Watch, resume_run
-from corymb.runs.folder.reader import is_finished, read_config, read_environment
+from corymb.runs.folder.reader import is_finished, read_clients, read_config, read_environment
 from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in, with_rounds
 from corymb.runs.progress import RoundLine
@@ -26,31 +26,29 @@ from corymb.settings import InvalidInput, require
 def resume(
     run: Annotated[Path, Parameter(help="The folder of a run that was stopped, interrupted or killed.")],
     *,
-    rounds: Annotated[int | None, Parameter(help="Continue to this many rounds, even if the run has ended.")] = None,
-    algorithm: Annotated[str | None, Parameter(help="The run's algorithm again, if it is your own.")] = None,
-    model: Annotated[str | None, Parameter(help="The run's model again, if it is your own.")] = None,
+    rounds: Annotated[int | None, Parameter(help="Continue to this many rounds, even if the run has finished.")] = None,
+    algorithm: Annotated[str | None, Parameter(help="The run's algorithm, if it is user-defined.")] = None,
+    model: Annotated[str | None, Parameter(help="The run's model, if it is user-defined.")] = None,
     max_seconds: Annotated[float | None, Parameter(help="Stop again when this time is up.")] = None,
     address: Annotated[str | None, Parameter(help="The federation's address, if it has moved.")] = None,
     keep_going: Annotated[bool, Parameter(help="Continue a run that diverges.")] = False,
     json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
 ) -> int:
-    """Continue a run to its end, or to more rounds; for a run that has ended, print its result again."""
+    """Continue a run to its end, or to more rounds; for a finished run, print its result again."""
     if is_finished(run) and rounds is None:
         return print_result(Run.load(run), as_json=json)
     folder = run.resolve()
     config, environment = read_config(folder), read_environment(folder)
     _check_algorithm(str(config.get("algorithm")), algorithm, run)
-    require(
-        "data" in config, f"{run} does not say which data it is on: resume it in Python, with fit(..., resume=...)."
-    )
+    require("data" in config, f"{run} does not record its data: resume it in Python with fit(..., resume=...).")
     if address is not None:
         config = {**config, "address": address}
     request = Request.read(config if rounds is None else _longer(config, rounds))
     own = _own_model(str(request.fit_options.model or ""), model, run)
     started_in = Path(str(environment.get("working_folder", ".")))
-    with chdir(started_in if started_in.is_dir() else Path()):  # its data and its model are relative to that folder
-        data, settings = request.load()
+    with chdir(started_in if started_in.is_dir() else Path()):  # paths of its data and model are relative to it
+        data, settings = request.load(read_clients(folder))
         with RoundLine(planned_rounds(settings)) as line, saying_how_to_go_on(folder):
             done = resume_run(
                 folder,
@@ -66,30 +64,31 @@ def resume(
 
 
 def _check_algorithm(recorded: str, given: str | None, run: Path) -> None:
-    """Refuse an algorithm of the user's own that was not named again; import one that was, from the working folder."""
+    """Require that a user-defined algorithm is named again, and import it from the working folder."""
     if recorded in CATALOGUE:
-        require(given in (None, recorded), f"{run} was run with {recorded!r}: leave --algorithm out.")
+        require(given in (None, recorded), f"{run} was run with {recorded!r}: leave out --algorithm.")
         return
     require(
         is_place(recorded),
-        f"{run} was started in Python with an algorithm of its own: resume it there, with fit(..., resume=...).",
+        f"{run} was started in Python with a user-defined algorithm: resume it there with fit(..., resume=...).",
     )
     require(
         given == recorded,
-        f"{run} was run with an algorithm of your own: a run folder is data and starts no code, so say --algorithm "
-        f"{recorded}.",
+        f"{run} was run with a user-defined algorithm: a run folder is data and never decides which code runs, so name "
+        f"it again: --algorithm {recorded}.",
     )
     class_of(recorded)
 
 
 def _own_model(recorded: str, given: str | None, run: Path) -> str | None:
-    """The model to use where it is not the library's: a run folder is data, and may not say which code is run."""
+    """The user-defined model, which must be named again: a run folder is data and may not name code to run."""
     if recorded in MODELS or not recorded:
-        require(given in (None, recorded), f"{run} was run with the model {recorded!r}: leave --model out.")
+        require(given in (None, recorded), f"{run} was run with the model {recorded!r}: leave out --model.")
         return None
     require(
         given == recorded,
-        f"{run} was run with a model of your own: a run folder is data and starts no code, so say --model {recorded}.",
+        f"{run} was run with a user-defined model: a run folder is data and never decides which code runs, so name it "
+        f"again: --model {recorded}.",
     )
     return given
 
@@ -97,6 +96,6 @@ def _own_model(recorded: str, given: str | None, run: Path) -> str | None:
 def _longer(config: dict[str, Any], rounds: int) -> dict[str, Any]:
     before = rounds_in(config)
     if before is None:
-        raise InvalidInput(f"{config['algorithm']} has no rounds of its own: leave --rounds out.")
-    require(rounds >= before, f"--rounds {rounds}: the run was planned for {before} already; give at least {before}.")
+        raise InvalidInput(f"{config['algorithm']} has no setting for rounds: leave out --rounds.")
+    require(rounds >= before, f"--rounds {rounds}: the run already has {before} planned; give at least {before}.")
     return with_rounds(config, rounds)

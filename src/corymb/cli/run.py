@@ -1,6 +1,6 @@
-"""`corymb run`: what may stand on its command line. `corymb.cli.perform` carries it out.
+"""The command line of `corymb run`; `corymb.cli.perform` carries it out.
 
-Until an algorithm is named, help and refusals need no torch; its settings stand beside its code, which does.
+Help and error messages do not import torch until an algorithm is named: its settings are part of its code, which does.
 """
 
 # No postponed annotations here: cyclopts reads those of functions made inside others.
@@ -18,7 +18,7 @@ from corymb.lazy import at, is_place, short_name
 from corymb.runs.settings import DataOptions, FitOptions, RunSettings
 from corymb.settings import InvalidInput, read_toml, require
 
-USAGE = "Say which data and which algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
+USAGE = "Give the data and the algorithm: corymb run DATA ALGORITHM, such as corymb run digits ifca --k 4."
 DataName = Annotated[
     str | None, Parameter(help="A name (`corymb list data`), a folder with a file for each client, or one file.")
 ]
@@ -29,7 +29,7 @@ AlgorithmName = Annotated[
         "lists its settings."
     ),
 ]
-DATA, OUTPUT = Group("Data of your own", sort_key=3), Group("Output", sort_key=4)
+DATA, OUTPUT = Group("Your own data", sort_key=3), Group("Output", sort_key=4)
 RUN = Group("The run", sort_key=5)
 Settings: Any = options_of(RunSettings)
 OfFit: Any = options_of(FitOptions)
@@ -39,14 +39,14 @@ NO_SETTINGS, NOTHING_FOR_FIT, NOTHING_ON_DATA = Settings(), OfFit(), OfData()
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where settings come from and results go."""
+    """Where settings come from and where results go."""
 
     config: Path | None = None
-    """A TOML file of settings and options; the command line wins."""
+    """A TOML file of settings and options; the command line overrides it."""
     out: Path | None = None
-    """Save the run in this folder, which must be new or empty; if not given, in a new folder under runs/."""
+    """Save the run in this folder, which must be new or empty; by default a new folder under runs/."""
     seeds: str | None = None
-    """Several runs in one folder, one per seed: `0-9`, or `0,3,7`. `corymb compare` takes such folders."""
+    """Run once per seed (`0-9`, or `0,3,7`), all in one folder. `corymb compare` accepts such folders."""
     json: bool = False
     """Print the result as one JSON object."""
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"])] = False
@@ -54,7 +54,7 @@ class Output:
 
 
 MOST_SEEDS = 10_000
-"""Of one command."""
+"""The most seeds of one command."""
 TO_STDOUT = Output()
 
 
@@ -63,12 +63,14 @@ def command_for(
     perform: str = "corymb.cli.perform:perform",
     output_of: Any = Output,
     without_name: Callable[..., int] | None = None,
+    usage: str = USAGE,
 ) -> Callable[..., int]:
     """The command with the settings of the algorithm that `tokens` name.
 
-    `perform` is the place of what the command does with the values given and an `output_of`; if not given, it runs.
+    `perform` is the import path of the function that carries the command out. It takes the values given and an instance
+    of `output_of`. If no algorithm is named, the command is `without_name`, or an error with the text `usage`.
     """
-    name = _named_algorithm(tokens)
+    name = _named_algorithm(tokens, usage)
     if name is None:
         return without_name or run_any
     from corymb.runs.defaults import class_of, from_data  # these need torch
@@ -104,15 +106,15 @@ def run_any(
     of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
     output: Annotated[Output, Parameter(name="*", group=OUTPUT)] = TO_STDOUT,
 ) -> int:
-    """The command if no algorithm is named: it only has help to offer."""
+    """The command without an algorithm: it only provides the help."""
     raise InvalidInput(USAGE)
 
 
-def _named_algorithm(tokens: Sequence[str]) -> str | None:
-    """The algorithm that the command line names, or else the file it refers to; None if help is asked for."""
-    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not _is_value(tokens, place)]
+def _named_algorithm(tokens: Sequence[str], usage: str) -> str | None:
+    """The algorithm named on the command line or in its settings file; None if only help is requested."""
+    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not is_value(tokens, place)]
     if len(words) > 1 and words[0] in CATALOGUE and words[1] not in CATALOGUE and not is_place(words[1]):
-        raise InvalidInput(f"The data come first, then the algorithm: corymb run {words[1]} {words[0]} ...")
+        raise InvalidInput(f"The data come before the algorithm: corymb run {words[1]} {words[0]} ...")
     for token in [*filter(is_place, words), *(token for token in tokens if token in CATALOGUE)]:
         return token
     if "--help" in tokens or "-h" in tokens:
@@ -121,30 +123,31 @@ def _named_algorithm(tokens: Sequence[str]) -> str | None:
         entry_of(words[1])  # raises, with a suggestion
     if "--config" in tokens[:-1]:
         return _in_file(Path(tokens[tokens.index("--config") + 1]))
-    raise InvalidInput(USAGE)
+    raise InvalidInput(usage)
 
 
 def _in_file(path: Path) -> str:
-    """The algorithm that a file of settings names. One that a run wrote is data, and names no code to run."""
+    """The algorithm named in a settings file. A file written by a run is data and may not name code."""
     values = read_toml(path)
     name = str(values.get("algorithm"))
     if "record" in values and is_place(name):
         raise InvalidInput(
-            f"{path} was written by a run with an algorithm of your own: a run folder is data and starts no code, so "
-            f"name it: corymb run {values.get('data')} {name} --config {path}."
+            f"{path} was written by a run with a user-defined algorithm: a run folder is data and never decides which "
+            f"code runs, so name it: corymb run {values.get('data')} {name} --config {path}."
         )
     if not is_place(name):
         entry_of(name)  # raises, with a suggestion
     return name
 
 
-def _is_value(tokens: Sequence[str], place: int) -> bool:
+def is_value(tokens: Sequence[str], place: int) -> bool:
+    """Whether a word of the command line is the value of the option before it."""
     before = tokens[place - 1] if place else ""
     return before.startswith("--") and "=" not in before and before not in ("--json", "--quiet")
 
 
 def seeds_in(text: str) -> list[int]:
-    """Seeds as they are written on the command line.
+    """Parse the seeds of a command line.
 
     >>> seeds_in("0-2,7")
     [0, 1, 2, 7]
@@ -156,6 +159,6 @@ def seeds_in(text: str) -> list[int]:
         seeds = []
     if not seeds:
         raise InvalidInput(f"--seeds {text} cannot be read: write a range such as 0-9, or numbers such as 0,3,7.")
-    require(len(seeds) <= MOST_SEEDS, f"--seeds {text} are more than {MOST_SEEDS:,} runs: give fewer.")
-    require(len(set(seeds)) == len(seeds), f"--seeds {text} names a seed twice: give each once.")
+    require(len(seeds) <= MOST_SEEDS, f"--seeds {text} gives more than {MOST_SEEDS:,} runs: give fewer seeds.")
+    require(len(set(seeds)) == len(seeds), f"--seeds {text} repeats a seed: give each once.")
     return seeds

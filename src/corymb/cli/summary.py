@@ -1,4 +1,4 @@
-"""Print a run: as one JSON object, or as a table of clusters, metrics and what to do next."""
+"""Print a run: as one JSON object, or as tables of clusters and metrics followed by suggested next steps."""
 
 from __future__ import annotations
 
@@ -32,19 +32,17 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN = 3
 OF_THIS_RUN = ("device", "threads", "memory", "cluster_folder", "checkpoint_every", "until")
-"""Options that another run need not share: what the engine found here, and what `rounds` say already."""
+"""Options left out of a suggested command: they depend on this machine, or follow from `rounds`."""
 
 
 def print_result(run: Run, *, as_json: bool) -> int:
-    """Print a run that has ended or was stopped; returns the exit code."""
+    """Print a run that has finished or was stopped; returns the exit code."""
     if run.stopped == CONVERGED:
-        why = f"the training loss no longer falls, no client changes its cluster{_going_on(run)}"
+        why = f"the training loss stopped falling and no client changes cluster{_going_on(run)}"
         print(f"corymb: converged after {counted(len(run.history), 'round')}: {why}", file=sys.stderr)
     elif run.stopped == BUDGET:
         spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
-        print(
-            f"corymb: the privacy budget is spent after {counted(len(run.history), 'round')}: {spent}", file=sys.stderr
-        )
+        print(f"corymb: privacy budget exhausted after {counted(len(run.history), 'round')}: {spent}", file=sys.stderr)
     elif not run.stopped and (falls := unfinished(run.history, run.config)):
         print(f"corymb: ended after {counted(len(run.history), 'round')}: {falls}", file=sys.stderr)
     elif run.stopped:
@@ -59,22 +57,22 @@ def print_result(run: Run, *, as_json: bool) -> int:
 
 @contextmanager
 def saying_how_to_go_on(folder: Path) -> Iterator[None]:
-    """Ctrl-C that no round waits for, such as at the last evaluation, says that the run can be resumed, if it can."""
+    """On Ctrl-C outside a round, such as in the last evaluation, tell how to resume the run if it has a checkpoint."""
     try:
         yield
     except KeyboardInterrupt:
         if not any((folder / CHECKPOINTS).glob("*")):
             raise
         how = f"corymb resume {shlex.quote(str(folder))}"
-        raise KeyboardInterrupt(f"Stopped after the last round was saved; to continue: {how}") from None
+        raise KeyboardInterrupt(f"Stopped; the last round was saved. To continue: {how}") from None
 
 
 def _going_on(run: Run) -> str:
-    """How to do the rounds that a run was planned for, after it converged in fewer."""
+    """How to run all planned rounds of a run that converged in fewer."""
     rounds = rounds_in(run.config)
     if rounds is None or run.folder is None:
         return ""
-    return f"; {_resume(run)} --rounds {rounds} goes on to round {rounds}"
+    return f"; {_resume(run)} --rounds {rounds} continues to round {rounds}"
 
 
 def _resume(run: Run) -> str:
@@ -85,12 +83,12 @@ def _resume(run: Run) -> str:
 
 def _what_now(run: Run) -> str:
     if run.stopped == "diverged":
-        return f": {divergence(run.history, run.config)}. --keep-going goes on whatever the loss."
+        return f": {divergence(run.history, run.config)}. --keep-going continues regardless."
     return f"; to continue: {_resume(run)}"
 
 
 def show_run(run: Run, folder: Path | None) -> None:
-    """Print a run to stdout."""
+    """Print a run to stdout as tables and sentences."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -116,7 +114,7 @@ def show_run(run: Run, folder: Path | None) -> None:
     if evidence := evidence_of(run):
         console.print(escape(evidence), highlight=False)
     if grew := divergence(run.history, run.config):
-        console.print(f"Diverging: {escape(grew)}.", style="bold", highlight=False)
+        console.print(f"The run diverged: {escape(grew)}.", style="bold", highlight=False)
     if run.not_scored:
         console.print(escape(not_scored(run)), style="bold", highlight=False)
     for line in cautions(run):
@@ -126,7 +124,7 @@ def show_run(run: Run, folder: Path | None) -> None:
 
 
 def _clusters(run: Run) -> list[dict[str, str]]:
-    """A row for each cluster: how many clients it has, or how many examples where those have clusters."""
+    """A row for each cluster with its number of clients, or of examples if those are clustered."""
     if run.points:
         total = max(sum(run.points), 1)
         return [
@@ -140,7 +138,7 @@ def _clusters(run: Run) -> list[dict[str, str]]:
 
 
 def _scores(run: Run) -> list[Table]:
-    """The test scores as a table, the leading metric first; nothing where there were no test examples."""
+    """The test scores as a table, the main metric first; empty if there were no test examples."""
     from rich.table import Table
 
     rows = score_rows(run)
@@ -160,9 +158,9 @@ def members(run: Run, label: int) -> str:
     return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
 
 
-def _model_to_say(run: Run) -> dict[str, str]:
-    """The run's model, where another run of the same data might take another one if it is not told."""
-    if run.points:  # methods that give examples clusters have models of their own
+def _model_option(run: Run) -> dict[str, str]:
+    """The `model` option, if another run on the same data might choose a different model by default."""
+    if run.points:  # methods that cluster examples have their own models
         return {}
     model = run.config["model"]
     usual = set() if run.schema.codes else {default_model(run.schema, examples) for examples in (0, sys.maxsize)}
@@ -170,22 +168,24 @@ def _model_to_say(run: Run) -> dict[str, str]:
 
 
 def _to_repeat(run: Run, other: str) -> dict[str, Any]:
-    """The run's options that a run of another algorithm takes too, so that the two can be compared."""
+    """The run's options that also apply to a run of another algorithm, so that the two are comparable."""
     usual = to_dict(RunSettings())
     of_run = {name: run.config[name] for name in usual if run.config.get(name, usual[name]) != usual[name]}
     kept = {name: value for name, value in of_run.items() if name not in OF_THIS_RUN}
-    rounds = rounds_in(run.config) if run.config.get("until") == "rounds" else None  # else none were asked for
+    rounds = (
+        rounds_in(run.config) if run.config.get("until") == "rounds" else None
+    )  # otherwise the user did not set them
     own = {"rounds": rounds} if rounds is not None and "rounds" in names(class_of(other)) else {}
-    return {**own, **DataOptions.recorded(run.config).given(), **_model_to_say(run), **kept}
+    return {**own, **DataOptions.recorded(run.config).given(), **_model_option(run), **kept}
 
 
 def _is_typed(data: str) -> bool:
-    """Whether data are something that a command can name: files, built-in data, or the nodes of a federation."""
+    """Whether a command can name the data: files, built-in data, or the nodes of a federation."""
     return data == FEDERATION or has_name(data)
 
 
 def _another(run: Run, algorithm: str, own: dict[str, Any]) -> str:
-    """A run of another algorithm on the same data: as it is typed, or in Python where the data are there only."""
+    """The command that runs another algorithm on the same data, or Python code if the data exist only in Python."""
     data, options = str(run.config["data"]), {**own, **_to_repeat(run, algorithm)}
     if _is_typed(data):
         return run_command(algorithm, data, options)
@@ -195,13 +195,13 @@ def _another(run: Run, algorithm: str, own: dict[str, Any]) -> str:
 
 
 def advice(run: Run, folder: Path | None) -> list[str]:
-    """What to do next."""
+    """Suggested next steps."""
     entry, data = CATALOGUE.get(run.config["algorithm"]), str(run.config["data"])
     lines = []
     if folder is None:
-        lines.append("--out DIR saves the run; --json prints the whole result for programs.")
+        lines.append("--out DIR saves the run; --json prints the whole result as JSON.")
     else:
-        lines.append(f"Saved in {folder}: corymb.Run.load({str(folder)!r}) in Python.")
+        lines.append(f"Saved in {folder}. In Python: corymb.Run.load({str(folder)!r})")
         if _is_typed(data):
             lines.append(f"To run it again: {run_again(run, folder)}")
     if run.points:
@@ -209,7 +209,7 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append(f"Compare with another method: {_another(run, other, {'k': len(run.points)})}")
     elif entry is None or entry.role != "global":
         baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
-        lines.append(f"Compare with one model for everybody: {_another(run, baseline, {})}")
+        lines.append(f"Compare with one global model: {_another(run, baseline, {})}")
     if run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
-        lines.append("A bad start can lose a cluster: --restarts 5 keeps the best of five.")
+        lines.append("A bad initialisation can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

@@ -1,4 +1,4 @@
-"""The data side: what clients hold, where it comes from, and how it is checked; imported when it is first used."""
+"""Federated data: data sets, their sources and their validation. Modules are imported on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A data set to try things on: what is held out of the training examples takes the place of the test examples."""
+"""Data sets for validation: a part of the training examples is held out and replaces the test examples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from corymb.settings import require
 
 
 def held_apart(data: FederatedDataset, turn: int = 0) -> FederatedDataset:
-    """The same clients, who train on what they keep and are tested on what they hold out; `turn` is another split.
+    """Split the training examples of each client into training and held-out ones; `turn` selects the split.
 
-    Test examples take no part: those of the data set are not in it.
+    The original test examples are dropped.
     """
     kept, held = (torch.cat(masks) for masks in zip(*(_split(m, turn) for m in data.sizes.tolist()), strict=True))
-    require(bool(held.any()), "No client has two training examples: none can be held out to judge by.")
+    require(bool(held.any()), "No client has two training examples, so none can be held out.")
     return replace(data, train=_where(data.train, kept), test=_where(data.train, held))
 
 
@@ -32,5 +32,5 @@ def _split(m: int, turn: int) -> tuple[Tensor, Tensor]:
 
 
 def _where(examples: Ragged, mask: Tensor) -> Ragged:
-    before = offsets_of(mask.long())  # how many of the first rows are chosen
+    before = offsets_of(mask.long())  # the number of chosen rows before each row
     return Ragged(examples.x[mask], examples.y[mask], before[examples.offsets])

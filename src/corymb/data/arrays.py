@@ -1,4 +1,4 @@
-"""Arrays with a client for each row, or arrays of each client, as a source of the one road."""
+"""Arrays with a client for each row, or arrays of each client, as a `Source` for preparation."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def source_of(
     names: Sequence[str] | None,
     feature_names: Sequence[str],
 ) -> Source:
-    """Features, labels, if there are any, and each row's client; test examples that come apart are rows as well."""
+    """A source of features, labels (if any) and each row's client; separate test examples are appended as rows."""
     features, labels, owner = features_in(x), None if y is None else labels_in(y), as_array(client)
     held = _mask(test, len(features if labels is None else labels.kinds))
     if isinstance(test, tuple):
-        require(labels is not None, "Test examples that come apart need labels, as training examples do: give y.")
+        require(labels is not None, "Separate test examples need labels for the training examples too: give y.")
         assert labels is not None
         more, more_labels, more_owner = features_in(test[0]), labels_in(test[1]), as_array(test[2])
         one, other = list(more.shape[1:]), list(features.shape[1:])
-        require(one == other, f"Test examples have the shape {one}, training examples {other}: they must agree.")
+        require(one == other, f"Test examples have shape {one}, but training examples {other}: they must agree.")
         held = np.repeat([False, True], [len(features), len(more)])
         features, labels = np.concatenate([features, more]), joined([labels, more_labels])
         owner = np.concatenate([owner, more_owner])
@@ -46,7 +46,7 @@ def source_of(
     shape = list(features.shape[1:])
     require(
         [len(feature_names)] == shape,
-        f"There are {len(feature_names)} feature names for features of shape {shape}: name each one.",
+        f"There are {len(feature_names)} feature names for features of shape {shape}: give one name per feature.",
     )
     columns = {name: as_column(features[:, place], name) for place, name in enumerate(feature_names)}
     return Source(columns, labels, owner, held, names)
@@ -67,15 +67,15 @@ def _mask(test: Test, rows: int) -> float | Array:
 
 
 def features_in(x: Values) -> Array:
-    """An array of features; one of Python objects, or of text, is a table."""
+    """Convert features to an array; an array of Python objects or text is a table and must have two axes."""
     try:
         array = as_array(x)
     except ValueError as error:
-        raise InvalidInput(f"x is no array ({error}): wanted [rows, features].") from None
+        raise InvalidInput(f"x cannot be converted to an array ({error}): wanted [rows, features].") from None
     require(array.dtype.kind in "biufUO", f"Features are of type {array.dtype}: wanted numbers or text.")
     require(
         array.ndim >= 2,
-        f"x has the shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
+        f"x has shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
     )
     table = array.dtype.kind in "biuf" or array.ndim == 2
     require(table, f"Features are of type {array.dtype}: wanted numbers.")
@@ -83,11 +83,11 @@ def features_in(x: Values) -> Array:
 
 
 def labels_in(y: Values) -> Column:
-    """One label for each row."""
+    """Convert labels to a column with one label for each row."""
     values = as_array(y)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    require(values.ndim == 1, f"Labels have the shape {list(values.shape)}: wanted one label for each example.")
+    require(values.ndim == 1, f"Labels have shape {list(values.shape)}: wanted one label for each example.")
     require(
         values.dtype.kind in "biufUO",
         f"Labels are of type {values.dtype}: wanted numbers, booleans or text.",
@@ -100,7 +100,7 @@ def contents_of_clients(clients: Mapping[str, Any] | Sequence[Any], label: str |
     items = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
     found: dict[str, Contents] = {}
     for name, rows in items:
-        require(str(name) not in found, f"Two clients are called {str(name)!r}: rename one.")  # 1 and "1", say
+        require(str(name) not in found, f"Two clients are called {str(name)!r}: rename one.")  # such as 1 and "1"
         found[str(name)] = _of_client(str(name), rows, label)
     return found
 
@@ -121,7 +121,8 @@ def _of_client(name: str, rows: Any, label: str | None) -> Contents:
     )
     x, y = features_in(rows[0]), labels_in(rows[1])
     require(
-        len(x) == len(y.kinds), f"Client {name!r}: x has {len(x)} rows, y {len(y.kinds)}: give one label for each row."
+        len(x) == len(y.kinds),
+        f"Client {name!r}: x has {len(x)} rows, but y has {len(y.kinds)}: give one label for each row.",
     )
-    require(len(x) > 0, f"Client {name!r} has no rows: give every client data, or leave it out.")
+    require(len(x) > 0, f"Client {name!r} has no rows: give every client data, or leave out the client.")
     return Contents(f"client {name!r}", x, y, None, None, where)

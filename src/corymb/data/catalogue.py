@@ -1,4 +1,4 @@
-"""Data sets by name, each with a line about it. A list of them needs no torch: what makes one is imported then."""
+"""The catalogue of named data sets. Listing them does not import torch: their functions are imported on use."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 BUILT_IN = "corymb.data.built_in"
 DEALT = ("clients", "per_client", "alpha", "least")
-"""What may be said of how a data set is dealt to clients, where it takes that."""
+"""Options of how a data set is divided among clients, if it supports them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedDataset:
-    """A data set that has a name."""
+    """A data set in the catalogue."""
 
     name: str
     description: str
     place: str
-    """The function that makes it: of a seed, or a partitioner, of the examples of `source`."""
+    """The import path of the function that creates it from a seed, or of a partitioner for the examples of `source`."""
     takes: Mapping[str, str]
-    """Which of `DEALT` it takes, and what the function calls them."""
+    """The options in `DEALT` that it supports, with the names of the function's parameters."""
     of: str = ""
-    """The name in `corymb.data.built_in.sources` of what is downloaded, if it does not come with the library."""
+    """The name of its download in `corymb.data.built_in.sources`; empty if it comes with the library."""
     partitioned: bool = False
     """Whether the function is a partitioner."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What else a partitioner is given."""
+    """Further arguments of the partitioner."""
 
     @property
     def source(self) -> Source[Any] | None:
-        """What is downloaded for it, if it does not come with the library."""
+        """Its download; None if it comes with the library."""
         return at(f"{BUILT_IN}.sources:{self.of}") if self.of else None
 
     def __call__(self, seed: int = 0, **dealt: Any) -> FederatedDataset:
-        """The data set made with `seed`, dealt to clients as is said: see `DEALT`."""
+        """Create the data set from a seed, with options from `DEALT`."""
         self._check(dealt)
         given = {self.takes[name]: value for name, value in dealt.items()}
         source, make = self.source, at(self.place)
@@ -55,10 +55,10 @@ class NamedDataset:
         return made
 
     def _check(self, options: Mapping[str, Any]) -> None:
-        """Refuse options that this data set does not take."""
+        """Reject options that this data set does not support."""
         others = [option for option in options if option not in DEALT]
-        require(not others, f"{self.name} has columns of its own: {', '.join(others)} is for data of your own.")
-        taken = " and ".join(f"{option} (--deal.{option})" for option in self.takes) or "nothing but a seed"
+        require(not others, f"{', '.join(others)} only applies to your own data, not to the built-in {self.name}.")
+        taken = " and ".join(f"{option} (--deal.{option})" for option in self.takes) or "only a seed"
         for option in options:
             require(option in self.takes, f"{self.name} does not take {option}: it takes {taken}.")
 
@@ -71,14 +71,14 @@ OF_PEOPLE = {"clients": "clients", "least": "least"}
 
 
 def _made(name: str, function: str, description: str, takes: Mapping[str, str], of: str = "") -> NamedDataset:
-    """A data set that a function makes of a seed."""
+    """A data set that a function creates from a seed."""
     return NamedDataset(name=name, description=description, place=f"{BUILT_IN}.{function}", takes=takes, of=of)
 
 
 def _dealt(
     name: str, of: str, function: str, description: str, takes: Mapping[str, str] = IN_CLUSTERS, **options: Any
 ) -> NamedDataset:
-    """A data set that is downloaded and dealt to clients by a partitioner."""
+    """A data set that is downloaded and divided among clients by a partitioner."""
     return NamedDataset(
         name=name,
         description=f"{description}; downloaded once",
@@ -91,37 +91,35 @@ def _dealt(
 
 
 def _dealt_unevenly(prefix: str, of: str, title: str, per_client: int, flat: bool) -> Iterator[NamedDataset]:
-    """One source by shares of classes, in different numbers, and with other names of the classes in each cluster."""
-    by_shares = f"{title}, classes dealt to 100 clients by Dirichlet shares"
+    """The variants of a source with label skew, quantity skew and concept shift."""
+    by_shares = f"{title}, classes divided among 100 clients by Dirichlet shares"
     yield _dealt(f"{prefix}-dirichlet", of, "skews:dirichlet", by_shares, BY_SHARES, flat=flat)
-    by_size = f"{title}, dealt to 100 clients in very different numbers"
+    by_size = f"{title}, divided among 100 clients of very different sizes"
     yield _dealt(f"{prefix}-skewed", of, "skews:quantity_skew", by_size, BY_SHARES, flat=flat)
-    renamed = f"{title}, four clusters of 100 clients x {per_client} call classes by other names"
+    renamed = f"{title}, 100 clients x {per_client} in four clusters with permuted labels"
     yield _dealt(f"{prefix}-shifted", of, "skews:concept_shift", renamed, flat=flat, per_client=per_client)
 
 
 def _all() -> Iterator[NamedDataset]:
     about = "8 x 8 digits"
     yield _made("digits", "digits:digits", f"{about} in four rotations, 80 clients; comes with the library", OF_DIGITS)
-    yield _made(
-        "digits-inverted", "digits:digits_inverted", f"{about}, half of 40 clients see them inverted", OF_DIGITS
-    )
+    yield _made("digits-inverted", "digits:digits_inverted", f"{about}, inverted for half of 40 clients", OF_DIGITS)
     yield _made(
         "digits-shifted",
         "digits:digits_shifted",
-        f"{about}, four clusters of 40 clients call them by other names",
+        f"{about}, 40 clients in four clusters with permuted labels",
         OF_DIGITS,
     )
     yield _made(
         "digits-dirichlet",
         "digits:digits_dirichlet",
-        f"{about}, classes dealt to 20 clients by Dirichlet shares",
+        f"{about}, classes divided among 20 clients by Dirichlet shares",
         BY_SHARES,
     )
     yield _made(
-        "digits-skewed", "digits:digits_skewed", f"{about}, dealt to 20 clients in very different numbers", BY_SHARES
+        "digits-skewed", "digits:digits_skewed", f"{about}, divided among 20 clients of very different sizes", BY_SHARES
     )
-    yield _made("digits-iid", "digits:digits_iid", f"{about} without groups, 20 clients", OF_DIGITS)
+    yield _made("digits-iid", "digits:digits_iid", f"{about}, 20 clients without groups", OF_DIGITS)
     yield _made(
         "mixed-regression-ifca",
         "synthetic:mixed_regression_ifca",
@@ -151,7 +149,7 @@ def _all() -> Iterator[NamedDataset]:
         "mnist-inverted",
         "MNIST",
         "images:inverted",
-        "MNIST, half of 100 clients x 600 see it inverted",
+        "MNIST, 100 clients x 600, inverted for half of them",
         flat=True,
         disjoint=True,
     )
@@ -168,7 +166,7 @@ def _all() -> Iterator[NamedDataset]:
         "cifar-rotated",
         "CIFAR10",
         "images:rotated",
-        "CIFAR-10, half of 200 clients x 500 see it upside down",
+        "CIFAR-10, 200 clients x 500, upside down for half of them",
         clients=200,
         per_client=500,
         rotations=2,
@@ -177,33 +175,33 @@ def _all() -> Iterator[NamedDataset]:
         "cifar-labels",
         "CIFAR10",
         "images:label_sets",
-        "CIFAR-10, the first seven classes or the last, 16 clients x 4375",
+        "CIFAR-10, 16 clients x 4375 with the first or the last seven classes",
     )
     yield from _dealt_unevenly("cifar", "CIFAR10", "CIFAR-10", 500, flat=False)
     yield _made(
         "femnist",
         "natural:femnist",
-        "handwritten characters, a client for each writer with 50 images or more; downloaded once",
+        "handwritten characters, one client per writer with at least 50 images; downloaded once",
         OF_PEOPLE,
         "FEMNIST",
     )
     yield _made(
         "shakespeare",
         "natural:shakespeare",
-        "the next character of 80, 50 roles of Shakespeare's plays; downloaded once",
+        "next-character prediction (80 characters), 50 roles of Shakespeare's plays; downloaded once",
         OF_PEOPLE,
         "SHAKESPEARE",
     )
     yield _made(
         "gaussians",
         "points:gaussians",
-        "no labels: examples of four Gaussians at 4 clients x 1000",
+        "no labels: examples from four Gaussians, 4 clients x 1000",
         {"per_client": "m"},
     )
     yield _made(
         "subspace",
         "points:subspace",
-        "no labels: examples of four subspaces at 4 clients x 1000",
+        "no labels: examples from four subspaces, 4 clients x 1000",
         {"per_client": "m"},
     )
     yield _made(

@@ -1,4 +1,4 @@
-"""Whose each row is: clients' names, and what each of them can count in its own rows."""
+"""The clients of rows: their names, and statistics that each client could compute on its own rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Truth = Values | Mapping[str, int]
 
 
 class Clients(NamedTuple):
-    """The clients, and whose each row is."""
+    """The clients, and the client of each row."""
 
     names: tuple[str, ...]
     codes: Array
@@ -28,19 +28,19 @@ class Clients(NamedTuple):
 
     @property
     def n(self) -> int:
-        """How many there are."""
+        """The number of clients."""
         return len(self.names)
 
     def sums(self, values: Array) -> Array:
-        """float64 [n]: each client's sum over its rows, in the order that it has them."""
+        """float64 [n]: each client's sum over its rows, in row order."""
         return np.bincount(self.codes, weights=values, minlength=self.n)
 
     def counts(self, kinds: Array, of: int) -> Array:
-        """int64 [n, of]: how many rows of each kind, 0 to of - 1, each client has."""
+        """int64 [n, of]: each client's number of rows of each kind, 0 to of - 1."""
         return np.bincount(self.codes * of + kinds, minlength=self.n * of).reshape(self.n, of)
 
     def take(self, rows: Array) -> Clients:
-        """Some of the rows; all clients stay."""
+        """A selection of rows, with all clients kept."""
         return Clients(self.names, self.codes[rows])
 
     def of(self, row: int) -> str:
@@ -48,13 +48,13 @@ class Clients(NamedTuple):
         return self.names[int(self.codes[row])]
 
     def present(self) -> Clients:
-        """Without the clients that have no rows."""
+        """The clients that have rows, renumbered."""
         found, codes = np.unique(self.codes, return_inverse=True)
         return Clients(tuple(self.names[place] for place in found), codes.astype(np.int64))
 
 
 def majority(votes: Array, of: int) -> int:
-    """What most voters chose, of 0 to of - 1; of several that got as many votes, the first.
+    """The most frequent vote among 0 to of - 1; the lowest in a tie.
 
     >>> majority(np.array([2, 1, 1, 2]), 3)
     1
@@ -63,16 +63,16 @@ def majority(votes: Array, of: int) -> int:
 
 
 def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
-    """The clients of rows with these ids, whole numbers or text.
+    """The clients of rows with these ids, integers or text.
 
-    Without `names`, clients are in the order of their names, in which runs of digits count as numbers; with them,
-    whole-number ids are positions in `names`.
+    Without `names`, clients are sorted by name, with runs of digits compared as numbers. With `names`, integer ids are
+    positions in them.
     """
-    require(client.ndim == 1, f"client has the shape {list(client.shape)}: wanted one client id for each row.")
+    require(client.ndim == 1, f"client has shape {list(client.shape)}: wanted one client id for each row.")
     if client.dtype.kind == "O":
         require(all(isinstance(one, str) for one in client), "Client ids are of mixed types: make all of them text.")
         client = client.astype(np.str_)
-    require(client.dtype.kind in "iuU", f"Client ids are of type {client.dtype}: wanted whole numbers or text.")
+    require(client.dtype.kind in "iuU", f"Client ids are of type {client.dtype}: wanted integers or text.")
     if names is not None and client.dtype.kind in "iu":
         return Clients(tuple(names), _positions(client, len(names)))
     found, codes = np.unique(client, return_inverse=True)
@@ -81,10 +81,10 @@ def name_clients(client: Array, names: Sequence[str] | None = None) -> Clients:
     number = {name: position for position, name in enumerate(wanted)}
     for name in occurring:
         require(
-            name in number, f"There are rows of client {name!r}, who is not among the clients: correct or add the name."
+            name in number, f"There are rows of client {name!r}, which is not in names: correct the id or add the name."
         )
     lookup = np.array([number[name] for name in occurring], dtype=np.int64)
-    shown = tuple(printable(name) for name in wanted)  # no name moves a cursor or breaks a line, wherever it is shown
+    shown = tuple(printable(name) for name in wanted)  # no control characters or line breaks when names are shown
     return Clients(shown if len(set(shown)) == len(wanted) else wanted, lookup[codes])
 
 
@@ -93,19 +93,19 @@ def twins(names: Sequence[str]) -> tuple[str, ...]:
     by_look, by_spelling = dict[str, str](), dict[str, str]()
     alike, spelled = list[tuple[str, str]](), list[tuple[str, str]]()
     for name in names:
-        look = name if name.isascii() else normalize("NFKC", name)  # characters without a look are written out by now
+        look = name if name.isascii() else normalize("NFKC", name)  # invisible characters are already escaped
         if (first := by_look.setdefault(look, name)) != name:
             alike.append((first, name))
         elif (first := by_spelling.setdefault(spelling(look), name)) != name:
             spelled.append((first, name))
     return (
         *_say_twins(alike, "look the same"),
-        *_say_twins(spelled, "differ only in capitals, blanks or zeros in front"),
+        *_say_twins(spelled, "differ only in capitals, blanks or leading zeros"),
     )
 
 
 def spelling(name: str) -> str:
-    """What spellings of one name have in common: `Store 7`, `store  7`; `0007`, `7`."""
+    """A normal form that spellings of one name share, such as `Store 7` and `store  7`, or `0007` and `7`."""
     plain = " ".join(name.split()).casefold()
     return plain.lstrip("0") if plain.isdecimal() else plain
 
@@ -137,5 +137,5 @@ def read_truth(truth: Truth | None, names: Sequence[str]) -> Tensor | None:
         truth = [truth[name] for name in names]
     clusters = as_array(truth)
     if clusters.dtype.kind not in "iu":
-        raise InvalidInput(f"truth is of type {clusters.dtype}: wanted a whole number for each client.")
+        raise InvalidInput(f"truth is of type {clusters.dtype}: wanted an integer for each client.")
     return torch.from_numpy(clusters.astype(np.int64))

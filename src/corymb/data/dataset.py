@@ -23,6 +23,7 @@ from corymb.core.pixels import as_numbers
 from corymb.data.arrays import Test, contents_of_clients, source_of
 from corymb.data.clients import Truth, Values, read_truth, twins
 from corymb.data.features import as_array
+from corymb.data.prepare.named import Categories, Fills
 from corymb.data.prepare.road import How, Preparation, Source, prepare
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.contents import Names
@@ -36,9 +37,9 @@ from corymb.settings import require
 
 __all__ = ["FederatedDataset", "Ragged"]
 log = logging.getLogger(__name__)
-_BLOCK = 2**22  # values read at once for a fingerprint
+_BLOCK = 2**22  # values hashed at once for a fingerprint
 FEW = 3
-"""A client with so few training examples is counted as one that has few."""
+"""Clients with at most this many training examples are counted as having few."""
 
 
 class Options(TypedDict, total=False):
@@ -48,8 +49,12 @@ class Options(TypedDict, total=False):
     """What labels are: classes or numbers; by default, what most clients' labels look like."""
     classes: Sequence[str]
     """The names of the classes; whole numbers that are not such names are positions among them."""
-    missing: Missing
-    """What to do with missing cells: `refuse` them, use the `mean` or `median` of the column, or `drop` the row."""
+    categories: Categories
+    """All categories of text columns, by column, `{"city": ["Aachen", "Bonn", "other"]}`: a cell of none of them is
+    `other`, if that is one. If not given, the ones that are common among the clients."""
+    missing: Missing | Fills
+    """What to do with missing cells: `refuse` them, use the `mean` or `median` of the column, or `drop` the row; or by
+    column what they are taken as: `{"age": 40}`."""
     scale: Scale | Literal["auto"]
     """`standard`: standardise; `pixels`: divide by 255 if most clients have 0 to 255; `none`: leave unchanged; `codes`:
     whole numbers that are codes, such as words, for a model that embeds them."""
@@ -147,14 +152,14 @@ class FederatedDataset:
         )
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The data set as shown in notebooks."""
         sizes = self.sizes.tolist()
         rows = {
             "clients": f"{self.clients}, with {min(sizes)} to {max(sizes)} training examples",
             "examples": f"{len(self.train.y)} to train, {len(self.test.y)} to test",
             "features": " × ".join(map(str, self.features)),
             "task": f"{self.task}, {len(self.classes)} classes" if self.classes else self.task,
-            "true clusters": "not known" if self.truth is None else str(len(self.truth.unique())),
+            "true clusters": "unknown" if self.truth is None else str(len(self.truth.unique())),
             "first clients": ", ".join(self.names[:5]),
         }
         line = "<tr><th style='text-align:left'>{}</th><td style='text-align:left'>{}</td></tr>"
@@ -183,7 +188,7 @@ class FederatedDataset:
         if chosen.dtype == torch.bool:
             require(
                 len(chosen) == len(self),
-                f"The mask has {len(chosen)} places for {len(self)} clients: give one for each.",
+                f"The mask has {len(chosen)} entries for {len(self)} clients: give one for each.",
             )
             chosen = chosen.nonzero()[:, 0]
         chosen = chosen.long()
@@ -197,7 +202,7 @@ class FederatedDataset:
         return self if bool((order.diff() > 0).all()) else self._at(order)
 
     def _at(self, positions: Tensor) -> FederatedDataset:
-        """The clients at `positions`. Their examples were checked when this data set was made, so only names are."""
+        """The clients at `positions`. Their examples were checked when this data set was created, so only names are."""
         names = tuple(self.names[position] for position in positions.tolist())
         check_names(names)
         selected = {
@@ -208,7 +213,7 @@ class FederatedDataset:
         }
         chosen = copy.copy(self)
         for name, value in selected.items():
-            object.__setattr__(chosen, name, value)  # the copy is not yet anybody's: frozen begins with the return
+            object.__setattr__(chosen, name, value)  # the copy is not shared yet, so it may still be changed
         return chosen
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -248,16 +253,16 @@ class FederatedDataset:
     def from_source(
         cls, source: Source, *, notes: Sequence[str] = (), fallback: str = "data", **options: Unpack[Options]
     ) -> FederatedDataset:
-        """What came in by any door, by the one road: see `corymb.data.prepare`."""
-        names = ("task", "classes", "missing", "scale", "seed")
+        """Create a data set from any source: see `corymb.data.prepare`."""
+        names = ("task", "classes", "categories", "missing", "scale", "seed")
         prepared = prepare(source, How(**{name: options[name] for name in names if name in options}))  # type: ignore[literal-required]
-        told = (*notes, *prepared.notes, *twins(prepared.names))
-        for note in told:
+        all_notes = (*notes, *prepared.notes, *twins(prepared.names))
+        for note in all_notes:
             log.warning("%s: %s", options.get("name", fallback), note)
         return cls(
             name=options.get("name", fallback),
             truth=read_truth(options.get("truth"), prepared.names),
-            **prepared._replace(notes=told)._asdict(),
+            **prepared._replace(notes=all_notes)._asdict(),
         )
 
     @classmethod
@@ -327,7 +332,7 @@ class FederatedDataset:
 
         `features` names the columns to use; a column `test` marks the test rows.
         """
-        require(is_frame(frame), f"This is a {type(frame).__name__}: wanted a data frame of pandas, polars or pyarrow.")
+        require(is_frame(frame), f"Got a {type(frame).__name__}: wanted a data frame of pandas, polars or pyarrow.")
         contents = read_frame(frame, client=client, label=label, features=features)
         return cls.from_source(join([contents], test=test), notes=contents.notes, fallback="data frame", **options)
 
@@ -344,7 +349,7 @@ class FederatedDataset:
     ) -> FederatedDataset:
         """A Hugging Face data set with a client column; see `from_dataframe`. Classes keep its names."""
         wanted = "a Hugging Face data set"
-        require(is_hugging_face(dataset), f"This is a {type(dataset).__name__}: wanted {wanted}.")
+        require(is_hugging_face(dataset), f"Got a {type(dataset).__name__}: wanted {wanted}.")
         contents = read_hugging_face(dataset, client=client, label=label, features=features)
         options.setdefault("classes", class_names(dataset, label))
         return cls.from_source(join([contents], test=test), notes=contents.notes, fallback=wanted, **options)

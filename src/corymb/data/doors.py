@@ -1,4 +1,4 @@
-"""Data in any of the forms that users have them."""
+"""Load data in any of the supported forms."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) ->
     path = expanded(name)
     if path.suffix != SUFFIX and not path.exists():
         if _looks_like_path(name):
-            raise InvalidInput(f"{name} is not a folder: there is nothing of that name; check the path.")
-        raise InvalidInput(f"There is no data set {name!r}, nor a folder of that name. {did_you_mean(name, NAMES)}")
+            raise InvalidInput(f"{name} does not exist: check the path.")
+        raise InvalidInput(f"There is no data set or folder {name!r}. {did_you_mean(name, NAMES)}")
     dealt = [option for option in options if option in DEALT]
-    require(not dealt, f"{name} has the clients that it has: {', '.join(dealt)} is for names (corymb list data).")
+    require(not dealt, f"{', '.join(dealt)} only applies to built-in data (corymb list data), not to {name}.")
     if path.suffix == SUFFIX:
-        require(not options, f"{name} was saved with its split: {', '.join(options)} cannot be changed now.")
+        require(not options, f"{name} is a saved data set with its own split: leave out {', '.join(options)}.")
         return FederatedDataset.load(path)
     return from_folder(path, seed=seed, **options)
 
@@ -58,7 +58,7 @@ def _looks_like_path(name: str) -> bool:
 
 
 def as_dataset(data: Any, seed: int = 0) -> FederatedDataset:
-    """A data set from whatever `fit` takes; tables must have columns named `client` and `label`."""
+    """Convert anything that `fit` accepts to a data set; tables must have columns named `client` and `label`."""
     if isinstance(data, FederatedDataset):
         return data
     if isinstance(data, (str, os.PathLike)):
@@ -68,10 +68,10 @@ def as_dataset(data: Any, seed: int = 0) -> FederatedDataset:
     if is_hugging_face(data):
         return FederatedDataset.from_huggingface(data, seed=seed)
     if isinstance(data, tuple):
-        require(len(data) == 3, f"Arrays are three, (x, y, client), got {len(data)}.")
+        require(len(data) == 3, f"Got a tuple of {len(data)}: wanted three arrays, (x, y, client).")
         return FederatedDataset.from_arrays(*data, seed=seed)
     if isinstance(data, (Mapping, list)):
         return FederatedDataset.from_clients(data, seed=seed)
     whose = isinstance(data, Dataset)
-    require(not whose, "A torch data set does not say whose its items are: FederatedDataset.from_torch(data, client).")
+    require(not whose, "A torch data set does not name its clients: use FederatedDataset.from_torch(data, client).")
     raise InvalidInput(f"The data are a {type(data).__name__}: wanted {WANTED}.")

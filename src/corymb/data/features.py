@@ -1,4 +1,4 @@
-"""Arrays of users as arrays of numpy, and as the features that training takes."""
+"""Convert users' arrays to numpy arrays and to features for training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from corymb.settings import InvalidInput, require
 
 Array = np.ndarray[Any, Any]
 _NUMPY = (torch.float16, torch.float32, torch.float64)
-"""Floats that numpy has too; float32 holds all others, such as bfloat16."""
+"""Floating types that numpy has too; others, such as bfloat16, fit in float32."""
 
 
 def as_array(values: ArrayLike | Tensor) -> Array:
@@ -41,11 +41,11 @@ def as_array(values: ArrayLike | Tensor) -> Array:
 
 
 LOST = 0.02
-"""Rounding, beside the range of numbers, from which on what they differ by is lost: a tenth of a standard deviation."""
+"""Rounding errors above this fraction of the range lose the differences: about a tenth of a standard deviation."""
 
 
 def blurred(values: Array) -> Array:
-    """Of which columns float32 does not keep what their numbers differ by: they are large, and differ by little.
+    """Which columns lose their differences in float32: their numbers are large and differ by little.
 
     >>> blurred(np.array([[1e9, 1e9, 7.1], [1e9 + 1, 2e9, 7.1]]))
     array([ True, False, False])
@@ -59,46 +59,47 @@ def blurred(values: Array) -> Array:
 
 
 def require_sums(values: Array, names: Sequence[str]) -> None:
-    """Refuse columns whose numbers are mostly too large to be added up; a few such numbers are some client's fault."""
+    """Reject columns whose numbers are mostly too large to be summed; a few such numbers are errors of some clients."""
     if values.dtype.itemsize < 4 or not values.size:
         return
     with np.errstate(over="ignore", invalid="ignore"):
         top = np.fmax.reduce(np.abs(values), axis=0)
-        large = np.flatnonzero((top > LARGEST) & (top <= np.finfo(np.float32).max))  # more is infinite, and said to be
+        large = np.flatnonzero(
+            (top > LARGEST) & (top <= np.finfo(np.float32).max)
+        )  # larger ones are infinite in float32 and reported as such
         usual = {names[place]: np.nanmedian(np.abs(values[:, place])) for place in large.tolist()}
     beyond = [f"{name} (such as {size:.3g})" for name, size in usual.items() if size > LARGEST]
     require(
         not beyond,
-        f"Numbers of {', '.join(beyond[:3])} are too large to be added up: wanted at most {LARGEST:g}; "
-        "use larger units.",
+        f"Numbers of {', '.join(beyond[:3])} are too large to be summed: wanted at most {LARGEST:g}; use larger units.",
     )
 
 
 def as_codes(x: ArrayLike | Tensor, where: Callable[[int], str]) -> Tensor:
-    """Whole numbers from 0 on that stand for something, such as words: int64, for a model that embeds them."""
+    """Convert codes, integers from 0 that stand for something such as words, to int64 for a model that embeds them."""
     array = as_array(x)
-    require(array.dtype.kind in "biuf", f"Features are of type {array.dtype}: wanted codes, whole numbers from 0 on.")
+    require(array.dtype.kind in "biuf", f"Features are of type {array.dtype}: wanted codes, integers from 0.")
     _require_axes(array)
     with np.errstate(invalid="ignore"):
         codes = array.astype(np.int64)
-        wrong = (codes != array) | (array < 0)  # NaN, fractions, and what is too large for 64 bits
+        wrong = (codes != array) | (array < 0)  # NaN, fractions, and numbers beyond 64 bits
     if wrong.any():
         row, *place = (int(axis[0]) for axis in wrong.nonzero())
         raise InvalidInput(
-            f"A feature in {where(row)} is {array[(row, *place)]:g}: codes (scale='codes') are whole numbers from 0 "
-            "on; what is missing or not known wants a code of its own."
+            f"A feature in {where(row)} is {array[(row, *place)]:g}: codes (scale='codes') are integers from 0; give "
+            "missing or unknown values their own code."
         )
     return torch.from_numpy(codes)
 
 
 def as_features(x: ArrayLike | Tensor) -> Tensor:
-    """Numbers of any type as float32, by way of float64: the same number has the same bits, whatever its type was."""
+    """Convert numbers of any type to float32 via float64, so that equal numbers get equal bits whatever their type."""
     array = as_array(x)
     require(array.dtype.kind in "biuf", f"Features are of type {array.dtype}: wanted numbers.")
     _require_axes(array)
     if array.dtype.itemsize > 4 and array.dtype.kind in "iu":
         array = array.astype(np.float64)
-    if array.dtype != np.float32 or not array.flags.writeable:  # torch takes only writable arrays
+    if array.dtype != np.float32 or not array.flags.writeable:  # torch needs writable arrays
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
     return torch.from_numpy(array)
@@ -107,5 +108,5 @@ def as_features(x: ArrayLike | Tensor) -> Tensor:
 def _require_axes(array: Array) -> None:
     require(
         array.ndim >= 2,
-        f"x has the shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
+        f"x has shape {list(array.shape)}: wanted [rows, features]; use x[:, None] for one feature.",
     )

@@ -1,12 +1,12 @@
-"""What is to be predicted: classes or numbers, decided by what the labels of most clients are.
+"""Read labels as classes or regression targets, as decided by the labels of most clients.
 
-One rule holds for every door. Text, booleans and whole numbers are classes, whole numbers also where they are written
-as 1.0; numbers with decimals are regression targets. The values that occur are the classes, in sorted order, and keep
-their names: {1, 2} are two classes, "1" and "2". More than `MOST_CLASSES` whole numbers could be either: `task` says.
+The same rule applies to all input formats. Text, booleans and integers are classes, including integers written as 1.0;
+numbers with decimals are regression targets. The values that occur are the classes, in sorted order, and keep their
+names: {1, 2} are two classes, "1" and "2". More than `MOST_CLASSES` integers could be either, so `task` must be given.
 
-Most clients decide the type of the labels; one whose labels would change it is refused by name. Classes are the union
-of what occurs; a class that only one client has is named, and a client is refused whose own classes are more than all
-that others have.
+The majority of clients decides the type of the labels; a client whose labels would change it is rejected by name. The
+classes are the union over clients. A class that only one client has is noted, and a client is rejected if more than
+half of all classes occur only there.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from corymb.settings import InvalidInput, require
 RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""
 MOST_CLASSES = 20
-"""Whole numbers of more values than this are asked about."""
-_TEXT, _DECIMAL, _WHOLE = range(3)  # where as many clients say one as the other, the more general type
-_NAMES = ("text", "decimal numbers", "whole numbers")
+"""With more distinct integers than this, the user must give the task."""
+_TEXT, _DECIMAL, _WHOLE = range(3)  # the more general type comes first: it wins a tie
+_NAMES = ("text", "decimal numbers", "integers")
 
 
 class Labels(NamedTuple):
-    """Labels in the form that training takes."""
+    """Labels as used in training."""
 
     y: Tensor
     task: Task
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What is to be said about the classes."""
+    """Notes about the classes."""
 
 
 def read_labels(
@@ -50,10 +50,10 @@ def read_labels(
     classes: Sequence[str] = (),
     where: RowName = lambda row: f"row {row}",
 ) -> Labels:
-    """Labels of any type as classes or targets."""
+    """Convert labels of any type to classes or targets."""
     tasks = ("auto", "classification", "regression", "density")
     require(task in tasks, f"task={task!r}: wanted one of {', '.join(map(repr, tasks))}.")
-    if task == "density":  # classes, which only evaluation looks at
+    if task == "density":  # the labels are true clusters, used only in evaluation
         return read_labels(cells, clients, "classification", classes, where)._replace(task="density")
     _check_present(cells, where)
     if task == "auto" and not classes:
@@ -76,15 +76,15 @@ def read_labels(
 
 
 def _spelled(named: Sequence[str]) -> tuple[str, ...]:
-    """A note about classes that may be one, written in two ways."""
+    """A note about classes that may be one class in two spellings."""
     seen = dict[str, str]()
     pairs = [(first, name) for name in named if (first := seen.setdefault(spelling(name), name)) != name]
-    how = "differ only in capitals, blanks or zeros in front and count as two: write them in one way if they are one"
+    how = "differ only in capitals, blanks or leading zeros and count as two: write them in one way if they are one"
     return tuple(f"classes {one!r} and {other!r} {how}" for one, other in pairs[:1])
 
 
 def no_labels(rows: int) -> Labels:
-    """For examples without labels, whose density is to be learned."""
+    """Placeholder labels for examples without labels, whose density is to be learned."""
     return Labels(torch.zeros(rows, dtype=torch.int64), "density", ())
 
 
@@ -96,7 +96,7 @@ def _check_present(cells: Column, where: RowName) -> None:
             f"The label in {where(int(rows[0]))} is missing{others}: fill it in, or drop such rows "
             "(missing='drop', --missing drop)."
         )
-    if not np.isin(cells.kinds, [Kind.TEXT, Kind.DATE]).any():  # among words, inf is one more
+    if not np.isin(cells.kinds, [Kind.TEXT, Kind.DATE]).any():  # among text, inf is just another word
         for row in np.flatnonzero(np.isinf(cells.values))[:1]:
             raise InvalidInput(
                 f"The label in {where(int(row))} is {cells.values[row]}: wanted a finite number or text."
@@ -107,7 +107,7 @@ def _check_present(cells: Column, where: RowName) -> None:
 
 
 def _task(cells: Column, clients: Clients, where: RowName) -> Task:
-    """What the labels of most clients are; refuses those that would make them something else."""
+    """The task that the labels of most clients imply; rejects clients whose labels contradict it."""
     votes = _votes(cells, clients)
     kind = majority(votes[votes >= 0], 3)
     odd = {_TEXT: votes == _DECIMAL, _DECIMAL: votes == _TEXT, _WHOLE: (votes == _TEXT) | (votes == _DECIMAL)}[kind]
@@ -118,14 +118,14 @@ def _task(cells: Column, clients: Clients, where: RowName) -> Task:
         row = _witness(cells, clients, client, votes[client])
         raise InvalidInput(
             f"Client {clients.names[client]!r} has the label {cells.text(row)!r} ({where(row)}), where most clients "
-            f"have {_NAMES[kind]}: correct its labels or leave it out; if they are right, say task='classification' or "
-            "'regression'."
+            f"have {_NAMES[kind]}: correct its labels or leave it out; if they are right, give task='classification' "
+            "or 'regression'."
         )
     return "regression" if kind == _DECIMAL else "classification"
 
 
 def _votes(cells: Column, clients: Clients) -> Array:
-    """What the labels of each client are; -1 for a client that has none."""
+    """The type of each client's labels; -1 for a client without labels."""
     fraction = (cells.kinds == Kind.NUMBER) & (cells.values != np.floor(cells.values))
     words = (cells.kinds == Kind.TEXT) | (cells.kinds == Kind.DATE)
     rows, text, decimal = (clients.sums(mask) for mask in (np.ones(len(words)), words, fraction))
@@ -134,7 +134,7 @@ def _votes(cells: Column, clients: Clients) -> Array:
 
 
 def _witness(cells: Column, clients: Clients, client: int, vote: int) -> int:
-    """A row that shows why a client's labels are what they are."""
+    """A row that shows the type of a client's labels."""
     mine = clients.codes == client
     text = (cells.kinds == Kind.TEXT) | (cells.kinds == Kind.DATE)
     shows = text if vote == _TEXT else ~text & (cells.values != np.floor(cells.values))
@@ -151,13 +151,13 @@ def _distinct(cells: Column) -> int:
 def _targets(cells: Column, where: RowName) -> Tensor:
     for row in np.flatnonzero(~np.isin(cells.kinds, [Kind.NUMBER, Kind.TRUTH]))[:1]:
         raise InvalidInput(
-            f"The label in {where(int(row))} is the text {cells.text(int(row))!r}: regression wants numbers; for "
+            f"The label in {where(int(row))} is the text {cells.text(int(row))!r}: regression needs numbers; for "
             "classes use task='classification'."
         )
     if bool(blurred(cells.values)):
         low, high = float(cells.values.min()), float(cells.values.max())
         raise InvalidInput(
-            f"The labels, {numeral(low)} to {numeral(high)}, differ only beyond the 7 digits that are kept (float32): "
+            f"The labels, {numeral(low)} to {numeral(high)}, differ only beyond the 7 digits of float32: "
             f"subtract {numeral(float(f'{low:.3g}'))} from them first."
         )
     with np.errstate(over="ignore"):
@@ -165,26 +165,26 @@ def _targets(cells: Column, where: RowName) -> Tensor:
 
 
 def _named(cells: Column, where: RowName) -> tuple[tuple[str, ...], Array]:
-    """The classes that occur, numbers in the order of numbers, and each label's position among them."""
+    """The classes that occur, with numbers in numerical order, and each label's index among them."""
     if np.isin(cells.kinds, [Kind.TEXT, Kind.DATE, Kind.TRUTH]).any():
         texts, codes = np.unique([cells.text(row) for row in range(len(cells.kinds))], return_inverse=True)
         return tuple(str(text) for text in texts), codes.astype(np.int64)
     for row in np.flatnonzero(cells.values != np.floor(cells.values))[:1]:
         raise InvalidInput(
-            f"The label in {where(int(row))} is {numeral(float(cells.values[row]))}: classes are whole numbers or "
-            "text; for targets use task='regression'."
+            f"The label in {where(int(row))} is {numeral(float(cells.values[row]))}: classes are integers or text; for "
+            "targets use task='regression'."
         )
     for row in np.flatnonzero(np.abs(cells.values) > LARGEST_WHOLE)[:1]:
         raise InvalidInput(
-            f"The label in {where(int(row))} is {cells.values[row]:.6g}: classes that are whole numbers beyond 2**53 "
-            "cannot be told apart; number them anew, or give them as words."
+            f"The label in {where(int(row))} is {cells.values[row]:.6g}: integers beyond 2**53 cannot be distinguished "
+            "as classes; renumber them, or give them as text."
         )
     numbers, codes = np.unique(cells.values, return_inverse=True)
     return tuple(numeral(float(number)) for number in numbers), codes.astype(np.int64)
 
 
 def _among(named: tuple[str, ...], codes: Array, classes: tuple[str, ...], where: RowName) -> Tensor:
-    """Positions among classes that were given; whole numbers that are no names of theirs are positions."""
+    """Indices among the given classes; integers that are not names of classes are taken as indices."""
     number = {name: place for place, name in enumerate(classes)}
     if not set(named) <= set(number) and all(name.isdigit() and int(name) < len(classes) for name in named):
         number = {name: int(name) for name in named}
@@ -196,13 +196,13 @@ def _among(named: tuple[str, ...], codes: Array, classes: tuple[str, ...], where
 
 
 def _check_classes(named: tuple[str, ...], codes: Array, cells: Column, clients: Clients) -> None:
-    """Refuse a client whose own classes outnumber all others', and ask what many whole numbers are."""
+    """Reject a client with more than half of all classes to itself, and many integers whose task is ambiguous."""
     has = clients.counts(codes, len(named)) > 0
-    own = (has & (has.sum(0) == 1)).sum(1)  # n: classes that nobody else has
+    own = (has & (has.sum(0) == 1)).sum(1)  # n: classes that no other client has
     for client in np.flatnonzero(2 * own > len(named))[: 1 if clients.n > 2 else 0]:
         raise InvalidInput(
-            f"Client {clients.names[client]!r} has {own[client]} classes that no other client has, where all others "
-            f"have {len(named) - own[client]}: correct its labels or leave it out; if they are right, say "
+            f"Client {clients.names[client]!r} has {own[client]} classes that no other client has, while all others "
+            f"have {len(named) - own[client]}: correct its labels or leave it out; if they are right, give "
             "task='classification'."
         )
     if len(named) <= MOST_CLASSES:
@@ -213,12 +213,12 @@ def _check_classes(named: tuple[str, ...], codes: Array, cells: Column, clients:
     require(
         whole or not looks,
         f"The labels are {len(named)} different texts that look like {looks} ({first!r}): write plain numbers (for "
-        "dates, days since one of them) for a regression, or say task='classification' (--task).",
+        "dates, days since one of them) for a regression, or give task='classification' (--task).",
     )
     require(
         not whole,
-        f"The labels are {len(named)} different whole numbers, {named[0]} to {named[-1]}: say whether they are classes "
-        "or numbers, task='classification' or task='regression' (--task).",
+        f"The labels are {len(named)} different integers, {named[0]} to {named[-1]}: give task='classification' if "
+        "they are classes, or task='regression' if they are numbers (--task).",
     )
 
 
@@ -227,11 +227,11 @@ def _all_alike(cells: Column) -> tuple[str, ...]:
 
 
 def _held_by_one(named: tuple[str, ...], codes: Array, clients: Clients) -> tuple[str, ...]:
-    """A note on classes that a single client has."""
+    """A note on classes that occur at a single client."""
     has = clients.counts(codes, len(named)) > 0
     alone = np.flatnonzero(has.sum(0) == 1)
     if not len(alone) or clients.n < 3:
         return ()
     first = int(alone[0])
-    told = f"class {named[first]!r} occurs at client {clients.names[int(has[:, first].argmax())]!r} only"
-    return (f"{len(alone)} classes occur at one client only each; {told}" if len(alone) > 1 else told,)
+    example = f"class {named[first]!r} occurs only at client {clients.names[int(has[:, first].argmax())]!r}"
+    return (f"{len(alone)} classes occur only at a single client; {example}" if len(alone) > 1 else example,)

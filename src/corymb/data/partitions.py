@@ -1,4 +1,4 @@
-"""Partitions that others made: those of `flwr-datasets`, known by what they can do. The package is not imported."""
+"""Partitions made by `flwr-datasets`, recognised by duck typing: the package is not imported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_flwr_datasets(
     parts = _parts(partitions, clients, split)
     empty = [name for name, part in parts.items() if is_hugging_face(part) and len(part) == 0]
     parts = {name: part for name, part in parts.items() if name not in empty}
-    require(len(parts) > 0, "All partitions are empty: there is nothing to learn from.")
+    require(len(parts) > 0, "All partitions are empty: give at least one with rows.")
     notes = [f"partition {name!r} has no rows and is left out" for name in empty]
     read = [_contents(name, part, label, features) for name, part in parts.items()]
     first = next(iter(parts.values()))
@@ -49,7 +49,7 @@ def from_flwr_datasets(
 
 
 def _parts(partitions: Any, clients: int | None, split: str | None) -> dict[str, Any]:
-    """Every client's data set, by its name."""
+    """The data set of every client, by name."""
     if isinstance(partitions, Mapping):
         found = {str(name): part for name, part in partitions.items()}
     elif hasattr(partitions, "load_partition"):
@@ -65,7 +65,7 @@ def _parts(partitions: Any, clients: int | None, split: str | None) -> dict[str,
 
 def _loaded(partitions: Any, clients: int | None, split: str | None) -> dict[str, Any]:
     partitioner, chosen = _partitioner(partitions, split)
-    first = partitions.load_partition(0, *chosen)  # makes the partitions, where that is left until they are wanted
+    first = partitions.load_partition(0, *chosen)  # lazily created partitions exist from here on
     number = _number(clients, int(partitioner.num_partitions))
     names = getattr(partitioner, "partition_id_to_natural_id", None) or {}
     rest = [first, *(partitions.load_partition(i, *chosen) for i in range(1, number))]
@@ -73,7 +73,7 @@ def _loaded(partitions: Any, clients: int | None, split: str | None) -> dict[str
 
 
 def _partitioner(partitions: Any, split: str | None) -> tuple[Any, tuple[str, ...]]:
-    """Who made the partitions of a split, and what names the split for `load_partition`."""
+    """The partitioner of a split, and the arguments that name the split for `load_partition`."""
     by_split = getattr(partitions, "partitioners", None)
     if by_split is None:
         require(split is None, f"split={split!r}: these are partitions of one split; leave it out.")

@@ -1,4 +1,4 @@
-"""The examples of many clients in flat arrays: three tensors, however many clients there are."""
+"""The examples of many clients in flat arrays: three tensors, for any number of clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Ragged(NamedTuple):
-    """Examples of all clients, one client after another."""
+    """The examples of all clients, concatenated by client."""
 
     x: Tensor
     """[rows, ...] features: floating, pixels as bytes (uint8, see `corymb.core.pixels`), or codes (int64)."""
@@ -20,7 +20,7 @@ class Ragged(NamedTuple):
 
     @property
     def sizes(self) -> Tensor:
-        """How many examples each client has."""
+        """The number of examples of each client [n]."""
         return self.offsets.diff()
 
     def of(self, position: int) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ class Ragged(NamedTuple):
 
 
 def offsets_of(sizes: Tensor) -> Tensor:
-    """Where each client's rows begin, and where the last client's end.
+    """The start of each client's rows, followed by the end of the last client's.
 
     >>> offsets_of(torch.tensor([2, 0, 3]))
     tensor([0, 2, 2, 5])
@@ -39,12 +39,12 @@ def offsets_of(sizes: Tensor) -> Tensor:
 
 
 def owners(offsets: Tensor, rows: Tensor) -> Tensor:
-    """Which client owns each of `rows`."""
+    """The client of each of `rows`."""
     return torch.searchsorted(offsets, rows, right=True) - 1
 
 
 def by_client(x: Tensor, y: Tensor, client: Tensor, n: int) -> Ragged:
-    """Rows in any order, grouped by client; each client's rows keep their order."""
+    """Group rows by client; each client's rows keep their order."""
     offsets = offsets_of(torch.bincount(client, minlength=n))
     if bool((client.diff() >= 0).all()):
         return Ragged(x, y, offsets)

@@ -1,4 +1,4 @@
-"""Train and test examples of each client, split independently of all other clients."""
+"""Split each client's examples into training and test examples, independently of all other clients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from corymb.settings import require
 
 
 def held_out(client: Tensor, names: Sequence[str], share: float, seed: int) -> Tensor:
-    """A mask of the rows to test on: `share` of each client's rows, rounded, but never all of them.
+    """A mask of the test rows: `share` of each client's rows, rounded, but never all of them.
 
     Every row has a key from the seed, its client's name and its number among that client's rows; the rows with the
-    lowest keys are held out. So adding, removing or reordering clients changes nobody else's split.
+    lowest keys are held out. So adding, removing or reordering clients does not change the split of the others.
     """
     number = isinstance(share, (int, float)) and not isinstance(share, bool)
-    wanted = "give a number of at least 0 and less than 1"
+    wanted = "give a number in [0, 1)"
     require(number and 0 <= share < 1, f"test={share!r} is not a share of the examples: {wanted}.")
     sizes = torch.bincount(client, minlength=len(names))
     tested = torch.minimum((sizes * share + 0.5).long(), (sizes - 1).clamp(min=0))
@@ -30,7 +30,7 @@ def held_out(client: Tensor, names: Sequence[str], share: float, seed: int) -> T
 
 
 def _by_client_and_key(client: Tensor, names: Sequence[str], offsets: Tensor, seed: int) -> Tensor:
-    """All rows, client after client, each client's rows sorted by key."""
+    """All rows grouped by client, each client's rows sorted by key."""
     order = client.argsort(stable=True)
     number = torch.empty_like(order)
     number[order] = _places(offsets.diff())

@@ -17,7 +17,7 @@ _VERSION = 1
 
 
 def write_dataset(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
-    """Write the file under another name and rename it, so that nobody ever sees half of it."""
+    """Write the file under a temporary name and rename it, so that it is never seen half written."""
     from safetensors.numpy import save_file  # safetensors.torch refuses views of one tensor
 
     target = Path(path)
@@ -33,7 +33,7 @@ def write_dataset(path: str | os.PathLike[str], header: dict[str, Any], tensors:
 
 
 def read_dataset(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors of a file that `write_dataset` made."""
+    """Read the header and the tensors of a file written by `write_dataset`."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():

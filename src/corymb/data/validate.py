@@ -1,6 +1,6 @@
-"""The one place where a data set is checked. Every error is one line that says how to correct it.
+"""Validation of data sets. Every error is one line that says how to correct it.
 
-Examples are read for it once, when a data set is made: clients that are taken from it later are not read again.
+Examples are checked once, when a data set is created; subsets of its clients are not checked again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from corymb.settings import InvalidInput, require
 if TYPE_CHECKING:
     from corymb.data.dataset import FederatedDataset
 
-_BLOCK = 2**22  # values checked at once: a check must not need a copy of the data
-_FLOATS = (torch.float16, torch.float32, torch.float64)  # those that files and fingerprints can be made of
+_BLOCK = 2**22  # values checked at once, so that a check does not copy the data
+_FLOATS = (torch.float16, torch.float32, torch.float64)  # types supported by files and fingerprints
 
 
 def check_dataset(data: FederatedDataset) -> None:
-    """Raise `InvalidInput` at the first thing that is wrong with `data`."""
+    """Raise `InvalidInput` at the first problem with `data`."""
     check_names(data.names)
     for part, examples in (("train", data.train), ("test", data.test)):
         _check_layout(part, examples, len(data.names))
@@ -35,18 +35,18 @@ def check_dataset(data: FederatedDataset) -> None:
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """Refuse no clients, empty names, and names that occur twice."""
+    """Reject a data set without clients, empty names and duplicate names."""
     require(len(names) > 0, "The data set has no clients: give it the examples of at least one.")
     require(all(isinstance(name, str) and name for name in names), "Client names must be text and not empty.")
     seen: set[str] = set()
     for name in names:
-        require(name not in seen, f"Two clients are called {name!r}: names must differ; merge the two or rename one.")
+        require(name not in seen, f"Two clients are called {name!r}: merge the two or rename one.")
         seen.add(name)
 
 
 def check_features(shape: Sequence[int]) -> None:
-    """Refuse examples without features; `shape` is that of one example."""
-    require(0 not in shape, f"One example has the shape {list(shape)}: there is no feature to learn from; give some.")
+    """Reject examples without features; `shape` is that of one example."""
+    require(0 not in shape, f"One example has shape {list(shape)}, which has no features: give at least one.")
 
 
 def _check_layout(part: str, examples: Ragged, n: int) -> None:
@@ -120,7 +120,7 @@ def _check_finite(part: str, examples: Ragged, data: FederatedDataset) -> None:
         rows = max(1, _BLOCK // max(1, values[:1].numel()))
         for start in range(0, len(values) if values.is_floating_point() else 0, rows):
             block = values[start : start + rows]
-            # The sum is finite only if every value is; a mask as large as the block is made only where it is not.
+            # The sum is finite only if every value is, so a mask of the block is only computed if it is not.
             if not bool(block.sum(dtype=torch.float64).isfinite()):
                 _name_the_offender(part, examples, name, block, start, data)
 
@@ -130,7 +130,7 @@ def _name_the_offender(
 ) -> None:
     bad = (~block.isfinite()).nonzero()
     if len(bad) == 0:
-        return  # huge but finite: only their sum overflowed
+        return  # huge but finite values: only their sum overflowed
     row, *column = bad[0].tolist()
     value = float(block[tuple(bad[0])])
     what = f"{name} {_column(column, data)}" if column else name

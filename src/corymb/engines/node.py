@@ -28,7 +28,7 @@ from corymb.messages import OURS, call_from_tree, part_to_tree
 from corymb.objectives.recipe import made_from
 from corymb.settings import InvalidInput, first_line, require
 from corymb.trees import Tree
-from corymb.wire import NotAllowed, WireError, pack, unpack
+from corymb.wire import NotAllowed, NotHere, WireError, pack, unpack
 
 log = logging.getLogger(__name__)
 OPENED = "session.safetensors"
@@ -159,8 +159,7 @@ class Node:
             return refusal(str(problem), unknown=True)
         except (WireError, InvalidInput) as problem:
             log.warning("refused a message: %s", problem)
-            how = " The node's owner can allow it: --allow PACKAGE." if isinstance(problem, NotAllowed) else ""
-            return refusal(f"{first_line(problem)}{how}")
+            return refusal(f"{first_line(problem)}{_remedy(problem)}", never=isinstance(problem, (NotAllowed, NotHere)))
         except Exception as error:
             log.exception("a message could not be answered")
             return refusal(one_line(error))
@@ -262,9 +261,18 @@ def _rise(places: Any, most: int) -> bool:
     return len(places) == 0 or (int(places[0]) >= 0 and int(places[-1]) < most and bool((places.diff() > 0).all()))
 
 
-def refusal(why: str, *, unknown: bool = False) -> bytes:
-    """The reply to a message that cannot be answered."""
-    return pack({"kind": "refused", "why": why[:500], "unknown": unknown})
+def refusal(why: str, *, unknown: bool = False, never: bool = False) -> bytes:
+    """The reply to a message that cannot be answered; `never` says that it is of no use to ask again."""
+    return pack({"kind": "refused", "why": why[:500], "unknown": unknown, "never": never})
+
+
+def _remedy(problem: Exception) -> str:
+    """What a node's owner can do about something that is not to be found there."""
+    if isinstance(problem, NotAllowed):
+        return (
+            f" The node's owner can allow it: --allow {problem.package} (federation.toml: allow), and start it again."
+        )
+    return " A node that is running knows no newer code: start it again." if isinstance(problem, NotHere) else ""
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from corymb.core.engine import START, Call, ClientData, Journal, Part, Rejection, in_order
 from corymb.core.objective import Objective
+from corymb.engines.agreement import same_schema
 from corymb.engines.node import FORMAT, versions
 from corymb.messages import OURS, call_to_tree, part_from_tree
 from corymb.objectives.recipe import recipe_of
@@ -32,14 +33,6 @@ HELLO = pack({"kind": "hello"})
 POLL = 0.25
 REMIND = 60.0
 """Seconds after which a node that the run waits for is named in the log, again and again."""
-SAME = ("task", "classes", "feature_names", "features", "standardise", "codes", "linear", "preparation")
-"""What all nodes' schemas must agree in; notes and counts of clients are put together."""
-MENDED = {
-    "task": "say task=… where their data are read",
-    "classes": "say classes=[…] where their data are read: all that there are, in one order",
-    "feature_names": "say features=[…] where their data are read: the columns that all have, in one order",
-}
-"""What to do where nodes differ in something."""
 SOON = 10.0
 """Seconds after which a run that has not begun says for the first time whom it waits for."""
 
@@ -116,7 +109,8 @@ class RemoteEngine:
     """Clients on hosts in other processes.
 
     `expect` is the number of nodes to wait for before the federation is complete. `allow` are packages of the user's
-    own that replies may name things of.
+    own that replies may name things of. `clients` are those of a run that goes on: their nodes are waited for, and
+    others are left out.
     """
 
     def __init__(
@@ -128,12 +122,15 @@ class RemoteEngine:
         patience: Patience = Patience(),  # noqa: B008 - frozen
         allow: Sequence[str] = (),
         remembers: bool = False,
+        clients: Collection[str] = (),
     ) -> None:
         self._transport, self.patience = transport, patience
+        self._wanted = frozenset(clients)
         self._allow = (*OURS, *allow)
         self._address: dict[str, str] = {}  # of each host
         self.traffic = _Traffic()
         self._strange: dict[str, str] = {}  # who was left out, and why
+        self._unable: dict[str, set[str]] = {}  # who cannot run a function
         self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
         self._remembers = set(self.hosts) if remembers else set[str]()
@@ -167,7 +164,10 @@ class RemoteEngine:
                 log.info("the node at %s is silent: %s", answer.address, answer.problem)
                 continue
             try:
-                found[answer.address] = _read_hello(answer.data, self._allow)
+                hello = _read_hello(answer.data, self._allow)
+                if self._wanted and self._wanted.isdisjoint(hello["clients"]):
+                    raise InvalidInput(f"it is {hello['name']!r}, which has no client of this run")
+                found[answer.address] = hello
             except (WireError, InvalidInput) as problem:
                 self._strange[answer.address] = first_line(problem)
                 log.warning("the node at %s is left out: %s", answer.address, first_line(problem))
@@ -182,19 +182,21 @@ class RemoteEngine:
             found |= self._say_hello(new, least - len(found), max(0.0, wait - (time.monotonic() - began)))
             named = {str(one["name"]): address for address, one in found.items()}
             require(len(named) == len(found), f"Two nodes have the same name: {sorted(named)}. Give each its own.")
-            if len(found) >= least:
+            absent = self._wanted.difference(*(one["clients"] for one in found.values()))
+            if len(found) >= least and not absent:
                 silent = [address for address in new if address not in found and address not in self._strange]
                 if silent:
                     log.warning("nodes %s are online but silent: left out (nodes=… waits for all)", ", ".join(silent))
                 return found
             left_out = "".join(f"; one was left out: {why}" for why in list(self._strange.values())[:1])
-            require(
-                time.monotonic() - began < wait,
-                f"{len(found)} of {least} nodes are there after {wait:.0f} s{left_out}. Start more, or expect fewer.",
-            )
+            there = f"{len(found)} of {least} nodes are there"
+            lacking = f"; nobody has client {min(absent)!r} of the run, and {len(absent) - 1} more" if absent else ""
+            how = "Start the nodes that the run had" if absent else "Start more, or expect fewer"
+            late = time.monotonic() - began >= wait
+            require(not late, f"{there} after {wait:.0f} s{lacking}{left_out}. {how}.")
             if time.monotonic() - told > REMIND:
                 told = time.monotonic()
-                log.warning("waiting for nodes: %d of %d are there%s", len(found), least, left_out)
+                log.warning("waiting: %s%s%s", there, lacking, left_out)
             time.sleep(POLL)
 
     def _join(self, hellos: list[Mapping[str, Any]]) -> None:
@@ -218,8 +220,8 @@ class RemoteEngine:
             self._hosts[str(hello["name"])] = _Host(str(hello["name"]), str(hello["token"]), clients, hello)
             self.sizes[clients] = hello["sizes"]
         self._address = {str(hello["name"]): address for address, hello in self._known.items()}
-        self.schema = _same_schema(hellos)
-        self._check_alike(hellos)
+        self._check_alike(hellos)  # first: another version may say of its examples what this one does not know
+        self.schema = same_schema(hellos)
 
     def _check_alike(self, hellos: Sequence[Mapping[str, Any]]) -> None:
         here, first = versions(), hellos[0]
@@ -228,7 +230,8 @@ class RemoteEngine:
             same = theirs.get("corymb") == here["corymb"]
             require(
                 same,
-                f"Node {name!r} has corymb {theirs.get('corymb')}, this machine {here['corymb']}: install the same.",
+                f"Node {name!r} has corymb {theirs.get('corymb')}, this machine {here['corymb']}: install the same on "
+                "both, and start the node again.",
             )
             if theirs.get("torch") != here["torch"]:
                 line = "node %s has torch %s, this machine %s: numbers may differ in the last bits"
@@ -311,8 +314,11 @@ class RemoteEngine:
         waiting = self._waiting(min(self.patience.min_replies, len(ids)))
         self.traffic.slowest = 0.0
         order, ready = sorted(messages), dict[str, list[Part]]()  # added up in one order, so that bits stay the same
+        never = dict[str, str]()
         for name, reply in self._replies(messages, waiting):
             own = ids[asked[name]]
+            if isinstance(reply, dict) and reply.get("never") is True:
+                never[name] = str(reply.get("why"))[:500]
             ready[name] = self._parts(name, reply, own)
             waiting.answered += sum(len(part.ids) for part in ready[name])
             if isinstance(reply, dict) and isinstance(spent := reply.get("seconds"), float):
@@ -321,6 +327,16 @@ class RemoteEngine:
                 self._remembers.add(name)
             while order and order[0] in ready:
                 yield from ready.pop(order.pop(0))
+        self._refuse(call.fn.name, never)
+
+    def _refuse(self, function: str, never: Mapping[str, str]) -> None:
+        """End a run whose function no node may run, or has. Some nodes alone cannot end it: they are left out."""
+        known = self._unable.setdefault(function, set())
+        for name, why in never.items():
+            require(not set(self._hosts) <= known | set(never), f"No node can run {function}. Node {name!r}: {why}")
+            if name not in known:
+                log.warning("node %s takes no part in %s, and its clients are rejected: %s", name, function, why)
+        known |= set(never)
 
     def _waiting(self, enough: int) -> _Waiting:
         return _Waiting(enough, self.patience.seconds)
@@ -485,31 +501,3 @@ def _read_hello(data: bytes, allow: Sequence[str]) -> Mapping[str, Any]:
     if wrong is not None or len(tree["clients"]) != len(tree["sizes"]) or bool((tree["sizes"] < 0).any()):
         raise WireError(f"what it says of itself cannot be used: {wrong or 'sizes'}.")
     return tree
-
-
-def _told_apart(mine: Any, other: Any) -> str:
-    """Two values, or of long rows of names those that only one has."""
-    if isinstance(mine, (list, tuple)) and isinstance(other, (list, tuple)) and len(str(mine)) + len(str(other)) > 160:
-        only = [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
-        if any(only):
-            return f"{len(mine)} names with {str(only[0])[:80]} and {len(other)} names with {str(only[1])[:80]}"
-    return f"{str(mine)[:80]} and {str(other)[:80]}"
-
-
-def _same_schema(hellos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all clients' examples are like; nodes must agree in it."""
-    first = hellos[0]
-    for hello in hellos[1:]:
-        for name in SAME:
-            mine, other = (one["schema"].get(name) for one in (first, hello))
-            require(
-                mine == other,
-                f"Nodes {first['name']!r} and {hello['name']!r} differ in what their examples are like: {name} is "
-                f"{_told_apart(mine, other)}. Prepare all nodes' data alike: {MENDED.get(name, 'by the same steps')}.",
-            )
-    notes = [f"{hello['name']}: {note}" for hello in hellos for note in hello["schema"].get("notes", ())]
-    counts: dict[str, int] = {}
-    for hello in hellos:
-        for name, count in hello["schema"].get("clients", {}).items():
-            counts[name] = counts.get(name, 0) + int(count)
-    return {**first["schema"], "notes": tuple(notes), "clients": counts}

@@ -1,1 +1,1 @@
-"""Experiments of the papers as Python functions, one file a paper."""
+"""The papers' experiments as Python functions, one package per paper."""

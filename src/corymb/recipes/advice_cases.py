@@ -1,6 +1,6 @@
-"""Data on which it is known whether to cluster: what `corymb advise` is held to, by `benchmarks/advise.py`.
+"""Test cases for `corymb advise`: data for which the right advice is known. `benchmarks/advise.py` runs them.
 
-Every case is a function of a seed. Two are the library's digits; two are made, with lines whose parameters are known.
+Every case is a function of a seed. Two use the library's digits; two are linear regressions with known parameters.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from corymb.runs.advising.verdict import Verdict
 
 @dataclass(frozen=True)
 class Case:
-    """Data, and the right advice."""
+    """Data with the right advice."""
 
     make: Callable[[int], FederatedDataset]
     about: str
     verdict: Verdict
     clusters: int
-    """As `Advice.clusters` counts them."""
+    """The expected `Advice.clusters`."""
 
 
 def own_lines(seed: int, *, n: int = 20, m: int = 120, d: int = 10) -> FederatedDataset:
-    """Every client has a line of its own, at distance 1 from one that they share, and examples enough to find it."""
+    """Every client has its own line, at distance 1 from a common one, and enough examples to find it."""
     return mixed_regression(seed, n=n, m=m, d=d, k=1, within=2.0, name="own-lines")
 
 
 def near_lines(seed: int, *, n: int = 40, m: int = 150, d: int = 10) -> FederatedDataset:
-    """Two groups whose lines are .4 apart: the true clusters would save 4 % of an error that is noise."""
+    """Two groups whose lines are 0.4 apart: the true clusters would reduce an error that is mostly noise by 4 %."""
     made = mixed_regression_ifca(seed, n=n, m=m, d=d, k=2, sigma=1.0, separation=0.4)
     return replace(made, name="near-lines")
 

@@ -1,9 +1,9 @@
-"""Many small experiments, each run once and kept: the cells of a paper's tables.
+"""Runs many small experiments once each and saves their results: the cells of a paper's tables.
 
-A cell is a name such as `setting/method/seed`; a function `work(name)` runs it and gives plain values. What a cell gave
-is one JSON file in a folder, written whole or not at all, so that a run that was stopped goes on where it was: cells
-that are there are read, not run again. A cell that fails is told and not kept; the others go on. Processes that work in
-the same folder share its cells: what one is at, the others leave to it.
+A cell is a name such as `setting/method/seed`; a function `work(name)` runs it and returns plain values. Its result is
+one JSON file in a folder, written atomically, so that an interrupted reproduction can be continued: cells with a file
+are read, not run again. A cell that fails is logged and not saved; the others continue. Several processes may work in
+the same folder: each claims the cell that it runs, and the others skip it.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Work = Callable[[str], dict[str, Any]]
 
 
 class Cells(NamedTuple):
-    """The cells that were asked for."""
+    """The outcome of the requested cells."""
 
     results: dict[str, Any]
-    """What each cell gave, in the order asked."""
+    """The result of each cell, in the order requested."""
     failed: dict[str, str]
     """The error of each cell that failed."""
     left: list[str]
-    """Cells that there was no time for, or that another process is at."""
+    """Cells that were out of time, or that another process is running."""
 
 
 class CellsFailed(OSError):
-    """Results that are not there since cells failed: one line with the first one's reason."""
+    """Raised if cells failed; the message is one line with the reason of the first."""
 
 
 def run_cells(
@@ -61,10 +61,10 @@ def run_cells(
 ) -> Cells:
     """Run the cells that are not in `folder` yet, in this order.
 
-    `work` is the place of the function, `module:name`, since cells run in processes of their own, one thread each (with
-    one worker and no limit, in this one). After `seconds` no other cell is begun, and those that have not ended are
-    given up. `needs` names the data that a cell needs to be there: where they are not, the cells that need the same
-    fail for the same reason without another attempt to get them.
+    `work` is the import path of the function, `module:name`, since cells run in worker processes with one thread each
+    (with one worker and no time limit, in this process). After `seconds` no cell is started, and unfinished ones are
+    terminated. `needs` gives the name of the data set that a cell needs: if it is unavailable, all cells that need it
+    fail for the same reason without another attempt to obtain it.
     """
     require(len(set(names)) == len(names), "Two cells have the same name: names must differ.")
     require(workers >= 1, f"workers must be at least 1, got {workers}.")
@@ -73,12 +73,12 @@ def run_cells(
     found = {name: value for name in names if (value := read_cell(folder, name)) is not None}
     todo = [name for name in names if name not in found]
     if todo:
-        tempfile.TemporaryFile(dir=folder).close()  # a folder that cannot be written to is told before hours of work
+        tempfile.TemporaryFile(dir=folder).close()  # a read-only folder fails now, not after hours of work
     failed: dict[str, str] = {}
     missing: dict[str, str] = {}
 
     def hopeful() -> Iterator[str]:
-        """Cells to begin, as they are asked for: by then it may be known that their data are not there."""
+        """Cells to start, chosen lazily: by then the data of some may be known to be unavailable."""
         for name in todo:
             if needs(name) in missing:
                 failed[name] = missing[needs(name)]
@@ -87,21 +87,23 @@ def run_cells(
 
     for name, value in _begun(work, hopeful(), folder, workers, seconds):
         if isinstance(value, BaseException):
-            failed[name] = str(value) if isinstance(value, DataUnavailable) else first_line(value)  # it says what to do
+            failed[name] = (
+                str(value) if isinstance(value, DataUnavailable) else first_line(value)
+            )  # its message is complete
             data = needs(name) if isinstance(value, DataUnavailable) else ""
-            if data in missing:  # of another process, that had asked for them meanwhile
+            if data in missing:  # already reported by a cell that ran at the same time
                 continue
             others = [other for other in todo if data and needs(other) == data and other != name]
             missing |= {data: failed[name]} if data else {}
-            same = f" Of the other {len(others)} that need {data} none is tried." if others else ""
+            same = f" The other {len(others)} cells that need {data} are skipped." if others else ""
             log.warning("cell %s failed: %s%s", name, failed[name], same)
         elif value is None:
-            log.warning("cell %s is left to another process, which is at it", name)
+            log.warning("cell %s is skipped: another process is running it", name)
             continue
         else:
             found[name] = told(value)
         print(f"{len(found)}/{len(names)}  {name}", file=sys.stderr, flush=True)
-    for name in names:  # what another process has ended meanwhile
+    for name in names:  # cells that another process has finished meanwhile
         if name not in found and name not in failed and (value := read_cell(folder, name)) is not None:
             found[name] = value
     return Cells(
@@ -115,7 +117,7 @@ Done = Iterator[tuple[str, Any]]
 
 
 def _begun(work: str, names: Iterator[str], folder: Path, workers: int, seconds: float | None) -> Done:
-    """What every cell gave, as it ends. One that is to be given up when time is up needs a process of its own."""
+    """Yield the result of every cell as it ends. A time limit needs processes, so that cells can be terminated."""
     if workers == 1 and seconds is None:
         return _one_by_one(work, names, folder)
     return _in_processes(work, names, folder, workers, None if seconds is None else time.monotonic() + seconds)
@@ -125,7 +127,7 @@ def _one_by_one(work: str, names: Iterator[str], folder: Path) -> Done:
     for name in names:
         try:
             yield name, attempt(work, name, folder)
-        except Exception as error:  # whatever a cell does wrong must not end the others
+        except Exception as error:  # a failing cell must not end the others
             yield name, error
 
 
@@ -141,7 +143,7 @@ def _in_processes(work: str, names: Iterator[str], folder: Path, workers: int, e
                 try:
                     with _deaf_to_interrupts():
                         running[pool.submit(attempt, work, name, folder)] = name
-                except BrokenProcessPool as error:  # one of them was killed
+                except BrokenProcessPool as error:  # a worker was killed
                     yield name, error
             if not running:
                 return
@@ -154,13 +156,13 @@ def _in_processes(work: str, names: Iterator[str], folder: Path, workers: int, e
     finally:
         processes = list((pool._processes or {}).values())
         pool.shutdown(wait=not running, cancel_futures=True)
-        for process in processes if running else []:  # out of time: the cell is begun again another day
+        for process in processes if running else []:  # out of time: the cell starts over in the next run
             process.terminate()
 
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes begun meanwhile never hear Ctrl-C, which a terminal sends to all: this one ends them, and says so."""
+    """Block SIGINT in processes started meanwhile: a terminal sends Ctrl-C to all, but only the parent handles it."""
     if not hasattr(signal, "pthread_sigmask"):  # not Unix
         yield
         return
@@ -172,7 +174,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 def _begin(parent: int, workers: int) -> None:
-    """In a process that runs cells: one thread if there are others, and an end when the process that asks is gone."""
+    """Initialise a worker: one thread if there are several workers, and exit when the parent process is gone."""
     if workers > 1:
         torch.set_num_threads(1)
 
@@ -185,7 +187,7 @@ def _begin(parent: int, workers: int) -> None:
 
 
 def attempt(work: str, name: str, folder: Path) -> dict[str, Any] | None:
-    """Run a cell and keep what it gives; None if another process is at it."""
+    """Run a cell and save its result; None if another process is running it."""
     with _claimed(folder, name) as mine:
         if not mine:
             return None
@@ -195,10 +197,10 @@ def attempt(work: str, name: str, folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def _claimed(folder: Path, name: str) -> Iterator[bool]:
-    """Whether nobody else is at a cell. A claim ends with its process, however that ends."""
+    """Claim a cell; False if another process holds it. A claim is a file lock, so it ends with its process."""
     try:
         import fcntl
-    except ImportError:  # not Unix: two processes may do the same, one after the other keeps it
+    except ImportError:  # not Unix: two processes may run the same cell, and the last result is kept
         yield True
         return
     place = place_of(folder, name).with_suffix(".claim")
@@ -216,7 +218,7 @@ def _claimed(folder: Path, name: str) -> Iterator[bool]:
 
 
 def timed(work: str, name: str) -> dict[str, Any]:
-    """What a cell gives, with its name and how long it took."""
+    """Run a cell; returns its result with its name and duration."""
     module, _, function = work.partition(":")
     began = time.monotonic()
     result = getattr(importlib.import_module(module), function)(name)
@@ -224,14 +226,14 @@ def timed(work: str, name: str) -> dict[str, Any]:
 
 
 def whole(run: Run) -> Run:
-    """The run, if it has not ended by Ctrl-C: what rounds before that gave is no cell's result."""
+    """Return the run, or raise KeyboardInterrupt if it was interrupted: a partial run is not a cell's result."""
     if run.stopped == "interrupted":
         raise KeyboardInterrupt
     return run
 
 
 def device_name() -> str:
-    """What a cell runs on, as results tell it."""
+    """The device that a cell runs on, as recorded in its result."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
@@ -239,30 +241,30 @@ def place_of(folder: Path, name: str) -> Path:
     """The file of a cell."""
     parts = name.split("/")
     good = all(part and part not in (".", "..") and "\\" not in part for part in parts)
-    require(good, f"A cell is called {name!r}: wanted parts of names between slashes.")
+    require(good, f"{name!r} is not a valid name for a cell: use non-empty parts separated by slashes.")
     return folder.joinpath(*parts[:-1]) / f"{parts[-1]}.json"
 
 
 def read_cell(folder: Path, name: str) -> Any:
-    """What a cell gave; None if it has not been run, or if its file is broken, which is said."""
+    """The result of a cell; None if it has not been run or its file is corrupt, which is logged."""
     place = place_of(folder, name)
     if not place.is_file():
         return None
     try:
         return told(json.loads(place.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError):
-        log.warning("%s is broken and counts as not run", place)
+        log.warning("%s is corrupt; the cell counts as not run", place)
         return None
 
 
 def told(kept: dict[str, Any]) -> Any:
-    """What a cell gave; beside the machine, how long it took there, if it does not say so itself."""
+    """The result in a cell's file, with its duration added if the result names a device and has no duration itself."""
     result = kept["result"]
     return {"seconds": kept["seconds"], **result} if "device" in result and "seconds" in kept else result
 
 
 def write_cell(folder: Path, name: str, value: dict[str, Any]) -> dict[str, Any]:
-    """Keep what a cell gave, and give it back as it is kept: the file is there whole, or not at all."""
+    """Save a cell's result atomically; returns it as saved (rounded)."""
     kept: dict[str, Any] = rounded(value)
     place = place_of(folder, name)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +275,7 @@ def write_cell(folder: Path, name: str, value: dict[str, Any]) -> dict[str, Any]
 
 
 def rounded(value: Any) -> Any:
-    """Six digits of every number: enough to read, and small."""
+    """Round every float to six significant digits, to keep files small."""
     if isinstance(value, dict):
         return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

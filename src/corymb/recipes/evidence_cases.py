@@ -1,8 +1,8 @@
-"""The stress matrix for rules that find clusters: data with known groups, or none, of kinds that users have.
+"""The stress matrix for rules that find clusters: realistic data with known groups, or with none.
 
-Every case is a function of a seed. Pictures are scikit-learn's digits; the three cases of MNIST and Fashion-MNIST need
-`CORYMB_DATA`. Train and test pictures come from separate pools; pictures are dealt out anew in each cluster, so that a
-client never holds one twice.
+Every case is a function of a seed. Images are scikit-learn's digits; the three cases on MNIST and Fashion-MNIST need
+`CORYMB_DATA`. Training and test images come from separate pools. Each cluster deals out its own copy of the pool, so
+that a client never holds the same image twice.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from corymb.data.features import Array
 from corymb.data.ragged import Ragged, offsets_of
 
 PICTURES = 20_000
-"""The first so many of a set's training pictures: more than any case deals out."""
+"""The number of training images used of each data set: more than any case deals out."""
 View = Callable[[Array, Array], tuple[Array, Array]]
-"""What a cluster makes of pictures [m, 8, 8] and their labels."""
+"""A cluster's transformation of images (m, height, width) and their labels."""
 Generator = np.random.Generator
 
 
@@ -102,7 +102,7 @@ def _pictures(
     mixed: float = 0.0,
     source: Callable[[], tuple[Array, Array]] = _digits,
 ) -> Callable[[int], FederatedDataset]:
-    """Clients in clusters that see pictures differently; `mixed`: the share that a client sees as the next cluster."""
+    """Clients whose clusters transform images differently; a share `mixed` of each client's uses the next cluster's."""
 
     def make(seed: int) -> FederatedDataset:
         rng = np.random.default_rng([seed, 12])
@@ -148,7 +148,7 @@ def _pictures(
 
 
 class _Dealer:
-    """Deals out a pool of pictures, class by class or as they come; shuffles it anew when it is used up."""
+    """Deals out a pool of images, by class or regardless of class; reshuffles it when it is used up."""
 
     def __init__(self, pool: Array, y: Array, rng: Generator) -> None:
         self.rng = rng
@@ -163,7 +163,7 @@ class _Dealer:
 
     def _from(self, deck: int | None, count: int) -> Array:
         cards, self.left[deck] = self.left[deck][:count], self.left[deck][count:]
-        if len(cards) < count:  # nobody gets a picture twice
+        if len(cards) < count:  # no client gets an image twice
             again = self.rng.permutation(np.setdiff1d(self.decks[deck], cards))
             cards = np.concatenate([cards, again[: count - len(cards)]])
             self.left[deck] = self.rng.permutation(self.decks[deck])
@@ -172,7 +172,7 @@ class _Dealer:
 
 def _power_law(least: int, most: int) -> Callable[[Generator, int], Array]:
     def draw(rng: Generator, n: int) -> Array:
-        """Density ∝ 1/m between the bounds: as many clients from 5 to 50 as from 50 to 500."""
+        """Sizes with density ∝ 1/m between the bounds: as many clients from 5 to 50 as from 50 to 500."""
         return np.round(least * (most / least) ** rng.random(n)).astype(np.int64)
 
     return draw

@@ -1,8 +1,9 @@
-"""The stress matrix, cell by cell: does a rule find the clusters, and is the result as good as the better baseline?
+"""The stress matrix by cell: does a rule find the clusters, and is its result as good as the better baseline?
 
-A cell is `case/method/seed`. Right is the true number of clusters with an adjusted Rand index of at least 0.95; or one
-model, where the oracle is less than a point above FedAvg (for regression: FedAvg's error within 10 % of the oracle's).
-Near is a score within a point (an error within 10 %) of the better of FedAvg and the oracle.
+A cell is `case/method/seed`. A cell is right if it finds the true number of clusters with an adjusted Rand index of at
+least 0.95, or one model where the oracle is less than a point above FedAvg (for regression: FedAvg's error is within
+10 % of the oracle's). It is near if its score is within a point (its error within 10 %) of the better of FedAvg and the
+oracle.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WORK = "corymb.recipes.evidence_matrix:work"
 
 
 def work(name: str) -> dict[str, Any]:
-    """One cell: a case, a method and a seed."""
+    """Run one cell: a case, a method and a seed."""
     case, method, seed = name.split("/")
     data = CASES[plain(case)].make(int(seed))
     run = fit(configure(method, data, **METHODS.get(method, {})), data, seed=int(seed), evaluate_every=0)
@@ -47,7 +48,7 @@ def work(name: str) -> dict[str, Any]:
 
 
 def named(case: str) -> str:
-    """A case's name within a cell's."""
+    """The name of a case as used in the name of a cell."""
     return case.replace("/", ":")
 
 
@@ -57,12 +58,12 @@ def plain(case: str) -> str:
 
 
 def cells(methods: Sequence[str], seeds: Sequence[int], cases: Sequence[str] = tuple(CASES)) -> list[str]:
-    """The names of the cells of some methods, with those of the baselines that they are judged by."""
+    """The names of the cells of some methods, and of the baselines they are judged by."""
     return [f"{named(case)}/{method}/{seed}" for seed in seeds for case in cases for method in (*BASELINES, *methods)]
 
 
 class Judged(NamedTuple):
-    """A method on a case with one seed."""
+    """The verdict on one cell."""
 
     right: bool
     near: bool
@@ -70,7 +71,7 @@ class Judged(NamedTuple):
 
 
 def judged(case: str, found: Mapping[str, Any], fedavg: float, oracle: float) -> Judged:
-    """Whether it is right, near the better baseline, and whether clusters were invented."""
+    """Judge a result: whether it is right, near the better baseline, and whether clusters were invented."""
     clusters, score = CASES[case].clusters, found["score"]
     exact = found["k"] == clusters and found["ari"] >= 0.95
     if found["accuracy"]:
@@ -81,7 +82,7 @@ def judged(case: str, found: Mapping[str, Any], fedavg: float, oracle: float) ->
 
 
 def summary(results: Mapping[str, Any], method: str) -> dict[str, list[tuple[int, Mapping[str, Any], Judged]]]:
-    """By case: the seed, what was found, and how it is judged."""
+    """For each case, the seed, the result and the verdict of every cell of a method."""
     rows: dict[str, list[tuple[int, Mapping[str, Any], Judged]]] = {}
     for name, found in results.items():
         case, which, seed = name.split("/")
@@ -94,7 +95,7 @@ def summary(results: Mapping[str, Any], method: str) -> dict[str, list[tuple[int
 
 
 def table(results: Mapping[str, Any], methods: Sequence[str] = tuple(METHODS)) -> str:
-    """Markdown: a line for each case, and how many cells of each method are right, near, invented."""
+    """A Markdown table with a row for each case, and the number of cells of each method that are right and near."""
     by_method = {method: summary(results, method) for method in methods}
     head = "| case | clusters | FedAvg | oracle |" + "".join(f" {m}: k | ARI | score | right |" for m in methods)
     lines = [head, "|---|---|---|---|" + "---|---|---|---|" * len(methods)]
@@ -134,7 +135,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Run the matrix, as far as it has not been run, and print its table."""
+    """Run the cells that are missing, and print the table."""
     parser = argparse.ArgumentParser(description="The stress matrix of rules that find clusters.")
     parser.add_argument("--out", type=Path, default=Path("runs/evidence"), help="folder of the cells")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

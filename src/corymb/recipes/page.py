@@ -1,4 +1,4 @@
-"""A reproduction as one page that opens without a network: its tables, and its figures drawn inside it."""
+"""A reproduction as one self-contained HTML page: its tables, and its figures as inline SVG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ th { border-bottom: 2px solid #888; } svg { max-width: 100%; height: auto; }
 
 
 def page(title: str, table: str, drawings: Sequence[str], about: str = "") -> str:
-    """HTML of what `table.md` says, with drawings in SVG after its first table, and `about` as the last line."""
+    """Render the Markdown of `table.md` as HTML, with SVG drawings after the first table and `about` as a footer."""
     first, *rest = _blocks(table)
     drawn = [f'<div class="wide">{_inside(drawing)}</div>' for drawing in drawings]
     body = "\n".join([first, *drawn, *rest, *([f"<footer>{escape(about)}</footer>"] if about else [])])
@@ -32,12 +32,12 @@ def page(title: str, table: str, drawings: Sequence[str], about: str = "") -> st
 
 
 def _inside(drawing: str) -> str:
-    """An SVG file's drawing without its head, which has no place inside a page."""
+    """The svg element of an SVG file, without the XML prologue."""
     return drawing[drawing.index("<svg") :]
 
 
 def _blocks(table: str) -> Iterator[str]:
-    """Headings, tables and sentences of the Markdown that recipes write."""
+    """Convert the Markdown that recipes write (headings, tables, paragraphs) to HTML blocks."""
     for kind, lines in groupby(table.splitlines(), key=_kind):
         rows = list(lines)
         if kind == "table":
@@ -60,5 +60,5 @@ def _table(rows: Sequence[str]) -> str:
 
 
 def _words(text: str) -> str:
-    """Text with bold and code."""
+    """Escape text and convert Markdown's bold and code."""
     return re.sub(r"`(.+?)`", r"<code>\1</code>", re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(text)))

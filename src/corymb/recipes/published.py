@@ -1,4 +1,4 @@
-"""Published figures with ours beside them: what `corymb reproduce` prints for tables of accuracies."""
+"""Published figures beside ours: the tables of accuracies that `corymb reproduce` prints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Results = Mapping[str, Any]
 
 
 class Published(NamedTuple):
-    """A figure of a paper: the mean over its seeds and their deviation, both in percent."""
+    """A figure of a paper: the mean over its seeds and their standard deviation, both in per cent."""
 
     table: str
     setting: str
@@ -23,30 +23,30 @@ class Published(NamedTuple):
 
 
 def published(toml: Path) -> list[Published]:
-    """The figures in a recipe's `expected.toml`, in the order that they stand there."""
+    """The figures in a recipe's `expected.toml`, in file order."""
     with toml.open("rb") as file:
         return [Published(**one) for one in tomllib.load(file).get("published", [])]
 
 
 def of_seeds(results: Results, setting: str, method: str, what: str = "accuracy") -> list[Any]:
-    """A number of every cell `setting/method/seed` that has been run and has it."""
+    """The value `what` of every cell `setting/method/seed` that has it."""
     prefix = f"{setting}/{method}/"
     return [value[what] for name, value in results.items() if name.startswith(prefix) and what in value]
 
 
 def spread(values: Sequence[float]) -> float:
-    """The deviation over seeds; 0 of one seed."""
+    """The standard deviation over seeds; 0 for one seed."""
     return stdev(values) if len(values) > 1 else 0.0
 
 
 def in_sigmas(ours: Sequence[float], theirs: Published) -> float | None:
-    """The difference of the means over the root of both variances of seeds; None of one seed, whose is not known."""
+    """The difference of the means divided by the root of the summed variances over seeds; None for one seed."""
     sigma = math.hypot(spread(ours), theirs.std or 0.0)
     return (mean(ours) - theirs.value) / sigma if sigma and len(ours) > 1 else None
 
 
 def with_spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean ± deviation over seeds, and how many these are.
+    """Format the mean ± standard deviation over seeds, with the number of seeds.
 
     >>> with_spread([94.0, 95.0])
     '94.50 ± 0.71 (2)'
@@ -60,7 +60,7 @@ def with_spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def table_of(figures: Sequence[Published], results: Results) -> Iterator[str]:
-    """Lines of a Markdown table for every table of the paper: theirs, ours, the difference in points and in σ."""
+    """Yield the lines of a Markdown table for every table of the paper: theirs, ours, and the difference."""
     for table in dict.fromkeys(one.table for one in figures):
         yield from (f"## {table}: accuracy (%)", "")
         yield "| setting | method | the paper | ours (seeds) | ours − paper | in σ |"
@@ -80,7 +80,7 @@ def table_of(figures: Sequence[Published], results: Results) -> Iterator[str]:
 
 
 def measures_of(figures: Sequence[Published], results: Results) -> dict[str, float]:
-    """Of every setting and method: mean, least and number of seeds, and the distance of the mean from the paper's."""
+    """For every setting and method, the mean, minimum and number of seeds, and the mean's distance from the paper's."""
     found: dict[str, float] = {}
     for one in figures:
         if ours := of_seeds(results, one.setting, one.method):
@@ -92,7 +92,7 @@ def measures_of(figures: Sequence[Published], results: Results) -> dict[str, flo
 
 
 def times_of(results: Results) -> Iterator[str]:
-    """How long the cells of every setting took, by machine."""
+    """Yield the lines of a Markdown table of total seconds by setting and machine."""
     total: dict[tuple[str, str], list[float]] = {}
     for name, value in results.items():
         if "seconds" in value and "device" in value:

@@ -1,1 +1,1 @@
-"""A run as one offline page."""
+"""Reports of runs as self-contained pages."""

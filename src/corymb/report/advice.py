@@ -1,4 +1,4 @@
-"""Advice on one page that needs no network: the verdict, what each way would gain, and how the clusters were found."""
+"""Advice as one self-contained HTML page: the verdict, the gain of each option, and how the clusters were found."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from corymb.runs.history import counted, readable
 from corymb.runs.progress import readable_bytes
 from corymb.settings import expanded
 
-VERDICTS = {"alone": "Train alone", "one-model": "One model", "clusters": "Clusters"}
+VERDICTS = {"alone": "Local training", "one-model": "One model", "clusters": "Clusters"}
 
 
 def write_advice(advice: Advice, folder: str | Path) -> Path:
-    """Write `advice.html` and `advice.json` into a folder; returns the page."""
+    """Write `advice.html` and `advice.json` into a folder; returns the path of the page."""
     place = expanded(folder) / "advice.html"
     put(place, as_page(advice))
     put(place.with_suffix(".json"), json.dumps(advice.to_dict(), indent=1, allow_nan=False).encode())
@@ -34,11 +34,11 @@ def write_advice(advice: Advice, folder: str | Path) -> Path:
 
 
 def as_page(advice: Advice) -> bytes:
-    """The advice as HTML."""
+    """The advice as an HTML page."""
     rows: list[TableRow] = list(advice_rows(advice))
     contents: list[Content] = [
         *([_gains(advice)] if any(candidate.gain for candidate in advice.candidates.values()) else []),
-        Table("ways", "What was tried", rows, style="names", wide=True),
+        Table("ways", "Options tried", rows, style="names", wide=True),
         Code("next", "Next", [advice.command]),
         Table("how", "How this was decided", _how(advice), style="names", wide=True, prose=("how",)),
     ]
@@ -56,20 +56,20 @@ def as_page(advice: Advice) -> bytes:
 
 
 def title_of(candidate: Candidate) -> str:
-    """A way, as a table and a figure name it."""
+    """The name of an option in tables and figures."""
     if candidate.name == ALONE:
-        return "alone"
+        return "local training"
     if candidate.clusters < 2:
         return "one model" if candidate.name == "fedavg" else f"{CATALOGUE[candidate.name].title}: one cluster"
     return f"{CATALOGUE[candidate.name].title}: {candidate.clusters} clusters"
 
 
 def advice_rows(advice: Advice) -> list[dict[str, str]]:
-    """A row for each way that was tried, the simplest first."""
+    """A row for each option tried, the simplest first."""
     score, judge = (Score(name, lower_is_better=False) for name in (advice.score_name, advice.judge.name))
     rows = []
     for candidate in advice.candidates.values():
-        row = {"way": title_of(candidate), "loss": readable(candidate.loss, 3)}
+        row = {"option": title_of(candidate), "loss": readable(candidate.loss, 3)}
         row[score.words] = score.text(candidate.score)
         if advice.judge.name not in ("loss", advice.score_name):
             row[judge.words] = advice.text(candidate.value)
@@ -109,7 +109,7 @@ def _keys(advice: Advice) -> list[KeyNumber]:
 
 
 def _gains(advice: Advice) -> Figure:
-    """Each way's gain over the simplest one, with its standard error and the share of clients that gain."""
+    """Each option's gain over the simplest one, with its standard error and the share of clients that gain."""
     shown = [c for c in advice.candidates.values() if c.gain is not None and c.is_another]
     names = [title_of(candidate) for candidate in shown]
     gains = [candidate.gain for candidate in shown if candidate.gain is not None]
@@ -117,7 +117,7 @@ def _gains(advice: Advice) -> Figure:
     return _bars(
         "gains",
         f"Gain in {advice.judge_words} over {title_of(advice.candidates[advice.base])}",
-        "Right of the line is better. Bars: the mean over clients; whiskers: one standard error each way.",
+        "Right of the line is better. Bars: mean over clients. Whiskers: ± one standard error.",
         names,
         [(gain.mean, gain.error) for gain in gains],
         told,
@@ -157,8 +157,8 @@ def _bars(
 def _how(advice: Advice) -> list[TableRow]:
     base = title_of(advice.candidates[advice.base])
     facts = {
-        "judge": f"{advice.judge_words}, {advice.held_out} examples that {advice.clients} clients did not train on",
-        "rule": f"{base}, unless another way is better with p < {SURE:g} and by more than {PAYS:.0%}",
+        "judged by": f"{advice.judge_words} on {advice.held_out} held-out examples of {advice.clients} clients",
+        "rule": f"{base}, unless another option is better by more than {PAYS:.0%} with p < {SURE:g}",
         "test": "paired over clients, one-sided; p-values are nominal",
         "seeds": ", ".join(map(str, advice.seeds)),
         "sent": readable_bytes(sum(candidate.bytes_sent for candidate in advice.candidates.values())),
@@ -168,7 +168,7 @@ def _how(advice: Advice) -> list[TableRow]:
 
 
 def _clusters(notes: Mapping[str, Any]) -> list[Content]:
-    """What the tests that looked for clusters found."""
+    """The results of the tests made while searching for clusters."""
     contents: list[Content] = [Lead("evidence", str(notes["evidence"]))]
     gains = list(zip(notes["gain_by_cluster"], notes["gain_error_by_cluster"], strict=True))
     sizes = notes["clients_by_cluster"]
@@ -177,19 +177,19 @@ def _clusters(notes: Mapping[str, Any]) -> list[Content]:
             _bars(
                 "by-cluster",
                 "Gain over one model by cluster",
-                "In held-out loss, while the clusters were sought; whiskers: one standard error each way.",
+                "Reduction of held-out loss, measured during the search for clusters. Whiskers: ± one standard error.",
                 [cluster_name(place) for place in range(len(gains))],
                 gains,
                 [counted(size, "client") for size in sizes],
                 [colour(place) for place in range(len(gains))],
             )
         )
-    tested = {"nearest_pair": "nearest pair kept apart", "doubtful_pair": "most doubtful pair merged"}
+    tested = {"nearest_pair": "closest pair kept apart", "doubtful_pair": "most doubtful pair merged"}
     rows: list[TableRow] = [
         {
             "pair": name,
-            "worse with one model by": f"{pair['mean']:.3g} ± {pair['error']:.2g}".replace("-", "−"),
-            "share of the loss": _share(pair["size"]),
+            "extra loss of a shared model": f"{pair['mean']:.3g} ± {pair['error']:.2g}".replace("-", "−"),
+            "relative to the loss": _share(pair["size"]),
             "clients": str(int(pair["clients"])),
             "p": p_words(pair["p"]).removeprefix("p ").removeprefix("= "),
         }
@@ -197,5 +197,5 @@ def _clusters(notes: Mapping[str, Any]) -> list[Content]:
         if (pair := notes.get(note))
     ]
     if rows:
-        contents.append(Table("pairs", "Pairs of clusters that were tested", rows, style="names", wide=True))
+        contents.append(Table("pairs", "Tested pairs of clusters", rows, style="names", wide=True))
     return contents

@@ -1,4 +1,4 @@
-"""Two runs, or two groups of runs, compared on one page that needs no network: the same page as a report's."""
+"""A comparison of two runs, or two groups of runs, as one self-contained HTML page in the layout of a report."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from corymb.runs.compare import Comparison, Confusion, Delta
 from corymb.runs.history import readable
 from corymb.runs.progress import readable_bytes
 
-DIFFERENT = "The runs have different clients, or clusters of examples: their clusters cannot be compared."
+DIFFERENT = "The clusters cannot be compared: the runs have different clients, or cluster examples instead of clients."
 
 
 def as_page(found: Comparison) -> bytes:
-    """A comparison as HTML."""
+    """The comparison as an HTML page."""
     contents: list[Content] = [_deltas(found)]
     if found.confusion is not None:
         contents.append(_confusion(found.confusion))
@@ -33,7 +33,7 @@ def as_page(found: Comparison) -> bytes:
 
 
 def outcome(found: Comparison) -> list[str]:
-    """Which side is better by the metric that leads, and what the trivial prediction scores; nothing if unknown."""
+    """Which side is better by the main metric, beside the trivial baseline; empty if unknown."""
     by_name = {delta.name: delta for delta in found.deltas}
     test, trivial = by_name.get(f"test_{found.metric}"), by_name.get(f"trivial_{found.metric}")
     if test is None or not math.isfinite(test.difference):
@@ -46,7 +46,7 @@ def outcome(found: Comparison) -> list[str]:
 
 
 def agreement(found: Comparison) -> list[str]:
-    """How far the clusters of the two sides agree, in sentences; none where they cannot be compared."""
+    """How far the clusters of the two sides agree, in sentences; empty if they cannot be compared."""
     if found.confusion is None:
         return []
     seed = f" (seed {found.seeds[0]})" if len(found.ari) > 1 else ""
@@ -70,7 +70,8 @@ def _deltas(found: Comparison) -> Table:
     several = len(found.seeds) > 1
     columns = ["", "A", "B", "B − A", *(("± sd", "p (t)", "p (W)") if several else ())]
     rows: list[TableRow] = [dict(zip(columns, cells(delta, several), strict=True)) for delta in found.deltas]
-    title = f"Means over {len(found.seeds)} seeds, paired t-test and Wilcoxon's" if several else "Metrics and costs"
+    tests = "with paired t-test (t) and Wilcoxon test (W)"
+    title = f"Means over {len(found.seeds)} seeds, {tests}" if several else "Metrics and costs"
     return Table("differences", title, rows, wide=True)
 
 
@@ -83,11 +84,11 @@ def _confusion(confusion: Confusion) -> Table:
         }
         for label, counts in zip(confusion.rows, confusion.counts, strict=True)
     ]
-    return Table("clusters", "Clients, A against B", rows, wide=True)
+    return Table("clusters", "Clients by cluster, A against B", rows, wide=True)
 
 
 def cells(delta: Delta, several: bool) -> list[str]:
-    """A metric or a cost as text: its name, A, B, their difference, and for groups the spread and both p-values."""
+    """A row of text: the metric's name, A, B, B − A and, for groups of runs, the spread and both p-values."""
     in_bytes = delta.name.startswith("bytes_")
     numbers = [delta.a, delta.b, delta.difference]
     texts = [_bytes(number) if in_bytes else readable(number) for number in numbers]
@@ -97,11 +98,10 @@ def cells(delta: Delta, several: bool) -> list[str]:
     if delta.spread is None:
         return [delta.name, *texts, "–", "–", "–"]
     spread = _bytes(delta.spread) if in_bytes else readable(delta.spread, 3)
-    return [delta.name, *texts, spread, *map(_chance, (delta.t_test, delta.wilcoxon))]
+    return [delta.name, *texts, spread, *map(_p_text, (delta.t_test, delta.wilcoxon))]
 
 
-def _chance(p: float | None) -> str:
-    """A p-value."""
+def _p_text(p: float | None) -> str:
     return "–" if p is None else "< 0.0001" if p < 1e-4 else readable(p, 3)
 
 

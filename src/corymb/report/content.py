@@ -1,7 +1,7 @@
-"""What a report's sections are made of: figures, tables and text, as plain values that know nothing of a format.
+"""The building blocks of a report section: figures, tables and text, as values independent of the output format.
 
-A section is one module in a tab's folder under `corymb.report.sections`. It declares `SECTION`, whose function gets the
-runs (the first is the report's subject) and returns what to show, or None where the run has nothing to show.
+A section is one module in a tab's package under `corymb.report.sections`. It declares `SECTION`, whose function takes
+the runs (the first is the report's subject) and returns the content to show, or None if the run has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PlotlyTrace = dict[str, Any]
 
 
 class Figure(NamedTuple):
-    """A plotly figure. Colours that begin with `$` are the page's, light or dark, filled in when it is drawn."""
+    """A plotly figure. A colour that begins with `$` names a CSS variable of the page, resolved when it is drawn."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class Figure(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A cell that names a cluster, with the cluster's colour."""
+    """A table cell that names a cluster and is shown with the cluster's colour."""
 
     label: int
 
@@ -39,33 +39,33 @@ TableRow = Mapping[str, str | Dot]
 
 
 class Table(NamedTuple):
-    """A table: rows with the same columns, of which the first names the row."""
+    """A table. All rows have the same columns; the first column is the row's heading."""
 
     name: str
     title: str
     rows: Sequence[TableRow]
     style: Literal["", "names", "facts"] = ""
-    """`names`: rows are named by users. `facts`: settings and their values, without a header."""
+    """`names`: row headings are user-supplied names. `facts`: name-value pairs, shown without a header."""
     wide: bool = False
     subject: bool = False
     """Whether the first row is highlighted."""
     prose: tuple[str, ...] = ()
-    """Columns of text that may take several lines."""
+    """Columns of text that may wrap over several lines."""
     searchable: bool = False
-    """Whether rows can be found by name and downloaded; such a table is left out of Markdown."""
+    """Whether the page offers a search field and a CSV download; such tables are omitted from Markdown."""
     empty: str = ""
-    """Shown in place of a table without rows."""
+    """Text shown if the table has no rows."""
 
 
 class Lead(NamedTuple):
-    """A paragraph above the other sections of a tab."""
+    """An introductory paragraph of a tab."""
 
     title: str
     text: str
 
 
 class Code(NamedTuple):
-    """Lines to copy."""
+    """Shell commands to copy, one per line."""
 
     name: str
     title: str
@@ -77,16 +77,16 @@ Content = Figure | Table | Lead | Code
 
 
 class Section(NamedTuple):
-    """A part of the report: what it shows, and its place among the sections of its tab (lower comes first)."""
+    """A part of the report: the function that produces its content, and its position in the tab (lowest first)."""
 
     order: int
     show: Callable[[Sequence[Run]], Content | None]
 
 
 class Tab(NamedTuple):
-    """A tab of the page, declared as `TAB` in the folder of its sections."""
+    """A tab of the page, declared as `TAB` in the package of its sections."""
 
     title: str
     order: int
     empty: str = ""
-    """Shown where none of the tab's sections has anything to show."""
+    """Text shown if none of the tab's sections has content."""

@@ -1,4 +1,4 @@
-"""Examples drawn from clusters' own models, where examples have clusters: no client's example is in a report."""
+"""Examples sampled from the clusters' generative models, so that a report never shows a client's own example."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 MOST_CLUSTERS = 12
-"""Clusters that are drawn, the largest."""
+"""At most this many clusters are sampled, the largest first."""
 MOST_DIRECTIONS = 20
-"""Main directions of examples among which the plane of a map is looked for."""
+"""Principal components kept before the plane of a map is fitted."""
 RIDGE = 0.01
-"""What is added to clusters' own spread, as a part of it: in some directions a model may have none."""
+"""Ridge added to the within-cluster covariance, as a fraction of its mean variance: it may be singular."""
 
 
 def drawn_clusters(run: Run) -> list[int]:
-    """The clusters to draw from, in their order: the largest that have examples; none without the run's model."""
+    """The clusters to sample from, in order: the largest non-empty ones; none without the run's model."""
     if not of_examples(run) or run.objective is None:
         return []
     largest = sorted((label for label, size in run.sizes.items() if size), key=lambda label: -run.sizes[label])
@@ -31,16 +31,16 @@ def drawn_clusters(run: Run) -> list[int]:
 
 
 def drawn_examples(run: Run, n: int) -> dict[int, Numbers]:
-    """n new examples of each cluster, as vectors in the units of the data; nothing where one is not finite."""
+    """n samples of each cluster (n d), in the units of the data; empty if any sample is not finite."""
     found = {label: np.asarray(run.sample(label, n), dtype=np.float64).reshape(n, -1) for label in drawn_clusters(run)}
     return found if all(np.isfinite(rows).all() for rows in found.values()) else {}
 
 
 def in_plane(groups: dict[int, Numbers], *, scale: bool) -> dict[int, Numbers]:
-    """Groups of vectors in the plane (m 2) in which they are farthest apart beside their own spread.
+    """Project groups of vectors onto the plane (m 2) that separates them best, by Fisher's linear discriminants.
 
-    With `scale`, each feature is taken in units of its spread over all. Two features stay as they are; of a single one
-    the other axis is the group.
+    With `scale`, each feature is first divided by its standard deviation over all groups. Two features are returned
+    unchanged. A single feature gets the group's index as its second coordinate.
     """
     everything = np.concatenate(list(groups.values()))
     if everything.shape[1] == 2:
@@ -65,7 +65,7 @@ def in_plane(groups: dict[int, Numbers], *, scale: bool) -> dict[int, Numbers]:
 
 
 def mosaic(groups: dict[int, Numbers], shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Pictures within [0, 1] as one, a row for each group: grey (height width), or colours (height width 3)."""
+    """Tile images with values in [0, 1] into one RGB image (height width 3), a row of tiles for each group."""
     channels, height, width = shape
     gap = 1
     columns = len(next(iter(groups.values())))
@@ -80,7 +80,7 @@ def mosaic(groups: dict[int, Numbers], shape: tuple[int, int, int]) -> NDArray[n
 
 
 def as_png_bytes(pixels: NDArray[np.uint8]) -> bytes:
-    """A picture of height, width and three colours in the PNG format, without another library."""
+    """Encode an RGB image (height width 3) as PNG with the standard library alone."""
     height, width, _ = pixels.shape
 
     def chunk(kind: bytes, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a report tells of a run, as numbers: labels round by round, margins, memberships, savings."""
+"""The numbers behind a report: labels by round, margins, memberships and communication savings."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 LabelArray = NDArray[np.int64]
 CLEAR_MARGIN = 1.1
-"""A client's cluster is clear when the second best model's loss is at least this many times the best one's."""
+"""A client's cluster is clear if the loss of its second-best model is at least this many times that of its best."""
 ALL_MODELS_AT_MOST = 1.05
-"""Messages that carry all models weigh at most this many times the models; the rest is settings."""
+"""Messages that carry all models are at most this many times the models' size; the rest is settings."""
 WHOLE = 0.95
-"""A client belongs to one cluster alone from this share on."""
+"""A client with at least this share in one cluster counts as belonging to that cluster alone."""
 
 
 class Moment(NamedTuple):
-    """Who was in which cluster after a round; the rounds that were kept are counted from 1."""
+    """The labels (n) after a round. Only kept rounds are numbered, from 1."""
 
     round: int
     labels: LabelArray
 
 
 def of_examples(run: Run) -> bool:
-    """Whether every example has a cluster of its own, and clients have none."""
+    """Whether the run clusters examples instead of clients."""
     return run.served == "points"
 
 
 def restart_of(row: Round) -> str:
-    """The restart that a round belongs to, `restart-2`, or that it scored, `scored-2`; empty for any other round."""
+    """The restart a round belongs to (`restart-2`) or scored (`scored-2`); empty for any other round."""
     stages = str(row["stage"]).split("/")
     return next((stage for stage in stages if stage.startswith(("restart-", "scored-"))), "")
 
 
 def kept_rounds(run: Run) -> list[Round]:
-    """The rounds that led to the result: of several restarts only those of the best."""
+    """The rounds that led to the result. With several restarts, only those of the best one."""
     best = run.snapshot.notes.get("best_restart")
     return run.history if best is None else [row for row in run.history if restart_of(row) in ("", f"restart-{best}")]
 
 
 def moments(run: Run) -> list[Moment]:
-    """Labels after each kept round; empty where the run did not keep who moved."""
+    """The labels after each kept round; empty if the run did not record moves."""
     if of_examples(run) or not run.history or any("moves" not in row for row in run.history):
         return []
     kept = {row["clock"] for row in kept_rounds(run)}
@@ -66,7 +66,7 @@ def moments(run: Run) -> list[Moment]:
 
 
 def agreement(path: Sequence[Moment]) -> list[tuple[int, float]]:
-    """The ARI of each round's labels to those of the round before."""
+    """The ARI between the labels of each round and those of the previous round, as (round, ARI) pairs."""
     import torch
 
     pairs = itertools.pairwise(path)
@@ -74,7 +74,7 @@ def agreement(path: Sequence[Moment]) -> list[tuple[int, float]]:
 
 
 def quiet_rounds(run: Run) -> int:
-    """How many rounds at the end passed without a client changing its cluster."""
+    """The number of rounds at the end of the run in which no client changed cluster."""
     quiet = 0
     for row in reversed(kept_rounds(run)):
         if row["churn"] > 0:
@@ -84,13 +84,13 @@ def quiet_rounds(run: Run) -> int:
 
 
 def moved_examples(run: Run) -> list[tuple[int, float]]:
-    """The share of examples that changed their cluster, by round, where the algorithm noted it."""
+    """The share of examples that changed cluster in each round for which the algorithm noted it."""
     notes = [row.get("notes") or {} for row in kept_rounds(run)]
     return [(t, float(note["moved"])) for t, note in enumerate(notes, 1) if "moved" in note]
 
 
 def notes_of(run: Run) -> dict[str, Any]:
-    """The algorithm's notes on all kept rounds; a later round's replace an earlier one's."""
+    """The algorithm's notes merged over all kept rounds; later rounds override earlier ones."""
     found: dict[str, Any] = {}
     for row in kept_rounds(run):
         found |= row.get("notes") or {}
@@ -102,19 +102,19 @@ class Repair(NamedTuple):
 
     round: int
     moved: int | None
-    """How many clients that was, where the algorithm noted it."""
+    """The number of clients moved; None if the algorithm did not note it."""
 
 
 def repairs(run: Run) -> list[Repair]:
-    """The repairs that the algorithm noted, by round."""
+    """The repairs noted by the algorithm, in order of round."""
     notes = [row.get("notes") or {} for row in kept_rounds(run)]
     return [Repair(t, note["collapse"].get("moved")) for t, note in enumerate(notes, 1) if "collapse" in note]
 
 
 def final_losses(run: Run) -> Numbers | None:
-    """The training loss of every final model at every client (n k), NaN where it is not known.
+    """The training loss of every final model at every client (n k), NaN where it is unknown.
 
-    None with one model, or where no client's losses are all known.
+    None if there is only one model or no client has all its losses.
     """
     if run.losses is None or run.losses.shape[1] < 2 or not bool(run.losses.isfinite().all(1).any()):
         return None
@@ -122,9 +122,9 @@ def final_losses(run: Run) -> Numbers | None:
 
 
 def shares_of(run: Run) -> Numbers | None:
-    """How much of each client belongs to each cluster (n k), rows adding up to 1; None unless clusters are soft.
+    """Each client's share in each cluster (n k), rows summing to 1; None unless memberships are soft.
 
-    A row is NaN where a client has no shares.
+    The row of a client without shares is NaN.
     """
     shares = run.snapshot.shares
     if shares is None or shares.shape[1] < 2 or not bool((shares > 0).any()):
@@ -135,7 +135,7 @@ def shares_of(run: Run) -> Numbers | None:
 
 
 def clients(run: Run) -> list[dict[str, Any]]:
-    """A row for each client: its cluster, its test scores, its margin, its shares and its losses, where known."""
+    """A row for each client: its cluster, test scores, margin, losses and shares, where known."""
     losses, shares, scores = final_losses(run), shares_of(run), _test_scores(run)
     margin = None if losses is None else margins(losses)
     rows: list[dict[str, Any]] = []
@@ -152,7 +152,7 @@ def clients(run: Run) -> list[dict[str, Any]]:
 
 
 def _test_scores(run: Run) -> dict[str, Numbers]:
-    """Every client's test scores, the leading measure first with the trivial one beside it."""
+    """Every client's test scores, the main metric first and followed by the trivial prediction's score."""
     found: dict[str, Numbers | None] = {}
     for place, score in enumerate(scores_in(run)):
         found[f"test_{score.name}"] = scores_of(run, score)
@@ -161,15 +161,15 @@ def _test_scores(run: Run) -> dict[str, Numbers]:
 
 
 def margins(losses: Numbers) -> Numbers:
-    """Each client's second least loss divided by its least (n); NaN where losses are not known."""
+    """Each client's second-lowest loss divided by its lowest (n); NaN where losses are unknown."""
     least = np.sort(np.maximum(losses, 1e-12), axis=1)
     return np.asarray(least[:, 1] / least[:, 0])
 
 
 def positions(losses: Numbers) -> Numbers:
-    """Clients in the plane (n 2): the principal axes of their centred log losses; NaN where losses are not known.
+    """Clients in the plane (n 2): the principal components of their centred log losses; NaN where losses are unknown.
 
-    Two models leave one axis only; the other is then the client's own log loss.
+    Two models leave a single component. The second coordinate is then the log of the client's lowest loss.
     """
     logs = np.log(np.maximum(losses, 1e-12))
     centred = logs - logs.mean(1, keepdims=True)
@@ -177,12 +177,13 @@ def positions(losses: Numbers) -> Numbers:
         return np.stack([centred[:, 0] * np.sqrt(2), logs.min(1)], axis=1)
     around = centred - np.nanmean(centred, axis=0)
     _, _, axes = np.linalg.svd(around[np.isfinite(around).all(1)], full_matrices=False)
-    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])  # the same picture on every machine
+    # An SVD's signs are arbitrary: fixing them gives the same map on every machine.
+    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(1)])
     return np.asarray(around @ (axes * signs[:, None])[:2].T)
 
 
 class Savings(NamedTuple):
-    """What was sent to clients, and what sending every model in every round would have come to."""
+    """Bytes sent to clients, and the bytes that sending every model in every round would have taken."""
 
     sent: int
     everything: int
@@ -191,14 +192,15 @@ class Savings(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The part that was saved."""
+        """The fraction saved."""
         return 1 - self.sent / self.everything
 
 
 def savings(run: Run) -> Savings | None:
-    """What was saved against sending all models to all clients asked; None where they never go out together.
+    """The saving against sending all models to every selected client; None if they are never sent together.
 
-    The ledger tells: in some round those asked were sent as much as all models weigh, and in none much more.
+    This is read off the ledger: in some round the selected clients received as many bytes as all models take, and in
+    no round much more.
     """
     k = run.snapshot.k
     asked = [row for row in run.history if row["asked"]]

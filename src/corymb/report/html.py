@@ -1,8 +1,8 @@
-"""The report of a run: one page that needs no network; or the same as Markdown, a table or a picture.
+"""The report of a run: one self-contained HTML page, or the same content as Markdown, CSV or PNG.
 
-The first run is the report's subject; others stand beside it. Clients' names come from users: the template escapes
-them, the figures' values are escaped twice (for plotly, and so that no text ends the script they stand in), and the
-page's own policy lets nothing run but its two scripts and nothing be fetched.
+The first run is the report's subject; the others are compared with it. Client names are untrusted input: the template
+escapes them, text in figures is escaped twice (for plotly, and so that it cannot close the script element that holds
+it), and the page's content security policy allows only its own two scripts and no requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Format = Literal["html", "md", "csv", "png"]
 
 
 class KeyNumber(NamedTuple):
-    """One of the large numbers at the top."""
+    """One of the large numbers at the top of the page."""
 
     value: str
     name: str
@@ -44,8 +44,8 @@ class KeyNumber(NamedTuple):
 def write_report(runs: Run | Sequence[Run], path: str | Path | None = None, format: Format | None = None) -> Path:
     """Write a report and return its path.
 
-    Without a path it goes into the first run's folder, or is `report.html` here. The format is that of the path's
-    ending, and html otherwise.
+    Without a path, the report goes into the first run's folder, or into the working directory if the run was not
+    saved. The format follows from the path's extension and defaults to html.
     """
     several = list(runs) if isinstance(runs, Sequence) else [runs]
     require(bool(several), "A report needs at least one run.")
@@ -56,8 +56,8 @@ def write_report(runs: Run | Sequence[Run], path: str | Path | None = None, form
 
 
 def put(place: Path, page: bytes) -> None:
-    """Write a file so that a reader never sees half of it."""
-    require(not place.is_dir(), f"{place} is a folder: give the report a file name.")
+    """Write a file atomically: a reader never sees it half written."""
+    require(not place.is_dir(), f"{place} is a folder: give a file name for the report.")
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f".{place.name}.part")
     partial.write_bytes(page)
@@ -68,13 +68,14 @@ def _format_of(path: str | Path | None) -> str:
     ending = "" if path is None else Path(path).suffix[1:].lower()
     kind = {"": "html", "htm": "html"}.get(ending, ending)
     require(
-        kind in WRITERS, f"{path}: a report is one of {', '.join(WRITERS)}; use another ending, or name the format."
+        kind in WRITERS,
+        f"{path}: a report's extension is one of {', '.join(WRITERS)}; use one of them, or pass the format.",
     )
     return kind
 
 
 def as_html(runs: Sequence[Run]) -> bytes:
-    """The page."""
+    """The report as an HTML page."""
     run = runs[0]
     return render(
         name=title_of(run),
@@ -95,7 +96,7 @@ def render(
     keys: Sequence[KeyNumber],
     tabs: Sequence[Filled],
 ) -> bytes:
-    """A page: what it is about, sentences, warnings and large numbers at the top, and below them the tabs."""
+    """Render a page: title, verdict, warnings and key numbers at the top, and the tabs below."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     page = Environment(
@@ -126,12 +127,12 @@ def render(
 
 
 def _kind(content: Content) -> str:
-    """The template's word for a piece of content."""
+    """The name of the template macro that renders a piece of content."""
     return type(content).__name__.lower()
 
 
 def key_numbers(run: Run) -> list[KeyNumber]:
-    """The numbers to see first."""
+    """The key numbers of a run."""
     score = score_of(run)
     shown = [
         KeyNumber(*counted(len(run.names), "client").split()),
@@ -142,7 +143,7 @@ def key_numbers(run: Run) -> list[KeyNumber]:
     if score is not None:
         shown.append(KeyNumber(score.text(run.metrics[f"test_{score.name}"]), f"test {score.words}"))
         if (trivial := trivial_of(run, score)) is not None:
-            shown.append(KeyNumber(score.text(trivial), "trivial"))
+            shown.append(KeyNumber(score.text(trivial), "trivial baseline"))
         shown.append(KeyNumber(score.text(run.metrics[f"worst_decile_{score.name}"]), "worst tenth"))
     if "ari" in run.metrics:
         shown.append(KeyNumber(f"{run.metrics['ari']:.2f}", "ARI"))
@@ -151,14 +152,14 @@ def key_numbers(run: Run) -> list[KeyNumber]:
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """What the page may do: run these scripts and no others, fetch nothing."""
+    """The content security policy of a page: only these scripts run, and nothing is fetched."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{code}'" for code in hashes)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no text in it can end the element."""
+    """JSON that is safe inside a script element: no text in it can close the element."""
     text = json.dumps(plain(value), separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -169,7 +170,7 @@ def _plotly() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise InvalidInput("An HTML report needs plotly: pip install 'corymb[report]'.") from None
-    return str(get_plotlyjs()).replace("\r\n", "\n")  # as a browser reads it, for the hash
+    return str(get_plotlyjs()).replace("\r\n", "\n")  # browsers normalise newlines before they compute the hash
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A run as a notebook shows it: the verdict, the clusters, how labels settled."""
+"""A run's notebook representation: the verdict, the clusters and the churn by round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEFT = "text-align:left"
 
 
 def run_html(run: Run) -> str:
-    """What `Run._repr_html_` gives. Everything in it that comes from users is escaped."""
+    """The HTML of `Run._repr_html_`. All user-supplied text is escaped."""
     data = escape(str(run.config["data"]))
     parts = [
         f"<div style='font-size:1.15em'><b>{escape(title_of(run))}</b> on <b>{data}</b></div>",
@@ -45,7 +45,7 @@ def _cell(value: str | Dot) -> str:
 
 
 def _churn(run: Run) -> str:
-    """A small chart of the share of clients that changed cluster, round by round."""
+    """A sparkline of the share of clients that changed cluster in each round."""
     churn = [row["churn"] for row in kept_rounds(run)][1:]
     if len(churn) < 2 or run.clusters < 2 or of_examples(run):
         return ""

@@ -1,4 +1,4 @@
-"""The main figures of a report in one PNG, for a paper, a slide or a chat."""
+"""The main figures of a report as one PNG image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MARKERS = ("o", "D", "s", "^", "X", "*", "p", "P", "h", "v")
 
 
 def as_png(runs: Sequence[Run]) -> bytes:
-    """Six panels: sizes, movement, map, losses, churn and quality; others where examples have clusters."""
+    """Draw six panels: sizes, movement, map, losses, churn and quality, or their counterparts for example clusters."""
     plain_text = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}
     pyplot, run = _pyplot(), runs[0]
     with pyplot.rc_context(plain_text):
@@ -46,7 +46,7 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise InvalidInput("A png report needs matplotlib: pip install 'corymb[report]'.") from None
+        raise InvalidInput("A PNG report needs matplotlib: pip install 'corymb[report]'.") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -70,33 +70,33 @@ def _sizes(panel: Any, run: Run) -> None:
 def _drawn_map(panel: Any, run: Run) -> None:
     groups = drawn_examples(run, 80)
     if not groups:
-        return _empty(panel, "Map of clusters", "the run's model is not at hand")
+        return _empty(panel, "Map of clusters", "the run's model is not available")
     for label, points in in_plane(groups, scale=not run.schema.picture).items():
         marker = MARKERS[label % len(MARKERS)]
         panel.scatter(*points.T, color=colour(label), marker=marker, s=12, alpha=0.6, label=cluster_name(label))
     panel.set_xticks([])
     panel.set_yticks([])
     panel.legend(frameon=False, fontsize=7)
-    panel.set_title("Examples drawn from each cluster's model", loc="left")
+    panel.set_title("Examples sampled from each cluster's model", loc="left")
     return None
 
 
 def _drawn_pictures(panel: Any, run: Run) -> None:
     groups = drawn_examples(run, 8) if run.schema.picture else {}
     if not groups:
-        return _empty(panel, "What each cluster looks like", "examples are no pictures")
+        return _empty(panel, "What each cluster looks like", "the examples are not images")
     channels, height, width = run.schema.features
     panel.imshow(mosaic(groups, (channels, height, width)), interpolation="nearest")
     panel.set_xticks([])
     panel.set_yticks([(place + 0.5) * (height + 1) for place in range(len(groups))], [*map(cluster_name, groups)])
-    panel.set_title("Pictures drawn from each cluster's model", loc="left")
+    panel.set_title("Images sampled from each cluster's model", loc="left")
     return None
 
 
 def _moved(panel: Any, run: Run) -> None:
     moved = moved_examples(run)
     if len(moved) < 2:
-        return _empty(panel, "Examples that changed cluster", "the algorithm does not say")
+        return _empty(panel, "Examples that changed cluster", "not recorded by the algorithm")
     panel.plot(*zip(*moved, strict=True), color=ACCENT, lw=2)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("round")
@@ -107,7 +107,7 @@ def _moved(panel: Any, run: Run) -> None:
 def _course(panel: Any, run: Run) -> None:
     losses = [(t, loss) for t, row in enumerate(kept_rounds(run), 1) if (loss := noted_loss(row)) is not None]
     if len(losses) < 2:
-        return _empty(panel, "Training loss", "the algorithm does not say")
+        return _empty(panel, "Training loss", "not recorded by the algorithm")
     panel.plot(*zip(*losses, strict=True), color=ACCENT, lw=2)
     panel.set_xlabel("round")
     panel.set_title("Training loss", loc="left")
@@ -117,7 +117,7 @@ def _course(panel: Any, run: Run) -> None:
 def _movement(panel: Any, run: Run) -> None:
     path = moments(run)
     if len(path) < 2 or run.clusters < 2:
-        return _empty(panel, "How clients moved", "there was one cluster or one round only")
+        return _empty(panel, "How clients moved", "there was only one cluster or one round")
     drawn = river(path)
     for stream in drawn.streams:
         panel.fill(stream.x, stream.y, color=colour(stream.label), alpha=0.4, lw=0)
@@ -144,7 +144,7 @@ def _map(panel: Any, run: Run) -> None:
     panel.set_xticks([])
     panel.set_yticks([])
     panel.legend(frameon=False, fontsize=8)
-    panel.set_title("Map of clients, by their losses", loc="left")
+    panel.set_title("Map of clients by their losses", loc="left")
     return None
 
 
@@ -156,7 +156,7 @@ def _losses(panel: Any, run: Run) -> None:
     times = np.log2(np.clip(rows / np.maximum(rows.min(1, keepdims=True), 1e-12), 1, TIMES))
     panel.imshow(times.T, aspect="auto", cmap="Blues_r", interpolation="nearest")
     panel.set_yticks(range(losses.shape[1]), [f"model {j}" for j in range(losses.shape[1])])
-    panel.set_xlabel(f"clients, by cluster; dark: least loss, light: {TIMES} times that")
+    panel.set_xlabel(f"clients by cluster; dark: lowest loss, light: {TIMES}× the lowest")
     panel.set_title("Loss of every model at every client", loc="left")
     return None
 
@@ -183,9 +183,9 @@ def _quality(panel: Any, runs: Sequence[Run]) -> None:
         )
     if (trivial := trivial_of(runs[0], score)) is not None:
         panel.axvline(trivial, color=QUIET, ls=":")
-        panel.annotate("trivial", (trivial, len(runs) - 0.5), (3, 3), textcoords="offset points", color=QUIET)
+        panel.annotate("trivial baseline", (trivial, len(runs) - 0.5), (3, 3), textcoords="offset points", color=QUIET)
     panel.set_yticks([])
     panel.set_ylim(len(runs) - 0.5, -0.8)
-    panel.set_xlabel(f"test {score.words}: worst tenth of clients (open) and mean")
+    panel.set_xlabel(f"test {score.words}: mean (filled) and worst tenth of clients (open)")
     panel.set_title("Quality", loc="left")
     return None

@@ -1,4 +1,4 @@
-"""The report as text: Markdown with the verdict and the tables, or comma-separated values with every client."""
+"""The report as text: Markdown with the verdict and the tables, or CSV with a row for every client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def as_markdown(runs: Sequence[Run]) -> bytes:
-    """The verdict, and everything in the report's sections that is not a figure."""
+    """The report as Markdown: the verdict, the warnings and every section that is not a figure."""
     run, ledger = runs[0], runs[0].ledger
     sent = f"{readable_bytes(ledger.bytes_down)} down and {readable_bytes(ledger.bytes_up)} up"
     parts = [
@@ -53,13 +53,13 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Text that Markdown leaves as it is."""
+    """Escape text for a Markdown table cell."""
     text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{letter}" if letter in r"\`*[]|" else letter for letter in text)
 
 
 def as_csv(runs: Sequence[Run]) -> bytes:
-    """A line for each client of each run."""
+    """The report as CSV: one row for each client of each run."""
     pandas = _pandas()
     tables = [
         pandas.DataFrame([{"run": place, "algorithm": run.config["algorithm"], **row} for row in clients(run)])
@@ -73,5 +73,5 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise InvalidInput("A csv report needs pandas: pip install 'corymb[report]'.") from None
+        raise InvalidInput("A CSV report needs pandas: pip install 'corymb[report]'.") from None
     return pandas

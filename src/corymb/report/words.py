@@ -1,4 +1,4 @@
-"""A report in words: the names of algorithms, the verdict in three sentences, warnings, and tables of text."""
+"""The text of a report: algorithm names, the three-sentence verdict, warnings and text tables."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 
-ROLES = {"global": "one model for all", "local": "every client alone", "oracle": "training in the known groups"}
-"""Baselines as they are called in a comparison."""
+ROLES = {"global": "one global model", "local": "local training", "oracle": "training within the true groups"}
+"""How the verdict refers to each baseline."""
 ADVICE = {
-    "method": "add a run of fedavg to the report to see what the clusters gained.",
-    "global": "add a run of ifca to the report to see whether clusters gain anything.",
-    "local": "add a run of fedavg to the report to see what one model for all would give.",
+    "method": "add a fedavg run to the report to see what clustering gains.",
+    "global": "add an ifca run to the report to see whether clustering helps.",
+    "local": "add a fedavg run to the report to compare with one global model.",
 }
-"""What to put beside a run that stands alone, by its role."""
+"""The comparison to suggest when the report has a single run, by the role of its algorithm."""
 OF_EXAMPLES = ("kfed", "uifca")
-"""What to put beside a method that gives every example a cluster."""
-UNCERTAIN = "nothing in this run shows how certain that is"
+"""Algorithms that cluster examples; each is suggested as a comparison for the other."""
+UNCERTAIN = "this run provides no measure of how certain that is"
 
 
 def entry_of(run: Run) -> Entry | None:
-    """The catalogue's entry for the run's algorithm; None for an algorithm of the user's own."""
+    """The catalogue entry of the run's algorithm; None for a user-defined algorithm."""
     return CATALOGUE.get(str(run.config["algorithm"]))
 
 
 def title_of(run: Run) -> str:
-    """The algorithm's name as it is written in a sentence."""
+    """The algorithm's display name."""
     entry = entry_of(run)
     return short_name(str(run.config["algorithm"])) if entry is None else entry.title
 
 
 def role_of(run: Run) -> str:
-    """What the algorithm is for beside others: a baseline of some kind, or a method."""
+    """The algorithm's role in a comparison: `global`, `local` or `oracle` for a baseline, `method` otherwise."""
     entry = entry_of(run)
     return "method" if entry is None else entry.role
 
 
 def titles_of(runs: Sequence[Run]) -> list[str]:
-    """A short name for each run, no two alike."""
+    """A short, unique name for each run."""
     names = [_label(run) for run in runs]
     repeated = {name for name in names if names.count(name) > 1}
     return [f"{name}, run {number}" if name in repeated else name for number, name in enumerate(names, 1)]
@@ -74,7 +74,7 @@ def _label(run: Run) -> str:
 
 
 def verdict(runs: Sequence[Run]) -> list[str]:
-    """Three sentences on the first run: what was found, how certain that is, and how it compares with the others."""
+    """Three sentences on the first run: what it found, how certain that is, and how it compares with the others."""
     run = runs[0]
     return [_found(run), _certainty(run), _comparison(run, runs[1:])]
 
@@ -85,33 +85,33 @@ def _found(run: Run) -> str:
     if of_examples(run):
         return _found_examples(run)
     if not sizes:
-        return f"{name} trained {counted(n, 'client')} and put none of them into a cluster."
+        return f"{name} trained {counted(n, 'client')} without assigning them to clusters."
     if len(sizes) == 1:
-        return f"{name} kept all {n} clients together, in one cluster."
+        return f"{name} placed all {n} clients in one cluster."
     what = f"{name} found {len(sizes)} clusters among {counted(n, 'client')}"
     if len(sizes) > 12:
         return f"{what}."
-    return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
+    return f"{what}, {f'{sizes[0]} in each' if len(set(sizes)) == 1 else f'of sizes {joined(sizes)}'}."
 
 
 def _found_examples(run: Run) -> str:
     if not run.points:
-        return f"{title_of(run)} gave every example of {counted(len(run.names), 'client')} a cluster."
+        return f"{title_of(run)} assigned every example of {counted(len(run.names), 'client')} to a cluster."
     sizes = [f"{size:,}" for size in run.points if size]
     among = f"{sum(run.points):,} examples of {counted(len(run.names), 'client')}"
     what = f"{title_of(run)} found {counted(len(sizes), 'cluster')} among {among}"
     if not 1 < len(sizes) <= 12:
         return f"{what}."
-    return f"{what}, {f'each of {sizes[0]}' if len(set(sizes)) == 1 else f'of {joined(sizes)}'}."
+    return f"{what}, {f'{sizes[0]} in each' if len(set(sizes)) == 1 else f'of sizes {joined(sizes)}'}."
 
 
 def _certainty_of_examples(run: Run) -> str:
     parts = []
     if (pure := run.metrics.get("purity")) is not None:
-        parts.append(f"{_share(pure)} examples are of their cluster's most frequent class")
+        parts.append(f"{_share(pure)} examples belong to the most frequent class of their cluster")
     if (moved := moved_examples(run)) and len(moved) > 1:
         last = moved[-1][1]
-        parts.append(f"{_part(last) if last else 'none'} changed its cluster in the last round")
+        parts.append(f"{_part(last) if last else 'none'} changed cluster in the last round")
     text = joined(parts) if parts else UNCERTAIN
     return text[0].upper() + text[1:] + "."
 
@@ -125,20 +125,24 @@ def _certainty(run: Run) -> str:
         return _certainty_of_examples(run)
     parts = []
     if (ari := run.metrics.get("ari")) is not None:
-        close = "exactly the known ones" if ari > 0.9999 else f"close to the known ones (ARI {ari:.2f})"
-        parts.append(f"the groups are {close if ari >= 0.8 else f'not the known ones (ARI {ari:.2f})'}")
+        if ari > 0.9999:
+            parts.append("the clusters match the true groups exactly")
+        else:
+            close = "are close to" if ari >= 0.8 else "do not match"
+            parts.append(f"the clusters {close} the true groups (ARI {ari:.2f})")
     losses = final_losses(run)
     if losses is not None and run.clusters > 1:
         known = margins(losses)[np.isfinite(losses).all(1)]
         clear = float((known >= CLEAR_MARGIN).mean())
-        worse = f"{CLEAR_MARGIN - 1:.0%} worse than their own"
-        parts.append(f"for {_share(clear)} clients the next best model is at least {worse}")
+        higher = f"{CLEAR_MARGIN - 1:.0%} higher than that of the best"
+        parts.append(f"for {_share(clear)} clients the loss of the second-best model is at least {higher}")
     quiet, total = quiet_rounds(run), len(kept_rounds(run))
     if run.clusters > 1 and quiet:
-        parts.append(f"nobody changed cluster in the last {quiet} of {total} rounds")
+        last = "last round" if quiet == 1 else f"last {quiet} of {total} rounds"
+        parts.append(f"no client changed cluster in the {last}")
     elif run.clusters > 1:
-        parts.append(f"in the last round {run.history[-1]['churn']:.0%} of clients still changed cluster")
-    unknown = "with one cluster there is no choice to be certain of" if run.clusters == 1 else UNCERTAIN
+        parts.append(f"{run.history[-1]['churn']:.0%} of clients still changed cluster in the last round")
+    unknown = "there is one cluster, so no assignment to be uncertain about" if run.clusters == 1 else UNCERTAIN
     text = joined(parts) if parts else unknown
     return text[0].upper() + text[1:] + "."
 
@@ -146,14 +150,14 @@ def _certainty(run: Run) -> str:
 def _comparison(run: Run, others: Sequence[Run]) -> str:
     score = score_of(run)
     if score is None and f"undefined_{run.metric}" in run.metrics:
-        return f"Its {run.metric} is not defined for any client, so its quality on new data is unknown."
+        return f"Test {run.metric} is undefined for every client, so quality on new data is unknown."
     if score is None:
-        return "There were no test examples, so its quality on new data is unknown."
+        return "There were no test examples, so quality on new data is unknown."
     ours, worst = run.metrics[f"test_{score.name}"], run.metrics[f"worst_decile_{score.name}"]
     trivial = trivial_of(run, score)
     beside = "" if trivial is None else f" ({score.trivial}: {score.text(trivial)})"
-    mean = f"Clients' test {score.words} is {score.text(ours)} on average{beside}"
-    text = f"{mean} and {score.text(worst)} in the worst tenth"
+    mean = f"Mean test {score.words} over clients is {score.text(ours)}{beside}"
+    text = f"{mean}, and {score.text(worst)} over the worst tenth"
     named = {ROLES.get(role_of(other), title_of(other)): other for other in others}
     against = {who: other.metrics.get(f"test_{score.name}") for who, other in named.items()}
     known = [
@@ -167,43 +171,44 @@ def _comparison(run: Run, others: Sequence[Run]) -> str:
 
 
 def evidence_of(run: Run) -> str:
-    """What held-out examples said of the clusters; empty where they were not asked.
+    """The evidence for the clusters on held-out examples, as a sentence; empty if the algorithm did not test it.
 
-    They were asked when the clusters were found: rounds that came later may have dissolved some, and that is said.
+    The test is made when the clusters are formed. If later rounds dissolved some of them, the text says so.
     """
     notes = notes_of(run)
     if "evidence" not in notes:
         return ""
-    said, found = str(notes["evidence"]), notes.get("k")
-    if found == run.clusters or not isinstance(found, int):
-        return said
-    return f"{counted(run.clusters, 'cluster')} at the end; when held-out examples were asked, {said}"
+    evidence, tested_k = str(notes["evidence"]), notes.get("k")
+    if tested_k == run.clusters or not isinstance(tested_k, int):
+        return evidence
+    return f"{counted(run.clusters, 'cluster')} at the end; when tested on held-out examples: {evidence}"
 
 
 def beside_it(run: Run) -> str:
-    """What to put beside a run that stands alone."""
+    """The comparison to suggest for a report with a single run."""
     if of_examples(run):
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
-        return f"add a run of {other} to the report to see whether it finds the same clusters."
+        return f"add a {other} run to the report to see whether it finds the same clusters."
     return ADVICE.get(role_of(run), ADVICE["method"])
 
 
 def warnings_of(run: Run) -> list[str]:
-    """What a reader should know before trusting the run."""
+    """Warnings to read before trusting the run's results."""
     notes, found, in_all = notes_of(run), [], counted(len(run.history), "round")
     if run.stopped == CONVERGED:
-        found.append(f"The run ended after {in_all}, when its training loss no longer fell.")
+        found.append(f"The run ended after {in_all}, when its training loss stopped falling.")
     elif run.stopped == BUDGET:
-        found.append(f"The run ended after {in_all} because its privacy budget was spent.")
+        found.append(f"The run ended after {in_all} because its privacy budget was exhausted.")
     elif run.stopped:
         found.append(f"The run was stopped early ({run.stopped}) after {in_all}.")
     elif falls := unfinished(run.history, run.config):
-        found.append(f"The run ended early: {falls}.")
+        found.append(f"The run may have ended too early: {falls}.")
     if grew := divergence(run.history, run.config):
-        found.append(f"The run diverges: {grew}.")
+        found.append(f"The run diverged: {grew}.")
     if repaired := repairs(run):
         when = joined([f"{one.round}" + (f" ({one.moved} moved)" if one.moved else "") for one in repaired])
-        found.append(f"Clients that shared a model but needed different ones were regrouped in round {when}.")
+        rounds = "round" if len(repaired) == 1 else "rounds"
+        found.append(f"Clients that shared a model but needed different ones were regrouped in {rounds} {when}.")
     if empty := sum(size == 0 for size in run.points):
         found.append(f"{counted(empty, 'cluster')} ended without examples: k may be larger than the number of groups.")
     elif unused := run.snapshot.k - run.clusters if run.clusters > 1 and not of_examples(run) else 0:
@@ -220,36 +225,37 @@ def warnings_of(run: Run) -> list[str]:
         found.append(not_scored(run))
     found.extend(cautions(run))
     if text := notes.get("warning"):
-        found.append(f"The algorithm says: {text}.")
+        found.append(f"The algorithm reports: {text}.")
     return found
 
 
 def not_scored(run: Run, shown: int = 10) -> str:
-    """Who could not be scored: a mean over the other clients would hide them."""
+    """The clients that could not be scored, as a sentence: a mean over the other clients would hide them."""
     names, clients = list(run.not_scored), f"{len(run.names)} client{'s' * (len(run.names) != 1)}"
     more = [f"{len(names) - shown} more"] if len(names) > shown else []
     return f"{len(names)} of {clients} not scored: {', '.join([*names[:shown], *more])}"
 
 
 OFTEN = 4
-"""A client that is refused in more than one round in so many is named."""
+"""A client is named in a warning if its replies were rejected in more than one of this many rounds."""
 
 
 def left_out(run: Run) -> Iterator[str]:
-    """Who was refused in many rounds, so that the models lack its data; and what to do about it."""
+    """Warnings about clients whose replies were rejected in many rounds, so that the models miss their data."""
     rounds = Counter(client for _, client in {(entry["clock"], entry["client"]) for entry in run.rejected})
     reasons = {entry["client"]: entry["reason"] for entry in run.rejected}
     for client, times in rounds.most_common(5):
         if OFTEN * times > len(run.history):
-            told = (
-                f"Client {client!r} was refused in {times} of {counted(len(run.history), 'round')} ({reasons[client]})"
+            reason, total = reasons[client], counted(len(run.history), "round")
+            remedy = "; if its updates are correct, --no_guard accepts them" * ("as long as is usual" in reason)
+            yield (
+                f"Client {client!r} had its reply rejected in {times} of {total} ({reason}): "
+                f"its data did not count in those rounds{remedy}."
             )
-            still = "; if they are right, --no_guard lets it count" * ("as long as is usual" in reasons[client])
-            yield f"{told}: those went by without its data{still}."
 
 
 def joined(parts: Sequence[str]) -> str:
-    """A list as it stands in a sentence.
+    """Join parts into an English list.
 
     >>> joined(["a", "b", "c"])
     'a, b and c'
@@ -262,9 +268,9 @@ def _share(part: float) -> str:
 
 
 def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
-    """A row for each cluster: how many clients it has, how well they are served, how clear their choice is.
+    """A row for each cluster: its number of clients, their test score, their own loss and their median margin.
 
-    Where examples have clusters: how many each has.
+    If examples are clustered instead of clients, the number of examples in each cluster and their share.
     """
     if of_examples(run):
         total = max(sum(run.points), 1)
@@ -293,7 +299,7 @@ def cluster_rows(run: Run) -> list[dict[str, str | Dot]]:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one table, `outer.inner`; long values are cut."""
+    """Flatten nested settings to `outer.inner` keys, with long values truncated and None omitted."""
     rows: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):

@@ -1,1 +1,1 @@
-"""Whole runs: fit, save, compare, report; the command line."""
+"""Runs from start to end: fit, save, resume, compare and predict."""

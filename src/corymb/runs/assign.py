@@ -1,8 +1,8 @@
-"""New clients: which cluster they belong to, judged by a few labelled examples, or that no cluster fits.
+"""Assign new clients to clusters by a few labelled examples, or decide that no cluster fits.
 
-A cluster fits if the mean loss of its model is no larger than nearly all clients of the run have on as many examples.
-To calibrate this, every client of the run draws some of its test examples, which no model was trained on, and returns
-the loss of the best model on them; quantiles of these losses are kept with the run.
+A cluster fits if the mean loss of its model is no larger than that of nearly all of the run's clients on as many
+examples. To calibrate this, every client of the run draws some of its test examples, which no model was trained on, and
+returns the loss of the best model on them; quantiles of these losses are stored with the run.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, count, take
 
 SIZES = (1, 2, 5, 10, 20, 50)
-"""Numbers of examples that thresholds are calibrated for; in between they are interpolated."""
+"""Numbers of examples for which thresholds are calibrated; others are interpolated."""
 OUTLIER = 0.995
 """A new client is an outlier if this share of the run's clients has a smaller loss."""
 DRAWS = 2000
-"""Draws of test examples over all clients, about, for each size."""
+"""Approximate number of draws of test examples over all clients, for each size."""
 
 
 class Calibration(NamedTuple):
-    """How large the losses of the run's own clients are."""
+    """The distribution of losses of the run's own clients."""
 
     thresholds: Tensor
-    """For each of `SIZES`: the mean loss that the run's own clients hardly ever exceed."""
+    """For each of `SIZES`, the `OUTLIER` quantile of the mean losses of the run's own clients."""
     scale: Tensor
     """Divides a loss to give a negative log-likelihood."""
 
@@ -53,9 +53,9 @@ class Assignment(NamedTuple):
     """The cluster that a new client belongs to."""
 
     cluster: int | None
-    """None: no cluster fits."""
+    """None if no cluster fits."""
     probability: float
-    """Of the nearest cluster, given that the client belongs to one of them."""
+    """The probability of the nearest cluster, given that the client belongs to one of them."""
     nearest: int
     losses: list[float]
     """The mean loss of each cluster's model on the examples; infinite for a cluster without clients."""
@@ -65,16 +65,16 @@ class Assignment(NamedTuple):
     def __str__(self) -> str:
         if self.cluster is None:
             best = self.losses[self.nearest]
-            return f"no cluster fits: the nearest, {self.nearest}, has loss {best:.4g}, more than {self.threshold:.4g}"
-        unsure = "" if self.threshold is not None else " (whether it fits is not known: the run had no test examples)"
+            return f"no cluster fits: the nearest, {self.nearest}, has loss {best:.4g}, above {self.threshold:.4g}"
+        unsure = "" if self.threshold is not None else " (whether it fits is unknown: the run had no test examples)"
         return f"cluster {self.cluster}, probability {self.probability:.4f}{unsure}"
 
 
 @on_client
 def draw_test_losses(client: Client, models: Params, *, draws: int) -> Tensor:
-    """The best model's mean loss on a few test examples: draws x sizes; -1 without test examples.
+    """The best model's mean loss on a few test examples (draws sizes); -1 without test examples.
 
-    A draw is without replacement, as a new client's examples would be; if there are too few, all are drawn.
+    A draw is without replacement, as a new client's examples would be. If there are too few examples, all are drawn.
     """
     test = client.test
     if not len(test.y):
@@ -92,12 +92,12 @@ def draw_test_losses(client: Client, models: Params, *, draws: int) -> Tensor:
 
 
 def calibrate(fed: Federation, models: Params, labels: Tensor) -> Calibration | None:
-    """How large the losses of the run's clients are; None if no client has a cluster or test examples."""
+    """Calibrate on the losses of the run's clients; None if no client has a cluster and test examples."""
     used = labels[labels >= 0].unique()
     if not len(used):
         return None
-    everybody = fed.evaluation().clients
-    clients = everybody[everybody.pick(labels) >= 0]
+    available = fed.evaluation().clients
+    clients = available[available.pick(labels) >= 0]
     draws = max(1, min(50, DRAWS // int((labels >= 0).sum())))
     rows = clients.map(draw_test_losses, take(models, used.to(_device(models))), draws=draws).value.double().cpu()
     drawn = rows[rows[:, 0, 0] >= 0].flatten(0, 1)  # clients' draws, sizes
@@ -115,7 +115,7 @@ def _device(models: Params) -> torch.device:
 def assign(
     objective: Objective, models: Params, used: Tensor, examples: Examples, calibration: Calibration | None
 ) -> Assignment:
-    """Which of the clusters in use a client with these examples belongs to."""
+    """Assign a client with these examples to one of the clusters in use."""
     with torch.no_grad():
         mean = torch.stack([objective.losses(take(models, j), examples).mean() for j in range(count(models))]).double()
     mean = torch.where(used, mean.nan_to_num(nan=torch.inf), torch.inf)
@@ -128,32 +128,32 @@ def assign(
 
 
 def _threshold(calibration: Calibration, m: int) -> float:
-    """The threshold for m examples: between the calibrated sizes, linear in log m."""
+    """The threshold for m examples, interpolated linearly in log m."""
     return float(np.interp(math.log(m), [math.log(size) for size in SIZES], calibration.thresholds.tolist()))
 
 
 def to_tree(calibration: Calibration | None) -> Any:
-    """As a tree that `corymb.wire` can pack."""
+    """Convert to a tree that `corymb.wire` can pack."""
     return None if calibration is None else tuple(calibration)
 
 
 def from_tree(tree: Any) -> Calibration | None:
-    """The calibration that `to_tree` was given."""
+    """The inverse of `to_tree`."""
     return None if tree is None else Calibration(*tree)
 
 
-# ---- examples as users have them
+# ---- examples as users give them
 
 
 def features_of(x: Any, schema: DataSchema) -> Tensor:
-    """Users' examples as the model takes them: what the clients did with theirs; a single example becomes a batch."""
+    """Prepare a user's examples as the clients prepared theirs; a single example becomes a batch."""
     features = _prepared(x, schema)
     require(
         tuple(features.shape[1:]) == schema.features,
-        f"Examples have the shape {list(features.shape[1:])}, the run was given {list(schema.features)}.",
+        f"Examples have shape {list(features.shape[1:])}, but those of the run have shape {list(schema.features)}.",
     )
     finite = not features.is_floating_point() or bool(features.isfinite().all())
-    require(finite, "A value of the examples is not finite: fill it in, or leave the example out.")
+    require(finite, "A feature is not finite: fill it in, or leave out the example.")
     return features
 
 
@@ -161,7 +161,7 @@ def _prepared(x: Any, schema: DataSchema) -> Tensor:
     how, x = schema.preparation, _by_name(x)
     if is_frame(x) or isinstance(x, Mapping):
         plans = (how.columns if how else ()) or tuple(ColumnPlan(name, "number") for name in schema.feature_names)
-        require(len(plans) > 0, "The run's examples are arrays without names of columns: give an array.")
+        require(len(plans) > 0, "The run's examples are arrays without column names: give an array.")
         return (how or Preparation("none"))._replace(columns=plans).apply(frame_columns(x).cells)
     array = as_array(x)
     one = array.shape in _shapes_of_one(schema) or (how is not None and array.shape == (len(how.columns),))
@@ -201,14 +201,14 @@ def _is_cell(value: object) -> bool:
 
 
 def targets_of(y: ArrayLike, schema: DataSchema) -> Tensor:
-    """Users' labels as the objective takes them: numbers, or positions among the classes."""
+    """Convert a user's labels for the objective: numbers, or indices of classes."""
     values = as_array(y).reshape(-1)
     if schema.task == "regression":
         try:
             targets = torch.as_tensor(values.astype(np.float64))
         except (ValueError, TypeError) as error:
-            raise InvalidInput(f"Labels of this run are numbers: {error}.") from None
-        require(bool(targets.isfinite().all()), "A label is not finite: fill it in, or leave the example out.")
+            raise InvalidInput(f"The labels of this run are numbers: {error}.") from None
+        require(bool(targets.isfinite().all()), "A label is not finite: fill it in, or leave out the example.")
         return targets
     cells = as_column(values, "y")
     names = [cells.text(row) for row in range(len(values))]

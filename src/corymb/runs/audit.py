@@ -14,18 +14,18 @@ COUNTS = ("bytes_down", "bytes_up", "rounds", "asked", "replied")
 
 
 class AuditCursor(NamedTuple):
-    """How much of a ledger the audit log already has."""
+    """How much of the ledger is already in the audit log."""
 
     rejected: int
     abandoned: int
 
     @staticmethod
     def of(ledger: Ledger) -> AuditCursor:
-        """Everything that is in the ledger now."""
+        """A cursor at the end of the ledger."""
         return AuditCursor(len(ledger.rejected), len(ledger.abandoned))
 
     def news(self, ledger: Ledger, at: Snapshot) -> Iterator[dict[str, Any]]:
-        """The events that the audit log does not have yet, after a round."""
+        """The events of a round that are not in the audit log yet."""
         for what, events in (
             ("abandoned", ledger.abandoned[self.abandoned :]),
             ("rejected", ledger.rejected[self.rejected :]),
@@ -36,9 +36,9 @@ class AuditCursor(NamedTuple):
 
 
 def check_same_bits(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> None:
-    """Refuse to resume on an engine that computes differently (see `Engine.describe`): bits would differ."""
+    """Refuse to resume on an engine that would compute different bits (see `Engine.describe`)."""
     for name in (*wanted, *got):
         if wanted.get(name) != got.get(name):
             raise InvalidInput(
-                f"The run cannot be resumed bit for bit: it had {name} {wanted.get(name)}, here it is {got.get(name)}."
+                f"The run cannot be resumed exactly: it had {name} {wanted.get(name)}, but here it is {got.get(name)}."
             )

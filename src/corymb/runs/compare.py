@@ -1,7 +1,7 @@
-"""Compare two runs: clients that changed cluster, differences in metrics and costs, and whether they are chance.
+"""Compare two runs: their clusters, and the differences in metrics and costs with their significance.
 
-If each side is a group of runs, one per seed, runs of the same seed are pairs, and a difference comes with two
-p-values: of the paired t-test, which assumes normal differences, and of Wilcoxon's signed-rank test, which does not but
+If each side is a group of runs, one per seed, runs of the same seed are paired, and each difference has two p-values:
+that of the paired t-test, which assumes normal differences, and that of Wilcoxon's signed-rank test, which does not but
 needs six pairs to reach 0.05.
 """
 
@@ -27,14 +27,14 @@ COSTS = ("bytes_down", "bytes_up", "rounds", "seconds")
 
 
 class Side(NamedTuple):
-    """One run, or several that differ only in their seed, by seed."""
+    """One run, or several that differ only in their seed, keyed by seed."""
 
     name: str
     runs: Mapping[int, Run]
 
 
 class Confusion(NamedTuple):
-    """How many clients are in which cluster of either run; clusters of B in the order that agrees best with A's."""
+    """The contingency table of clients by their clusters in A and B, with B's columns matched to A's rows."""
 
     rows: list[int]
     """Clusters of A."""
@@ -47,7 +47,7 @@ class Confusion(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """A metric or a cost on both sides: means over seeds, and the spread and significance of the difference."""
+    """A metric or cost of both sides: means over seeds, and the spread and significance of the difference."""
 
     name: str
     a: float
@@ -59,7 +59,7 @@ class Delta(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """B less A."""
+        """B − A."""
         return self.b - self.a
 
 
@@ -71,23 +71,23 @@ class Comparison(NamedTuple):
     """The seed of each pair."""
     deltas: list[Delta]
     confusion: Confusion | None
-    """Of the first pair; None if the runs have different clients."""
+    """The confusion of the first pair; None if the runs have different clients."""
     ari: list[float]
-    """Agreement of the clusters, for each pair."""
+    """The ARI between the clusters of each pair."""
     metric: str = ""
-    """The metric that leads: it comes first among the differences, and says which side is better."""
+    """The main metric: it is listed first, and decides which side is better."""
     lower_is_better: bool = False
 
     @property
     def better(self) -> str | None:
-        """The better side, A or B, by the metric that leads; None where they are equal or one is not known."""
+        """The better side by the main metric, A or B; None if they are equal or one is unknown."""
         test = next((delta for delta in self.deltas if delta.name == f"test_{self.metric}"), None)
         if test is None or not math.isfinite(test.difference) or test.difference == 0:
             return None
         return "B" if (test.difference < 0) == self.lower_is_better else "A"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """The comparison as plain values for JSON."""
         deltas = {delta.name: {**delta._asdict(), "difference": delta.difference} for delta in self.deltas}
         confusion = self.confusion._asdict() if self.confusion else None
         whole = {
@@ -103,20 +103,20 @@ class Comparison(NamedTuple):
 
 
 def group(name: str, runs: Iterable[Run]) -> Side:
-    """Runs that differ only in their seed."""
+    """Group runs that differ only in their seed."""
     found: dict[int, Run] = {}
     for run in runs:
         require(
-            run.seed not in found, f"{name} has two runs of seed {run.seed}: the runs of a group have different seeds."
+            run.seed not in found, f"{name} has two runs with seed {run.seed}: the runs of a group need distinct seeds."
         )
         found[run.seed] = run
     return Side(name, dict(sorted(found.items())))
 
 
 def compare(a: Side, b: Side, metric: str | None = None) -> Comparison:
-    """Compare B with A. Two single runs are a pair whatever their seeds; groups are paired by seed.
+    """Compare B with A. Two single runs are paired whatever their seeds; groups are paired by seed.
 
-    The metric that leads is the one given, or that of the first run of A.
+    The main metric is the one given, or that of the first run of A.
     """
     pairs = _pairs(a, b)
     leading = _leading(pairs, metric)
@@ -128,13 +128,13 @@ def compare(a: Side, b: Side, metric: str | None = None) -> Comparison:
 
 
 def _leading(pairs: Sequence[tuple[Run, Run]], metric: str | None) -> str:
-    """The metric to judge by; refuses one that some run does not have."""
+    """The metric to compare by; rejects one that some run does not have."""
     first = pairs[0][0]
     if metric is None:
         return first.metric or ""
     common = [name for name in METRICS if all(f"test_{name}" in run.metrics for pair in pairs for run in pair)]
     known = all(f"test_{metric}" in run.metrics for pair in pairs for run in pair)
-    require(known, f"There is no metric {metric!r} that all runs have: choose {listed(common)}.")
+    require(known, f"Not all runs have the metric {metric!r}: choose {listed(common)}.")
     return metric
 
 
@@ -142,12 +142,12 @@ def _pairs(a: Side, b: Side) -> list[tuple[Run, Run]]:
     if len(a.runs) == 1 and len(b.runs) == 1:
         return list(zip(a.runs.values(), b.runs.values(), strict=True))
     common = [seed for seed in a.runs if seed in b.runs]
-    require(bool(common), f"{a.name} and {b.name} have no seed in common: groups are compared seed by seed.")
+    require(bool(common), f"{a.name} and {b.name} have no seed in common: groups are compared by seed.")
     return [(a.runs[seed], b.runs[seed]) for seed in common]
 
 
 def confusion(a: Run, b: Run) -> Confusion | None:
-    """Clusters of A against clusters of B; None for runs with different clients, or where examples have clusters."""
+    """Clusters of A against clusters of B; None for runs with different clients, or that cluster examples."""
     from scipy.optimize import linear_sum_assignment
 
     if set(a.names) != set(b.names) or not a.labels or not b.labels:
@@ -169,9 +169,9 @@ def confusion(a: Run, b: Run) -> Confusion | None:
 
 
 def deltas(pairs: Sequence[tuple[Run, Run]], leading: str = "") -> list[Delta]:
-    """The difference in every metric and cost that both sides have, the leading metric's first.
+    """The difference in every metric and cost that both sides have, the main metric first.
 
-    Of trivial scores, which say nothing about a run, there is only the one beside the leading metric.
+    Trivial scores do not depend on the run, so only that of the main metric is included.
     """
     measured = [(_measures(a), _measures(b)) for a, b in pairs]
     head = [name.format(leading) for name in ("test_{}", "trivial_{}", "worst_decile_{}", "test_{}_examples")]
@@ -196,12 +196,12 @@ def _delta(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Delta:
 
 
 def _significance(differences: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """The p-values of the paired t-test and of Wilcoxon's test; 1 if there are no differences."""
+    """The p-values of the paired t-test and of Wilcoxon's test; 1 if all differences are 0."""
     from scipy import stats
 
     if not differences.any():
         return 1.0, 1.0
-    with warnings.catch_warnings():  # differences that are all equal: the p of the t-test is 0
+    with warnings.catch_warnings():  # if all differences are equal, the p of the t-test is 0
         warnings.simplefilter("ignore", RuntimeWarning)
         t_test = float(stats.ttest_1samp(differences, 0.0).pvalue)
         wilcoxon = float(stats.wilcoxon(differences).pvalue)

@@ -1,4 +1,4 @@
-"""Algorithms by name, with the defaults that suit the data: step size, number of rounds, true clusters."""
+"""Algorithms by name, with defaults chosen for the data: step size, number of rounds, true clusters."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from corymb.runs.own.algorithm import class_at, place_of
 from corymb.settings import InvalidInput, from_dict, to_dict
 
 FromData = Mapping[str, Callable[[Any], Any]]
-"""Settings that the user does not choose but that come from the data, by name."""
+"""Settings taken from the data instead of the user, by name."""
 
 
 class Defaults(NamedTuple):
-    """What replaces an algorithm's own defaults; None leaves its default in place."""
+    """Overrides of an algorithm's own defaults; None leaves the default in place."""
 
     lr: float | None = None
     rounds: int | None = None
     decay: float = 1.0
-    """Of the step size, round by round: with a constant one, clients that differ pull the mean off the optimum."""
+    """Decay of the step size per round: with a constant step, clients that differ pull the mean off the optimum."""
     safe: bool = False
-    """Whether clients take shorter steps where their own loss is too steep for `lr`."""
+    """Whether clients shorten steps if their loss is too steep for `lr`."""
     whiten: bool = False
-    """Whether descent on a linear model is in coordinates in which features are uncorrelated."""
+    """Whether descent on a linear model uses coordinates in which the features are uncorrelated."""
     steps: int | None = None
-    """Steps of a round's local work."""
+    """Local steps per round."""
     batch: int | None = None
     gradient_lr: float | None = None
-    """The step size along a mean of gradients, which clients cannot shorten; None: `lr`."""
+    """The step size for averaged gradients, which clients cannot shorten; None uses `lr`."""
     keep: str | None = None
-    """What clients that train alone keep."""
+    """The model that clients keep in local training (`Alone.keep`)."""
     weights: str | None = None
-    """How clients count in a mean of models."""
+    """How clients are weighted in a mean of models."""
     accept: str | None = None
-    """What makes a split of a cluster final."""
+    """The criterion that makes a split of a cluster final."""
     compare: str | None = None
     """What k-means on local models compares."""
     finish: bool = False
-    """Whether FedAvg trains clusters on at the end, where an algorithm has a place for that: for no more rounds than
-    the algorithm is given, if it is given any."""
+    """Whether FedAvg continues to train the clusters at the end, if the algorithm has a setting for that; for at most
+    as many rounds as the algorithm is given, if any."""
 
 
 def defaults_for(schema: DataSchema, examples: int = 0, model: Model | None = None) -> Defaults:
-    """The defaults for so many training examples of a schema; `docs/explanation/defaults.md` says how they were found.
+    """The defaults for this many training examples of a schema; docs/explanation/defaults.md explains their choice.
 
-    `model` is the one that is asked for, if any.
+    `model` is the model requested by the user, if any.
 
     >>> defaults_for(DataSchema(task="classification", features=(64,), classes=("0", "1"))) == Defaults(
     ...     lr=0.3, rounds=40
@@ -90,47 +90,48 @@ _TABLE = Defaults(
 _TABLE_OF_NUMBERS = _TABLE._replace(lr=0.1, steps=5, whiten=True)
 _TABLE_OF_CLASSES = _TABLE._replace(lr=3.0, decay=0.94, steps=5)
 _LARGE_TABLE = _TABLE._replace(lr=1.0, rounds=60, decay=0.96, steps=50, batch=64, keep="best")
-"""A perceptron wants many steps, and a step on a batch costs little beside one on all examples."""
+"""A perceptron needs many steps, and a step on a batch is much cheaper than one on all examples."""
 _PICTURES = Defaults(lr=0.1, steps=5, batch=16)
-"""A round of a convolutional network in seconds, for fifty clients on one core."""
+"""A round of a convolutional network takes seconds with these, for fifty clients on one core."""
 WHITENED_LR, WHITENED_STEPS = 0.3, 1
-"""With uncorrelated features one step goes a long way, and clients that take several pull the mean off the optimum."""
+"""With uncorrelated features one step goes a long way; clients that take several pull the mean off the optimum."""
 CLUSTER_ROUNDS, CLUSTER_DECAY = 300, 0.99
-"""Of whitened descent inside clusters, where features go together in other ways than at all clients."""
+"""For whitened descent within clusters, where the features are correlated differently than over all clients."""
 LINEAR = ("linear", "linear-regression")
-"""Names of models that descent can be whitened for."""
+"""Names of models whose descent can be whitened."""
 ALONE_ROUNDS, ALONE_STEPS = 60, 10
-"""Of clients that train alone and keep the best of their models: whoever needs no more has found it early."""
+"""For local training, in which a client keeps the best of its models and so cannot overfit by training too long."""
 IN_ITS_OWN_COORDINATES = {"weight_decay", "proximal", "clip_gradient", "mu", "pull"}
-"""Settings that speak of lengths in the model's own coordinates: where one is given, descent stays in those."""
+"""Settings that are lengths in the model's own coordinates: if one is given, descent is not whitened."""
 ONCE = "alone"
-"""What settings are called that say how clients train by themselves, once and not round by round."""
+"""The name of settings for local training that happens once, not in every round."""
 ADAM_LR = 0.01
-"""The step size of Adam, which is not one along the gradient, where none is given."""
+"""The default step size of Adam, whose steps do not scale with the gradient."""
 
 
 def _gradient_lr(schema: DataSchema) -> float:
-    """Safe for a mean over clients: the squared error of d standardised features has curvature 2 (d + 1) at most.
+    """A stable step size for averaged gradients.
 
-    It is reached if all features are perfectly correlated; cross-entropy has less.
+    The squared error of d standardised features has curvature at most 2 (d + 1), which is reached if all features are
+    perfectly correlated; cross-entropy has less.
     """
     return min(0.1, 0.5 / (schema.size + 1))
 
 
 def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
-    """Settings as plain values: what is given, else what suits the data, else the algorithm's own defaults.
+    """Complete settings, as plain values: those given, else the defaults for the data, else the algorithm's own.
 
-    Nested settings are completed field by field, so that giving `local.lr` leaves `local.steps` as it was.
+    Nested settings are completed field by field, so that giving `local.lr` does not affect `local.steps`.
     """
     settings, name = dict(given), _name_in_catalogue(algorithm)
     if name == "alone" and defaults.keep is not None:
-        if {"rounds", "local"} & given.keys():  # training is what is asked for
+        if {"rounds", "local"} & given.keys():  # the user asks for training
             defaults = defaults._replace(keep="best")
         steps = None if defaults.steps is None else max(defaults.steps, ALONE_STEPS)
         defaults = defaults._replace(rounds=ALONE_ROUNDS, steps=steps, decay=1.0, whiten=False)
     if given.get("averaging") == "gradients" and defaults.gradient_lr is not None:
         defaults = defaults._replace(lr=defaults.gradient_lr, safe=False, decay=1.0, whiten=False)
-    if given.get("privacy"):  # it counts clients alike, and covers no stage after it
+    if given.get("privacy"):  # privacy weights clients equally, and does not cover later stages
         defaults = defaults._replace(weights=None, finish=False)
     if given.keys() & IN_ITS_OWN_COORDINATES:
         defaults = defaults._replace(whiten=False)
@@ -155,7 +156,7 @@ def with_defaults(algorithm: type, given: Mapping[str, Any], defaults: Defaults)
 
 
 def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
-    """A step size that is given is obeyed as it is: neither shortened nor decayed."""
+    """Complete the settings of descent. A step size given by the user is used as it is: not shortened or decayed."""
     suited, steps = to_dict(own), defaults.steps
     if "lr" not in given and given.get("optimiser") == "adam":
         suited["lr"] = ADAM_LR
@@ -169,7 +170,7 @@ def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict
     if defaults.batch is not None:
         suited["batch"] = defaults.batch
     if "epochs" in given:
-        suited["steps"] = None  # it is one or the other
+        suited["steps"] = None  # steps and epochs are mutually exclusive
     if "linear_decay" in given:
         suited["decay"] = 1.0
     return {**suited, **given}
@@ -179,17 +180,17 @@ def _descent(own: Descent, given: Mapping[str, Any], defaults: Defaults) -> dict
 
 
 def class_of(name: str) -> type[Algorithm]:
-    """The class of an algorithm: one of the catalogue's by name, or one of the user's own by `package.module:Class`."""
+    """The class of an algorithm: from the catalogue by name, or user-defined by `package.module:Class`."""
     return class_at(name) if is_place(name) else entry_of(name).algorithm
 
 
 def _name_in_catalogue(kind: type) -> str | None:
-    place = place_of(kind)  # not its class: that would import all of them
+    place = place_of(kind)  # compare paths, not classes: those would all be imported
     return next((name for name, entry in CATALOGUE.items() if entry.place == place), None)
 
 
 def name_of(algorithm: Algorithm) -> str:
-    """The name of an algorithm in the catalogue, or where its class is."""
+    """The name of an algorithm in the catalogue, or the import path of its class."""
     return _name_in_catalogue(type(algorithm)) or place_of(type(algorithm))
 
 
@@ -200,7 +201,7 @@ def started(algorithm: Algorithm) -> Algorithm | None:
 
 
 def from_data(kind: type[Algorithm]) -> FromData:
-    """The settings of an algorithm that come from the data: an oracle is told the true clusters."""
+    """The settings of an algorithm that come from the data: the true clusters of an oracle."""
     name = _name_in_catalogue(kind)
     return {"groups": _true_clusters} if name and CATALOGUE[name].role == "oracle" else {}
 
@@ -208,9 +209,9 @@ def from_data(kind: type[Algorithm]) -> FromData:
 def _true_clusters(data: FederatedDataset | Engine) -> list[int]:
     name, truth = "a federation", None
     if isinstance(data, FederatedDataset):
-        name, truth = repr(data.name), data.in_order().truth  # in the order that clients have on every engine
+        name, truth = repr(data.name), data.in_order().truth  # the order of clients on every engine
     if truth is None:
-        raise InvalidInput(f"The true clusters of {name} are not known: this algorithm cannot run on it.")
+        raise InvalidInput(f"The true clusters of {name} are unknown, which this algorithm needs.")
     clusters: list[int] = truth.tolist()
     return clusters
 
@@ -234,14 +235,13 @@ def configure(
     (40, 0.3)
     """
     kind = class_of(algorithm) if isinstance(algorithm, str) else algorithm
-    data = data if hasattr(data, "open") and hasattr(data, "fingerprint") else as_dataset(data)  # an engine is itself
+    data = data if hasattr(data, "open") and hasattr(data, "fingerprint") else as_dataset(data)  # engines pass through
     filled = {name: value(data) for name, value in from_data(kind).items() if name not in settings}
     suited = defaults_for(schema_of(data), int(data.sizes.sum()), model)
     complete = with_defaults(kind, {**filled, **settings}, suited)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    known = settings.keys() <= {
-        field.name for field in fields
-    }  # else what is misspelled is told of, not what is missing
+    # A misspelt setting is reported before a missing one, by from_dict.
+    known = settings.keys() <= {field.name for field in fields}
     for field in fields if known else ():
         if field.name not in complete and field.default is field.default_factory:
             name = algorithm if isinstance(algorithm, str) else algorithm.__name__

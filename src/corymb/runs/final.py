@@ -1,4 +1,4 @@
-"""What is measured once, when a run has ended: losses for the report, calibration for new clients, the oracle error."""
+"""Measurements at the end of a run: losses for the report, calibration for new clients, and the oracle error."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from corymb.trees import Params, count, map_tensors
 
 log = logging.getLogger(__name__)
 PART_ELSEWHERE = 16
-"""One client of so many is asked first what the end of a run takes, where clients are in other processes."""
+"""If clients are in other processes, the first sample for estimating the final evaluation is one in this many."""
 MOST_LOSSES = 2_000_000
-"""Clients times models above which the losses of all models at all clients are not asked for."""
+"""The most clients times models for which all losses are measured."""
 
 
 class Fits(NamedTuple):
     """How well the models of a run fit its clients."""
 
     losses: Tensor | None = None
-    """n k: each client's training loss under each model."""
+    """Each client's training loss under each model (n k)."""
     calibration: Calibration | None = None
 
 
 def model_fits(fed: Federation, at: Snapshot, served: Tensor | None = None) -> Fits:
-    """Every client's loss under every model, and what losses new clients may be expected to have.
+    """Measure every client's loss under every model, and calibrate the losses expected of new clients.
 
-    `served` are everybody's losses under the model they are served, where they are known: of one model, that is all.
-    What has been trained is not lost if this fails: it is said, and the run ends without it.
+    `served` are the clients' losses under the models they are served, if known; with a single model nothing else needs
+    to be measured. A failure is logged, and the run ends without these values: the trained models must not be lost.
     """
     if len(fed.names) * at.k > MOST_LOSSES:
         return Fits()
     try:
         return _fits(fed, at, served)
-    except (RuntimeError, MemoryError) as error:  # too little memory, or too few clients that answer
+    except (RuntimeError, MemoryError) as error:  # out of memory, or too few replies
         log.warning(
-            "the losses of all models at all clients could not be measured after the last round: %s. The report is "
-            "without them, and `assign` cannot say that no cluster fits.",
+            "the losses of all models at all clients could not be measured after the last round: %s. The report will "
+            "not show them, and `assign` cannot detect that no cluster fits.",
             first_line(error),
         )
         return Fits()
@@ -64,21 +64,21 @@ def _fits(fed: Federation, at: Snapshot, served: Tensor | None) -> Fits:
 
 
 class Ending(NamedTuple):
-    """Seconds that the end of a run is likely to take."""
+    """The estimated duration of the final evaluation, in seconds."""
 
     scores: float = 0.0
     fits: float = 0.0
-    """For each model."""
+    """Seconds per model."""
     messages: float = 0.0
-    """For what is sent to fit models and comes back, however many models there are."""
+    """Seconds for messages, independent of the number of models."""
 
     def seconds(self, k: int, *, scored: bool = False) -> float:
-        """With k models; `scored` when their scores are known already."""
+        """The total with k models; `scored` if their scores are already known."""
         return (0.0 if scored else self.scores) + self.messages + k * self.fits
 
 
 class Hosts(Protocol):
-    """Hosts in other processes, which say how long they worked."""
+    """An engine with hosts in other processes, which report how long they computed."""
 
     hosts: Sequence[str]
     """The host of each client."""
@@ -86,7 +86,7 @@ class Hosts(Protocol):
 
 
 class _Spent(NamedTuple):
-    """Time that has passed, and what each host elsewhere worked in it."""
+    """Elapsed time, and the time that each remote host spent computing."""
 
     seconds: float
     worked: Mapping[str, float]
@@ -100,9 +100,9 @@ class _Spent(NamedTuple):
         return _Spent(self.seconds - before.seconds, worked)
 
     def by_all(self, fed: Federation, part: Federation, elsewhere: Hosts | None) -> tuple[float, float]:
-        """What all clients take where some of them took this: seconds of messages, and of work.
+        """Extrapolate from a sample of clients to all: the seconds of messages, and of computation.
 
-        Hosts elsewhere work at the same time, each at its own pace, and messages take what they take.
+        Remote hosts compute in parallel, each at its own pace; the time for messages is not scaled.
         """
         if elsewhere is None:
             return 0.0, self.seconds * float(fed.sizes.sum()) / max(1.0, float(part.clients.sizes.sum()))
@@ -114,7 +114,7 @@ class _Spent(NamedTuple):
 
 
 def _examples(elsewhere: Hosts, fed: Federation) -> dict[str, float]:
-    """How many training examples each host has, of the clients of a federation."""
+    """The number of training examples of a federation's clients on each host."""
     found: dict[str, float] = {}
     for client, size in zip(fed.clients.ids.tolist(), fed.clients.sizes.tolist(), strict=True):
         found[elsewhere.hosts[client]] = found.get(elsewhere.hosts[client], 0.0) + size
@@ -130,11 +130,11 @@ def rehearse(
     enough: float,
     elsewhere: Hosts | None = None,
 ) -> Ending:
-    """What the end of a run takes, from what it takes at more and more clients, of all sizes, until that is `enough`.
+    """Estimate the cost of the final evaluation by running it on samples of clients, doubled until it takes `enough`.
 
-    `score` evaluates at the clients of a federation and gives everybody's training losses; `fits` says whether
-    `model_fits` follows. Who cannot be evaluated by itself is no measure: then more are asked. Where clients are
-    `elsewhere`, messages take most of the time: as many clients are asked at once as are likely to be a measure.
+    `score` evaluates the clients of a federation and returns their training losses; `fits` tells whether `model_fits`
+    follows. A sample that cannot be evaluated is not a measurement, so a larger one is tried. If clients are
+    `elsewhere`, messages dominate the time, so the first sample is already large enough to be representative.
     """
     everybody, by_size = len(fed.clients), fed.sizes.argsort(stable=True)
     some = 1 if elsewhere is None else min(everybody, max(2, everybody // PART_ELSEWHERE))
@@ -151,7 +151,7 @@ def rehearse(
             known = True
         ended = _Spent.so_far(elsewhere)
         measured = known and ended.seconds - began.seconds >= enough
-        if (measured and some > 1) or some == everybody:  # the first of all pays for what is done once
+        if (measured and some > 1) or some == everybody:  # the very first client pays one-off costs
             scores = sum(scored.since(began).by_all(fed, part, elsewhere))
             messages, work = ended.since(scored).by_all(fed, part, elsewhere)
             return Ending(scores, work / at.k, messages)
@@ -161,9 +161,9 @@ def rehearse(
 def oracle_error(
     algorithm: Algorithm, last: Snapshot, truth: Params | None, about: str, open_fed: Callable[[], Federation]
 ) -> dict[str, float]:
-    """The parameter error of the same algorithm started from the true parameters, where they are known.
+    """The parameter error of the same algorithm when started from the true parameters, if they are known.
 
-    `open_fed` gives the run's clients with empty memory: what this run does must not touch the other one.
+    `open_fed` returns the run's clients with empty memory, so that this run does not affect the actual one.
     """
     continued = started(algorithm)
     if continued is None or truth is None or not comparable(last.models, truth) or last.k != count(truth):

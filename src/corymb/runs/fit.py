@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.own_model import check_answers
-from corymb.runs.folder.reader import is_finished, read_config, read_environment, read_standard
+from corymb.runs.folder.reader import is_finished, read_clients, read_config, read_environment, read_standard
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import CONVERGED, counted
 from corymb.runs.learners import Model
@@ -96,14 +96,14 @@ def fit(
     if resume is None:
         return start_run(algorithm, data, model, settings, out=out, start=start, max_seconds=max_seconds, watch=watch)
     require(
-        out is None and start is None, "A resumed run has a folder and a start of its own: leave out and start out."
+        out is None and start is None, "A resumed run already has a folder and a start: do not give `out` or `start`."
     )
     going = settings.keep_going
     return resume_run(resume, algorithm, data, model, max_seconds=max_seconds, keep_going=going, watch=watch)
 
 
 class Watch(NamedTuple):
-    """Observers of a run: progress on stderr, callbacks, and the user's own metrics."""
+    """Observers of a run: progress on stderr, callbacks, and user-defined metrics."""
 
     progress: bool | Progress | None = None
     callbacks: object = ()
@@ -111,7 +111,7 @@ class Watch(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Fields of `Plan`."""
-        Callbacks(self.callbacks)  # refuses what is none before anything is written
+        Callbacks(self.callbacks)  # rejects invalid callbacks before anything is written
         return {"metrics": check_metrics(self.metrics or {})}
 
 
@@ -159,19 +159,19 @@ def resume_run(
     store = RunStore(expanded(folder))
     config, ended = read_config(store.folder), is_finished(store.folder)
     before, now = rounds_in(config), rounds_in(to_dict(algorithm))
-    left = every_round and config.get("until") == CONVERGED  # rounds that nobody has asked to be done, until now
+    left = every_round and config.get("until") == CONVERGED  # planned rounds that convergence skipped
     longer = before is not None and now is not None and (now > before or left)
     if ended and not longer:
         return Run.load(store.folder, model)
     environment = read_environment(store.folder)
     if longer:
-        config = {**config, "until": "rounds"}  # whoever asks for rounds gets them
+        config = {**config, "until": "rounds"}  # an explicit number of rounds is always run in full
     settings, data_options = RunSettings.recorded(config), DataOptions.recorded(config)
     settings = replace(settings, keep_going=settings.keep_going or keep_going)
     rest = _asked(algorithm, model, data_options, max_seconds, watch) | {"run": environment["run"]}
-    if "refreshed" in config.get("record", {}):  # its features are standardised as those that it began with
+    if "refreshed" in config.get("record", {}):  # it keeps its original standardisation
         rest |= {"record": {"refreshed": config["record"]["refreshed"]}, "standard": read_standard(store.folder)}
-    plan = partial(plan_for, data, settings, data_name=config["data"], **rest)
+    plan = partial(plan_for, data, settings, data_name=config["data"], clients=read_clients(store.folder), **rest)
     with session_for(plan, settings.threads, store) as session:
         check_answers(session.answers, config.get("record", {}).get("answers"), config["model"])
         saved = store.reopen()
@@ -188,7 +188,7 @@ def resume_run(
 def _asked(
     algorithm: Algorithm, model: Model | None, data_options: DataOptions, max_seconds: float | None, watch: Watch
 ) -> dict[str, Any]:
-    """The part of a plan that is taken over unchanged from the request."""
+    """The fields of a plan that are taken unchanged from the request."""
     return {
         "algorithm": algorithm,
         "model": model,
@@ -200,7 +200,7 @@ def _asked(
 
 @contextmanager
 def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore | None) -> Iterator[Session]:
-    """A session that is ready to run; its folder is released afterwards."""
+    """Open a session; its folder and engine are released afterwards."""
     with ExitStack() as stack:
         stack.enter_context(threads_set(threads))
         stack.enter_context(torch_quiet())
@@ -211,12 +211,22 @@ def session_for(plan: Callable[[], Plan], threads: int | None, store: RunStore |
         yield Session(planned, store)
 
 
-def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None, **others: Any) -> Plan:
-    """The plan of a run on data, or on the clients of an engine; `others` are fields of `Plan`."""
+def plan_for(
+    data: Data,
+    settings: RunSettings,
+    *,
+    data_name: str | None = None,
+    clients: Collection[str] = (),
+    **others: Any,
+) -> Plan:
+    """Plan a run on data or on the clients of an engine; `others` are fields of `Plan`.
+
+    `clients` are those of a run to resume on remote nodes.
+    """
     k = getattr(others["algorithm"], "k", None)
     if settings.engine in ELSEWHERE and not hasattr(data, "open"):
         known = None if data is None else as_dataset(data, settings.seed).in_order()
-        data, others["own"] = engine_elsewhere(settings, known, others["algorithm"]), True
+        data, others["own"] = engine_elsewhere(settings, known, others["algorithm"], clients), True
         data_name = data_name or (FEDERATION if known is None else known.name)
         if known is not None:
             others |= {"truth": known.truth, "true_parameters": known.true_parameters}
@@ -226,9 +236,7 @@ def plan_for(data: Data, settings: RunSettings, *, data_name: str | None = None,
             _check_clusters(k, len(data.names), name)
         settings = settings.updated({name: used[name] for name in ("device", "precision") if name in used})
         return Plan(engine=data, settings=settings, placement=placement_for(settings), data_name=name, **others)
-    require(
-        data is not None, "Give the data to run on; only the nodes of a federation (engine='flower') hold their own."
-    )
+    require(data is not None, "Give the data to run on: only with engine='flower' do the nodes hold their own.")
     dataset, placement = as_dataset(data, settings.seed).in_order(), placement_for(settings)
     if not labels_points(others["algorithm"]):
         _check_clusters(k, len(dataset), dataset.name)
@@ -248,16 +256,16 @@ def _check_algorithm(algorithm: object) -> None:
     known = not isinstance(algorithm, type) and has_run and has_serve
     got = repr(algorithm) if isinstance(algorithm, str) else f"a {type(algorithm).__name__}"
     if has_run and not has_serve:
-        got += " without `serve`, the client function that says what a client is served (such as `serve_assigned`)"
+        got += " without `serve`, the client function that returns a client's model (such as `serve_assigned`)"
     require(
         known,
-        f"The algorithm is {got}: wanted one such as corymb.IFCA(k=4); corymb.configure('ifca', data, k=4) makes it by "
-        "name.",
+        f"The algorithm is {got}: wanted an instance such as corymb.IFCA(k=4); corymb.configure('ifca', data, k=4) "
+        "creates one by name.",
     )
     require(
         is_dataclass(algorithm),
-        f"{type(algorithm).__name__} is not a dataclass: its settings are fields, so write "
-        "@dataclass(frozen=True, kw_only=True) above it.",
+        f"{type(algorithm).__name__} is not a dataclass: its settings must be fields, so decorate it with "
+        "@dataclass(frozen=True, kw_only=True).",
     )
     check_all_types(algorithm)
     check_plain(algorithm)
@@ -265,12 +273,12 @@ def _check_algorithm(algorithm: object) -> None:
     require(
         isinstance(serve, ClientFn),
         f"{type(algorithm).__name__}.serve is a {type(serve).__name__}: wanted a client function, such as `serve = "
-        "serve_assigned`, or one of your own at module level with @on_client above it.",
+        "serve_assigned`, or your own at module level, decorated with @on_client.",
     )
 
 
 def _check_arguments(start: object, progress: object, settings: object) -> None:
-    """Refuse arguments of a wrong type; data, models, callbacks and metrics are looked at where they are used."""
+    """Reject arguments of a wrong type; data, models, callbacks and metrics are checked where they are used."""
     known = start is None or isinstance(start, Snapshot)
     require(known, f"start is a {type(start).__name__}: wanted a snapshot, such as the `snapshot` of a run.")
     known = progress is None or isinstance(progress, bool) or callable(progress)
@@ -281,7 +289,7 @@ def _check_arguments(start: object, progress: object, settings: object) -> None:
 
 def _check_clusters(k: object, clients: int, name: str) -> None:
     too_many = isinstance(k, int) and k > clients
-    require(not too_many, f"k={k} clusters are more than the {counted(clients, 'client')} of {name!r}.")
+    require(not too_many, f"k={k} exceeds the {counted(clients, 'client')} of {name!r}: give a smaller k.")
 
 
 def finish(session: Session, start: Snapshot | None, watch: Watch) -> Run:

@@ -1,4 +1,4 @@
-"""The record of a round: what happened in it, as plain values for a line of JSON; and whether the losses in it grow."""
+"""Records of rounds as plain values for JSON lines, and the detection of divergence and convergence in them."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from corymb.core.snapshot import Snapshot
 from corymb.evaluate import clusters_in_use
 
 Round = dict[str, Any]
-"""clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up, notes,
-seconds; if the round was evaluated, `metrics`, `not_scored`, the names of clients that could not be scored, `points`,
-the training examples of each cluster where examples have clusters, and `evaluated_loss`, the training loss of the
-others, infinite once a client's is; `diverging` in rounds whose loss has
-grown (see `GROWN`), and `warning`, in one round, where that was said. `moves` maps the position of each client whose
-label changed, as text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes`
-come from the algorithm: a repair, say, or the evidence for k or for a threshold. `loss_unit` is there where losses have
-no zero of their own, as negative log-densities have none: how much of a loss counts as little."""
+"""Always has clock, round, stage, train_loss, churn, moves, clusters, asked, replied, rejected, bytes_down, bytes_up,
+notes and seconds. `moves` maps the position (as text) of each client whose label changed to its new label, in the first
+round that of all clients with a label: see `labels_after`. `notes` come from the algorithm, such as a repair or the
+evidence for k or a threshold. An evaluated round also has `metrics`; `not_scored`, the names of clients that could not
+be scored; `points`, the number of training examples in each cluster if examples are clustered; and `evaluated_loss`,
+the training loss of the scored clients, infinite once a client's loss is. `diverging` marks rounds whose loss has grown
+(see `GROWN`), and `warning` the one round in which that was reported. `loss_unit` is present if losses have no natural
+zero, such as negative log-densities: the amount of loss that counts as small."""
 
 
 CONVERGED = "converged"
-"""Why a run stopped whose further rounds would have changed nothing."""
+"""The reason to stop when further rounds would change nothing."""
 BUDGET = "privacy budget"
-"""Why a run stopped that has spent its clients' privacy budget."""
+"""The reason to stop when the clients' privacy budget is exhausted."""
 ENDED = ("", CONVERGED, BUDGET)
-"""What `stopped` is for a run that came to its end."""
+"""The values of `stopped` for a run that has finished."""
 GROWN = 10.0
-"""A loss has grown when it is more than this many times that of the run's, and of its stage's, first round.
+"""A loss has grown if it is more than this many times that of the first round of the run and of its stage.
 
-That is said of the difference, 9 times the first loss, so that it makes sense of negative losses too."""
+The test is on the difference, more than 9 times the first loss, so that it also works for negative losses."""
 IN_A_ROW = 3
-"""A run diverges when that is so for this many evaluations, or rounds, running."""
+"""A run diverges if its loss has grown in this many consecutive evaluations, or rounds."""
 LEAST = 0.01
-"""A first loss less than this (or than the `loss_unit`) counts as this much: a start at the optimum is no yardstick."""
+"""The floor of the first loss in that test (unless there is a `loss_unit`): a run may start at the optimum."""
 
 
 class Mark(NamedTuple):
@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
     @staticmethod
     def of(ledger: Ledger, labels: Tensor | None) -> Mark:
-        """The present labels and counts."""
+        """The current labels and counts."""
         return Mark(labels, ledger.asked, ledger.replied, len(ledger.rejected), ledger.bytes_down, ledger.bytes_up)
 
 
@@ -78,12 +78,12 @@ _NUMBERS = ("clock", "round", "clusters", "asked", "replied", "rejected", "bytes
 
 
 def is_number(value: object) -> bool:
-    """Whether something read from a file is a number that a float can hold; no truth value."""
+    """Whether a value read from a file is a number within the range of a float; booleans are not."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
 def round_problem(row: object, clients: int | None = None) -> str:
-    """Why something read from a file is not the record of a round, of so many clients; empty if it is one."""
+    """Why a value read from a file is not a valid record of a round with this many clients; empty if it is."""
     if not isinstance(row, dict):
         return f"it is a {type(row).__name__}"
     odd = [name for name in _NUMBERS if not is_number(row.get(name))]
@@ -99,7 +99,7 @@ def round_problem(row: object, clients: int | None = None) -> str:
 
 
 def _changed(before: Tensor | None, now: Tensor) -> Tensor:
-    """Which clients have a new label; before the first round nobody had one."""
+    """Which clients have a new label; before the first round no client has one."""
     return now >= 0 if before is None else now != before
 
 
@@ -109,7 +109,7 @@ def _moves(before: Tensor | None, now: Tensor) -> dict[str, int]:
 
 
 def labels_after(history: Sequence[Round], rounds: int, n: int) -> list[int]:
-    """The labels of n clients after the first rounds of a history, -1 for none.
+    """The labels of n clients after the first `rounds` rounds of a history; -1 for none.
 
     >>> labels_after([{"moves": {"0": 1, "2": 0}}, {"moves": {"2": 1}}], 2, 3)
     [1, -1, 1]
@@ -125,27 +125,27 @@ def labels_after(history: Sequence[Round], rounds: int, n: int) -> list[int]:
 
 
 class Growth(NamedTuple):
-    """The training loss at first, and now."""
+    """The first and the last training loss."""
 
     first: float
     last: float
 
 
 def noted_loss(row: Round) -> float | None:
-    """The training loss that the algorithm noted; None where it notes none."""
+    """The training loss noted by the algorithm; None if it notes none."""
     loss: float | None = row["train_loss"]
     return loss
 
 
 def evaluated_loss(row: Round) -> float | None:
-    """The training loss at the round's evaluation; None where it was not evaluated."""
+    """The training loss at the round's evaluation; None if it was not evaluated."""
     if "evaluated_loss" not in row:
         return None
     return math.inf if row["evaluated_loss"] is None else float(row["evaluated_loss"])  # JSON has null for infinity
 
 
 def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], times: int = IN_A_ROW) -> Growth | None:
-    """How the loss grew, if it has for that many of the rounds in which it is known, up to the last; else None."""
+    """The growth of the loss, if it has grown in each of the last `times` rounds in which it is known; else None."""
     last = [(row, loss) for row in history[-1:] if (loss := loss_of(row)) is not None]
     for row in reversed(history[:-1] if last else ()):
         if len(last) == times:
@@ -161,10 +161,11 @@ def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], t
 
 
 def _first_loss(history: Sequence[Round], stage: str, loss_of: Callable[[Round], float | None]) -> float:
-    """The larger of the run's first loss and the stage's: models trained alone are no yardstick for shared ones.
+    """The reference loss: the larger of the first losses of the run and of the stage.
 
-    A round's note is of the models before its work, and so the better yardstick than its evaluation; but not for an
-    evaluation at all clients where it lacks those whose replies were refused.
+    The run's alone would not do, since locally trained models are no reference for shared ones. A round's noted loss is
+    measured before its training, so it is a better reference than its evaluation. It is not used as the reference of an
+    evaluation if it misses clients whose replies were rejected.
     """
 
     def known(row: Round) -> tuple[float | None, float | None]:
@@ -182,18 +183,18 @@ def _first_loss(history: Sequence[Round], stage: str, loss_of: Callable[[Round],
 
 
 SETTLED = 10
-"""A run has converged when the mean loss of this many rounds is hardly less than that of as many before, ..."""
+"""Rounds in a window: a run has converged if its mean loss differs from that of the previous window ..."""
 LITTLE = 0.002
-"""... that is by less than this part of it, and nobody (no client, no example) has changed its cluster meanwhile."""
+"""... by less than this fraction, and no client or example has changed cluster meanwhile."""
 
 
 NOISE = 0.01
-"""Losses of batches, or of a few clients, are noisy: twice, four times, ... as many rounds are compared, until the
-standard error of their means is at most this part of the loss. Two means of ten would soon be equal by chance."""
+"""Losses of batches, or of a few clients, are noisy. The window is doubled until the standard error of its mean is at
+most this fraction of the loss: two means over ten rounds would soon be equal by chance."""
 
 
 def converged(history: Sequence[Round]) -> bool:
-    """Whether the last rounds, all of one stage, have changed nothing: neither the training loss nor who is where."""
+    """Whether the last rounds, all of one stage, changed neither the training loss nor any cluster assignment."""
     window = SETTLED
     while len(history) >= 2 * window:
         rows = history[-2 * window :]
@@ -214,24 +215,24 @@ def converged(history: Sequence[Round]) -> bool:
 
 
 FALLING = 0.03
-"""A loss that fell by more than this part of it in the last `SETTLED` rounds is still on its way."""
+"""A loss that fell by more than this fraction in the last `SETTLED` rounds is still falling."""
 SHORT = 0.1
-"""Steps that have decayed to less than this part of the first ones may be what keeps a loss from falling."""
+"""Steps that have decayed to less than this fraction of the first may be what keeps a loss from falling."""
 SETTLING = 0.15
-"""A loss that would fall by more than this part of it in `SETTLED` rounds of undecayed steps has not settled: on the
-tables of docs/explanation/defaults.md it is those with hardly any noise, which train longer for the better."""
+"""A loss that would fall by more than this fraction in `SETTLED` rounds of undecayed steps has not settled. Of the
+tables in docs/explanation/defaults.md these are the ones with hardly any noise, which benefit from longer training."""
 LONGER = 4
-"""How many times the rounds are proposed then, with steps that decay so much more slowly."""
+"""The factor by which more rounds are then suggested, with a correspondingly slower decay of the step size."""
 
 
 def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
-    """That a run with default rounds ended while its training loss was falling, in words; empty where it did not.
+    """A message if a run with the default rounds ended while its training loss was still falling; else empty.
 
-    So did one whose steps became short before its loss settled, whoever chose its rounds.
+    The same holds for a run whose steps became short before its loss settled, even if its rounds were given.
 
     >>> rows = [{"stage": "", "train_loss": 0.9**t} for t in range(40)]
     >>> unfinished(rows, {"until": "converged", "rounds": 40, "local": {"decay": 0.97}})
-    'the training loss still falls (by 65 % in the last 10 rounds): --rounds 160 --local.decay 0.9925 trains longer'
+    'the training loss is still falling (by 65 % in the last 10 rounds); try --rounds 160 --local.decay 0.9925'
     """
     rows, rounds, local = history[-2 * SETTLED :], config.get("rounds"), config.get("local") or {}
     losses = [loss for row in rows if (loss := noted_loss(row)) is not None and math.isfinite(loss)]
@@ -240,7 +241,7 @@ def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
     before, now = math.fsum(losses[:SETTLED]), math.fsum(losses[SETTLED:])
     fell, decay = (before - now) / abs(before) if before else 0.0, local.get("decay", 1.0)
     if config.get("until") == CONVERGED and fell > FALLING:
-        said = f"the training loss still falls (by {100 * fell:.0f} % in the last {SETTLED} rounds)"
+        said = f"the training loss is still falling (by {100 * fell:.0f} % in the last {SETTLED} rounds)"
     elif fell <= FALLING and local.get("batch") is None and (full := _with_full_steps(fell, decay, history)) > SETTLING:
         said = (
             f"steps became short before the training loss settled ({SETTLED} rounds of full ones would lower it by "
@@ -249,13 +250,13 @@ def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
     else:
         return ""
     slower = f" --local.decay {1 - (1 - decay) / LONGER:g}" if decay < 1 else ""
-    return f"{said}: --rounds {LONGER * rounds}{slower} trains longer"
+    return f"{said}; try --rounds {LONGER * rounds}{slower}"
 
 
 def _with_full_steps(fell: float, decay: float, history: Sequence[Round]) -> float:
-    """How much a loss that fell so much in the last rounds would have fallen in them by steps that had not decayed.
+    """Estimate how much a loss that fell by `fell` in the last rounds would have fallen with undecayed steps.
 
-    0 where steps are not short. Of batches that are drawn this says nothing: their noise falls with the step.
+    0 if steps are not short. The estimate is meaningless with batches, whose noise falls with the step size.
     """
     rounds = sum(row["stage"] == history[-1]["stage"] for row in history)
     lengths = [decay**t for t in range(rounds - 3 * SETTLED // 2, rounds - SETTLED // 2)]  # between the two means
@@ -263,13 +264,13 @@ def _with_full_steps(fell: float, decay: float, history: Sequence[Round]) -> flo
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """The standard deviation of losses around a straight line."""
+    """The standard deviation of losses around their linear trend."""
     places = np.arange(len(losses))
     return float(np.std(np.asarray(losses) - np.polyval(np.polyfit(places, losses, 1), places)))
 
 
 def divergence(history: Sequence[Round], config: Mapping[str, Any], times: int = 1) -> str:
-    """How the training loss grew and the setting to change, in words; empty where it has not at the end.
+    """A message on how the training loss grew and the setting to change; empty if it has not grown at the end.
 
     >>> rows = [{"stage": "", "train_loss": loss} for loss in (1.2, 40.0, 340.0)]
     >>> divergence(rows, {"local": {"lr": 0.1}})
@@ -281,7 +282,7 @@ def divergence(history: Sequence[Round], config: Mapping[str, Any], times: int =
     last = readable(grown.last, 3) if math.isfinite(grown.last) else "infinity"
     steps = dict(_step_sizes(config))
     name = "local.lr" if "local.lr" in steps else next(iter(steps), None)
-    advice = "make its steps smaller" if name is None else f"lower --{name} (now {steps[name]:g})"
+    advice = "use smaller steps" if name is None else f"lower --{name} (now {steps[name]:g})"
     return f"training loss grew from {readable(grown.first, 3)} to {last}: {advice}"
 
 
@@ -293,11 +294,11 @@ def _step_sizes(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
             yield f"{prefix}{name}", value
 
 
-# ---- words and plain values
+# ---- formatting
 
 
 def readable(value: float, digits: int = 4) -> str:
-    """A number with so many digits that count, and no exponent where a reader expects none.
+    """Format a number to this many significant digits, without an exponent up to 1e15.
 
     >>> readable(33763.2), readable(0.12345), readable(1e-7), readable(33763.2, 2), readable(1.2345e12)
     ('33,760', '0.1235', '1e-07', '34,000', '1,234,000,000,000')
@@ -307,7 +308,7 @@ def readable(value: float, digits: int = 4) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things.
+    """Format a count with its noun in the singular or plural.
 
     >>> counted(1, "cluster"), counted(2, "cluster")
     ('1 cluster', '2 clusters')
@@ -316,7 +317,7 @@ def counted(number: int, what: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same value with infinities and NaN, which JSON does not have, as null."""
+    """Replace infinities and NaN, which JSON does not have, by None."""
     if isinstance(value, Mapping):
         return {name: plain(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

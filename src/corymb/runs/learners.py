@@ -1,4 +1,4 @@
-"""Which model learns from which data: models by name, users' own, and a default for each kind of data."""
+"""Models for the data: by name, user-defined, or a default for each kind of data."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from corymb.trees import Params
 
 Model = ModelLike | Objective | str
 START = 0.1
-"""A linear layer starts at this part of torch's values: not at 0, where all clusters' models would be the same."""
+"""A linear layer starts at torch's initial values times this: at 0, the models of all clusters would be equal."""
 OWN = "own"
-"""What a model is called that is a Python object of the user's."""
+"""The recorded name of a model given as a Python object."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A model that can be given by name."""
+    """A model available by name."""
 
     description: str
     make: Callable[[DataSchema], ModelLike | Objective]
 
 
 class Learner(NamedTuple):
-    """An objective and the name its model goes by."""
+    """An objective and the name of its model."""
 
     objective: Objective
     name: str
@@ -58,9 +58,10 @@ class Learner(NamedTuple):
 
 @dataclass(frozen=True)
 class NearZero:
-    """Makes a module whose parameters begin near 0.
+    """Makes a module whose parameters start near 0.
 
-    What a client's few examples do not determine stays as it began: a random start would be noise for good.
+    Directions that a client's few examples do not determine keep their initial values, so a random start would add
+    permanent noise.
     """
 
     make: Perceptron
@@ -80,7 +81,8 @@ def _linear(schema: DataSchema) -> ModelLike:
 
 def _linear_regression(schema: DataSchema) -> Objective:
     require(schema.task == "regression", "Model 'linear-regression' is for regression: use 'linear' for classes.")
-    return LinearRegression(schema.size, intercept=schema.standardise)  # centred data hide one that clusters differ in
+    # Centring removes the overall intercept, but clusters may differ in theirs.
+    return LinearRegression(schema.size, intercept=schema.standardise)
 
 
 def _mlp(schema: DataSchema) -> ModelLike:
@@ -88,7 +90,7 @@ def _mlp(schema: DataSchema) -> ModelLike:
 
 
 def hidden_of(schema: DataSchema) -> int:
-    """How wide a perceptron is."""
+    """The width of a perceptron's hidden layer."""
     return 32 if schema.size <= 100 else 200
 
 
@@ -96,7 +98,7 @@ def _cnn(schema: DataSchema) -> ModelLike:
     channels, height, width = schema.features if schema.picture else (0, 0, 1)
     require(
         height == width and height >= 4,
-        f"Model 'cnn' wants square pictures [channels, side, side], the examples have shape {list(schema.features)}.",
+        f"Model 'cnn' needs square images [channels, side, side], but the examples have shape {list(schema.features)}.",
     )
     return cnn(channels, height, outputs(schema))
 
@@ -105,7 +107,7 @@ def _resnet9(schema: DataSchema) -> ModelLike:
     side = min(schema.features[1:]) if schema.picture else 0
     require(
         side >= 8,
-        f"Model 'resnet9' wants pictures [channels, rows, columns] of 8 or more, the examples have shape "
+        f"Model 'resnet9' needs images [channels, height, width] of at least 8 x 8, but the examples have shape "
         f"{list(schema.features)}.",
     )
     return resnet9(schema.features[0], outputs(schema))
@@ -115,8 +117,8 @@ def _ifca_cifar(schema: DataSchema) -> ModelLike:
     channels, *sides = schema.features if schema.picture else (0, 0)
     require(
         channels == 3 and min(sides) >= SIDE,
-        f"Model 'ifca-cifar' wants pictures in colour [3, rows, columns] of {SIDE} or more, as CIFAR-10 has them: the "
-        f"examples have shape {list(schema.features)}.",
+        f"Model 'ifca-cifar' needs colour images [3, height, width] of at least {SIDE} x {SIDE}, such as CIFAR-10, but "
+        f"the examples have shape {list(schema.features)}.",
     )
     return ifca_cifar(outputs(schema))
 
@@ -124,7 +126,7 @@ def _ifca_cifar(schema: DataSchema) -> ModelLike:
 def _char_lstm(schema: DataSchema) -> ModelLike:
     text = schema.codes and len(schema.features) == 1 and schema.task == "classification"
     require(
-        text, "Model 'char-lstm' wants texts: codes of characters, and the next one of each, as shakespeare has them."
+        text, "Model 'char-lstm' needs text: codes of characters, with the next character as label, as in shakespeare."
     )
     return char_lstm(outputs(schema))
 
@@ -134,7 +136,7 @@ def _flow(make: Callable[[int], Flow]) -> Callable[[DataSchema], Objective]:
 
 
 def _gaussian(schema: DataSchema) -> Objective:
-    """In a space of principal components where examples are long."""
+    """A Gaussian density, of the principal components if there are many features."""
     d = schema.size
     return Density(Affine(d) if d <= 64 else Projected(Affine(30), d))
 
@@ -154,7 +156,7 @@ def _clustergan_cnn(schema: DataSchema) -> Objective:
     channels, height, width = schema.features if schema.picture else (0, 0, 1)
     require(
         height == width and height % 4 == 0,
-        f"Model 'clustergan-cnn' wants square pictures with a side of 4, 8, 12, ...: the examples have shape "
+        f"Model 'clustergan-cnn' needs square images with a side of 4, 8, 12, ..., but the examples have shape "
         f"{list(schema.features)}.",
     )
     return ClusterGame(Convolutional(channels, height))
@@ -162,45 +164,43 @@ def _clustergan_cnn(schema: DataSchema) -> Objective:
 
 MODELS: Mapping[str, Named] = MappingProxyType(
     {
-        "linear": Named("one linear layer with a bias, near 0 at first", _linear),
-        "linear-regression": Named(
-            "y = x . theta, with an intercept for tables in units of their own", _linear_regression
-        ),
+        "linear": Named("one linear layer with a bias, initialised near 0", _linear),
+        "linear-regression": Named("y = x . theta, with an intercept for tables in raw units", _linear_regression),
         "mlp": Named("one hidden layer with ReLU: 32 wide for up to 100 inputs, else 200", _mlp),
-        "cnn": Named("the convolutional network of McMahan et al. for square pictures", _cnn),
-        "resnet9": Named("ResNet9 with group normalisation, for pictures in colour; slow on a CPU", _resnet9),
+        "cnn": Named("the convolutional network of McMahan et al. for square images", _cnn),
+        "resnet9": Named("ResNet9 with group normalisation, for colour images; slow on a CPU", _resnet9),
         "ifca-cifar": Named(
-            "IFCA's network for CIFAR-10: two convolutions, local responses, the middle 24 x 24 of pictures",
+            "IFCA's network for CIFAR-10: two convolutions with local response normalisation, on central 24 x 24 crops",
             _ifca_cifar,
         ),
-        "char-lstm": Named("LEAF's two-layer LSTM: characters in, the next one out; slow on a CPU", _char_lstm),
+        "char-lstm": Named("LEAF's two-layer LSTM for predicting the next character; slow on a CPU", _char_lstm),
         "gaussian": Named("a density: a Gaussian; of 30 principal components for more than 64 inputs", _gaussian),
-        "affine": Named("a density: an affine flow with a full matrix, that is a Gaussian", _flow(Affine)),
+        "affine": Named("a density: an affine flow with a full matrix, equivalent to a Gaussian", _flow(Affine)),
         "diagonal": Named("a density: an affine flow with a diagonal matrix", _flow(Diagonal)),
         "shift": Named("a density: a centre with variance 1 in every direction", _flow(Shift)),
         "planar": Named("a density: a planar flow of 8 layers", _flow(Planar)),
-        "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square pictures", _realnvp),
+        "realnvp": Named("a density: 8 affine couplings; cyclic quadrant masks for square images", _realnvp),
         "clustergan": Named(
             "generator, critic and encoder with two hidden layers: 128 wide for up to 100 inputs, else 512", _clustergan
         ),
-        "clustergan-cnn": Named("the same with its authors' convolutions, for pictures", _clustergan_cnn),
+        "clustergan-cnn": Named("the same with its authors' convolutions, for images", _clustergan_cnn),
     }
 )
 
 
 ENOUGH = 10
-"""Training examples for each parameter of a perceptron; with fewer, a table gets a linear model."""
+"""Training examples required per parameter of a perceptron; with fewer, the default for a table is a linear model."""
 
 
 FOR_CODES = (
-    "give a model that embeds them (model=..., --model); 'char-lstm' does, where they are characters and labels the "
-    "next ones, as in shakespeare"
+    "give a model that embeds them (model=..., --model); 'char-lstm' does so for text whose labels are the next "
+    "characters, as in shakespeare"
 )
-"""What to do about features that no model by name is right for without being told."""
+"""Advice for features that are codes, for which there is no default model."""
 
 
 def default_model(schema: DataSchema, examples: int) -> str:
-    """The name of the model to use if none is given, by what the examples are like and how many there are in all."""
+    """The name of the default model for a schema and a total number of training examples."""
     require(not schema.codes, f"The features are codes, not numbers: {FOR_CODES}.")
     if schema.task == "density":
         return "affine" if schema.size <= 64 else "gaussian"
@@ -211,21 +211,21 @@ def default_model(schema: DataSchema, examples: int) -> str:
     hidden = hidden_of(schema)
     parameters = hidden * (schema.size + 1) + outputs(schema) * (hidden + 1)
     if schema.standardise and examples < ENOUGH * parameters:
-        return "linear"  # measured: on noisy tables of this size a perceptron overfits, and nowhere is it better
+        return "linear"  # measured: on noisy tables of this size a perceptron overfits, and is never better
     square = schema.picture and schema.features[1] == schema.features[2] >= 16
     return "cnn" if square else "mlp"
 
 
 def outputs(schema: DataSchema) -> int:
-    """How many outputs a network needs."""
+    """The number of outputs of a network."""
     return 1 if schema.task == "regression" else len(schema.classes)
 
 
 def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "on") -> Learner:
-    """The objective that fits a model to data of this schema; without a model, to so many training examples.
+    """The objective for a model and data of this schema; without a model, the default for this many examples.
 
-    A model is a function that makes a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or
-    the place of any of these: `package.module:name`.
+    A model is a function that returns a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or
+    the import path of any of these: `package.module:name`.
     """
     name = model if isinstance(model, str) else OWN if model is not None else default_model(schema, examples)
     found = _named(name, schema) if isinstance(name, str) and name != OWN else model
@@ -233,7 +233,7 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
         return Learner(completed(found), name)
     if not callable(found):
         raise InvalidInput(
-            f"The model is a {type(found).__name__}: wanted a torch.nn.Module, a function that makes one, or an "
+            f"The model is a {type(found).__name__}: wanted a torch.nn.Module, a function that returns one, or an "
             "objective with init, losses and scores."
         )
     try:
@@ -241,8 +241,8 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
             network = Network(found, dropout=dropout)
     except InvalidInput:
         raise
-    except Exception as error:  # a function of the user's own that does not make a model
-        raise InvalidInput(f"The model {name!r} cannot be made: {one_line(error)}.") from error
+    except Exception as error:  # raised by the user's function
+        raise InvalidInput(f"The model {name!r} cannot be created: {one_line(error)}.") from error
     if schema.task == "regression":
         return Learner(Regression(network), name)
     return Learner(Classification(network, len(schema.classes)), name)
@@ -252,13 +252,14 @@ def _named(name: str, schema: DataSchema) -> Any:
     if ":" in name:
         return imported(name)
     require(
-        name in MODELS, f"There is no model {name!r}. {did_you_mean(name, MODELS)} Your own is package.module:function."
+        name in MODELS,
+        f"There is no model {name!r}. {did_you_mean(name, MODELS)} For your own: package.module:function.",
     )
     return MODELS[name].make(schema)
 
 
 def imported(place: str, what: str = "the model") -> Any:
-    """What `package.module:name` refers to; modules in the working folder are found too."""
+    """Import the object at `package.module:name`; modules in the working folder are found too."""
     module_name, _, name = place.partition(":")
     with _working_folder_importable():
         require(
@@ -271,7 +272,7 @@ def imported(place: str, what: str = "the model") -> Any:
             if error.name is None or not module_name.startswith(error.name):
                 raise InvalidInput(f"The module {module_name!r} cannot be imported: {first_line(error)}.") from error
             raise InvalidInput(f"There is no module {module_name!r} to take {what} {place!r} from.") from None
-        except Exception as error:  # whatever is wrong with somebody's module, it cannot be used
+        except Exception as error:  # the user's module may raise anything
             raise InvalidInput(f"The module {module_name!r} cannot be imported: {one_line(error)}.") from error
     if not hasattr(module, name):
         public = [other for other in vars(module) if not other.startswith("_")]
@@ -293,7 +294,7 @@ def _working_folder_importable() -> Iterator[None]:
 
 
 TRIED = 256
-"""Examples that a model is tried on before a run."""
+"""The number of examples on which a model is tried before a run."""
 
 
 @on_client
@@ -305,10 +306,13 @@ def try_model(client: Client, model: Params) -> Tensor:
 def check_model(fed: Federation) -> None:
     """Try the model at one client before the first round, so that a mismatch is reported in one line.
 
-    What fails there is tried everywhere: an error is the model's only if it is everybody's.
+    If that fails, it is tried at all clients: only if all of them fail is the model to blame.
     """
     clients, model = fed.evaluation().clients, fed.objective.init(root(0))
-    with model_takes(), suppress(TooFewReplies):  # losses that are not finite may be some clients' fault: the run tells
+    with (
+        model_takes(),
+        suppress(TooFewReplies),
+    ):  # non-finite losses may be due to single clients: the run reports those
         try:
             clients[:1].map(try_model, model)
         except TooFewReplies:

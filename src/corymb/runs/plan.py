@@ -1,4 +1,4 @@
-"""The plan of a run: which clients, which algorithm, how, and where clients compute."""
+"""The plan of a run: its clients, its algorithm, its settings, and where clients compute."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from corymb.trees import Params
 
 
 def placement_for(settings: RunSettings) -> Placement:
-    """The device and the precision of clients' arithmetic; of several devices the first, where results are."""
+    """The device and precision of the clients' arithmetic; of several devices the first, which holds the results."""
     devices, precision = [_device(name) for name in settings.device.split(",")], settings.precision
     device = devices[0]
     require(
-        not (device == "mps" and precision == "float64"), "MPS has no float64: use another precision, or device='cpu'."
+        not (device == "mps" and precision == "float64"),
+        "MPS does not support float64: use another precision, or device='cpu'.",
     )
     dtype = torch.float64 if precision == "float64" else torch.float32
     return Placement(device, dtype, mixed=precision == "bfloat16", tf32=precision == "tf32")
@@ -49,8 +50,8 @@ def _device(name: str) -> str:
     kind = name.partition(":")[0]
     require(kind in available, f"Device {name!r} is not available here: this machine has {', '.join(available)}.")
     number, gpus = int(name.partition(":")[2] or 0), torch.cuda.device_count() if kind == "cuda" else 1
-    here = kind != "cuda" or number < gpus
-    require(here, f"Device {name!r} is not available here: this machine has {gpus} of them, the first is cuda:0.")
+    exists = kind != "cuda" or number < gpus
+    require(exists, f"Device {name!r} is not available here: this machine has {gpus} GPU(s), starting at cuda:0.")
     return name
 
 
@@ -73,11 +74,11 @@ def threads_set(threads: int | None) -> Iterator[None]:
 
 
 def make_engine(data: FederatedDataset, settings: RunSettings, placement: Placement) -> Engine:
-    """An engine in this process that holds the data and learns nothing yet: `Engine.open` gives it an objective."""
+    """An engine in this process that holds the data; it has no objective until `Engine.open`."""
     nothing = NullObjective(placement.device, placement.dtype)
     if settings.engine == "loop":
         none = settings.kernel is None
-        require(none, "The loop engine has no kernels: leave kernel out, or use engine='vectorised'.")
+        require(none, "The loop engine has no kernels: leave out kernel, or use engine='vectorised'.")
         return LoopEngine(nothing, data, placement)
     budget = None if settings.memory == "auto" else settings.memory
     if "," in settings.device:
@@ -105,36 +106,36 @@ class Plan:
     true_parameters: Params | None = None
     max_seconds: float | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """The user's own."""
+    """User-defined metrics, by name."""
     standard: Standard | None = None
-    """How features are standardised, where that is settled already: by a run that goes on."""
+    """The standardisation of a run that is continued; None computes it."""
     living: int | None = None
-    """The clock of a run that goes on with its own clients: they keep its objective and what they remember by then."""
+    """The clock of a run that continues with its live clients: they keep its objective and their memory as of then."""
     own: bool = False
     """Whether the engine was made for this run alone."""
     run: str = ""
-    """The id of a run that is resumed: hosts elsewhere know its session by it."""
+    """The id of a run that is resumed, by which remote hosts identify its session."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """What else there is to say of the run, for `record` in its config."""
+    """Additional entries for `record` in the run's config."""
 
     def __post_init__(self) -> None:
         limit = self.max_seconds
         known = limit is None or (isinstance(limit, (int, float)) and limit >= 0)
-        require(known, f"max_seconds must be a number that is not negative, got {limit!r}.")
+        require(known, f"max_seconds must be a non-negative number, got {limit!r}.")
         least, clients = self.settings.min_replies, len(self.engine.names)
         require(
-            least <= clients, f"min_replies={least} is more than there are clients ({clients}): no round could count."
+            least <= clients, f"min_replies={least} exceeds the number of clients ({clients}): no round could count."
         )
 
     def left(self) -> None:
-        """The run has ended: a connection that was made for it ends too."""
+        """Close the engine after the run, if it was made for this run alone."""
         if self.own and hasattr(self.engine, "close"):
             self.engine.close()
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Engine:
-        """The same clients, sharing their examples, with an objective and empty client memory.
+        """The same clients and examples, with an objective and empty client memory.
 
-        Hosts elsewhere take a session that they know by its name up again, with what their clients remember.
+        Remote hosts that know the session by its name resume it with their clients' memory.
         """
         if self.living is not None:
             return self.engine
@@ -143,18 +144,18 @@ class Plan:
         return opened if faults is None else inject(opened, read_faults(faults), self.settings.seed)
 
     def federate(self, engine: Engine) -> Federation:
-        """The clients behind an engine."""
+        """A federation of the clients behind an engine."""
         fed = Federation(engine, min_replies=self.settings.min_replies, guard=self.settings.guard)
         if self.living is not None:
-            fed.rewind(self.living)  # a federation that knows of no clock would have its clients forget everything
+            fed.rewind(self.living)  # without a clock, the federation would clear its clients' memory
         return fed
 
 
 def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint: str) -> dict[str, Any]:
-    """What is run, in a form that can be run again; `record` holds what else there is to know."""
+    """The settings of a run, in a form that can be run again, with further facts under `record`."""
     used = engine.describe()
-    # Where a setting left the choice to the engine, its choice is recorded: resuming has to obey it. The kernel is not
-    # a choice to obey, but follows from the model; it is among the facts under `record`.
+    # If a setting leaves the choice to the engine, its choice is recorded, since resuming has to follow it. The kernel
+    # is not such a choice: it follows from the model, and is recorded as a fact under `record`.
     chosen = {name: used[name] for name in names(RunSettings) if name in used and name not in ("engine", "kernel")}
     return {
         "data": plan.data_name,
@@ -178,17 +179,17 @@ def config_of(plan: Plan, engine: Engine, *, model: str, seed: int, fingerprint:
 
 
 def rounds_in(settings: Mapping[str, Any]) -> int | None:
-    """How many rounds the last stage of an algorithm has, by its settings or a run's config; None if it has no such."""
+    """The rounds of the last stage of an algorithm, from its settings or a run's config; None if it has none."""
     if "rounds" in settings:
         rounds = settings["rounds"]
         whole = isinstance(rounds, int) and not isinstance(rounds, bool)
-        require(whole, f"rounds is {rounds!r}: wanted a whole number.")
+        require(whole, f"rounds must be an integer, got {rounds!r}.")
         return int(rounds)
     return next((rounds_in(settings[name]) for name in LAST_STAGES if isinstance(settings.get(name), Mapping)), None)
 
 
 def with_rounds(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-    """The settings of an algorithm, or a run's config, with another number of rounds where `rounds_in` finds it."""
+    """The settings of an algorithm, or a run's config, with the number of rounds that `rounds_in` finds replaced."""
     if "rounds" in settings:
         return {**settings, "rounds": rounds}
     name = next(name for name in LAST_STAGES if isinstance(settings.get(name), Mapping))
@@ -196,38 +197,38 @@ def with_rounds(settings: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def check_longer(algorithm: Algorithm, before: int, now: int, end: Snapshot | None, *, early: bool = False) -> None:
-    """Refuse to make a run longer whose rounds are not its last ones: further rounds would make it another run.
+    """Refuse to extend a run whose rounds are followed by other stages: more rounds would make it a different run.
 
-    `end` is the last snapshot of a run that has ended, `early` where it took fewer rounds than planned: it converged,
-    or a stage before the last was shorter.
+    `end` is the last snapshot of a finished run. `early` means that it took fewer rounds than planned, because it
+    converged or an earlier stage was shorter.
     """
     shorter = with_fewer(algorithm, before)
     one_for_one = planned_rounds(algorithm) - planned_rounds(shorter) == now - before
     ends_there = end is None or ((early or end.round == before) and _rounds_come_last(algorithm))
     require(
         one_for_one and ends_there,
-        f"This run cannot go on from {before} to {now} rounds: other stages follow them (restarts, refinements), so "
-        "that more rounds make another run. Start a new one.",
+        f"This run cannot be extended from {before} to {now} rounds: other stages follow them (restarts, refinements), "
+        "so more rounds would make a different run. Start a new one.",
     )
 
 
 def other_stages(algorithm: Algorithm, rounds: object) -> str:
-    """What to say where the `rounds` that were asked for are not all that a run may take; else empty.
+    """A note for the user if a run may take more than the `rounds` requested; else empty.
 
     >>> from corymb.algorithms import IFCA
     >>> other_stages(IFCA(k=2, rounds=5), 5)
     ''
     >>> other_stages(IFCA(k=2, rounds=5, restarts=3), 5)
-    'rounds = 5 are those of one stage of the algorithm: with all stages there may be up to 18'
+    'rounds = 5 applies to one stage of the algorithm: all stages together may take up to 18'
     """
     most = planned_rounds(algorithm)
     if not isinstance(rounds, int) or most <= rounds:
         return ""
-    return f"rounds = {rounds} are those of one stage of the algorithm: with all stages there may be up to {most}"
+    return f"rounds = {rounds} applies to one stage of the algorithm: all stages together may take up to {most}"
 
 
 def _rounds_come_last(algorithm: Any) -> bool:
-    """Whether no other stage follows the rounds that `rounds_in` finds: an algorithm that has one says so."""
+    """Whether no stage follows the rounds that `rounds_in` finds; an algorithm may declare otherwise."""
     name = next((name for name in LAST_STAGES if hasattr(algorithm, name)), "")
     if hasattr(algorithm, "rounds") or not name:
         return bool(getattr(algorithm, "rounds_come_last", True))
@@ -235,7 +236,7 @@ def _rounds_come_last(algorithm: Any) -> bool:
 
 
 def with_fewer(algorithm: Any, rounds: int) -> Any:
-    """The algorithm with another number of rounds where `rounds_in` finds it."""
+    """The algorithm with the number of rounds that `rounds_in` finds replaced."""
     names = {field.name for field in fields(algorithm)}
     if "rounds" in names:
         return replace(algorithm, rounds=rounds)
@@ -244,7 +245,7 @@ def with_fewer(algorithm: Any, rounds: int) -> Any:
 
 
 def whitens(algorithm: Any) -> bool:
-    """Whether some descent of an algorithm wants uncorrelated features."""
+    """Whether an algorithm uses whitened descent in any of its settings."""
     if isinstance(algorithm, Descent):
         return algorithm.whiten
     return is_dataclass(algorithm) and any(whitens(getattr(algorithm, field.name)) for field in fields(algorithm))
@@ -253,7 +254,7 @@ def whitens(algorithm: Any) -> bool:
 def placed(objective: Objective, placement: Placement) -> Objective:
     """An objective on the run's device and in its precision."""
     if isinstance(objective, PartialObjective) and not objective.movable and placement != Placement():
-        raise InvalidInput(f"{objective.name} has no to(device, dtype): it can run on device='cpu' with float32 only.")
+        raise InvalidInput(f"{objective.name} has no to(device, dtype): it only runs on device='cpu' with float32.")
     return objective.to(placement.device, placement.dtype)
 
 

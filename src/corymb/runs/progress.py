@@ -1,4 +1,4 @@
-"""Progress on stderr: one line updated in a terminal, a line per round elsewhere; and the time inside a round."""
+"""Progress on stderr (one updated line in a terminal, else a line per round), and the time limit within a round."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from corymb.runs.history import Round, readable
 
 T = TypeVar("T")
 EVERY = 5.0
-"""Seconds from one word about a round that goes on to the next."""
+"""Seconds between progress updates within a round."""
 GRACE = 2.0
-"""A round that is likely to take no longer than this may end, though time is up."""
+"""A round expected to finish within this many seconds may do so after the time limit."""
 
 WIDE = 110
 _TIMES = ((3600.0, "h"), (60.0, "min"))
@@ -29,21 +29,21 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @contextmanager
 def said_once() -> Iterator[None]:
-    """While several runs on the same data go on: what each would say about the data is said by the first."""
-    said: set[str] = set()
+    """Log each message only once during several runs on the same data."""
+    seen: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        new = text not in said
-        said.add(text)
+        new = text not in seen
+        seen.add(text)
         return new
 
-    about = logging.getLogger("corymb.runs.session")
-    about.addFilter(is_new)
+    logger = logging.getLogger("corymb.runs.session")
+    logger.addFilter(is_new)
     try:
         yield
     finally:
-        about.removeFilter(is_new)
+        logger.removeFilter(is_new)
 
 
 class RoundLine:
@@ -78,19 +78,19 @@ class RoundLine:
             print(f"round {self.done}/{self.total}  eta {left:.0f} s  {self._facts(row)}", file=self.stream, flush=True)
 
     def within(self, so_far: SoFar) -> None:
-        """Show how far a round is that has not ended yet."""
+        """Show the progress within an unfinished round."""
         left = max(1, self.total - self.done)
         facts = f"{so_far.done}/{so_far.asked} clients"
         if so_far.seconds is not None:
             one, everything = readable_time(so_far.seconds), readable_time(left * so_far.seconds)
-            facts += f", about {one} a round and {everything} in all"
+            facts += f", about {one} per round and {everything} in total"
         if self._live is not None:
             self._live.update(self._task, facts=facts)
         else:
             print(f"round {self.done + 1}/{self.total}  {facts}", file=self.stream, flush=True)
 
     def evaluating(self, so_far: SoFar) -> None:
-        """Show how far the evaluation after the last round is."""
+        """Show the progress of the final evaluation."""
         facts = f"{so_far.done}/{so_far.asked} clients"
         facts += "" if so_far.seconds is None else f", about {readable_time(so_far.seconds)}"
         if self._live is not None:
@@ -99,7 +99,7 @@ class RoundLine:
             print(f"evaluation  {facts}", file=self.stream, flush=True)
 
     def expect(self, total: int) -> None:
-        """Say how many rounds there are now thought to be."""
+        """Update the expected number of rounds."""
         self.total = total
         if self._live is not None:
             self._live.update(self._task, total=total)
@@ -117,25 +117,25 @@ class RoundLine:
 
 
 class SoFar(NamedTuple):
-    """How far a round is."""
+    """The progress within a round."""
 
     done: int
     asked: int
-    """Clients of the question that is being answered."""
+    """Clients selected for the current call."""
     seconds: float | None
-    """What the round is likely to take, as far as it can be told."""
+    """The estimated duration of the round; None if unknown."""
 
     @property
     def whole(self) -> str:
-        """The same in words, for what comes next in the sentence."""
+        """The estimated duration as the beginning of a sentence; empty if unknown."""
         return "" if self.seconds is None else f"a round takes about {readable_time(self.seconds)}: "
 
 
 class Beat:
-    """The time inside a round: ends it when time is up, and says now and then how far it is.
+    """Watches the time within a round: ends the round when the time is up, and reports its progress now and then.
 
-    Engines in this process tell which clients they begin with; what takes place elsewhere is looked at in between
-    rounds only. A round that is nearly done is not stopped.
+    Engines in this process report the clients that they start; with remote engines the time is only checked between
+    rounds. A round that is nearly done is not stopped.
     """
 
     def __init__(self, limit: float | None, tell: Callable[[SoFar], None] | None) -> None:
@@ -148,7 +148,7 @@ class Beat:
         self.elsewhere: Any = None
 
     def watch(self, fed: Federation, engine: Any) -> None:
-        """Listen to a federation and its engine, where that is in this process."""
+        """Observe a federation and its engine, if the engine is in this process."""
         fed.asking, self.sizes = self._ask, fed.sizes
         while not hasattr(engine, "host") and hasattr(engine, "engine"):
             engine = engine.engine
@@ -159,7 +159,7 @@ class Beat:
             engine.kernels.watch.tell, self.work = self._step, engine.kernels.watch.work
 
     def over(self, rounds: Iterator[T]) -> Iterator[T]:
-        """The same rounds; only inside them is time looked at, not while they are evaluated and saved."""
+        """Iterate over rounds, checking the time only within them, not while they are evaluated and saved."""
         while True:
             self.active = True
             try:
@@ -173,7 +173,7 @@ class Beat:
 
     @contextmanager
     def evaluating(self, tell: Callable[[SoFar], None] | None) -> Iterator[None]:
-        """While what comes after the rounds goes on: it has no limit, but says now and then how far it is."""
+        """Report the progress of the final evaluation, which has no time limit."""
         self.tell, self.limit, self.active, self.told = tell, None, True, time.perf_counter()
         try:
             yield
@@ -182,21 +182,21 @@ class Beat:
 
     @property
     def so_far(self) -> SoFar:
-        """How far the present question is; a round has one, or a few."""
+        """The progress of the current call to clients; a round has one or a few."""
         spent, share = time.perf_counter() - self.asked_at, self._share()
         done = len(self.answered) + int(self._part_done() * len(self.at_work))
         return SoFar(min(self.asked, done), self.asked, spent / share if share else None)
 
     def _share(self) -> float:
-        """How much of the present question's work is done: clients with few examples come first, and take less."""
+        """The share of the current call's work that is done, weighted: clients with few examples come first."""
         work = self.work(self.sizes.double())
         done = float(work[self.answered].sum()) + self._part_done() * float(work[self.at_work].sum())
         return min(1.0, done / max(float(work.mean()) * self.asked, 1e-9))
 
     def _part_done(self) -> float:
-        """The part that is done of the work of those that are at it.
+        """The fraction of work done by the clients that are running.
 
-        How many descents their work has is known when the first clients have answered: until then, one.
+        The number of descents per client is known once the first clients have answered; until then it is taken as one.
         """
         return (self.descents + self.part) / max(self.expected, self.descents + (self.part > 0), 1)
 
@@ -213,7 +213,7 @@ class Beat:
         self.at_work = list(clients)
 
     def _step(self, part: float) -> None:
-        """A part of a descent is done, or, if it is 0, something else that is no descent."""
+        """Record that a fraction of a descent is done; 0 stands for work that is not a descent."""
         if part == 1:
             self.descents, self.part = self.descents + 1, 0.0
         elif part:
@@ -225,7 +225,7 @@ class Beat:
         pace, self.looked = now - self.looked, now
         if not self.active or len(self.answered) >= self.asked:
             return
-        # Another step as long as the last would end farther from the limit than now, if half of it is beyond.
+        # If more than half of another step would lie beyond the limit, stopping now is closer to the limit.
         if self.limit is not None and (late := now + pace / 2 - self.began - self.limit) > 0:
             share = self._share()
             left = (now - self.asked_at) * (1 / share - 1) if share else late
@@ -237,7 +237,7 @@ class Beat:
 
 
 def readable_time(seconds: float) -> str:
-    """A time in the unit that one would say it in.
+    """Format a duration in seconds, minutes or hours.
 
     >>> readable_time(8.24), readable_time(114), readable_time(400), readable_time(9000)
     ('8.2 s', '114 s', '6.7 min', '2.5 h')
@@ -248,7 +248,7 @@ def readable_time(seconds: float) -> str:
 
 
 def _clusters(row: Round) -> str:
-    """How many clusters there are, and how many clients, or examples, changed theirs."""
+    """The number of clusters, and the share of clients or examples that changed cluster."""
     notes = row["notes"]
     points = row.get("points") or notes.get("points")
     if points is None:
@@ -263,7 +263,7 @@ def _live_line(stream: TextIO) -> Any:
     from rich.table import Column
 
     console = Console(file=stream)  # no colour if NO_COLOR is set
-    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # in a narrow terminal the end of the facts is cut off
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # a narrow terminal truncates the facts
     return Progress(
         MofNCompleteColumn(),
         *([BarColumn(bar_width=12)] if console.width >= WIDE else []),
@@ -275,7 +275,7 @@ def _live_line(stream: TextIO) -> Any:
 
 
 def readable_bytes(count: float) -> str:
-    """A number of bytes with three digits or so.
+    """Format a number of bytes with about three digits.
 
     >>> readable_bytes(12_345_678)
     '12.3 MB'

@@ -1,6 +1,6 @@
 """The result of a run: clusters, models, metrics and history; a plain value.
 
-Saving, loading and reporting call outward: nothing in `runs.folder` or `report` imports this module at run time.
+Saving, loading and reporting are called from here: `runs.folder` and `report` do not import this module at run time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
 
-OF_EXAMPLES = "Examples of this run have clusters, clients have none"
+OF_EXAMPLES = "This run clusters examples, not clients"
 Labelled = tuple[ArrayLike, ArrayLike]
 """Examples of a client and their labels."""
 
@@ -149,9 +149,9 @@ class Run:
         if isinstance(which, str):
             served = self._served(self._position(which))
             if isinstance(served, Served):
-                raise InvalidInput(f"Client {which!r} uses several models at once: model(0), model(1), ... are those.")
+                raise InvalidInput(f"Client {which!r} uses a mixture of models: get them as model(0), model(1), ...")
             return served
-        require(self.served != "own", "Clients of this run have models of their own: give a client's name.")
+        require(self.served != "own", "Each client of this run has its own model: give a client's name.")
         require(0 <= which < self.snapshot.k, f"There is no cluster {which}: the run has {self.snapshot.k}.")
         return take(self.models, which)
 
@@ -163,7 +163,7 @@ class Run:
         """
         form = None if self.objective is None else linear_form(self.objective)
         plain = form is not None and getattr(self.objective, "features", None) is None
-        require(plain, "These models have no coefficients of the features: they are not linear in them.")
+        require(plain, "These models are not linear in the features, so they have no coefficients.")
         assert form is not None
         theta, d = form.coefficients(self.models).double(), self.schema.size
         slopes, intercept = theta[:, :d], theta[:, d:].sum(1)
@@ -180,7 +180,7 @@ class Run:
         returns a logit for each of `schema.classes`, or targets in the units of the data.
         """
         params = self.model(which)
-        self._objective()  # says what is missing
+        self._objective()  # raises if the model is missing
         assert self.objective is not None
         units = None if self.standard is None else Units(*self.standard[:5])
         return module_of(self.objective, params, units, targets=self.schema.task == "regression")
@@ -206,7 +206,7 @@ class Run:
         """
         require(
             self.schema.task == "classification",
-            "Probabilities are for classes, and this run predicts numbers: use predict.",
+            "This run predicts numbers, which have no class probabilities: use predict.",
         )
         return self._outputs(x, client, cluster, new).softmax(-1).numpy()
 
@@ -217,12 +217,16 @@ class Run:
         """
         require(
             self.served != "own",
-            "Clients of this run have models of their own: there is no cluster to assign a new one to.",
+            "Each client of this run has its own model: there are no clusters to assign a new client to.",
         )
-        require(self.served != "points", f"{OF_EXAMPLES}: assign_points(x) gives each one's (corymb predict RUN FILE).")
+        require(
+            self.served != "points",
+            f"{OF_EXAMPLES}: use assign_points(x) (on the command line corymb predict RUN FILE).",
+        )
         features, labels = self._examples(x), targets_of(y, self.schema)
         require(
-            len(features) == len(labels) > 0, f"Give a label for each example: got {len(features)} and {len(labels)}."
+            len(features) == len(labels) > 0,
+            f"Give one label for each example: got {len(features)} examples and {len(labels)} labels.",
         )
         used = torch.zeros(self.snapshot.k, dtype=torch.bool)
         used[self.snapshot.labels[self.snapshot.labels >= 0].unique()] = True
@@ -273,11 +277,11 @@ class Run:
         return sampled
 
     def _model_of_points(self, wish: str) -> PointModel:
-        self._objective()  # says what is missing
+        self._objective()  # raises if the model is missing
         model: object = self.objective
         if not models_points(model):
-            wanted = f"{wish} is for runs that gave every example a cluster (uifca, kfed, clustergan)"
-            raise InvalidInput(f"{wanted}: the model of this one is {self.config['model']}.")
+            wanted = f"{wish} is for runs that cluster examples (uifca, kfed, clustergan)"
+            raise InvalidInput(f"{wanted}, but the model of this run is {self.config['model']}.")
         return model
 
     @property
@@ -320,7 +324,7 @@ class Run:
         """Load the run in a folder. If its model is your own, pass that model again to predict."""
         parts = read_run(folder)
         recorded, given = parts["config"]["model"], model
-        if model is None and recorded in MODELS:  # no other: a name in a file must not decide which code is executed
+        if model is None and recorded in MODELS:  # a name in a file must not decide which code runs
             model = recorded
         schema, dropout = parts["schema"], parts["config"].get("dropout", "on")
         with torch_quiet():
@@ -328,7 +332,7 @@ class Run:
         run = Run(**parts, objective=objective)
         if given is None or objective is None:
             return run
-        if run.served != "points":  # those grow with their clusters
+        if run.served != "points":  # the parameters of point models depend on the number of clusters
             check_parameters(objective.init(root(0)), run.models, recorded)
         wanted = run.config["record"].get("answers")
         if recorded in MODELS:
@@ -367,7 +371,7 @@ class Run:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Shown by notebooks."""
+        """The run as shown in notebooks."""
         from corymb.report.notebook import run_html
 
         return run_html(self)
@@ -377,7 +381,7 @@ class Run:
             if client not in self.names:
                 raise InvalidInput(f"There is no client {client!r}. {did_you_mean(client, self.names[:1000])}")
             return self.names.index(client)
-        place = _whole(client, "client", "the name of a client, or its position")
+        place = _integer(client, "client", "the name of a client, or its position")
         other = next((name for name in self.names if _reads_as(name, place)), None)
         known = 0 <= place < len(self.names)
         called = "" if other is None else f" A number is a position; the name is text, client={other!r}."
@@ -385,8 +389,8 @@ class Run:
         named = self.names[place]
         require(
             other is None or _reads_as(named, place),
-            f"client={place} is the position of client {named!r}, but there is a client {other!r} too: give the name "
-            f"as text, client={other!r} or client={named!r}.",
+            f"client={place} is ambiguous: it is the position of client {named!r}, and there is a client {other!r}. "
+            f"Give the name as text, client={other!r} or client={named!r}.",
         )
         return place
 
@@ -394,14 +398,16 @@ class Run:
         self, x: ArrayLike, client: str | int | None, cluster: int | None, new: Labelled | None
     ) -> torch.Tensor:
         """The chosen model's output for each example: a target, or a logit for each class."""
-        require(self.served != "points", f"{OF_EXAMPLES}, and nothing is predicted: assign_points(x) gives each one's.")
-        told = sum(choice is not None for choice in (client, cluster, new))
-        require(told == 1, "Say whose model predicts: give one of client=, cluster= and new=(x, y).")
+        require(self.served != "points", f"{OF_EXAMPLES}, and has no predictions: use assign_points(x) for clusters.")
+        choices = sum(choice is not None for choice in (client, cluster, new))
+        require(choices == 1, "Choose the model that predicts: give one of client=, cluster= and new=(x, y).")
         if client is not None:
             served = self._served(self._position(client))
         else:
             assert cluster is not None or new is not None
-            served = self.model(self._cluster_of(*new) if new is not None else _whole(cluster, "cluster", "its number"))
+            served = self.model(
+                self._cluster_of(*new) if new is not None else _integer(cluster, "cluster", "its number")
+            )
         features = self._examples(x)
         with torch.no_grad(), torch_quiet(), model_takes(features):
             return predictions(self._objective(), served, features)
@@ -409,7 +415,7 @@ class Run:
     def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:
         answer = self.assign(x, y)
         if answer.cluster is None:
-            raise InvalidInput(f"For the new client {answer}. cluster={answer.nearest} predicts with it all the same.")
+            raise InvalidInput(f"For the new client {answer}. To use it nevertheless, give cluster={answer.nearest}.")
         return answer.cluster
 
     def _served(self, position: int) -> Params | Served:
@@ -417,7 +423,8 @@ class Run:
             return ask_served(*self.serving, self.snapshot, position)
         require(
             self.served != "own",
-            "The models of this run stayed with its clients and were not saved: only what fit returned can predict.",
+            "The models of this run stayed with its clients and were not saved: only the run returned by fit can "
+            "predict.",
         )
         return served_in(self.snapshot, self.served, position, self.names[position])
 
@@ -425,7 +432,7 @@ class Run:
         if self.objective is None:
             name = self.config["model"]
             raise InvalidInput(
-                f"The run's model ({name}) is not the library's: give it again, Run.load(..., model=...) or --model."
+                f"The run's model ({name}) is user-defined: give it again, as Run.load(..., model=...) or --model."
             )
         return self.objective if self.standard is None else Standardised(self.objective, self.standard)
 
@@ -439,12 +446,12 @@ class Run:
 
 
 def _reads_as(name: str, number: int) -> bool:
-    """Whether a client's name is that number, as a table of ids may write it: with zeros in front."""
+    """Whether a client's name is this number, as a table of ids may write it: with leading zeros."""
     return name.isdecimal() and int(name) == number
 
 
-def _whole(value: object, what: str, wanted: str) -> int:
-    """A whole number of Python's or numpy's; others are refused."""
+def _integer(value: object, what: str, wanted: str) -> int:
+    """Convert a Python or numpy integer; reject anything else."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     require(whole, f"{what}={value!r}: wanted {wanted}.")
     return int(cast(int, value))

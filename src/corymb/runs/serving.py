@@ -1,4 +1,4 @@
-"""What the clients of a run use to predict: the model of their cluster, a mixture of models, or one of their own."""
+"""The models that the clients of a run predict with: their cluster's, a mixture of models, or their own."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from corymb.settings import require
 from corymb.trees import Params, count, map_tensors, take
 
 ServedBy = Literal["assigned", "mixture", "own", "points"]
-"""The model of a client's cluster, all models by its shares, a model that the client keeps itself, or, where every
-example has a cluster, all models by the shares of the client's examples, which it keeps itself."""
+"""`assigned`: the model of the client's cluster. `mixture`: all models, weighted by the client's shares. `own`: a model
+that the client keeps itself. `points`: examples are clustered, and all models are weighted by the shares of the
+client's examples, which it keeps itself."""
 Serving = tuple[Federation, ClientFn[..., Params | Served]]
-"""The clients of a run that keep models of their own, and the client function that returns the one to use."""
+"""The clients of a run, if they keep their own models, and the client function that returns the model to use."""
 
 
 def served_by(algorithm: Algorithm) -> ServedBy:
-    """What the clients of an algorithm use."""
+    """How the clients of an algorithm are served."""
     if algorithm.serve is serve_assigned:
         return "assigned"
     if labels_points(algorithm):
@@ -36,12 +37,12 @@ def served_by(algorithm: Algorithm) -> ServedBy:
 
 
 def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
-    """Whether the algorithm gives a cluster to every example, not to every client."""
+    """Whether the algorithm clusters examples instead of clients."""
     return hasattr(algorithm, "label_points")
 
 
 def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Params | Served:
-    """What a client uses, from a snapshot that holds the models of all clients."""
+    """The model or mixture that a client uses, from a snapshot that holds all models."""
     label, shares = int(snapshot.labels[position]), snapshot.shares
     if by == "mixture" and shares is not None and float(shares[position].sum()) > 0:
         return Served(snapshot.models, shares[position] / shares[position].sum())
@@ -50,14 +51,14 @@ def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Par
 
 
 def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snapshot, position: int) -> Params | Served:
-    """What a client uses, asked of the client itself."""
+    """The model or mixture that a client uses, obtained from the client itself."""
     share = None if at.shares is None else each(at.shares[[position]])
     replies = fed.clients[[position]].map(serve, at.models, each(at.labels[[position]]), share)
     return map_tensors(lambda leaf: leaf[0].cpu(), replies.value)
 
 
 def predictions(objective: Objective, served: Params | Served, x: Tensor) -> Tensor:
-    """The prediction for each example, of one model or of a mixture of several."""
+    """The prediction for each example by one model or a mixture of several."""
     if not isinstance(served, Served):
         return objective.predict(served, x)
     of_each = [objective.predict(take(served.models, j), x) for j in range(count(served.models))]
@@ -65,7 +66,7 @@ def predictions(objective: Objective, served: Params | Served, x: Tensor) -> Ten
 
 
 def classes_at(places: Tensor, schema: DataSchema) -> Array:
-    """Classes from their positions, as the data had them: whole numbers, or names."""
+    """Classes from their indices, as in the data: integers, or names."""
     numbers = all(name.removeprefix("-").isdigit() and str(int(name)) == name for name in schema.classes)
     classes = np.array([int(name) for name in schema.classes] if numbers else schema.classes)
     chosen: Array = classes[places.numpy()]

@@ -61,29 +61,30 @@ log = logging.getLogger(__name__)
 Progress = Callable[[Round], None]
 
 MOST_TRIED, PART_TRIED = 0.5, 0.02
-"""Seconds, and a part of `max_seconds`, by which what the end of a run takes is measured at a few clients."""
+"""The time spent on estimating the cost of the final evaluation: at most this many seconds and this fraction of
+`max_seconds`."""
 TRIED_ELSEWHERE = 0.5
-"""The part of `max_seconds` after which that is measured at clients in other processes."""
+"""The fraction of `max_seconds` after which that is estimated for clients in other processes."""
 OUT_OF_PROPORTION = (
-    "its errors are out of all proportion to the others'; are its labels in the units of theirs? (If all targets have "
-    "such tails, learn their logarithm.)"
+    "its errors are out of all proportion to those of other clients; check the units of its labels. (If all targets "
+    "have such tails, learn their logarithm.)"
 )
 PROBABILITIES = (
-    "the model's outputs are probabilities, where logits are wanted: leave out its last softmax, or it will hardly "
-    "learn and its probabilities will be wrong"
+    "the model's outputs are probabilities, but logits are expected: remove its last softmax, or it will hardly learn "
+    "and its probabilities will be wrong"
 )
 DRAWN_ANEW = (
     "the model is an object, so its parameters are drawn anew, but those of %s are not as torch draws them: to start "
     "from them, give a function that returns the model (lambda: model)"
 )
 BOUNDED = {
-    "sign": "the model's outputs have one sign only: its targets are scaled, but not centred",
-    "one": "the model's outputs stay within 1: it learns targets as they are, not standardised",
+    "sign": "the model's outputs have only one sign: its targets are scaled, but not centred",
+    "one": "the model's outputs stay within 1: it learns the original targets, not standardised ones",
 }
 
 
 class Session:
-    """One run in progress: does the rounds, evaluates, saves, and ends with a `Run`."""
+    """One run in progress: runs the rounds, evaluates and saves them, and returns a `Run`."""
 
     def __init__(self, plan: Plan, store: RunStore | None = None) -> None:
         self.began = time.perf_counter()
@@ -92,7 +93,7 @@ class Session:
         standardises = self.schema.standardise and plan.standard is None
         check_covered(plan.algorithm, plan.settings, standardises=standardises)
         self.fingerprint = plan.engine.fingerprint
-        model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities says which
+        model = plan.model or getattr(plan.algorithm, "model", None)  # an algorithm of densities has its own
         examples = int(plan.engine.sizes.sum())
         self.learner = learner_for(model, self.schema, examples=examples, dropout=plan.settings.dropout)
         own = self.learner.name not in MODELS
@@ -130,11 +131,11 @@ class Session:
 
     @property
     def about(self) -> str:
-        """What must agree, besides the algorithm, for one run to continue another: data and model."""
+        """The identity of data and model, which must agree for one run to continue another."""
         return f"{self.fingerprint} {self.fed.objective.describe()}"
 
     def _standard(self) -> tuple[Standard | None, Ledger]:
-        """The means and scales of raw features, and what it cost to ask for them."""
+        """The means and scales of raw features, and the ledger of computing them."""
         if not self.schema.standardise or self.plan.standard is not None:
             return self.plan.standard, Ledger()
         fed = self.plan.federate(self.plan.engine)
@@ -148,15 +149,15 @@ class Session:
         standard, excluded, broad = robust_standard(fed, self.schema.features, targets=targets and bounds != "one")
         standard = standard.uncentred() if bounds == "sign" else standard
         called = self.schema.size, self.schema.feature_names
-        for line in (told := [*describe_excluded(excluded, *called), *describe_broad(broad, *called)]):
+        for line in (notes := [*describe_excluded(excluded, *called), *describe_broad(broad, *called)]):
             log.warning(line)
-        self.schema = self.schema._replace(notes=(*self.schema.notes, *told))
+        self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))
         if whitens(self.plan.algorithm) and can_whiten(self.learner.objective, self.schema.features):
             standard = standard._replace(root=whitening_root(fed, standard.mean, standard.scale, standard.limit))
         return standard, fed.ledger
 
     def _class_weight(self, ledger: Ledger) -> dict[str, float] | None:
-        """The weights of the classes, which the objective trains with from here on."""
+        """Apply the class weights to the objective; returns them by class, or None."""
         given = self.plan.settings.class_weight
         if given is None:
             return None
@@ -177,13 +178,13 @@ class Session:
             self.store.checkpoint(start, self._checkpoint_info())
 
     def take_over(self, history: list[Round], ledger: Ledger, seconds: float) -> None:
-        """Begin where another run has ended."""
+        """Continue from the end of another run."""
         self.history, self.fed.ledger = history, ledger
         self._logged = AuditCursor.of(ledger)
         self.began -= seconds
 
     def restore(self, saved: Saved | None, environment: dict[str, Any]) -> Snapshot | None:
-        """Take up the state of a checkpoint; None if there is none."""
+        """Restore the state of a checkpoint; None if there is none."""
         self.environment = environment
         if saved is None:
             return None
@@ -198,14 +199,14 @@ class Session:
         return self.at
 
     def about_to_start(self, start: Snapshot | None) -> Start:
-        """What the run is, for callbacks."""
+        """The description of the run for `on_start` callbacks."""
         seed = self.plan.settings.seed if start is None else start.seed
         return Start(tuple(self.fed.names), self._config(seed), planned_rounds(self.plan.algorithm), len(self.history))
 
     def run(self, start: Snapshot | None, show: Progress, *, evaluated: bool = False) -> None:
-        """Do round after round until the algorithm ends, diverges or converges, time is up or Ctrl-C is pressed.
+        """Run rounds until the algorithm ends, diverges or converges, the time is up or Ctrl-C is pressed.
 
-        Where the run is to be `evaluated` (`result`), time for that is kept back.
+        If the run is to be `evaluated` afterwards (by `result`), time is reserved for that.
         """
         began, limit = time.perf_counter(), self.plan.max_seconds
         line = getattr(show, "show", show)
@@ -238,8 +239,8 @@ class Session:
             if self.at is None:
                 so_far = beat.so_far
                 raise InvalidInput(
-                    f"max_seconds={limit:g} was over in the first round after {so_far.done} of {so_far.asked} clients; "
-                    f"{so_far.whole}give more time, or let clients do less (--local.steps, --local.batch, "
+                    f"max_seconds={limit:g} expired in the first round, after {so_far.done} of {so_far.asked} clients; "
+                    f"{so_far.whole}give more time, or less work per round (--local.steps, --local.batch, "
                     "--participants)."
                 ) from None
             self.stopped = "max_seconds"
@@ -250,11 +251,11 @@ class Session:
         self._save()
 
     def _out_of_time(self, limit: float, began: float, beat: Beat, *, evaluated: bool) -> bool:
-        """Whether this was the last round that there is time for, the evaluation included.
+        """Whether there is no time for another round and the evaluation.
 
-        Rounds elsewhere cannot be ended in the middle: the next is not begun if, as long as this one, it would end
-        farther from the limit than this one did. Trying out what the evaluation takes is messages there, and left to
-        the second half of the time: many runs have ended by then.
+        Remote rounds cannot be interrupted, so the next one is not started if, taking as long as this one, it would end
+        farther from the limit than this one did. Estimating the cost of the evaluation takes messages there, so it is
+        left to the second half of the time: many runs have ended by then.
         """
         margin = 0.0 if beat.here else self.history[-1]["seconds"] / 2
         spent, more = time.perf_counter() - began + margin, len(self.history) < planned_rounds(self.plan.algorithm)
@@ -268,7 +269,7 @@ class Session:
         return self.at is not None and "privacy_budget" in self.at.notes
 
     def _told_to_stop(self, row: Round, show: Progress) -> bool:
-        """Show a round to the user's callbacks; an error of theirs is the user's, who keeps a checkpoint."""
+        """Pass a round to the user's callbacks. If one raises an error, a checkpoint is saved first."""
         try:
             show(row)
         except StopRun:
@@ -296,10 +297,12 @@ class Session:
             yield row
 
     def _rehearsed(self, limit: float, elsewhere: Hosts | None) -> Ending:
-        """What the end of the run is likely to take, from what it takes at a few clients now."""
+        """Estimate the cost of the final evaluation by measuring it on a few clients."""
         at = self.at
         assert at is not None
-        self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial  # of all, and once
+        self._trivial = (
+            trivial_prediction(self.fed) if self._trivial is None else self._trivial
+        )  # once, over all clients
         enough = min(MOST_TRIED, PART_TRIED * limit)
 
         def score_at(fed: Federation) -> Tensor:
@@ -309,21 +312,21 @@ class Session:
 
     @property
     def _seconds_to_end(self) -> float:
-        """What the end of the run is likely to take from here on; 0 where that is not known."""
+        """The estimated duration of the final evaluation in seconds; 0 if unknown."""
         if self._ending is None or self.at is None:
             return 0.0
         return self._ending.seconds(self.at.k, scored=self._evaluation is not None)
 
     @contextmanager
     def _told(self, beat: Beat, tell: Callable[[SoFar], None] | None) -> Iterator[None]:
-        """While the run is evaluated: says what that is likely to take, where it takes long, and how far it is."""
+        """Report the progress of the evaluation, and first its estimated duration if that is long."""
         if tell is not None and self._seconds_to_end > EVERY:
             tell(SoFar(0, len(self.fed.names), self._seconds_to_end))
         with beat.evaluating(tell):
             yield
 
     def _score(self, fed: Federation, at: Snapshot) -> Evaluation:
-        """Metrics and test scores of these clients."""
+        """The metrics and test scores of these clients."""
         plan = self.plan
         self._trivial = trivial_prediction(self.fed) if self._trivial is None else self._trivial
         found = score(
@@ -338,7 +341,7 @@ class Session:
         return with_own(found, fed, plan.algorithm, at, plan.metrics) if plan.metrics else found
 
     def _evaluate(self, at: Snapshot) -> Evaluation:
-        """Metrics and each client's test score, asked for once per snapshot."""
+        """The metrics and each client's test score, computed once per snapshot."""
         if self._evaluation is None:
             self._evaluation = found = self._score(self.fed, at)
             for name in sorted({*found.too_large} - self._said):
@@ -351,35 +354,35 @@ class Session:
         row["metrics"], row["not_scored"] = found.metrics, found.not_scored
         row |= {} if found.points is None else {"points": found.points}
         before = [set(other["not_scored"]) for other in self.history if other is not row and "not_scored" in other]
-        # One that never could be scored is a bad client; one that could be once has a model that explodes.
+        # A client that could never be scored is faulty; if it could be scored before, its model has diverged.
         lost = any(name not in others for name in found.exploded for others in before)
         row["evaluated_loss"] = math.inf if lost else found.answered_loss
 
     def _watch(self, row: Round) -> None:
-        """Mark a round whose loss has grown, and say so once in a run when it goes on."""
+        """Mark a round whose loss has grown, and log a warning once per run if it keeps growing."""
         kinds = (evaluated_loss, noted_loss)
         if any(growth(self.history, kind, 1) for kind in kinds):
             row["diverging"] = True
         if any(growth(self.history, kind) for kind in kinds) and not any("warning" in other for other in self.history):
             row["warning"] = divergence(self.history, to_dict(self.plan.algorithm), IN_A_ROW)
-            log.warning("the run diverges: %s", row["warning"])
+            log.warning("the run is diverging: %s", row["warning"])
 
     def _diverged(self) -> bool:
-        """Whether the loss has grown for too long: at evaluations, or by the algorithm's notes where there are none."""
+        """Whether the loss has grown for too long: at evaluations or, without those, in the algorithm's notes."""
         settings = self.plan.settings
         kind = evaluated_loss if settings.evaluate_every else noted_loss
         return not settings.keep_going and growth(self.history, kind) is not None
 
     def _converged(self) -> bool:
-        """Whether further rounds would change nothing; asked in the last stage only, others have to come to their end.
+        """Whether further rounds would change nothing. Only the last stage can end early; others must be completed.
 
-        Rounds that are left by the algorithm's plan and by the round that it counts itself agree in its last stage.
+        In the last stage, the rounds left by the algorithm's plan agree with those left by its own count.
         """
         algorithm, at = self.plan.algorithm, self.at
         rounds = rounds_in(to_dict(algorithm))
         if self.plan.settings.until != "converged" or rounds is None or at is None:
             return False
-        if ends_early(algorithm):  # how many rounds are left is not known, so it says which stage is the last
+        if ends_early(algorithm):  # the rounds left are unknown, so the algorithm names its last stage
             return at.stage == getattr(algorithm, "last_stage", None) and at.round < rounds and converged(self.history)
         left = planned_rounds(algorithm) - len(self.history)
         return 0 < left == rounds - at.round and converged(self.history)
@@ -387,7 +390,7 @@ class Session:
     # ---- saving
 
     def _end_round(self, row: Round) -> None:
-        """Write the round to the folder if there is one; without one, only client memory has to be committed."""
+        """Write the round to the folder, if there is one; otherwise only client memory has to be committed."""
         assert self.at is not None
         clock, ledger = self.at.clock, self.fed.ledger
         if self.store is None:
@@ -399,7 +402,7 @@ class Session:
             self._save()
 
     def _save(self) -> None:
-        """Make a checkpoint, unless the last one is of this round."""
+        """Write a checkpoint, unless this round already has one."""
         store, at = self.store, self.at
         if store is None or at is None or at.clock in store.kept:
             return
@@ -419,13 +422,13 @@ class Session:
     # ---- the end
 
     def result(self) -> Run:
-        """The run as far as it came."""
+        """Evaluate the last round and return the run, finished or not."""
         with self._evaluating():
             return self._result()
 
     @property
     def _has_fits(self) -> bool:
-        """Whether models are the server's, so that all of them can be tried at all clients."""
+        """Whether the server has the models, so that all of them can be evaluated at all clients."""
         return served_by(self.plan.algorithm) not in ("own", "points")
 
     def _result(self) -> Run:
@@ -433,14 +436,14 @@ class Session:
         if at is None:
             name = type(plan.algorithm).__name__
             raise InvalidInput(
-                f"{name}.run ended without a round: it must yield a snapshot after each. If it was given a snapshot to "
-                "start from, that is at the end of the run: there are no rounds left."
+                f"{name}.run ended without a round: it must yield a snapshot after each round. If the run started from "
+                "a snapshot, that snapshot may already be at the end, with no rounds left."
             )
         found = self._evaluate(at)
         if self.history:
             self._evaluate_into(self.history[-1], at)
             if not self.stopped and not plan.settings.keep_going and growth(self.history, evaluated_loss, 1):
-                self.stopped = "diverged"  # too short a run to be stopped for it, but that is how it ended
+                self.stopped = "diverged"  # the run was too short to be stopped, but it ended diverged
         metrics = {**found.metrics, **({} if self.stopped not in ENDED else self._oracle_error(at)), **spent_in(at)}
         fits = model_fits(self.fed, at, found.losses) if self._has_fits else Fits()
         return Run(

@@ -1,4 +1,4 @@
-"""The options of a run and of its data, each defined here and nowhere else.
+"""The options of a run and of its data, all defined here.
 
 A field of `RunSettings` is a keyword of `fit`, an option of `corymb run`, a key of config.toml and something that
 resuming obeys. A field of `DataOptions` is an option of `corymb run` and `corymb data show`, and a key of config.toml.
@@ -25,7 +25,7 @@ Precision = Literal["float32", "tf32", "bfloat16", "float64"]
 Until = Literal["rounds", "converged"]
 Memory = int | Literal["auto"]
 MOST_THREADS = 1024
-"""Each takes memory of its own, before it does anything."""
+"""Each thread allocates memory as soon as it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +62,19 @@ class RunSettings:
     class_weight: str | None = None
     """Weights of classes in the training loss: `balanced`, or one by one, `no=1,yes=5`. Scores are not weighted."""
     label_smoothing: float = 0.0
-    """The share of every label that training spreads evenly over all classes, such as 0.1. Scores do not change."""
+    """The share of every label that training spreads evenly over all classes, such as 0.1. Scores are unaffected."""
     metric: str | None = None
     """The metric for headline, report and best checkpoint: accuracy, balanced_accuracy, macro_f1, auc or log_loss for
     classes; squared_error, r2, mae or rmse for numbers; if not given, accuracy or squared_error."""
     until: Until = "rounds"
-    """When a run ends: after all its `rounds`, or earlier, when nothing changes any more (`converged`; on the command
-    line this is the default if you give no `rounds`)."""
+    """When a run ends: after all its `rounds`, or earlier once nothing changes any more (`converged`, the default on
+    the command line if `rounds` is not given)."""
     address: str | None = None
     """Address of the federation (`flower`: HOST:PORT of its SuperLink) or cluster (`ray`; default: a local one)."""
     nodes: int | None = None
-    """How many nodes a complete federation has, or how many actors share the clients; if not given, any number."""
+    """Number of nodes of a complete federation, or of actors that share the clients; if not given, any number."""
     patience: float | None = 300.0
-    """Seconds to wait for nodes that are silent once `min_replies` clients have answered; 0 waits for nobody."""
+    """Seconds to wait for silent nodes once `min_replies` clients have answered; 0 does not wait."""
     ca: str | None = None
     """File with the federation's CA certificate; without one, nothing is encrypted."""
     secret: str | None = None
@@ -95,7 +95,7 @@ class RunSettings:
             require(value in choices, f"There is no {name} {value!r}. {did_you_mean(str(value), _texts(choices))}")
         check_types(self)
         _check_seed(self.seed)
-        require(self.memory == "auto" or self.memory > 0, f"memory is 'auto' or bytes, got {self.memory!r}.")
+        require(self.memory == "auto" or self.memory > 0, f"memory must be 'auto' or bytes, got {self.memory!r}.")
         part = self.label_smoothing
         require(0 <= part < 1, f"label_smoothing must be in [0, 1), got {part}.")
         one = r"(cpu|cuda|mps)(:[0-9]{1,3})?"
@@ -103,7 +103,7 @@ class RunSettings:
         wanted = "'auto', 'cpu', 'cuda' or 'mps', or several such as 'cuda:0,cuda:1'"
         require(known, f"There is no device {self.device!r}: wanted {wanted}.")
         alone = "," not in self.device or self.engine == "vectorised"
-        require(alone, f"engine {self.engine!r} runs on one device, got {self.device!r}: leave engine out for several.")
+        require(alone, f"engine {self.engine!r} runs on one device, got {self.device!r}: leave out engine for several.")
         if self.faults is not None:
             from corymb.faults import read_faults
 
@@ -120,11 +120,11 @@ class RunSettings:
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> RunSettings:
-        """The settings in the config of a run, which resuming has to obey to give the same bits."""
+        """The settings in the config of a run, which resuming must follow to give the same bits."""
         return RunSettings(**_of(RunSettings, config))
 
     def updated(self, options: Mapping[str, Any], *, others: Iterable[str] = ()) -> RunSettings:
-        """With some of the fields replaced, as keywords of `fit` do; `others` are the names of its other keywords.
+        """Replace some fields, given as keywords of `fit`; `others` are the names of its other keywords.
 
         >>> RunSettings().updated({"seed": 3, "evaluate_every": None}).evaluate_every
         0
@@ -141,25 +141,25 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Deal:
-    """How a built-in data set is dealt to clients; options not given are as listed in `corymb list data`."""
+    """How a built-in data set is divided among clients; `corymb list data` shows the defaults."""
 
     clients: int | None = None
-    """How many clients."""
+    """Number of clients."""
     per_client: int | None = None
-    """Training examples of each."""
+    """Training examples per client."""
     alpha: float | None = None
     """Concentration of Dirichlet shares, 0.001 or more: the smaller, the more uneven."""
     least: int | None = None
     """Smallest number of training examples of a client (femnist: images, shakespeare: characters)."""
 
     def given(self) -> dict[str, Any]:
-        """What was given."""
+        """The options that were given."""
         return {name: getattr(self, name) for name in names(Deal) if getattr(self, name) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """How to read your own data, or how to deal built-in data."""
+    """How to read your own data, or how to divide built-in data."""
 
     client: str | None = None
     """Column (in npz: array) that names the client of each row; if not given, `client`."""
@@ -179,7 +179,7 @@ class DataOptions:
     read_limit: int | None = None
     """Bytes that one file may take in memory when it is read; if not given, half of the machine's memory."""
     deal: Deal | None = None
-    """How a data set of `corymb list data` is dealt to clients, if it takes these options."""
+    """How a data set of `corymb list data` is divided among clients, if it takes these options."""
 
     @staticmethod
     def recorded(config: Mapping[str, Any]) -> DataOptions:
@@ -195,7 +195,7 @@ class DataOptions:
         return {name: getattr(self, name) for name in others} | ({"deal": deal} if deal else {})
 
     def load(self, data: str | os.PathLike[str], seed: int) -> FederatedDataset:
-        """Read data by name or path, with these options."""
+        """Load data by name or path, with these options."""
         _check_seed(seed)
         from corymb.data import load
 
@@ -214,11 +214,11 @@ class FitOptions:
 
 
 def _check_seed(seed: int) -> None:
-    require(seed >= 0, f"seed must not be negative, got {seed}: give 0 or more.")  # numpy's generators take no other
+    require(seed >= 0, f"seed must not be negative, got {seed}: give 0 or more.")  # required by numpy's generators
 
 
 def has_name(data: str) -> bool:
-    """Whether the command line finds data by that name; arrays that were given in Python have none there."""
+    """Whether the command line can find data by this name; arrays given in Python have no such name."""
     from corymb.data.catalogue import NAMES
 
     return data in NAMES or os.path.exists(data)
@@ -235,7 +235,7 @@ def _of(kind: type, config: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _choices(kind: type) -> dict[str, tuple[Any, ...]]:
-    """The fields of a class that take one of a few values, and those values."""
+    """The fields of a class with a fixed set of values, and those values."""
     found = {}
     for name, hint in get_type_hints(kind).items():
         members = [member for member in (hint, *get_args(hint)) if get_origin(member) is Literal]

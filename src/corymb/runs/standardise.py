@@ -1,28 +1,28 @@
 """Standardise features in raw units without pooling the data: only sums of moments leave the clients.
 
-Descent diverges on raw units, and if each client standardised by itself, the differences that make clusters would
-disappear. So before round 1 every client is asked for the means of its features and of their magnitudes, and then for
-the mean squares of their deviations from everybody's mean, in units of everybody's magnitude (for regression, of its
-targets too). Replies are weighted by the number of examples, and only their sums over all clients come back. Means and
-scales are applied inside the objective, at the clients; the examples themselves stay as they are.
+Descent diverges on raw units, and if each client standardised its own data, the differences between clusters would
+disappear. So before round 1 every client returns the means of its features and of their magnitudes, and then the mean
+squares of their deviations from the overall mean, in units of the overall magnitude (for regression, those of its
+targets too). Replies are weighted by the number of examples, and only their sums over all clients reach the server.
+Means and scales are applied inside the objective, at the clients; the examples themselves are not changed.
 
-No client may supply most of a variance. So every client is asked, third, whether it does: whether more than half of a
-feature's squares are its own, and its deviations are more than `TIMES` those of all others. It answers no, yes, or by
-far (`FAR` times) for each feature. Where nobody does, that is all. A client that does is named and no longer counts for
-the mean and the scale of that feature, which are asked for again.
+No single client may dominate a variance. So in a third call every client returns, for each feature, whether it does:
+whether more than half of the sum of squares is its own, and its deviations are more than `TIMES` those of all others.
+Its answer is no, yes, or by far (`FAR` times). If no client does, the procedure ends. Otherwise such a client is named
+and excluded from the mean and scale of that feature, which are computed again.
 
-Values of a feature grow only as a logarithm beyond `FAR` standard deviations: an example like none that was trained on
-gets no prediction out of all proportion. Where a client said "by far" they do so beyond `BEYOND`, so that what is out
-of all proportion cannot rule the training either. A client that is only large, one firm of eleven, keeps its values,
-and its targets count like all others': only a client that says "by far" of its targets does not count for them.
+Beyond `FAR` standard deviations the values of a feature grow only logarithmically, so that an example unlike any
+training example does not get an extreme prediction. If a client answered "by far", they do so beyond `BEYOND`, so that
+its outliers cannot dominate the training either. A client that is merely large, such as one firm of eleven, keeps its
+values, and its targets count like all others: only "by far" excludes a client's targets.
 
-Nor may a few clients together supply most of the targets' variance, whose targets are in other units perhaps, while
-none of them does so by itself. With its third answer every client says, therefore, whether its targets are unusually
-far out. Where at most `FEW` of them say so, moments are asked for again without them, and those whose targets are then,
-in root mean square, more than `FAR` of the others' standard deviations out are named and do not count.
+A few clients together may also dominate the variance of the targets, perhaps because their targets are in other units,
+although none of them does so alone. So in the third call every client also returns whether its targets are unusually
+far out. If at most a fraction `FEW` of clients are, the moments are computed again without them, and those whose
+targets then have a root mean square of more than `FAR` standard deviations of the others are named and excluded.
 
-Where several clients have a feature in other units, so that at most clients it varies by less than a part in `NARROW`
-of everybody's deviation, that is said, and nothing is changed: nobody knows whose units are meant.
+If several clients have a feature in other units, so that at most clients it varies by less than 1 / `NARROW` of the
+overall deviation, a warning is logged and nothing is changed: the right units are unknown.
 """
 
 from __future__ import annotations
@@ -47,23 +47,24 @@ from corymb.objectives.module import limited
 from corymb.trees import Params, map_tensors
 
 TIMES = 3.0
-"""A client's deviations are out of proportion if their root mean square is so many times that of all others'."""
+"""A client's deviations are out of proportion if their root mean square is this many times that of all others."""
 FAR = 20.0
-"""Standard deviations from which values grow as a logarithm; and how many times are out of all proportion."""
+"""Standard deviations beyond which values grow logarithmically, and the ratio that counts as "by far"."""
 BEYOND = 3.0
-"""Standard deviations from which values of a feature do that is out of all proportion at a client."""
+"""The same limit for a feature in which a client is out of proportion by far."""
 FEW = 0.15
-"""At most this part of the clients can be out of all proportion together: more of them are not the exception."""
+"""At most this fraction of the clients can be excluded together: more of them would not be exceptions."""
 UNUSUAL = 5.0
-"""Squares of targets, beside everybody's, of a client that may be one of those: so few cannot supply most with less."""
+"""A client's targets are unusual if their mean square is this many times the overall one. With less, a fraction `FEW`
+of the clients could not dominate the variance."""
 NARROW = 100.0
-"""A feature that varies this many times less at a client than over all says nothing there."""
+"""A feature whose deviation at a client is this many times smaller than overall is nearly constant there."""
 BROAD = 10.0
-"""One that varies less than this many times less at a client has a part in the scale of all."""
+"""A feature whose deviation at a client is less than this many times smaller than overall contributes to the scale."""
 REPEATS = 4
-"""How often moments are asked for again without those that supplied most of a variance."""
+"""How often moments are computed again without the clients that dominated a variance."""
 BLOCKS, NARROWEST = 16, 8
-"""Features are looked at in so many blocks of columns, none narrower than this: what a processor reads at once."""
+"""Features are processed in this many blocks of columns, none narrower than the second number (a cache line)."""
 UNLIMITED = torch.tensor(torch.inf)
 AS_THEY_ARE = torch.empty(0)
 
@@ -76,14 +77,14 @@ class Standard(NamedTuple):
     target_mean: Tensor
     target_scale: Tensor
     limit: Tensor = UNLIMITED
-    """Standard deviations beyond which features grow as a logarithm; infinite: nowhere."""
+    """Standard deviations beyond which features grow logarithmically; infinite for no limit."""
     target_limit: Tensor = UNLIMITED
-    """The same for targets, in training only: scores are of the targets as they are."""
+    """The same for targets, in training only: scores use the original targets."""
     root: Tensor = AS_THEY_ARE
-    """What makes standardised features uncorrelated, d d, for descent that asks for it; empty: nothing does."""
+    """The matrix (d d) that decorrelates standardised features, for whitened descent; empty if it is not used."""
 
     def uncentred(self) -> Standard:
-        """With targets that keep their sign; what is far out stays as far from their mean."""
+        """The standardisation without centring targets, which keep their sign; limits stay as far from their mean."""
         moved = self.target_limit + (self.target_mean / self.target_scale).abs()
         return self._replace(target_mean=torch.zeros_like(self.target_mean), target_limit=moved)
 
@@ -96,37 +97,40 @@ class Moments(NamedTuple):
 
 
 class Told(NamedTuple):
-    """For each feature, and for the targets, whether most squares are the client's own: no, yes or by far (0, 1, 2)."""
+    """A client's answer: whether it dominates the variance of each feature (x) and of the targets (y).
+
+    0 is no, 1 yes, and 2 by far.
+    """
 
     x: Tensor
     y: Tensor
     far: Tensor
     """Whether its targets are unusually far out."""
     spread: Tensor
-    """For each feature, whether it varies next to nothing beside everybody's (1), about as much or more (2), something
-    between (3), or never (0)."""
+    """How each feature varies at the client compared with overall: hardly at all (1), about as much or more (2),
+    something between (3), or never (0)."""
 
 
 Excluded = dict[str, list[int]]
-"""Features that clients do not count for, by the clients' names; the targets come after the last feature."""
+"""Feature indices by client name; the index after the last feature stands for the targets."""
 
 
 class Found(NamedTuple):
-    """Means and scales, and what is to be said of them."""
+    """Means and scales, and the clients to report."""
 
     standard: Standard
     excluded: Excluded
-    """Who would have supplied most of a variance, and does not count for it."""
+    """Clients that would dominate a variance and are excluded from it."""
     broad: Excluded
-    """Whose features vary out of all proportion to most clients', and count."""
+    """Clients whose features vary out of all proportion to those of most clients, but are included."""
 
 
 @on_client
 def send_means(client: Client, kept: Moments | None = None, unit: Moments | None = None) -> Share[tuple[()]]:
     """The means of the client's features and targets, and of their magnitudes, weighted by its number of examples.
 
-    When they are asked for again, in a `unit` for each: what one client no longer counts for must not make the others'
-    answers look too large beside its own.
+    In repeated calls each is divided by a `unit`, so that the zeros of an excluded client do not make the replies of
+    the others look too large.
     """
     weight, y = _portion(client), _wide(client.train.y)
     y = y if unit is None else y / unit.y
@@ -161,11 +165,11 @@ def tell_excess(
     kept: Moments | None,
     counted: Tensor | None = None,
 ) -> Told:
-    """Whether the client supplies most of the squares of a feature (or of the targets), out of proportion.
+    """Whether the client dominates the variance of a feature (or of the targets), out of proportion.
 
-    `total` are the squares of all who are `counted`, added up, and `weight` is how many examples they are of: the
-    client's own are not among them where its sums were refused for their size. `kept` says for which features the
-    client counts. What is only 0 or 1 is never out of proportion.
+    `total` is the sum of squares over all `counted` clients and `weight` their number of examples: a client whose sums
+    were rejected for their size is not among them. `kept` tells for which features the client is included. Binary
+    features (0 and 1) are never out of proportion.
     """
     among, examples = 1 if counted is None else counted, weight.x.expand_as(total.x)
 
@@ -187,11 +191,11 @@ def tell_excess(
 def _excess(
     client: Client, values: Tensor, squares: Tensor, total: Tensor, weight: Tensor, among: Tensor | int
 ) -> Tensor:
-    """Whether most squares of all are the client's own, out of proportion: no, yes or by far, for each column."""
+    """Whether the client dominates each column's sum of squares, out of proportion: 0 no, 1 yes, 2 by far."""
     examples = client.train.weight
     size, mine = examples.sum().to(total), examples.to(squares) @ squares
     rest, others = (total - among * mine).clamp_min(0), weight - among * size
-    # mine / size > TIMES² rest / others, without dividing by what may be nothing
+    # mine / size > TIMES² rest / others, without dividing by 0
     apart, far_apart = (mine * others > times**2 * rest * size for times in (TIMES, FAR))
     real = examples.reshape(-1, *[1] * (values.dim() - 1)) > 0
     graded = ((values != 0) & (values != 1) & real).any(0)
@@ -200,11 +204,11 @@ def _excess(
 
 
 def _spread(client: Client, x: Tensor, unit: Tensor, usual: Tensor) -> Tensor:
-    """How much each feature varies at the client, beside everybody's mean square: see `Told`."""
+    """How each feature varies at the client, compared with the overall mean square: see `Told`."""
     portion, x = _portion(client), x / unit
     mean = portion @ x
     own = portion @ (x - mean).square()
-    rounding = (64 * torch.finfo(x.dtype).eps * mean).square()  # what never varies says nothing of its units
+    rounding = (64 * torch.finfo(x.dtype).eps * mean).square()  # a constant feature does not reveal its units
     narrow, broad = own < usual / NARROW**2, own > usual / BROAD**2
     return (own > rounding) * (3 - 2 * narrow.to(torch.uint8) - broad.to(torch.uint8))
 
@@ -217,9 +221,9 @@ def tell_far(client: Client, centre: Moments, unit: Moments, usual: Tensor) -> T
 
 
 def _by_columns(client: Client, of: Callable[[Tensor, slice], Params]) -> Params:
-    """What `of` makes of the client's features, a few columns at a time and put together.
+    """Apply `of` to blocks of the client's feature columns, and concatenate the results.
 
-    The numbers of all columns in double precision, and what is made of them, would take ten times the data's memory.
+    All columns at once, in double precision with temporaries, would take ten times the memory of the data.
     """
     x = client.train.x.flatten(1)
     width = max(NARROWEST, -(-x.shape[1] // BLOCKS))
@@ -229,12 +233,12 @@ def _by_columns(client: Client, of: Callable[[Tensor, slice], Params]) -> Params
 
 
 def _wide(values: Tensor) -> Tensor:
-    """Numbers with the digits that deviations of large ones need."""
+    """Convert to double precision, which deviations of large values need (except on MPS, which has none)."""
     return values.to(values.dtype if values.device.type == "mps" else torch.float64)
 
 
 def _portion(client: Client) -> Tensor:
-    """Each example's part of the client's."""
+    """The weight of each of the client's examples, normalised to sum to 1."""
     weight = client.train.weight
     return _wide(weight) / weight.sum().clamp_min(1)
 
@@ -257,7 +261,7 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
 
 
 def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> Found:
-    """The standard, and the clients that are out of proportion; the ledger gets the rounds it took."""
+    """Compute the standardisation and the clients out of proportion; the rounds taken are added to the ledger."""
     kept = before = None
     broad: Excluded = {}
     wild = Moments(torch.zeros(math.prod(features), dtype=torch.bool), torch.tensor(False))
@@ -270,8 +274,8 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         total = Moments(squares.x * weight.x, squares.y * weight.y)
         told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept), counted)
         fed.ledger.rounds += 1
-        said = Moments(told.value.x.cpu(), told.value.y.cpu() * targets)  # classes have no scale
-        over = Moments(said.x > 0, said.y > 1)
+        answers = Moments(told.value.x.cpu(), told.value.y.cpu() * targets)  # classes have no scale
+        over = Moments(answers.x > 0, answers.y > 1)
         if not any(bool(part.any()) for part in over):
             broad = _broad(told.clients.names, told.value.spread.cpu())
             far = told.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), told.value.far.cpu())
@@ -279,7 +283,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
                 kept, centre, unit, squares = apart
                 wild = Moments(wild.x, torch.tensor(True))
             break
-        wild = Moments(wild.x | (said.x > 1).any(0), wild.y | (said.y > 1).any())
+        wild = Moments(wild.x | (answers.x > 1).any(0), wild.y | (answers.y > 1).any())
         kept = kept or _everybody(fed, over)
         kept = told.clients.put(kept, Moments(*(a & ~b for a, b in zip(told.clients.pick(kept), over, strict=True))))
     scale, target_scale = (_deviation(*pair).cpu() for pair in zip(squares, unit, strict=True))
@@ -300,9 +304,9 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
 
 
 def _broad(names: Sequence[str], spread: Tensor) -> Excluded:
-    """Whose features vary about as much as all together, where at most clients they vary next to nothing.
+    """Clients whose features vary about as much as overall, while at most clients they hardly vary.
 
-    There is nobody between: a feature with a few large values, such as a rate of crimes, is in the same units anywhere.
+    No client may lie between: a feature with a few large values, such as a crime rate, has the same units everywhere.
     """
     ruled = (2 * (spread == 1).sum(0) > len(spread)) & ~(spread == 3).any(0)
     by = (spread == 2) & ruled
@@ -316,10 +320,10 @@ def _everybody(fed: Federation, like: Moments) -> Moments:
 def _without_few(
     fed: Federation, far: Tensor, kept: Moments, before: Moments
 ) -> tuple[Moments, Moments, Moments, Moments] | None:
-    """Who counts, means, magnitudes and mean squares without a few clients whose targets are out of all proportion.
+    """The included clients, means, magnitudes and mean squares without a few clients whose targets are far out.
 
-    None if there are no such clients. Whoever is suspected but not as far out counts again, and makes what is usual
-    wider: it is asked again, until the same clients are found twice.
+    None if there are no such clients. A suspect that turns out not to be as far out is included again, which widens the
+    overall spread. So this is repeated until the same clients are found twice.
     """
     for _ in range(REPEATS):
         if not far.any() or far.sum() > FEW * len(far):
@@ -327,7 +331,7 @@ def _without_few(
         rest = Moments(kept.x, kept.y & ~far)
         centre, unit, squares, *_ = _moments(fed, rest, before)
         told = fed.clients.map(tell_far, centre, unit, squares.y)
-        fed.ledger.rounds += 3  # means, deviations, who is far out
+        fed.ledger.rounds += 3  # means, deviations, clients that are far out
         found = told.clients.put(torch.zeros_like(far), told.value.cpu()) & kept.y
         if (found == far).all():
             return rest, centre, unit, squares
@@ -338,7 +342,7 @@ def _without_few(
 def _moments(
     fed: Federation, kept: Moments | None, before: Moments | None
 ) -> tuple[Moments, Moments, Moments, Moments, Tensor | None]:
-    """Means, magnitudes, mean squares in units of those, how many examples they are of; and who counted, if not all."""
+    """Means, magnitudes, mean squares in their units, numbers of examples, and which clients replied, if not all."""
     mine = _to_each(kept)
     first = fed.clients.sum(send_means, mine, before)
     sums, means = first.value, _first(first.value)
@@ -359,7 +363,7 @@ def _to_each(kept: Moments | None) -> Moments | None:
 
 
 def _first(sums: Sums[tuple[()]]) -> Params:
-    """The means of the only sum; where some clients do not count, over those that do."""
+    """The means of the only group of sums; if some clients are excluded, over the others."""
     means = {
         name: (total / sums.weight.to(total).reshape(1, *[1] * (total.dim() - 1)))[0]
         for name, total in sums.total.items()
@@ -378,29 +382,29 @@ def _excluded(fed: Federation, kept: Moments | None, *, targets: bool) -> Exclud
 
 
 def describe_excluded(excluded: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
-    """A line for the clients that would have supplied most of the same variances; examples have `size` features.
+    """A line for each set of clients excluded from the same scales; examples have `size` features.
 
     >>> describe_excluded({"b": [1, 2]}, 2, ("age", "dose"))
-    ["client 'b' would supply most of the variance of 'dose' and the target: it does not count for their scale"]
+    ["client 'b' would dominate the variance of 'dose' and the target: it is excluded from their scale"]
     """
     return [
-        f"{'client' if one else 'clients'} {who} would supply most of the variance of {what}: "
-        f"{'it does' if one else 'they do'} not count for {its} scale"
+        f"{'client' if one else 'clients'} {who} would dominate the variance of {what}: "
+        f"{'it is' if one else 'they are'} excluded from {its} scale"
         for one, who, what, its in _alike(excluded, size, feature_names)
     ]
 
 
 def describe_broad(broad: Excluded, size: int, feature_names: Sequence[str] = ()) -> list[str]:
-    """A line for the clients whose features rule a scale that says nothing to most others.
+    """A line for each set of clients whose values determine a scale at which those of most others hardly vary.
 
     >>> describe_broad({"a": [1], "b": [1]}, 2, ("age", "dose"))
-    ["clients 'a' and 'b' have values of 'dose' out of all proportion to most clients', in other units perhaps: they \
-rule its scale, and the others' differences are lost"]
+    ["clients 'a' and 'b' have values of 'dose' out of all proportion to most clients, perhaps in other units: they \
+determine its scale, at which the other clients hardly differ"]
     """
     return [
         f"{'client' if one else 'clients'} {who} {'has' if one else 'have'} values of {what} out of all proportion to "
-        f"most clients', in other units perhaps: {'it rules' if one else 'they rule'} {its} scale, and the others' "
-        "differences are lost"
+        f"most clients, perhaps in other units: {'it determines' if one else 'they determine'} {its} scale, at which "
+        "the other clients hardly differ"
         for one, who, what, its in _alike(broad, size, feature_names)
     ]
 
@@ -408,7 +412,7 @@ rule its scale, and the others' differences are lost"]
 def _alike(
     found: Excluded, size: int, feature_names: Sequence[str]
 ) -> Iterator[tuple[bool, str, str, Literal["its", "their"]]]:
-    """Clients of which the same is said: whether it is one, who they are, of which features, and its or their."""
+    """Clients grouped by the same features: whether it is a single client, the clients, the features, and its/their."""
 
     def called(place: int) -> str:
         if place == size:
@@ -424,13 +428,13 @@ def _alike(
 
 
 def _some(names: Sequence[str], most: int) -> str:
-    most = len(names) if len(names) == most + 1 else most  # one more takes no more room than "1 other"
+    most = len(names) if len(names) == most + 1 else most  # a last name takes no more room than "1 other"
     listed = [*names[:most], *([f"{len(names) - most} others"] if len(names) > most else [])]
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def _deviation(square: Tensor, unit: Tensor) -> Tensor:
-    """The standard deviation; 1 for a feature that never varies, which standardising then makes 0."""
+    """The standard deviation; 1 for a constant feature, which standardisation then maps to 0."""
     rounding = (64 * torch.finfo(square.dtype).eps) ** 2
     return torch.where(square <= rounding, 1, square.sqrt() * unit)
 
@@ -451,12 +455,12 @@ class Standardised:
 
     @property
     def linear(self) -> LinearForm | None:
-        """The inner objective's, for standardised examples."""
+        """The inner objective's form, applied to standardised examples."""
         return self._after(linear_form(self.inner))
 
     @property
     def logits(self) -> LinearForm | None:
-        """The inner objective's, for standardised examples."""
+        """The inner objective's form, applied to standardised examples."""
         return self._after(logit_form(self.inner))
 
     def _after(self, form: LinearForm | None) -> LinearForm | None:
@@ -464,12 +468,12 @@ class Standardised:
 
     @property
     def score_unit(self) -> Tensor:
-        """A squared error in the units of the data, for one in the units that losses are in."""
+        """The factor from a squared error in standard units to one in the units of the data."""
         return self.standard.target_scale.square()
 
     @property
     def loss_unit(self) -> float | None:
-        """The inner objective's, where its losses have no zero of their own."""
+        """The inner objective's `loss_unit`, if its losses have no natural zero."""
         return getattr(self.inner, "loss_unit", None)
 
     @property
@@ -479,12 +483,12 @@ class Standardised:
 
     @property
     def space(self) -> Callable[[Params, Tensor], Tensor] | None:
-        """The coordinates that the inner objective compares standardised examples in, if it says which."""
+        """The coordinates in which the inner objective compares standardised examples, if it defines them."""
         own = getattr(self.inner, "space", None)
         return None if own is None else lambda params, x: own(params, self.seen(x))
 
     def learned_targets(self, y: Tensor) -> Tensor:
-        """Targets as training takes them, in the units of the data."""
+        """Targets as used in training (limited), in the units of the data."""
         if not self._limits_targets:
             return y
         return self._learned_targets(y) * self.standard.target_scale + self.standard.target_mean
@@ -494,9 +498,9 @@ class Standardised:
         return self._features(x)
 
     def _whitened(self, root: Tensor) -> Coordinates | None:
-        """Descent on uncorrelated features; the inner objective sees them as they are, standardised once a descent."""
+        """The coordinates of whitened descent on the inner objective, with examples standardised once per descent."""
         form, d = linear_form(self.inner) or logit_form(self.inner), len(root)
-        assert form is not None  # `can_whiten` asked
+        assert form is not None  # checked by `can_whiten`
         back = torch.linalg.inv(root.double()).to(root)
 
         def examples(on: Examples) -> Examples:
@@ -517,7 +521,7 @@ class Standardised:
         return Standardised(self.inner.to(device, dtype), map_tensors(lambda t: t.to(device, dtype), self.standard))
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same objective elsewhere: see `corymb.objectives.recipe`."""
+        """The arguments that rebuild this objective elsewhere: see `corymb.objectives.recipe`."""
         return {"inner": self.inner, "standard": self.standard}
 
     def init(self, key: Key) -> Params:
@@ -529,7 +533,7 @@ class Standardised:
         return self.inner.losses(params, self._learned(examples))
 
     def training_losses(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
-        """What training makes smaller, in standard units."""
+        """The loss of each example in training, in standard units."""
         return training_losses(self.inner, params, self._learned(examples), draws)
 
     def scores(self, params: Params, examples: Examples) -> Tensor:
@@ -549,11 +553,11 @@ class Standardised:
         return self.inner.grade(predictions, examples._replace(x=self._features(examples.x)))
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"{self.inner.describe()}, features standardised"
 
     def _learned(self, examples: Examples) -> Examples:
-        """Examples as losses take them: targets that are out of all proportion count as less."""
+        """Standardised examples for the loss, with extreme targets limited."""
         x, y, weight = examples
         return Examples(self._features(x), self._learned_targets(y), weight)
 
@@ -574,7 +578,7 @@ class Standardised:
 
 
 class NullObjective:
-    """Learns nothing: the objective of an engine that only holds the data."""
+    """The objective of an engine that only holds the data; it learns nothing."""
 
     score_name = "nothing"
     higher_is_better = True
@@ -584,15 +588,15 @@ class NullObjective:
         self.device, self.dtype = device, dtype
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> NullObjective:
-        """The same elsewhere."""
+        """The same objective on another device or in another precision."""
         return NullObjective(device, dtype)
 
     def recipe(self) -> dict[str, Any]:
-        """Nothing is needed to make it elsewhere."""
+        """No arguments are needed to rebuild it elsewhere."""
         return {}
 
     def init(self, key: Key) -> Params:
-        """A single number that is never used."""
+        """A single unused parameter."""
         return {"nothing": torch.zeros(1, device=self.device, dtype=self.dtype)}
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
@@ -614,5 +618,5 @@ class NullObjective:
         return torch.zeros_like(examples.weight)
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return "nothing"

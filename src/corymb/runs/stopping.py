@@ -18,7 +18,7 @@ class Stopper:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the signals, if this is the main thread: other threads get none."""
+        """Handle the signals, if this is the main thread: other threads do not receive them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

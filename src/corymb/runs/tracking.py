@@ -1,4 +1,4 @@
-"""Log runs to TensorBoard, round by round. For other trackers see docs/how-to/tracking.md."""
+"""Log the rounds of runs to TensorBoard. For other trackers see docs/how-to/tracking.md."""
 
 from __future__ import annotations
 

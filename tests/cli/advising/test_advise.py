@@ -45,7 +45,7 @@ def test_a_users_table_to_json_and_a_page(refined, table, tmp_path, capsys, monk
     words = " ".join(" ".join(page.texts).split())
     assert told["sentences"][0] in words
     assert "IFCA: 2 clusters" in words
-    assert "nearest pair kept apart" in words
+    assert "closest pair kept apart" in words
     assert not [values for _, values in page.elements if values.get("src", "").startswith("http")]
     assert main(line) == 2  # the folder is taken
     assert capsys.readouterr().err.count("\n") == 1

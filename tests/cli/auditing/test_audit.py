@@ -29,7 +29,7 @@ def rewritten(good, tmp_path, change):
 
 def test_a_log_as_it_was_written_is_sound(good, capsys):
     assert main(["audit", str(good)]) == 0
-    assert "3 lines, all as they were written (3 rejected)" in capsys.readouterr().out
+    assert "3 lines, verified (3 rejected)" in capsys.readouterr().out
     assert main(["audit", str(good), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"lines": 3, "sound": True, "rejected": 3}
 
@@ -39,7 +39,7 @@ def test_a_run_with_faults_by_client_goes_on_and_so_does_its_log(good, tmp_path,
     assert main(["resume", str(run), "--rounds", "5", "-q"]) == 0
     capsys.readouterr()
     assert main(["audit", str(run)]) == 0
-    assert "5 lines, all as they were written (5 rejected)" in capsys.readouterr().out
+    assert "5 lines, verified (5 rejected)" in capsys.readouterr().out
 
 
 CHANGES = {
@@ -47,7 +47,7 @@ CHANGES = {
     "a line is left out": (lambda rows: [rows[0], rows[2]], "line 2"),
     "lines are exchanged": (lambda rows: [rows[1], rows[0], rows[2]], "line 1"),
     "a line is put in": (lambda rows: [rows[0], rows[0], *rows[1:]], "line 2"),
-    "the end is cut off": (lambda rows: rows[:2], "cut off"),
+    "the end is cut off": (lambda rows: rows[:2], "its end is missing"),
     "a line is torn": (lambda rows: [rows[0], rows[1][:20] + b"\n", rows[2]], "line 2"),
     "a key comes twice": (lambda rows: [rows[0].replace(b"{", b'{"client": "c9", ', 1), *rows[1:]], "line 1"),
     "a blank is put in": (lambda rows: [*rows[:2], rows[2].replace(b": ", b":  ", 1)], "line 3"),

@@ -36,12 +36,12 @@ def test_where_it_lies_how_large_it_is_and_that_it_is_right(plays, capsys):
     lines = told.out.splitlines()
     place = cache_folder() / "shakespeare"
     digest = hashlib.sha256((place / "0.txt").read_bytes()).hexdigest()
-    assert lines[0] == f"shakespeare: {place / '0.txt'}, 0.5 kB, SHA-256 {digest}: right"
-    assert lines[4] == "shakespeare: 2 more files beside it, 0.9 kB, each with the SHA-256 it should have"
+    assert lines[0] == f"shakespeare: {place / '0.txt'}, 0.5 kB, SHA-256 {digest}: verified"
+    assert lines[4] == "shakespeare: 2 more files in the same folder, 0.9 kB, each with the expected SHA-256"
     assert lines[5:] == [
-        "shakespeare: it can be read",
+        "shakespeare: read successfully",
         "shakespeare: licence: public domain (the repository: Apache-2.0)",
-        "digits: it comes with the library, or is made: there is nothing to download",
+        "digits: included in the library or generated: nothing to download",
     ]
     assert told.err.startswith("downloading shakespeare (6 files) from ")
     assert main(["data", "get", "shakespeare"]) == 0
@@ -54,13 +54,13 @@ def test_what_is_here_in_another_form_is_not_downloaded(plays, capsys, monkeypat
     for part in ("train", "test"):
         write_shard(cache_folder() / "shakespeare", part, "0", {"A": ([text[:80]], [text[80]])})
     assert main(["data", "get", "shakespeare"]) == 0
-    assert "as LEAF wrote it: nothing is downloaded" in capsys.readouterr().out
+    assert "in LEAF's format: nothing to download" in capsys.readouterr().out
     (tmp_path / "shakespeare").mkdir()
     packed = tmp_path / "shakespeare" / "moby_roles.json.gz"
     packed.write_bytes(gzip.compress(json.dumps({"one": SPEECHES}).encode()))
     monkeypatch.setenv("CORYMB_DATA", str(tmp_path))
     assert main(["data", "get", "shakespeare"]) == 0
-    assert f"{packed.parent}, 0.2 kB, packed under CORYMB_DATA" in capsys.readouterr().out
+    assert f"{packed.parent}, 0.2 kB, a packed copy under CORYMB_DATA" in capsys.readouterr().out
     assert plays.asked == []
 
 
@@ -78,11 +78,14 @@ def test_stopped(plays, capsys, monkeypatch):
 
     monkeypatch.setattr("corymb.data.fetching.home.download", stop)
     assert main(["data", "get", "shakespeare"]) == Exit.INTERRUPTED
-    assert "what was downloaded is kept" in capsys.readouterr().err
+    assert "the partial download is kept" in capsys.readouterr().err
 
 
 def test_no_such_name(capsys):
-    for line, complaint in (("data get femnis", "Did you mean 'femnist'?"), ("data get", "corymb list data has them")):
+    for line, complaint in (
+        ("data get femnis", "Did you mean 'femnist'?"),
+        ("data get", "corymb list data lists them"),
+    ):
         assert main(line.split()) == Exit.BAD_INPUT
         assert complaint in capsys.readouterr().err
 

@@ -43,7 +43,7 @@ def test_examples_without_labels_are_told_as_such(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "density" in printed
     assert "regression" not in printed
-    assert "4 clusters of examples, which nobody is shown; there are no labels" in printed
+    assert "4 clusters of examples, used only to score; there are no labels" in printed
     assert [line.split()[:2] for line in printed.splitlines() if "%" in line] == [[str(j), "25.0%"] for j in range(4)]
     x = np.random.default_rng(0).normal(size=(20, 3))
     describe(FederatedDataset.from_arrays(x, None, np.arange(20) % 2))

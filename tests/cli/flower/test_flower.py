@@ -21,8 +21,8 @@ from corymb.cli.flower import worker
 from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
 from corymb.cli.flower.new import new
 from corymb.cli.flower.node_settings import READY, NodeSettings, how_it_is, read_settings, write_settings
+from corymb.cli.flower.perform import expected_nodes
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
-from corymb.cli.flower.run import expected_nodes
 from corymb.cli.flower.supervise import RECORD
 from corymb.cli.flower.up import _still_reading, _tell_flwr, status
 from corymb.cli.flower.worker import node_of
@@ -34,9 +34,10 @@ from corymb.runs.elsewhere.engine import FEDERATION
 from corymb.runs.elsewhere.engine import federation as federation_of
 from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput
-from corymb.testing.remote import InProcess, nodes_of
+from corymb.testing.remote import InProcess, nodes_of, remote
 from corymb.testing.small_data import regression as small_regression
 
+OBJECTIVE = LinearRegression(3)
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -116,11 +117,21 @@ def test_run_says_where_no_federation_is(made, capsys):
     assert "Nothing answers" in capsys.readouterr().out
 
 
+def test_a_run_on_a_federation_that_is_not_up_says_so_at_once(made, monkeypatch, capsys):
+    (made / "federation.toml").write_text(
+        f'name = "x"\ndata = "x:y"\nalgorithm = "ifca"\naddress = "127.0.0.1:{free_port()}"'
+    )
+    began = time.monotonic()
+    assert main(["flower", "run", "--k", "2"]) == 2
+    assert time.monotonic() - began < 10
+    assert "`corymb flower up` starts the federation" in capsys.readouterr().err
+
+
 def test_data_are_not_given_to_a_federation(capsys):
     assert main(["run", "digits", "ifca", "--k", "2", "--engine", "flower", "--address", "127.0.0.1:1"]) == 2
     assert "The nodes of a federation hold their data, not 'digits'" in capsys.readouterr().err
     assert main(["run", "federation", "ifca", "--k", "2", "--engine", "flower"]) == 2
-    assert "Say where the federation is" in capsys.readouterr().err
+    assert "Give the address of the federation" in capsys.readouterr().err
 
 
 def test_every_command_has_help(capsys):
@@ -239,7 +250,7 @@ def test_what_the_scaffold_says_to_write_is_there(made):
     calls = re.findall(r"`corymb\.([\w.]+)\(", text)
     assert calls == ["datasets.from_folder"]
     found = operator.attrgetter(calls[0])(corymb)
-    assert {"label", "features", "classes"} <= set(inspect.signature(found).parameters)
+    assert {"label", "features", "classes", "categories"} <= set(inspect.signature(found).parameters)
 
 
 DATA = """
@@ -330,9 +341,12 @@ def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
     ("line", "says"),
     [
         ("run federation ifca --k 2 --engine flower --address localhost", "wanted HOST:PORT"),
-        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --label outcome", "leave --label out here"),
-        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --device cuda", "device='cuda' is for nodes"),
-        ("run federation ifca --k 2", "'federation' stands for what the nodes of a federation hold: corymb run"),
+        ("run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --label outcome", "leave out --label here"),
+        (
+            "run federation ifca --k 2 --engine flower --address 127.0.0.1:9 --device cuda",
+            "Nodes choose their own device",
+        ),
+        ("run federation ifca --k 2", "'federation' stands for the data held by the nodes of a federation: corymb run"),
         ("flower node a --superlink here --data x:y --state s", "wanted HOST:PORT"),
         ("flower node a --superlink here:1 --data x:y --state s --ca no.pem", "There is no file no.pem"),
     ],
@@ -380,3 +394,88 @@ def test_another_federation_at_the_same_address_is_not_taken_for_this_one(comman
     assert main(["flower", command]) in (1, 2)
     said = capsys.readouterr()
     assert "this federation was not started from this folder" in said.out + said.err
+
+
+class Asked:
+    """What `corymb flower run` asked to be run."""
+
+    def __init__(self, monkeypatch, code=0):
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        for name in [name for name in sys.modules if name.startswith("my_fed")]:
+            monkeypatch.delitem(sys.modules, name)
+        self.engine = remote(OBJECTIVE, small_regression(), Placement())
+        monkeypatch.setattr("corymb.cli.flower.perform.answers", lambda address, seconds: True)
+        monkeypatch.setattr("corymb.cli.flower.perform.federation_of", self.connect)
+        monkeypatch.setattr("corymb.cli.flower.perform.start_run", self.start)
+        monkeypatch.setattr("corymb.cli.flower.perform.print_result", lambda run, as_json: code)
+        monkeypatch.setattr("corymb.cli.flower.perform.write_report", lambda runs, path, how: path)
+
+    def connect(self, settings, data, *, keeps_memory, allow):
+        self.allow = allow
+        return self.engine
+
+    def start(self, algorithm, engine, model, settings, **options):
+        self.algorithm, self.model, self.settings, self.options = algorithm, model, settings, options
+
+
+def test_the_settings_of_the_algorithm_are_options_of_flower_run(made, monkeypatch, capsys):
+    asked = Asked(monkeypatch)
+    line = ["--restarts", "5", "--local.lr", "0.1", "--patience", "60", "--max-seconds", "9", "-q"]
+    assert main(["flower", "run", *line]) == 0, capsys.readouterr().err
+    assert asked.algorithm == corymb.IFCA(k=4, rounds=4, local=corymb.Descent(lr=0.1, steps=10), restarts=5)
+    assert (asked.settings.patience, asked.settings.evaluate_every, asked.settings.nodes) == (60, 2, 3)
+    assert (asked.options["max_seconds"], asked.model) == (9, "my_fed.model:network")
+    assert main(["flower", "run", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "--restarts" in said
+    assert "--patience" in said
+    assert re.search(r"--rounds[^┃]*?default: 4\]", said)  # as the user's function has it
+    assert "--kernel" not in said  # nodes choose theirs
+
+
+def test_another_algorithm_is_named_on_the_command_line_of_flower_run(made, monkeypatch, capsys):
+    asked = Asked(monkeypatch)
+    with (made / "federation.toml").open("a") as file:
+        file.write("k = 3\nrounds = 2\nmax_seconds = 7\n")
+    assert main(["flower", "run", "--seed", "3", "sr-fca", "--refinements", "1", "--model", "linear-regression"]) == 0
+    assert (type(asked.algorithm).__name__, asked.algorithm.refinements) == ("SRFCA", 1)
+    assert (asked.settings.seed, asked.settings.until, asked.model) == (3, "converged", "linear-regression")
+    assert asked.options["max_seconds"] == 7
+    assert main(["flower", "run"]) == 0  # a function of the user's own, with the file's settings
+    assert (asked.algorithm.k, asked.algorithm.rounds, asked.settings.until) == (3, 2, "rounds")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("sr-fac", "There is no algorithm 'sr-fac'. Did you mean 'sr-fca'"),
+        ("ifca --restrats 3", "--restarts"),
+        ("--kernel grouped", "--kernel"),
+        ("fedavg --k 3", "--k"),
+    ],
+)
+def test_what_is_mistyped_at_flower_run_is_said_in_a_line(line, says, made, monkeypatch, capsys):
+    Asked(monkeypatch)
+    assert main(["flower", "run", *line.split()]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_that_never_started_leaves_no_folder(made, monkeypatch, capsys):
+    Asked(monkeypatch)
+
+    def refuse(*given, **options):
+        raise InvalidInput("not on these data")
+
+    monkeypatch.setattr("corymb.cli.flower.perform.start_run", refuse)
+    assert main(["flower", "run", "-q"]) == 2
+    assert list((made / "runs").iterdir()) == []
+
+
+def test_a_federation_for_flwr_run_is_not_run_by_corymb(made, monkeypatch, capsys):
+    Asked(monkeypatch)
+    state_of(made).stock.parent.mkdir()
+    state_of(made).stock.touch()
+    assert main(["flower", "run", "-q"]) == 2
+    assert "FLWR_HOME=.federation/flower flwr run . corymb --stream" in capsys.readouterr().err

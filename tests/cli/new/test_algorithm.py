@@ -42,10 +42,10 @@ def test_the_files_are_written_as_the_library_is(here):
 def test_nothing_is_overwritten_and_odd_names_are_refused(here, capsys):
     before = (here / "corymb_own_mean.py").read_bytes()
     for name, said in (
-        ("CorymbOwnMean", "is there already"),
-        ("torch", "the name of something else"),
-        ("../evil", "is no name for an algorithm"),
-        ("7", "is no name"),
+        ("CorymbOwnMean", "already exists"),
+        ("torch", "the name of another module"),
+        ("../evil", "is not a valid name for an algorithm"),
+        ("7", "is not a valid name"),
     ):
         assert main(["new", "algorithm", name]) == 2
         printed = capsys.readouterr().err
@@ -59,7 +59,7 @@ def test_it_runs_resumes_is_reported_on_and_compared(here, capsys):
     assert main([*RUN, "--rounds", "3", "--local.lr", "0.3", "--out", "parts", "--max_seconds", "0"]) == 0
     assert f"corymb resume parts --algorithm {MINE}" in capsys.readouterr().err
     assert main(["resume", "parts", "-q"]) == 2
-    assert "a run folder is data and starts no code" in capsys.readouterr().err
+    assert "a run folder is data and never decides which code runs" in capsys.readouterr().err
     assert main(["resume", "parts", "--algorithm", "other:Thing", "-q"]) == 2
     assert main(["resume", "parts", "--algorithm", MINE, "-q", "--json"]) == 0
     resumed = json.loads(capsys.readouterr().out)

@@ -19,7 +19,7 @@ def test_the_command_searches_and_ends_with_the_run_to_make(tmp_path, monkeypatc
     assert [row.split()[:2] for row in err.splitlines()] == [["trial", "1/2"], ["trial", "2/2"]]
     first, second, command = out.splitlines()
     assert first.startswith("Best of 2 trials: local.lr 0.")
-    assert "held out; test examples took no part" in second
+    assert "held-out training examples; test examples were not used" in second
     assert command.startswith("corymb run clinic fedavg --rounds 1 --local.steps 3 --local.lr 0.")
     assert command.endswith("--label outcome")
     assert main([*line.split(), "--json", "-q"]) == 0
@@ -33,10 +33,10 @@ def test_the_command_searches_and_ends_with_the_run_to_make(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("tune", "Say which data and which algorithm"),
+        ("tune", "Give the data and the algorithm: corymb tune DATA ALGORITHM"),
         ("tune digits fedagv", "Did you mean 'fedavg'"),
         ("tune digits fedavg --param local.lr", "wanted NAME=RANGE"),
-        ("tune digits fedavg --param local.lr=lg:0:1", "is no range"),
+        ("tune digits fedavg --param local.lr=lg:0:1", "is not a range"),
         ("tune digits fedavg --trials 0", "trials must be at least 1"),
     ],
 )
@@ -60,6 +60,9 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("corymb.cli.tuning.search.tune", stopped)
-    for line, says in (("", "with --out it could have gone on"), (f" --out {tmp_path}", "the same command goes on")):
+    for line, says in (
+        ("", "use --out to be able to continue"),
+        (f" --out {tmp_path}", "repeat the command to continue"),
+    ):
         assert main(f"tune digits fedavg{line}".split()) == 130
         assert capsys.readouterr().err == f"corymb: stopped; {says}.\n"

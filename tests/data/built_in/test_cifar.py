@@ -103,7 +103,7 @@ def test_complaints():
         (whole, cifar.read_binary, "has no data_batch_1.bin, data_batch_2.bin"),
         (archive({f"{name}.bin": b"12" for name in BATCHES}), cifar.read_binary, "2 bytes: wanted rows of 3073"),
         (archive({name: b"\x80\x02}." for name in BATCHES}), cifar.read_python, "holds data float64"),
-        (archive({name: b"\x80\x02]." for name in BATCHES}), cifar.read_python, "holds no dictionary"),
+        (archive({name: b"\x80\x02]." for name in BATCHES}), cifar.read_python, "does not hold a dictionary"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
             read(contents)

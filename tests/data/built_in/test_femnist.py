@@ -38,7 +38,7 @@ def test_leaf_without_its_repeats(tmp_path):
     assert read.writer.tolist() == [0, 1, 1, 0, 1]
     assert read.names == ("f0000_14", "f0001_41")
     assert read.test.tolist() == [False, False, False, True, True]
-    assert read.notes == ("1 images that a writer has twice are taken once",)
+    assert read.notes == ("1 duplicate images of writers are dropped",)
 
 
 def test_the_same_picture_of_two_writers_or_classes_is_no_repeat():
@@ -66,7 +66,7 @@ def test_packed_or_leaf_under_a_folder(tmp_path):
 def test_complaints(tmp_path):
     write_shard(tmp_path, "test", "0", {"a": (floats(0), [0])})
     for x, y, complaint in (
-        ([[0.5] * 784], [0], "no bytes divided by 255"),
+        ([[0.5] * 784], [0], "not bytes divided by 255"),
         ([[0.0] * 783], [0], "not 28 x 28"),
         (floats(0), [62], "labels from 0 to 61"),
     ):
@@ -103,11 +103,11 @@ def home(server):
 def test_a_page_to_log_in_is_not_kept(server, home, capsys):
     body = parquet()
     server.serve(PLACE, LOGIN)
-    with pytest.raises(DataUnavailable, match="it is a web page, such as one to log in: wanted a parquet file"):
+    with pytest.raises(DataUnavailable, match="it is a web page, perhaps a login page: wanted a parquet file"):
         femnist.read_published(home)
-    assert "is kept from here on" not in capsys.readouterr().err
+    assert "is required from now on" not in capsys.readouterr().err
     server.serve(PLACE, body[:-9])
-    with pytest.raises(DataUnavailable, match="cut short: wanted a parquet file"):
+    with pytest.raises(DataUnavailable, match="truncated: wanted a parquet file"):
         femnist.read_published(home)
     server.serve(PLACE, body)
     assert np.array_equal(femnist.read_published(home).images, IMAGES)
@@ -120,7 +120,7 @@ def test_a_page_that_an_earlier_version_kept_is_downloaded_again(server, home, c
     kept.write_bytes(LOGIN)
     kept.with_name(f"{kept.name}.sha256").write_text(f"{hashlib.sha256(LOGIN).hexdigest()}  {kept.name}\n")
     assert np.array_equal(femnist.read_published(home).images, IMAGES)
-    assert "is a web page, such as one to log in" in capsys.readouterr().err
+    assert "is a web page, perhaps a login page" in capsys.readouterr().err
 
 
 def test_a_damaged_file_does_not_cost_its_checksum(server, home):
@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_dropped_with_its_checksum(server, home, inside):
     writing.write_table(arrow.table({"other": [1]}), held)
     body = held.getvalue() if inside is None else b"PAR1" + inside + b"PAR1"
     server.serve(PLACE, body)
-    with pytest.raises(DataUnavailable, match="it and its checksum are removed; run the command again") as caught:
+    with pytest.raises(DataUnavailable, match="so it was removed with its checksum: run the command again") as caught:
         femnist.read_published(home)
     assert "\n" not in str(caught.value)
     assert list(home.folder.glob("train-*")) == []

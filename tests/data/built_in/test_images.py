@@ -116,7 +116,7 @@ def test_complaints(four):
         (lambda: rotated(*four, clients=5), "multiple of the 4 clusters"),
         (lambda: rotated(*four, clients=4, per_client=25), "takes 25 images of the 24"),
         (lambda: rotated(*four, clients=4, per_client=7, disjoint=True), "takes 28 images of the 24"),
-        (lambda: rotated(*four, clients=3, per_client=1, rotations=3), "1, 2 or 4 ways"),
+        (lambda: rotated(*four, clients=3, per_client=1, rotations=3), "wanted 1, 2 or 4"),
         (lambda: rotated(x[:, :4], y, x_test, y_test, clients=4, per_client=1), "4 x 5: only square"),
         (lambda: rotated(*four, clients=0), "clients=0: wanted a whole number, 1 or more"),
         (lambda: rotated(*four, clients=2.5), "clients=2.5: wanted a whole number"),

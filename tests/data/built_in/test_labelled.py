@@ -86,7 +86,7 @@ def test_names_are_labels_where_classes_can_be_told(deal):
         (LABELS[1:], "There are 24 examples and 23 labels: give one for each"),
         (LABELS[:, None], r"Labels have the shape \[24, 1\]"),
         ([None] * ROWS, "wanted one whole number or one name for each"),
-        ([[0], [1, 2]] * 12, "Labels are no array"),
+        ([[0], [1, 2]] * 12, "Labels do not form an array"),
     ],
 )
 def test_other_labels_are_refused(deal, y, complaint):

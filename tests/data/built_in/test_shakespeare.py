@@ -105,7 +105,7 @@ def test_a_small_sample_of_leaf_is_a_data_set_by_name_too(tmp_path, monkeypatch)
     monkeypatch.setenv("CORYMB_DATA", str(tmp_path))
     data = load("shakespeare")
     assert data.names == ("A", "B")
-    assert "2 roles have 2000 characters or more: all are taken" in data.notes
+    assert "only 2 roles have 2000 characters or more: all are used" in data.notes
 
 
 def test_leaf_out_of_order(tmp_path):

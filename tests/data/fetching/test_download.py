@@ -36,7 +36,7 @@ def test_goes_on_with_what_an_earlier_process_left(server, part, capsys):
     assert get(server, part) is True
     assert part.read_bytes() == BODY
     assert server.asked == [("/file", 5000)]
-    assert "going on at 5.0 kB" in capsys.readouterr().err
+    assert "resuming at 5.0 kB" in capsys.readouterr().err
 
 
 def test_begins_again_where_the_server_sends_only_whole_files(server, part):

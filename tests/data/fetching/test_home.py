@@ -126,7 +126,7 @@ def test_a_file_without_published_checksum_is_pinned_and_told(server, capsys):
     (kept,) = place.obtain()
     digest = hashlib.sha256(BODY).hexdigest()
     assert kept.file.digest == digest
-    assert f"no checksum is published; SHA-256 {digest} is kept" in capsys.readouterr().err
+    assert f"no checksum is published; SHA-256 {digest} is required" in capsys.readouterr().err
     assert cached() == ["file", "file.sha256"]
     kept.path.write_bytes(b"damaged")
     (again,) = place.obtain()
@@ -172,12 +172,12 @@ def test_nobody_answers(images):
 def test_offline_in_plain_words(monkeypatch, server):
     away = Mock(side_effect=URLError(gaierror(-2, "Name or service not known")))
     monkeypatch.setattr("corymb.data.fetching.download.urlopen", away)
-    with pytest.raises(DataUnavailable, match="no connection: the address cannot be looked up") as caught:
+    with pytest.raises(DataUnavailable, match="no connection: the host name cannot be resolved") as caught:
         source(server, "good").load()
     assert "urlopen" not in str(caught.value)
     assert "Errno" not in str(caught.value)
     away.side_effect = TimeoutError("timed out")
-    with pytest.raises(DataUnavailable, match="no connection: nothing came for 30 seconds"):
+    with pytest.raises(DataUnavailable, match="no connection: nothing received for 30 seconds"):
         source(server, "good").load()
 
 
@@ -197,13 +197,13 @@ def test_what_came_before_it_broke_off_is_told(server, tag, digest):
 def test_a_full_disk_and_a_cache_that_is_no_folder_are_told_as_such(images, monkeypatch, tmp_path):
     with monkeypatch.context() as full:
         full.setattr("corymb.data.fetching.download._copy", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
-        with pytest.raises(DataUnavailable, match=r"cannot be kept in .*No space left.*: make room") as caught:
+        with pytest.raises(DataUnavailable, match=r"cannot be stored in .*No space left.*: free some space") as caught:
             source(images, "good", "elsewhere").load()
     assert "offline" not in str(caught.value)
     assert len(images.asked) == 1  # no other mirror is tried
     (tmp_path / "file").touch()
     monkeypatch.setenv("CORYMB_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataUnavailable, match="set CORYMB_CACHE to a folder that can be written to"):
+    with pytest.raises(DataUnavailable, match="set CORYMB_CACHE to a writable folder"):
         source(images, "good").load()
 
 

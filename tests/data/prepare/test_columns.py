@@ -3,6 +3,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from corymb.data import FederatedDataset
 from corymb.data.clients import Clients
 from corymb.data.prepare.cells import as_column, read_values
 from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns, unknown_categories
@@ -13,11 +14,12 @@ def where(row):
     return f"row {row}"
 
 
-def learn(table, clients=None, missing="refuse", train=None):
+def learn(table, clients=None, missing="refuse", train=None, categories=None):
     columns = {name: read_values(values, name) for name, values in table.items()}
     rows = len(next(iter(columns.values())).kinds)
     clients = clients or Clients(("a",), np.zeros(rows, int))
-    plans, notes = learn_columns(columns, clients, np.arange(rows) if train is None else train, missing, where)
+    train = np.arange(rows) if train is None else train
+    plans, notes = learn_columns(columns, clients, train, missing, where, categories=categories or {})
     return plans, notes, encode(columns, plans, where).tolist()
 
 
@@ -67,7 +69,7 @@ def test_an_unknown_category_is_other_or_nothing():
 def test_text_without_common_categories_is_left_out_and_said():
     plans, notes, _ = learn({"name": [f"n{i}" for i in range(300)], "x": list(range(300))})
     assert [plan.name for plan in plans] == ["x"]
-    assert notes == ["column 'name' is not used: it is text, and no category of it is common among clients"]
+    assert notes == ["column 'name' is not used: it is text without a category that is common among clients"]
 
 
 @pytest.mark.parametrize(("missing", "fill"), [("mean", 22.0), ("median", 3.0)])
@@ -76,7 +78,7 @@ def test_missing_numbers_are_filled_with_statistics_of_the_training_rows(missing
     plans, notes, rows = learn({"x": values}, of(3, 4), missing, train=np.arange(6))
     assert plans[0].fill == fill
     assert rows[2] == [fill]
-    assert notes == [f"column 'x': 1 missing cells are taken as the {missing}, {fill:g}"]
+    assert notes == [f"column 'x': 1 missing cells are filled with the {missing}, {fill:g}"]
 
 
 def test_the_median_by_counting_is_the_lower_median():
@@ -106,10 +108,12 @@ def test_many_columns_with_missing_cells_are_one_line():
         learn(table, of(2, 2))
     assert str(caught.value) == (
         "4 columns cannot be used: columns 'a' (1), 'b' (2), 'c' (1), 'd' (1): missing cells, the first in row 0: "
-        "say missing='median', 'mean' or 'drop' (--missing)."
+        "use missing='median', 'mean' or 'drop' (--missing)."
     )
     said = learn(table, of(2, 2), "median")[1]
-    assert said == ["missing cells of 4 columns are taken as each column's median: 'a' (1), 'b' (2), 'c' (1), 'd' (1)"]
+    assert said == [
+        "missing cells of 4 columns are filled with each column's median: 'a' (1), 'b' (2), 'c' (1), 'd' (1)"
+    ]
 
 
 def test_a_type_that_no_cell_can_have_is_refused():
@@ -121,7 +125,7 @@ def test_a_type_that_no_cell_can_have_is_refused():
 def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
     notes = learn({"rate": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     assert notes == [
-        f"column 'rate' is taken as text, but its cells look like numbers ({sorted(cells)[0]!r}): write plain numbers"
+        f"column 'rate' is read as text, but its cells look like numbers ({sorted(cells)[0]!r}): write plain numbers"
     ]
     assert learn({"rate": ["north", "5 mg"] * 8}, of(8, 8))[1] == []
 
@@ -133,7 +137,7 @@ def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
 def test_dates_that_are_not_iso_are_said_to_be_taken_as_text(cells):
     notes = learn({"day": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     first = sorted(cells)[0]
-    assert notes == [f"column 'day' is taken as text, but its cells look like dates ({first!r}): write 2024-12-31"]
+    assert notes == [f"column 'day' is read as text, but its cells look like dates ({first!r}): write 2024-12-31"]
 
 
 def test_a_column_that_says_what_rows_are_for_is_said_to_be_a_feature():
@@ -170,6 +174,60 @@ def test_text_that_no_category_stands_for_is_spoken_of():
         ColumnPlan("n", "number"),
     ]
     assert unknown_categories(cells, plans) == [
-        "column 's': 2 cells ('z') are of no category that the run knew, and taken as 'other'",
-        "column 't': 1 cell ('z') is of no category that the run knew, and left without one",
+        "column 's': 2 cells ('z') are not among the run's categories and treated as 'other'",
+        "column 't': 1 cell ('z') is not among the run's categories and without a category",
     ]
+
+
+def test_categories_that_are_named_are_not_learned():
+    table = {"t": ["u", "v", None, 3]}
+    plans, notes, rows = learn(table, missing="median", categories={"t": ["w", "v", 3, "other"]})
+    assert plans == (ColumnPlan("t", "category", None, ("w", "v", "3", "other")),)
+    assert rows == [[0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0]]
+    assert "column 't': 1 cell ('u') is of no category that was named, and taken as 'other'" in notes
+    assert "left without one" in learn(table, missing="median", categories={"t": ["v"]})[1][0]
+    nowhere = {"t": [None, None], "n": [1, 2]}  # as at a node that does not write it down
+    assert learn(nowhere, missing="median", categories={"t": ["v"]})[2] == [[0, 1], [0, 2]]
+
+
+def test_what_missing_cells_are_taken_as_may_be_named():
+    table = {"n": [1, None], "d": ["2000-01-03", None], "t": ["u", None]}
+    plans, notes, rows = learn(table, missing={"n": 7, "d": "2000-01-02"})
+    assert [plan.fill for plan in plans] == [7, 1, None]
+    assert rows == [[1, 2, 1], [7, 1, 0]]
+    assert "column 'n': 1 missing cells are taken as the value that was given, 7" in notes
+    with pytest.raises(InvalidInput, match="column 'd': 1 missing cell in row 1"):
+        learn(table, missing={"n": 7})
+    assert learn({"n": [None, None], "m": [1, 2]}, missing={"n": 7})[2] == [[7, 1], [7, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"categories": {"tt": ["a"]}}, "categories names 'tt', but there is no such column. Did you mean 't'"),
+        ({"categories": {"t": "ab"}}, "categories of column 't' are 'ab': wanted a list of names"),
+        ({"categories": {"t": []}}, "wanted a list of names"),
+        ({"categories": {"t": ["a", "a"]}}, "name 'a' twice"),
+        ({"categories": {"t": ["a", ""]}}, "have an empty name"),
+        ({"categories": ["t"]}, "wanted {'column'"),
+        ({"missing": {"x": 1}}, "missing names 'x', but there is no such column"),
+        ({"missing": {"t": "many"}}, "wanted a number"),
+        ({"missing": {"t": [1]}}, "is of type list"),
+    ],
+)
+def test_what_is_named_wrongly_is_refused(options, says):
+    with pytest.raises(InvalidInput, match=says):
+        learn({"t": ["a", "b"]}, **options)
+
+
+@pytest.mark.parametrize("options", [{"categories": {"0": ["a"]}}, {"missing": {"0": 1}}])
+def test_pictures_have_no_columns_to_name(options):
+    with pytest.raises(InvalidInput, match="names columns of a table, and examples with 3 axes have none"):
+        FederatedDataset.from_arrays(np.zeros((2, 3, 4, 4), np.float32), [0, 1], ["a", "b"], test=0, **options)
+
+
+def test_columns_without_names_are_named_by_their_number():
+    x = np.array([["u", "1"], ["v", ""]], dtype=object)
+    options = {"categories": {"0": ["v", "other"]}, "missing": {"1": 5}}
+    data = FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0, **options)
+    assert data.train.x.tolist() == [[0, 1, 1], [1, 0, 5]]

@@ -20,7 +20,7 @@ def pictures(*values):
 )
 def test_most_clients_decide_the_range(values, top, brightest):
     if brightest is None:  # most clients stay within 0 to 1: the other is the odd one
-        with pytest.raises(InvalidInput, match=r"Client 'a' has pixels from 0 to 200, where most clients .* 0 to 1"):
+        with pytest.raises(InvalidInput, match=r"Client 'a' has pixels from 0 to 200, while most clients .* 0 to 1"):
             pictures(*values)
         return
     data = pictures(*values)
@@ -31,7 +31,7 @@ def test_most_clients_decide_the_range(values, top, brightest):
 
 @pytest.mark.parametrize(("odd", "got"), [(256, "0 to 256"), (-1, "-1 to 0"), (0.5, "0 to 0.5")])
 def test_the_odd_client_is_refused_by_name(odd, got):
-    with pytest.raises(InvalidInput, match=f"Client 'c' has pixels from {got}, where most clients .* 0 to 255"):
+    with pytest.raises(InvalidInput, match=f"Client 'c' has pixels from {got}, while most clients .* 0 to 255"):
         pictures(255, 200, odd, 100)
 
 
@@ -44,7 +44,7 @@ def test_new_pictures_go_the_same_way():
     assert as_in_run(np.full((1, 1, 1, 1), 51.0), 255).item() == pytest.approx(0.2)
     assert as_in_run(np.full((1, 1, 1, 1), 0.2), 255).item() == pytest.approx(0.2)
     assert as_in_run(np.full((1, 1, 1, 1), 1, dtype=np.uint8), 255).item() == pytest.approx(1 / 255)
-    with pytest.raises(InvalidInput, match="Pixels go from 256 to 256: the run's were from 0 to 255"):
+    with pytest.raises(InvalidInput, match="Pixels range from 256 to 256, but the run's from 0 to 255"):
         as_in_run(np.full((1, 1, 1, 1), 256), 255)
     assert as_in_run(np.ones((1, 1, 1, 1), dtype=np.uint8), 1).item() == 1
     with pytest.raises(InvalidInput, match="Pixels are bytes beyond 1, and the run's were not"):
@@ -76,17 +76,17 @@ def test_which_axis_the_channels_are(shape, wanted):
 @pytest.mark.parametrize("shape", [(8, 8, 8), (18, 2, 18), (9, 7, 9)])
 def test_a_shape_that_does_not_say_is_refused_and_can_be_given_otherwise(shape):
     x = np.random.default_rng(0).random((2, *shape))
-    with pytest.raises(InvalidInput, match=r"does not say which axis the channels are: arrange .* scale='none'"):
+    with pytest.raises(InvalidInput, match=r"channel axis is ambiguous: arrange .* scale='none'"):
         FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0)
     assert FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0, scale="none").features == shape
 
 
 def test_large_pixels_of_another_range_are_spoken_of():
     assert pictures(-3, 2, 700).notes == (
-        "pixels go from -3 to 700 and are left as they are: divide them by 700 first; what is no picture wants "
+        "pixels range from -3 to 700 and are not scaled: divide them by 700 first; for data that are not images use "
         "scale='none' or 'standard' (--scale)",
     )
     assert pictures(3, 2, 700, 700, 700).notes == (
-        "pixels go from 0 to 700 and are left as they are: divide them by 700 first",
+        "pixels range from 0 to 700 and are not scaled: divide them by 700 first",
     )
     assert pictures(-1, 2, -2).notes == ()

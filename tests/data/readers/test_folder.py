@@ -183,19 +183,19 @@ def test_the_seed_decides_the_split(folder):
 ONE = {"x": np.zeros((1, 2)), "y": np.zeros(1, dtype=np.int64)}
 BAD = {
     "is empty: put one file": {},
-    "notes.txt is a file of an unknown kind": {"notes__txt": "hello", "a__csv": CSV["a"]},
-    r"files of different kinds \(.csv, .npz\)": {"a__csv": CSV["a"], "b__npz": ONE},
+    "notes.txt is a file of an unknown type": {"notes__txt": "hello", "a__csv": CSV["a"]},
+    r"files of different types \(.csv, .npz\)": {"a__csv": CSV["a"], "b__npz": ONE},
     "b.csv has no rows": {"a__csv": CSV["a"], "b__csv": "height,age,label\n"},
     "b.csv is empty": {"a__csv": CSV["a"], "b__csv": ""},
-    "b.csv lacks 'age' and adds 'weight', compared with a.csv": {
+    "b.csv lacks 'age' and has extra 'weight', compared with a.csv": {
         "a__csv": CSV["a"],
         "b__csv": "height,weight,label\n1,2,cat\n",
     },
-    "b.csv adds 'test'": {"a__csv": CSV["a"], "b__csv": "height,age,test,label\n1,2,0,cat\n"},
+    "b.csv has extra 'test'": {"a__csv": CSV["a"], "b__csv": "height,age,test,label\n1,2,0,cat\n"},
     "column 'age': a.csv, row 3, client 'a', is 'old' where most clients have numbers": {
         "a__csv": "age,label\n1,cat\nold,dog\n"
     },
-    "column 'age': 1 missing cell in a.csv, row 2: say missing='median'": {"a__csv": "age,b,label\n,1,cat\n2,1,cat\n"},
+    "column 'age': 1 missing cell in a.csv, row 2: use missing='median'": {"a__csv": "age,b,label\n,1,cat\n2,1,cat\n"},
     "2 columns cannot be used: column 'dose': b.csv, row 2, client 'b', is 'much' .*; column 'age': 1 missing": {
         "a__csv": "age,dose,label\nNA,1,cat\n3,2,dog\n",
         "b__csv": "age,dose,label\n4,much,cat\n",
@@ -206,7 +206,7 @@ BAD = {
     },
     "two columns called 'age'": {"a__csv": "age,age,label\n1,2,cat\n"},
     "a.csv, row 3 has 2 cells where the header has 3": {"a__csv": "height,age,label\n1,2,cat\n1,2\n"},
-    "a.csv has no columns of features": {"a__csv": "label\ncat\n"},
+    "a.csv has no feature columns": {"a__csv": "label\ncat\n"},
     "The label in a.csv, row 3 is missing": {"a__csv": "age,label\n1,cat\n2,\n"},
     "The label in b.csv, row 2 is missing": {"a__csv": "age,label\n1,1.5\n", "b__csv": "age,label\n1,n/a\n"},
     "a.csv, row 2, column 'test': 'maybe'": {"a__csv": "age,test,label\n1,maybe,cat\n"},
@@ -220,7 +220,7 @@ BAD = {
     r"a.npz: x has the shape \[1\]": {"a__npz": ONE | {"x": np.zeros(1)}},
     "a.npz cannot be read as npz: write it again": {"a__npz": b"noise"},
     "a.npz cannot be read as npz.*not Python objects": {"a__npz": ONE | {"y": np.array([{}])}},
-    r"b.npz has examples of shape \[3, 3\], a.npz of \[2, 2\]": {
+    r"b.npz has examples of shape \[3, 3\], but a.npz of \[2, 2\]": {
         "a__npz": ONE | {"x": np.zeros((1, 2, 2))},
         "b__npz": ONE | {"x": np.zeros((1, 3, 3))},
     },
@@ -228,7 +228,7 @@ BAD = {
     "column 'age': 1 missing cell in a.parquet, row 2": {"a__parquet": {"age": [1, None], "label": [0, 1]}},
     "a.parquet: Column 'age' is of type .*convert or drop it": {"a__parquet": {"age": [[1, 2]], "label": [0]}},
     "a.jsonl, row 2 cannot be read as JSON": {"a__jsonl": '{"x": 1, "label": 0}\n{"x": '},
-    "a.jsonl, row 1 is no object": {"a__jsonl": "[1, 2]\n"},
+    "a.jsonl, row 1 is not an object": {"a__jsonl": "[1, 2]\n"},
     "a.csv.gz cannot be read as csv": {"a__csv__gz": b"noise"},
     "a.parquet cannot be read as parquet": {"a__parquet": b"noise"},
 }
@@ -254,7 +254,7 @@ def test_more_complaints(folder):
         (lambda: from_folder(path / "a.csv", client="who"), "a.csv has no column 'who'"),
         (
             lambda: from_folder(path / "a.csv", client="age", task="regression"),
-            "is the text 'cat': regression wants numbers",
+            "is the text 'cat': regression needs numbers",
         ),
         (lambda: from_folder(path / "a.csv", client="age", label="kind"), "a.csv has no column 'kind'"),
     ):

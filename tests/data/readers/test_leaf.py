@@ -25,7 +25,7 @@ def test_complaints(tmp_path):
     with pytest.raises(InvalidInput, match="train has no json files"):
         list(users_in(tmp_path, "train"))
     write_shard(tmp_path, "train", "uneven", {"a": ([[1]], [1, 2])})
-    with pytest.raises(InvalidInput, match="user 'a' has not one label for each"):
+    with pytest.raises(InvalidInput, match="user 'a' does not have one label for each"):
         list(users_in(tmp_path, "train"))
     for text in ("{", "[]", '{"users": []}', '{"user_data": {"a": {"x": []}}}', '{"user_data": 3}'):
         (tmp_path / "train" / "uneven.json").write_text(text)

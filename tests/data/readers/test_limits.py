@@ -22,7 +22,7 @@ def test_zeros_that_are_packed_small_are_refused_before_they_are_read(tmp_path):
     packed_zeros(tmp_path)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(
-        InvalidInput, match=r"zeros.npz would take 160 MB in memory, more than the 100 MB .* read_limit"
+        InvalidInput, match=r"zeros.npz would take 160 MB in memory, more than the limit of 100 MB .* read_limit"
     ):
         from_folder(tmp_path, read_limit=100_000_000)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
@@ -40,7 +40,7 @@ def test_arrays_that_nobody_asked_for_are_not_read(tmp_path):
 def test_text_that_is_packed_small_is_refused_while_it_is_read(tmp_path):
     with gzip.open(tmp_path / "rows.csv.gz", "wt") as file:
         file.write("client,a,label\n" + "c1,1,0\n" * 100_000)
-    with pytest.raises(InvalidInput, match="unpacks to more than the 10 kB"):
+    with pytest.raises(InvalidInput, match="unpacks to more than the limit of 10 kB"):
         from_folder(tmp_path / "rows.csv.gz", read_limit=10_000)
 
 

@@ -69,6 +69,22 @@ def test_values_and_slopes_are_those_of_torch(kind, form, given):
     assert farthest(slopes(alone, *leaves), slopes(apart[0], *leaves)) < 1e-12
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fused_cells_of_a_gpu_are_the_cpus(kind, bias):
+    module = KINDS[kind](2, 6, bias=bias, bidirectional=True).double()
+    x = drawn(TIME, BATCH, 2)
+    found = []
+    for device in ("cpu", "cuda"):
+        module, on = module.to(device), x.to(device).requires_grad_()
+        with Cells():
+            out, _ = module(on)
+            found.append(torch.autograd.grad(out.sin().sum(), [on, *module.parameters()]))
+    assert max(float((a - b.cpu()).abs().max()) for a, b in zip(*found, strict=True)) < 1e-12
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     "make",

@@ -20,7 +20,7 @@ def test_the_error_halves_every_round_without_noise():
 
 def test_too_few_examples_for_new_ones_in_every_round_are_refused():
     data = mixed_regression_ifca(0, n=4, m=9, d=3, k=2, test=1)
-    with pytest.raises(InvalidInput, match="10 a client are wanted \\(2 a round\\), one has 9"):
+    with pytest.raises(InvalidInput, match="A client has 9 examples; fresh examples need 10 per client"):
         theory.run(theory.FreshIFCA(k=2, rounds=5), data, None, seed=0)
 
 

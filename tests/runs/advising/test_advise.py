@@ -44,8 +44,8 @@ def test_what_to_run_next_is_said_in_python_where_the_data_are_there_only():
 def test_one_model_never_says_that_there_are_no_clusters():
     advice = advice_on("one-model")
     text = " ".join([*advice.sentences, *advice.cautions])
-    assert "does not say that there are no clusters" in text or "clusters that were found" in text
-    assert " no clusters" not in text.replace("does not say that there are no clusters", "")
+    assert "does not mean that there are no clusters" in text or "clusters that were found" in text
+    assert " no clusters" not in text.replace("does not mean that there are no clusters", "")
 
 
 def test_test_examples_take_no_part():

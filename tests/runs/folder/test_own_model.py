@@ -14,7 +14,7 @@ from corymb.settings import InvalidInput
 FEW = corymb.FedAvg(rounds=2)
 TABLE = DataSchema(task="classification", features=(3,), classes=("a", "b"))
 TEXTS = TABLE._replace(features=(5,), codes=True)
-ANOTHER = "The model is not the run's, which is own: with the same parameters it gives other outputs"
+ANOTHER = r"The model is not the run's \(own\): with the same parameters it gives different outputs"
 
 
 class Plain(nn.Module):
@@ -145,7 +145,7 @@ def test_a_model_of_the_librarys_is_asked_again(tmp_path):
 
     run = corymb.fit(FEW, data(), "linear", out=tmp_path / "run")
     assert "answers" not in run.config["record"]
-    with pytest.raises(InvalidInput, match="is not the run's, which is linear: with the same parameters"):
+    with pytest.raises(InvalidInput, match=r"is not the run's \(linear\): with the same parameters"):
         corymb.Run.load(run.folder, lambda: Bent(nn.Flatten(), nn.Linear(3, 2)))
     assert corymb.Run.load(run.folder, lambda: nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).objective is not None
 
@@ -154,7 +154,7 @@ def test_a_model_of_the_librarys_is_asked_again(tmp_path):
 def test_a_model_that_ends_in_a_softmax_is_spoken_of(last, told, caplog):
     data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1, 2] * 10, [0, 0, 1, 1, 2] * 6)
     corymb.fit(corymb.FedAvg(rounds=1), data, lambda: nn.Sequential(nn.Linear(2, 3), last))
-    assert ("leave out its last softmax" in caplog.text) == told
+    assert ("remove its last softmax" in caplog.text) == told
 
 
 HEADS = [

@@ -49,7 +49,7 @@ def test_models_of_clients_own_were_not_saved_in_format_1_either(old):
     assert run.served == "own"
     with pytest.raises(InvalidInput, match="stayed with its clients"):
         run.predict(X, client=0)
-    with pytest.raises(InvalidInput, match="models of their own"):
+    with pytest.raises(InvalidInput, match="its own model"):
         run.assign(X, ["ill", "well"])
 
 

@@ -37,7 +37,7 @@ def test_a_manifest_comes_back_unless_it_was_touched():
         with pytest.raises(Refused):
             Manifest.from_bytes(damaged)
     newer = json.dumps({**json.loads(one.to_bytes()), "format": 99}).encode()
-    with pytest.raises(Refused, match="of format 99"):
+    with pytest.raises(Refused, match="has format 99"):
         Manifest.from_bytes(newer)
 
 

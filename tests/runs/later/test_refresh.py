@@ -90,7 +90,7 @@ def test_clients_that_are_gone_are_named(begun, caplog):
     x, y, client = small.arrays()
     with caplog.at_level(logging.WARNING):
         run = begun.refresh((x[client > 1], y[client > 1], client[client > 1]), rounds=1)
-    assert "2 clients of the run not in the new data" in caplog.text
+    assert "2 clients of the run missing from the new data" in caplog.text
     assert run.names == ("2", "3", "4", "5")
     assert labels_after(run.history, 4, 4) == [begun.labels[name] for name in run.names]
 
@@ -111,9 +111,9 @@ def test_models_that_stay_with_clients_go_on_in_the_run_itself(tmp_path):
     assert len(on.history) == 5
     for client in range(6):
         assert (on.predict_proba(x, client=client) == want.predict_proba(x, client=client)).all()
-    with pytest.raises(InvalidInput, match="only the run itself"):
+    with pytest.raises(InvalidInput, match="only the run returned by fit"):
         corymb.Run.load(tmp_path / "alone").refresh(small.arrays())
-    with pytest.raises(InvalidInput, match=r"cannot come or go .* same 6 clients \(6, 7\)"):
+    with pytest.raises(InvalidInput, match=r"cannot join or leave .* same 6 clients, but differ in 6, 7"):
         run.refresh(grown())
 
 
@@ -130,9 +130,9 @@ def test_a_model_of_ones_own_is_asked_for_again(tmp_path):
 
 
 WRONG = {
-    "another class": (lambda x, y, c: (x, np.where(y, "yes", "no"), c), "class 'no' that the run does not know"),
-    "other features": (lambda x, y, c: (np.hstack([x, x]), y, c), r"features \(4,\), those of the run \(2,\)"),
-    "another task": (lambda x, y, c: (x, y + 0.5, c), "task regression, those of the run classification"),
+    "another class": (lambda x, y, c: (x, np.where(y, "yes", "no"), c), "class 'no' that the run does not have"),
+    "other features": (lambda x, y, c: (np.hstack([x, x]), y, c), r"features \(4,\), but the run has \(2,\)"),
+    "another task": (lambda x, y, c: (x, y + 0.5, c), "task regression, but the run has classification"),
 }
 
 
@@ -144,5 +144,5 @@ def test_data_of_another_kind_are_refused_in_a_line(change, line, begun):
 
 def test_what_has_no_further_rounds_is_refused_in_a_line():
     run = fit(corymb.SRFCA(rounds=1, refinements=1), as_dataset(small.arrays(), seed=0))
-    with pytest.raises(InvalidInput, match="cannot go on from 1 to 2 rounds"):
+    with pytest.raises(InvalidInput, match="cannot be extended from 1 to 2 rounds"):
         run.refresh(small.arrays())

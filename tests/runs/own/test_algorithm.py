@@ -49,8 +49,8 @@ def module(tmp_path, monkeypatch):
         ("Nothing", "has no 'Nothing'"),
         ("thing", "is a FedAvg: wanted an algorithm's class"),
         ("dataclass", "is a function"),
-        ("Plain", "is no dataclass"),
-        ("Endless", "does not say how long it runs"),
+        ("Plain", "is not a dataclass"),
+        ("Endless", "has no number of rounds"),
         ("Odd", "types that cannot be read: name 'Nowhere'"),
     ],
 )
@@ -63,7 +63,7 @@ def test_what_is_no_algorithm_is_refused_in_one_line(module, name, said):
 def test_one_that_serves_nobody_is_refused(tmp_path, monkeypatch):
     (tmp_path / "corymb_own_mute.py").write_text("class Mute:\n    def run(self, fed, start=None): ...\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInput, match="is no algorithm: it has no serve"):
+    with pytest.raises(InvalidInput, match="is not an algorithm: it has no serve"):
         class_at("corymb_own_mute:Mute")
 
 

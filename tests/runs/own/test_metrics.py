@@ -69,11 +69,14 @@ def test_a_client_without_a_finite_value_is_named_and_left_out_of_no_mean():
 
 
 WRONG = {
-    "a shape": ({"mean": lambda p, y: y.double().mean()}, r"Metric 'mean' gave \[\], wanted a tensor with one value"),
-    "no tensor": ({"many": lambda p, y: 3}, "Metric 'many' gave int, wanted"),
-    "a name that is taken": ({"accuracy": wrong}, "There is a metric 'accuracy' already"),
+    "a shape": (
+        {"mean": lambda p, y: y.double().mean()},
+        r"Metric 'mean' returned \[\]: wanted a tensor with one value",
+    ),
+    "no tensor": ({"many": lambda p, y: 3}, "Metric 'many' returned int: wanted"),
+    "a name that is taken": ({"accuracy": wrong}, "There already is a metric 'accuracy'"),
     "no function": ({"a": 3}, "Metric 'a' is a int: wanted a function"),
-    "no names": ([wrong], "metrics wants names and functions"),
+    "no names": ([wrong], "metrics must map names to functions"),
     "no number": ({"nan": lambda p, y: y * float("nan")}, "no finite value at any client"),
 }
 

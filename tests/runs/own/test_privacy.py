@@ -43,7 +43,7 @@ def test_the_command_line_says_what_is_spent(tmp_path, capsys):
     line = "run digits fedavg --rounds 30 --local.steps 1 --privacy.noise 6 --privacy.clip 1 --json"
     assert main([*line.split(), "--privacy.epsilon", "1.5"]) == 0
     out, err = capsys.readouterr()
-    assert "the privacy budget is spent after" in err
+    assert "privacy budget exhausted after" in err
     assert json.loads(out)["metrics"]["epsilon"] <= 1.5
 
 
@@ -54,7 +54,7 @@ def test_what_would_leave_clients_unaccounted_for_is_refused(data):
         fit(PRIVATE, raw)
     with pytest.raises(InvalidInput, match="counts of classes"):
         fit(PRIVATE, data, class_weight="balanced")
-    with pytest.raises(InvalidInput, match="losses no longer fall"):
+    with pytest.raises(InvalidInput, match="losses stop falling"):
         fit(PRIVATE, data, until="converged")
 
 

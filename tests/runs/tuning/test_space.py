@@ -40,7 +40,7 @@ def test_ranges_are_read_as_they_are_written(text, value):
     "text", ["", "log:0:1", "log:1:0.1", "int:1.5:3", "float:a:b", "lin:0:1", "choice:", "int:1", "0.1", "float:0:nan"]
 )
 def test_what_is_no_range_is_refused_in_a_line(text):
-    with pytest.raises(InvalidInput, match=r"^x=.* is no range: wanted log:LOW:HIGH") as error:
+    with pytest.raises(InvalidInput, match=r"^x=.* is not a range: wanted log:LOW:HIGH") as error:
         read_range("x", text)
     assert "\n" not in str(error.value)
 

@@ -77,7 +77,7 @@ def test_a_study_goes_on_as_if_it_had_never_stopped(table, tmp_path):
     assert [number for number, _, _ in seen] == [3]
     assert rest == whole
     assert tune("ifca", table, trials=2, out=tmp_path / "study", **options).trials == whole.trials
-    with pytest.raises(InvalidInput, match="holds a study of something else"):
+    with pytest.raises(InvalidInput, match="holds a different study"):
         tune("ifca", table, trials=3, out=tmp_path / "study", **{**options, "params": LR | {"k": [1, 3]}})
 
 
@@ -104,7 +104,7 @@ def test_trials_that_diverge_do_not_count_and_are_said(table):
     found = tune("fedavg", small.prices(), params={"local.lr": [0.05, 1e17]}, **options)
     assert found.settings == {"local.lr": 0.05}
     assert any(trial.score is None for trial in found.trials)
-    with pytest.raises(InvalidInput, match="None of 4 trials gave a finite squared_error"):
+    with pytest.raises(InvalidInput, match="None of 4 trials had a finite squared_error"):
         tune("fedavg", small.prices(), params={"local.lr": [1e17, 2e17]}, **options)
 
 

@@ -23,20 +23,20 @@ from corymb.runs.folder.layout import check_free
 from corymb.runs.settings import RunSettings, names
 from corymb.settings import InvalidInput, did_you_mean
 
-USAGE = "Say which data: corymb advise DATA, such as corymb advise digits."
+USAGE = "Give the data: corymb advise DATA, such as corymb advise digits."
 Settings: Any = options_of(RunSettings, leave_out=("evaluate_every", "checkpoint_every"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """Settings of all algorithms that are tried; each takes those that it has."""
+    """Settings shared by all algorithms that are tried; each takes those that it has."""
 
     rounds: int | None = None
-    """Most rounds after the clusters are found; if not given, as many as suit the data."""
+    """Maximum number of rounds after the clusters are found; by default chosen for the data."""
     participants: int | float | None = None
     """Clients per round: a number, a fraction, or all of them."""
     local: Descent | None = None
-    """What a client does with a model in a round; if not given, what suits the data."""
+    """How a client trains a model in a round; by default chosen for the data."""
 
 
 OfAll: Any = options_of(Shared)
@@ -44,14 +44,14 @@ OfAll: Any = options_of(Shared)
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """Where settings come from and results go."""
+    """Where settings come from and where results go."""
 
     config: Path | None = None
-    """A TOML file of settings and options; the command line wins."""
+    """A TOML file of settings and options; the command line overrides it."""
     seeds: str | None = None
-    """Repeat all trials, each time with another split: `0-2`, or `0,3,7`. If not given, --seed alone."""
+    """Repeat all trials with a different split per seed: `0-2`, or `0,3,7`. By default only --seed."""
     out: Path | None = None
-    """Write a page, advice.html, and advice.json into this folder, which must be new or empty."""
+    """Write advice.html and advice.json into this folder, which must be new or empty."""
     json: bool = False
     """Print the result as one JSON object."""
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"])] = False
@@ -59,14 +59,14 @@ class Output:
 
 
 ON_PAGE = ("share", "rounds", "seconds")
-"""Columns that only the page has room for."""
+"""Columns shown only on the page, for lack of room in the terminal."""
 NO_SETTINGS, NOTHING_FOR_ALL, TO_STDOUT = Settings(), OfAll(), Output()
 
 
 def advise_on(
     data: DataName = None,
     *,
-    of_all: Annotated[OfAll, Parameter(name="*", group=Group("Settings for everything that is tried", sort_key=1))] = (
+    of_all: Annotated[OfAll, Parameter(name="*", group=Group("Settings of all options tried", sort_key=1))] = (
         NOTHING_FOR_ALL
     ),
     of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,
@@ -74,7 +74,7 @@ def advise_on(
     of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
     output: Annotated[Output, Parameter(name="*", group=OUTPUT)] = TO_STDOUT,
 ) -> int:
-    """Try one model, clusters and training alone on held-out training examples, and say which to choose."""
+    """Compare one model, clusters and local training on held-out training examples, and recommend one."""
     options = {**given(settings), **given(of_fit), **given(of_data), **given(of_all)}
     values = {**options, **({} if data is None else {"data": data})}
     request = _request(with_file(output.config, values))
@@ -104,7 +104,7 @@ def advise_on(
 
 
 def _request(values: Mapping[str, Any]) -> Request:
-    """What is asked for; the algorithms are ours."""
+    """Parse the request; advise chooses the algorithms itself."""
     if values.get("data") is None:
         raise InvalidInput(USAGE)
     request = Request.read({**values, "algorithm": ORDER[0]})
@@ -115,7 +115,7 @@ def _request(values: Mapping[str, Any]) -> Request:
 
 
 def show(advice: Advice, folder: Path | None) -> None:
-    """Print the verdict, a table of what was tried, and the command to run next."""
+    """Print the verdict, a table of the options tried, and the command to run next."""
     from rich.console import Console
     from rich.table import Table
 
@@ -125,7 +125,7 @@ def show(advice: Advice, folder: Path | None) -> None:
     rows = [{name: text for name, text in row.items() if name not in ON_PAGE} for row in advice_rows(advice)]
     table = Table(title=f"On {advice.held_out} held-out examples of {advice.clients} clients", title_justify="left")
     for name in rows[0]:
-        table.add_column(name, justify="right" if name != "way" else "left")
+        table.add_column(name, justify="right" if name != "option" else "left")
     for row in rows:
         table.add_row(*row.values())
     console.print(table)

@@ -1,4 +1,4 @@
-"""`corymb audit RUN`: whether the audit log of a run is as it was written, and what is in it."""
+"""`corymb audit RUN`: verify that the audit log of a run has not been altered, and summarise it."""
 
 # No postponed annotations here: cyclopts reads them.
 import json as json_module
@@ -22,9 +22,9 @@ def audit(
     *,
     json: Annotated[bool, Parameter(help="Print one JSON object.")] = False,
 ) -> int:
-    """Verify the chain of hashes of a run's audit log, and count what it holds: refused replies and the like."""
+    """Verify the hash chain of a run's audit log, and count its events, such as rejected replies."""
     place = expanded(run)
-    read_config(place)  # refuses what is no run
+    read_config(place)  # raises if it is not a run
     path = place / AUDIT
     try:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
@@ -32,25 +32,25 @@ def audit(
         raise InvalidInput(f"{path} cannot be read: {error.strerror}.") from None
     events = read_lines(path)
     if len(events) < len(lines):
-        raise InvalidInput(f"{path}, line {len(events) + 1} is no JSON: the log was torn or changed there.")
+        raise InvalidInput(f"{path}, line {len(events) + 1} is not JSON: the log was truncated or altered there.")
     for row, (line, event) in enumerate(zip(lines, events, strict=True), 1):
-        if line != json_line(event):  # the same values, but not the same bytes: one of two equal keys, say
-            raise InvalidInput(f"{path}, line {row} is not as it was written: the log was changed there.")
+        if line != json_line(event):  # the same values in different bytes, such as a duplicate key
+            raise InvalidInput(f"{path}, line {row} is not as it was written: the log was altered there.")
     if (number := broken(events)) is not None:
-        raise InvalidInput(f"{path}, line {number} is not linked to the one before: the log was changed there.")
+        raise InvalidInput(f"{path}, line {number} is not linked to the previous line: the log was altered there.")
     if len(events) < (wanted := _recorded(place)):
-        raise InvalidInput(f"{path} has {len(events)} lines, a checkpoint counted {wanted}: its end was cut off.")
+        raise InvalidInput(f"{path} has {len(events)} lines, but a checkpoint recorded {wanted}: its end is missing.")
     counts = Counter(str(event.get("what")) for event in events)
     if json:
         print(json_module.dumps({"lines": len(events), "sound": True, **counts}))
     else:
-        held = ", ".join(f"{number} {what}" for what, number in sorted(counts.items())) or "nothing happened"
-        print(f"{path}: {len(events)} lines, all as they were written ({held})")
+        held = ", ".join(f"{number} {what}" for what, number in sorted(counts.items())) or "no events"
+        print(f"{path}: {len(events)} lines, verified ({held})")
     return Exit.OK
 
 
 def _recorded(place: Path) -> int:
-    """How many lines the last checkpoint that can be read says there are."""
+    """The number of lines recorded by the last readable checkpoint; 0 if there is none."""
     for clock in clocks_in(place / CHECKPOINTS):
         try:
             return Manifest.from_bytes(manifest_path(place / CHECKPOINTS, clock).read_bytes()).audit

@@ -1,1 +1,1 @@
-"""`corymb data`: get data sets, and look at them."""
+"""`corymb data`: download and inspect data sets."""

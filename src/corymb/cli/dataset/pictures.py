@@ -1,4 +1,4 @@
-"""Pictures of a data set, drawn with characters: by true cluster and class where clusters are known."""
+"""Images of a data set drawn with characters, by true cluster and class if the clusters are known."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from corymb.data import FederatedDataset
 from corymb.data.schema import schema_of
 
 PICTURES = 6
-"""Pictures side by side."""
+"""Images side by side."""
 CLUSTERS = 8
-"""Clusters of which pictures are shown."""
+"""At most this many clusters are shown."""
 GAP = 2
-"""Columns between two pictures."""
+"""Columns between two images."""
 
 
 class Strip(NamedTuple):
-    """Pictures to be drawn side by side."""
+    """Images to be drawn side by side."""
 
     title: str
     pictures: Tensor
-    """[count, 1 or 3 channels, height, width], from 0 to 1."""
+    """(count, 1 or 3 channels, height, width), from 0 to 1."""
     captions: tuple[str, ...]
 
 
 def strips_of(data: FederatedDataset) -> list[Strip]:
-    """Some pictures of each true cluster, of the same classes, or of a few clients; none if there are no pictures."""
+    """A strip of images for each true cluster, or of a few clients; empty if the examples are not images."""
     shape = _shape(data)
     if shape is None:
         return []
@@ -49,7 +49,7 @@ def _by_client(data: FederatedDataset) -> list[Chosen]:
 
 
 def _by_cluster(data: FederatedDataset) -> list[Chosen]:
-    """The first example of some classes, spread over all, in each cluster; of a class that it has not, another's."""
+    """For each cluster, the first example of several of its classes, evenly spaced among them."""
     assert data.truth is not None
     y, cluster = data.train.y, data.truth.repeat_interleave(data.sizes)
     number = int(data.truth.max()) + 1
@@ -74,7 +74,7 @@ def _by_cluster(data: FederatedDataset) -> list[Chosen]:
 
 
 def _shape(data: FederatedDataset) -> tuple[int, ...] | None:
-    """The shape of a picture, if examples are pictures; vectors of a square's size are taken for such."""
+    """The shape of the images, or None; unnamed vectors in [0, 1] whose length is a square count as images."""
     schema = schema_of(data)
     if schema.codes or data.standardise or data.feature_names:
         return None
@@ -88,7 +88,7 @@ def _shape(data: FederatedDataset) -> tuple[int, ...] | None:
 
 
 def drawn(strip: Strip, width: int, *, colour: bool) -> Any:
-    """A strip in half-blocks, each character two pixels high; as many pictures as fit into the width."""
+    """Draw a strip in half-blocks, each character two pixels high, with as many images as fit the width."""
     from rich.text import Text
 
     text = Text(f"{strip.title}\n" if strip.title else "")
@@ -109,7 +109,7 @@ def drawn(strip: Strip, width: int, *, colour: bool) -> Any:
 
 
 def _fitting(pictures: Tensor, width: int) -> Tensor:
-    """As many pictures as fit into a width side by side; one that is too wide by itself is made smaller."""
+    """As many images as fit the width side by side; images wider than that are downsampled."""
     step = -(-pictures.shape[3] // max(1, width - GAP))
     smaller = pictures[:, :, ::step, ::step]
     return smaller[: max(1, width // (smaller.shape[3] + GAP))]
@@ -119,7 +119,7 @@ Pixel = Sequence[float]
 
 
 def _pixels(row: Tensor) -> list[Pixel]:
-    """Red, green and blue of each pixel of a row; anything but three channels is grey."""
+    """The RGB values of a row of pixels; any number of channels but three is averaged to grey."""
     seen = row if len(row) == 3 else row.mean(0, keepdim=True).expand(3, -1)
     pixels: list[Pixel] = seen.T.tolist()
     return pixels

@@ -1,4 +1,4 @@
-"""`corymb data show`: look at data before running anything on them."""
+"""`corymb data show`: inspect data before running anything on them."""
 
 # No postponed annotations here: cyclopts reads those of functions made with other classes.
 from typing import Annotated
@@ -18,9 +18,9 @@ from corymb.settings import from_dict
 
 BARS = 30
 TEXTS = 3
-"""Examples shown, if they are text."""
+"""Examples shown if they are text."""
 MOST_LABELS = 20
-"""Classes shown one by one; of more, the commonest."""
+"""At most this many rows of classes; if there are more, the rarest are summed in the last row."""
 
 
 def show(
@@ -29,14 +29,14 @@ def show(
     of_data: Annotated[OfData, Parameter(name="*", group=DATA)] = NOTHING_ON_DATA,
     seed: int = 0,
 ) -> None:
-    """Show clients, sizes, labels and, if the examples are pictures, some of them: of each true cluster, if known.
+    """Show clients, sizes, labels and, if the examples are images, some of them (of each true cluster, if known).
 
     Parameters
     ----------
     data
         A name, a folder or a file.
     seed
-        Seed for data that are generated or split.
+        Seed of generated data and of splits.
     """
     describe(from_dict(DataOptions, given(of_data)).load(data, seed))
 
@@ -71,20 +71,24 @@ def facts_of(data: FederatedDataset) -> dict[str, str]:
         "features": f"{list(data.features)}{', to be standardised' if data.standardise else ''}",
         "model": FOR_CODES
         if schema_of(data).codes
-        else f"{default_model(schema_of(data), len(data.train.y))}, if you give none",
+        else f"{default_model(schema_of(data), len(data.train.y))} by default",
     }
     if data.feature_names:
         facts["columns"] = ", ".join(data.feature_names)
-    thin = {"few_examples": "with few training examples", "one_class": "with one class", "no_test_example": "untested"}
+    thin = {
+        "few_examples": "with few training examples",
+        "one_class": "with one class",
+        "no_test_example": "without test examples",
+    }
     if counts := ", ".join(f"{count} {thin[name]}" for name, count in data.thin.items()):
         facts["thin clients"] = counts
     for number, note in enumerate(data.notes):
         facts["notes" if number == 0 else f"note {number + 1}"] = note
     if data.task == "density":
-        said = (
-            f"{counted(len(data.classes), 'cluster')} of examples, which nobody is shown" if data.classes else "unknown"
+        truth = (
+            f"{counted(len(data.classes), 'cluster')} of examples, used only to score" if data.classes else "unknown"
         )
-        facts["truth"] = f"{said}; there are no labels"
+        facts["truth"] = f"{truth}; there are no labels"
     if data.truth is not None:
         facts["truth"] = f"{counted(len(data.truth.unique()), 'cluster')} of {data.truth.bincount().tolist()} clients"
     return facts
@@ -95,7 +99,7 @@ def labels_of(data: FederatedDataset) -> dict[str, float]:
     y = data.train.y
     if data.task != "regression":
         shares = y.bincount(minlength=len(data.classes)) / len(y)
-        return dict(zip(data.classes, shares.tolist(), strict=False))  # without labels there are none
+        return dict(zip(data.classes, shares.tolist(), strict=False))  # there are no classes without labels
     low, high = float(y.min()), float(y.max())
     edges = torch.linspace(low, high, 11).tolist()
     counts = torch.histc(y.float(), bins=10, min=low, max=high) if high > low else torch.tensor([len(y)])
@@ -103,7 +107,7 @@ def labels_of(data: FederatedDataset) -> dict[str, float]:
 
 
 def commonest(shares: dict[str, float]) -> dict[str, float]:
-    """Shares by class; where there are many classes, of the commonest and of the others together."""
+    """Shares by class; if there are many classes, those of the most frequent and of all others together."""
     if len(shares) <= MOST_LABELS:
         return shares
     ordered = sorted(shares.items(), key=lambda item: -item[1])
@@ -112,7 +116,7 @@ def commonest(shares: dict[str, float]) -> dict[str, float]:
 
 
 def texts_of(data: FederatedDataset) -> list[str]:
-    """An example of a few clients, if examples are characters and labels the ones that follow."""
+    """An example of each of a few clients, if examples are text and labels the next characters."""
     if not schema_of(data).codes or data.task != "classification" or int(data.train.x.max()) >= len(data.classes):
         return []
     characters = [{"newline": "↵", "space": "␣"}.get(name, name) for name in data.classes]

@@ -84,7 +84,7 @@ def _certificate(path: Path) -> str:
 def _echo(federation: Federation, state: State) -> str:
     import torch
 
-    from corymb.cli.flower.run import run_settings
+    from corymb.cli.flower.perform import run_settings
     from corymb.runs.elsewhere.engine import FEDERATION
     from corymb.runs.elsewhere.engine import federation as federation_of
 

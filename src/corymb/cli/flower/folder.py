@@ -15,6 +15,8 @@ from corymb.settings import InvalidInput, from_dict, require, split_address
 
 FILE = "federation.toml"
 STATE = ".federation"
+STOCK = "corymb"
+"""What a federation is called in Flower's own configuration."""
 SUPERLINK = "superlink"
 """The name of the SuperLink's process among those that are remembered; all others are nodes."""
 
@@ -92,6 +94,11 @@ class State:
     def node(self, name: str) -> Path:
         """What a node keeps."""
         return self.folder / "nodes" / name
+
+    @property
+    def stock(self) -> Path:
+        """There while Flower's own processes take the SuperLink's tasks, as `up --stock` wants it."""
+        return self.folder / "stock"
 
     @property
     def tls(self) -> bool:

@@ -9,10 +9,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from corymb.cli.flower.admission import check_files, refused
 from corymb.cli.flower.folder import free_port, make_secret
-from corymb.cli.flower.node_settings import READY, NodeSettings, write_settings
+from corymb.cli.flower.node_settings import READY, NodeSettings, report, write_settings
 from corymb.cli.flower.supervise import keep_running
-from corymb.settings import require, split_address
+from corymb.settings import InvalidInput, require, split_address
+
+REFUSED = "refused"
+"""The file in which the SuperNode's process says why it was refused."""
+KEY = "key"
+"""What it says where the SuperLink does not know the node's key."""
 
 
 def node(
@@ -43,8 +49,7 @@ def node(
     """Start a SuperNode and the process that holds the clients, and keep both running."""
     require(key is None or ca is not None, "A node's key needs TLS: give --ca too.")
     split_address(superlink)
-    for file in (ca, key):
-        require(file is None or file.is_file(), f"There is no file {file}.")
+    check_files(ca, key)
     state = state.resolve()
     state.mkdir(parents=True, exist_ok=True)
     (state / READY).unlink(missing_ok=True)
@@ -84,5 +89,46 @@ def node(
     ]
     supernode += ["--host", "127.0.0.1", "--port", str(port)]
     worker = [sys.executable, "-m", "corymb.cli.flower.worker", str(state / "node.json")]
-    keep_running({"supernode": supernode, "worker": worker}, state, CORYMB_FLOWER_POLL=str(poll))
+    door = Door(superlink, ca, key, state)
+    problem = door.shut(ended=False) or keep_running(
+        {"supernode": supernode, "worker": worker},
+        state,
+        door.shut,
+        CORYMB_FLOWER_POLL=str(poll),
+        CORYMB_FLOWER_REFUSED=str(door.said),
+    )
+    if problem:
+        report(settings, problem)
+        raise InvalidInput(problem)
     return 0
+
+
+class Door:
+    """Where a node is let in or refused, before it knocks and after."""
+
+    def __init__(self, superlink: str, ca: Path | None, key: Path | None, state: Path) -> None:
+        self._superlink, self._ca, self._key = superlink, ca, key
+        self._reached = False
+        self.said = state / REFUSED
+        self.said.unlink(missing_ok=True)
+
+    def shut(self, ended: bool) -> str:
+        """Why this node will not be let in, however often it tries; empty where it may be.
+
+        A SuperLink that has answered once is asked again only if a process of the node has ended.
+        """
+        if ended or not self._reached:
+            problem = refused(self._superlink, self._ca)
+            self._reached = problem is not None
+            if problem:
+                return problem
+        if not self.said.exists():
+            return ""
+        why = self.said.read_text(encoding="utf-8")
+        self.said.unlink()
+        if why != KEY:
+            return f"Flower refuses this node: {why}"
+        if self._key is None:
+            return f"The SuperLink at {self._superlink} admits only nodes with a key that it knows: give --key."
+        how = f"FLWR_HOME=.federation/flower flwr supernode register {self._key.name}.pub corymb"
+        return f"The SuperLink at {self._superlink} does not know the key {self._key}: on its machine, {how}."

@@ -1,98 +1,126 @@
-"""`corymb flower run`: run the federation's algorithm on its nodes, from its folder, and write the report."""
+"""`corymb flower run`: what may stand on its command line. `corymb.cli.flower.perform` carries it out.
 
-# No postponed annotations here: cyclopts reads them.
-from contextlib import suppress
+The settings of the algorithm are options, as with `corymb run`: of the one that is named, or of federation.toml's.
+"""
+
+# No postponed annotations here: cyclopts reads those of functions made inside others.
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from corymb.algorithms.catalogue import CATALOGUE
-from corymb.cli.flower.folder import SUPERLINK, Federation, State, read_federation, state_of
-from corymb.cli.flower.processes import remembered
-from corymb.cli.summary import print_result
-from corymb.core.snapshot import planned_rounds
-from corymb.lazy import short_name
-from corymb.report.html import write_report
-from corymb.runs.defaults import configure, name_of
-from corymb.runs.elsewhere.engine import FEDERATION
-from corymb.runs.elsewhere.engine import federation as federation_of
-from corymb.runs.fit import Watch, start_run
-from corymb.runs.folder.layout import new_folder
-from corymb.runs.learners import imported
-from corymb.runs.progress import RoundLine
-from corymb.runs.settings import RunSettings, names
-from corymb.settings import from_dict, require
+from corymb.algorithms.catalogue import CATALOGUE, entry_of
+from corymb.cli.flower.folder import FILE, read_federation
+from corymb.cli.options import given, options_of
+from corymb.cli.run import is_value
+from corymb.lazy import at, is_place, short_name
+from corymb.runs.settings import FitOptions, RunSettings
+from corymb.settings import InvalidInput
+
+OF_NODES = ("engine", "device", "precision", "threads", "memory", "kernel", "client_seconds", "cluster_folder")
+"""Options of a run that nodes choose, or that a federation does not have."""
+OF_FOLDER = ("address", "ca", "secret")
+"""Those that the federation's folder says."""
+Settings: Any = options_of(RunSettings, leave_out=(*OF_NODES, *OF_FOLDER))
+OfFit: Any = options_of(FitOptions)
+NO_SETTINGS, NOTHING_FOR_FIT = Settings(), OfFit()
+RUN, OUTPUT = Group("The run", sort_key=3), Group("Output", sort_key=4)
+PERFORM = "corymb.cli.flower.perform:perform"
+AlgorithmName = Annotated[
+    str | None,
+    Parameter(
+        help="A name (`corymb list algorithms`), or your own: package.module:Class; if not given, federation.toml's."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where the federation is, and where results go."""
+
+    out: Path | None = None
+    """Save the run in this folder, which must be new or empty; if not given, in a new folder under runs/."""
+    json: bool = False
+    """Print the result as one JSON object."""
+    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"])] = False
+    """Do not show progress."""
+    folder: Path = Path()
+    """The federation's folder."""
+
+
+TO_STDOUT = Output()
+
+
+def command_for(tokens: Sequence[str]) -> Callable[..., int]:
+    """The command with the settings of the algorithm that it runs, as far as that can be told."""
+    kind, name, like = _algorithm(tokens)
+    if kind is None:
+        return run
+    from corymb.runs.defaults import from_data  # which needs torch
+
+    options: Any = options_of(kind, leave_out=from_data(kind), like=like)
+    none_given, own = options(), Group(f"Settings of {name}", sort_key=1)
+
+    def run_one(
+        algorithm: AlgorithmName = None,
+        *,
+        of_algorithm: Annotated[options, Parameter(name="*", group=own)] = none_given,
+        of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,
+        settings: Annotated[Settings, Parameter(name="*", group=RUN)] = NO_SETTINGS,
+        output: Annotated[Output, Parameter(name="*", group=OUTPUT)] = TO_STDOUT,
+    ) -> int:
+        return int(at(PERFORM)(algorithm, given(of_algorithm), given(settings), given(of_fit), output))
+
+    return run_one
 
 
 def run(
+    algorithm: AlgorithmName = None,
     *,
-    out: Annotated[
-        Path | None, Parameter(help="Save the run in this folder; if not given, in a new one under runs/.")
-    ] = None,
-    seed: Annotated[int | None, Parameter(help="Seed of everything random.")] = None,
-    max_seconds: Annotated[float | None, Parameter(help="About how long rounds and evaluation may take.")] = None,
-    json: Annotated[bool, Parameter(help="Print the result as one JSON object.")] = False,
-    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="Do not show progress.")] = False,
-    folder: Annotated[Path, Parameter(help="The federation's folder.")] = Path(),
+    of_fit: Annotated[OfFit, Parameter(name="*", group=RUN)] = NOTHING_FOR_FIT,
+    settings: Annotated[Settings, Parameter(name="*", group=RUN)] = NO_SETTINGS,
+    output: Annotated[Output, Parameter(name="*", group=OUTPUT)] = TO_STDOUT,
 ) -> int:
     """Run on the nodes that are up; `corymb resume RUN` goes on with a run that was stopped."""
-    federation, state = read_federation(folder), state_of(folder)
-    options, own = _options(federation)
-    own_seed = {} if seed is None else {"seed": seed}
-    settings = run_settings(federation, state, {"nodes": expected_nodes(federation, state), **options, **own_seed})
-    engine: Any = federation_of(settings, FEDERATION, keeps_memory=False, allow=federation.allow)
-    try:
-        algorithm = _algorithm(federation, engine, own)
-        engine.remembers_from(algorithm)
-        place = out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
-        with RoundLine(planned_rounds(algorithm)) as line:
-            done = start_run(
-                algorithm,
-                engine,
-                federation.model,
-                settings,
-                out=place,
-                max_seconds=max_seconds,
-                watch=Watch(None if quiet else line),
-                data_name=FEDERATION,
-            )
-    finally:
-        engine.close()
-    code = print_result(done, as_json=json)
-    if not json:
-        with suppress(ModuleNotFoundError):  # a report is drawn with what the extra [report] installs
-            print(write_report([done], place / "report.html", None))
-    return code
+    return int(at(PERFORM)(algorithm, {}, given(settings), given(of_fit), output))
 
 
-def run_settings(federation: Federation, state: State, options: dict[str, Any]) -> RunSettings:
-    """The settings of a run on the federation as it is up here."""
-    here = {"engine": "flower", "address": federation.address}
-    if state.secret.exists():
-        here["secret"] = str(state.secret)
-    if state.tls:
-        here["ca"] = str(state.ca)
-    return from_dict(RunSettings, {**here, **options})
+def _algorithm(tokens: Sequence[str]) -> tuple[Any, str, Any]:
+    """The class of the algorithm that is named, or that federation.toml names; what it is called; and its settings."""
+    words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not is_value(tokens, place)]
+    named = next(iter(words), None)
+    if named is None:
+        folder = Path(tokens[tokens.index("--folder") + 1]) if "--folder" in tokens[:-1] else Path()
+        folder = next((Path(token[9:]) for token in tokens if token.startswith("--folder=")), folder)
+        if not (folder / FILE).exists():
+            return None, "", None
+        make_importable(folder)
+        named = read_federation(folder).algorithm
+        if named not in CATALOGUE:
+            return type(mine := made(named)), named, mine
+    if not is_place(named):
+        entry_of(named)  # raises, with a suggestion
+    from corymb.runs.defaults import class_of
+
+    return class_of(named), short_name(named), None
 
 
-def expected_nodes(federation: Federation, state: State) -> int:
-    """How many nodes make the federation complete: those that `up` started here, or what federation.toml says."""
-    return sum(process.name != SUPERLINK for process in remembered(state.processes)) or federation.nodes
+def make_importable(folder: Path) -> None:
+    """Let modules of the federation's folder be found, wherever the command is typed."""
+    if str(folder.resolve()) not in sys.path:
+        sys.path.insert(0, str(folder.resolve()))
 
 
-def _options(federation: Federation) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the run, and settings of an algorithm that is given by name."""
-    known = names(RunSettings)
-    options = {name: value for name, value in federation.run.items() if name in known}
-    return options, {name: value for name, value in federation.run.items() if name not in known}
+def made(place: str) -> Any:
+    """The algorithm that a function of federation.toml's gives, or that stands there."""
+    from corymb.runs.learners import imported
 
-
-def _algorithm(federation: Federation, engine: Any, own: dict[str, Any]) -> Any:
-    if federation.algorithm in CATALOGUE:
-        return configure(federation.algorithm, engine, **own)
-    require(
-        not own, f"[run] has {', '.join(own)}: the settings of an algorithm of your own are in {federation.algorithm}."
-    )
-    made = imported(federation.algorithm, "the algorithm")
-    return made() if callable(made) and not hasattr(made, "run") else made
+    found = imported(place, "the algorithm")
+    algorithm = found() if callable(found) and not hasattr(found, "run") else found
+    if isinstance(algorithm, type) or not hasattr(algorithm, "run"):
+        what = algorithm.__name__ if isinstance(algorithm, type) else type(algorithm).__name__
+        raise InvalidInput(f"{place} gives {what}: wanted an algorithm, such as corymb.IFCA(k=4).")
+    return algorithm

@@ -19,16 +19,27 @@ from corymb.pids import began
 RESTART = 2.0
 STEADY = 60.0
 """Seconds before a process that has ended is started again, doubled each time up to the second."""
+LOOK = 10.0
+"""Seconds between two looks whether there is any hope for processes that run."""
 RECORD = "processes.json"
 
 
-def keep_running(commands: dict[str, Sequence[str]], state: Path, **environment_too: str) -> None:
-    """Run processes until told to end; one that ends by itself is started again."""
+def keep_running(
+    commands: dict[str, Sequence[str]],
+    state: Path,
+    hopeless: Callable[[bool], str] = lambda ended: "",
+    **environment_too: str,
+) -> str:
+    """Run processes until told to end; one that ends by itself is started again, unless that is `hopeless`: why.
+
+    That is asked when a process has ended, and now and then.
+    """
     end(remembered(state / RECORD))  # of a keeper that was killed
     stopped = threading.Event()
     _on_signals(lambda: stopped.set())
     environment = quiet_environment(state / "flower", PYTHONPATH=os.pathsep.join(_importable()), **environment_too)
     running: dict[str, subprocess.Popen[bytes]] = {}
+    problem, look = "", time.monotonic() + LOOK
     waits, started, due = dict.fromkeys(commands, RESTART), dict[str, float](), dict[str, float]()
     while not stopped.is_set():
         for name, command in commands.items():
@@ -38,6 +49,9 @@ def keep_running(commands: dict[str, Sequence[str]], state: Path, **environment_
                     waits[name] = RESTART  # what ended it before is over
                 continue
             if process is not None and name not in due:
+                if problem := hopeless(True):
+                    stopped.set()
+                    break
                 print(f"{name} ended with {process.returncode}: it is started again in {waits[name]:.0f} s", flush=True)
                 due[name], waits[name] = now + waits[name], min(STEADY, waits[name] * 2)
             if now >= due.get(name, 0.0):
@@ -45,8 +59,14 @@ def keep_running(commands: dict[str, Sequence[str]], state: Path, **environment_
                 started[name] = now
                 due.pop(name, None)
                 remember(state / RECORD, [_known(n, p) for n, p in running.items()])
-        stopped.wait(0.5)
+        if not stopped.wait(0.5) and time.monotonic() >= look:
+            look = time.monotonic() + LOOK
+            if problem := hopeless(False):
+                break
     end([known for n, p in running.items() if alive(known := _known(n, p))])
+    for process in running.values():
+        process.poll()  # `end` waited for it behind its back
+    return problem
 
 
 def _known(name: str, process: subprocess.Popen[bytes]) -> Process:

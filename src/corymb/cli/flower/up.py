@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from corymb.cli.flower.folder import (
     STATE,
+    STOCK,
     SUPERLINK,
     Federation,
     State,
@@ -29,8 +30,6 @@ WAIT = 120.0
 """Seconds for a federation to come up."""
 ENOUGH = 15.0
 """Seconds for who keeps processes running to end them, which takes it up to ten, and itself."""
-STOCK = "corymb"
-"""What a federation is called in Flower's own configuration."""
 Folder = Annotated[Path, Parameter(help="The federation's folder.")]
 
 
@@ -58,6 +57,7 @@ def up(
     )
     require(not (state.tls and not tls), f"This federation has certificates: add --tls, or remove {state.ca.parent}.")
     make_secret(state.secret)
+    state.stock.touch() if stock else state.stock.unlink(missing_ok=True)
     started = [start_superlink(federation, state, folder, tls=tls, stock=stock)]
     remember(state.processes, started)
     names = [f"node-{number}" for number in range(count)]
@@ -201,6 +201,7 @@ def down(*, folder: Folder = Path()) -> int:
     left = [process.name for process in running if alive(process)]
     require(not left, f"Still running: {', '.join(left)}.")
     state.processes.unlink(missing_ok=True)
+    state.stock.unlink(missing_ok=True)
     print(f"{len(running)} processes ended." if running else "Nothing was running.")
     return 0
 
@@ -216,6 +217,9 @@ def status(*, folder: Folder = Path()) -> int:
         if running and problem != "":
             bad += 1
             print(f"  {'still reads its data' if problem is None else f'cannot start: {problem}'}")
+        elif problem:
+            bad += 1
+            print(f"  it ended: {problem}")
         inside = state.superlink if process.name == SUPERLINK else state.node(process.name)
         for inner in remembered(inside / RECORD):
             print(f"  {inner.name:10} pid {inner.pid:<8} {'running' if alive(inner) else 'ended'}")

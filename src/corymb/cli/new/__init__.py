@@ -1,1 +1,1 @@
-"""`corymb new`: files to begin with."""
+"""`corymb new`: template files."""

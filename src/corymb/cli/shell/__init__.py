@@ -1,1 +1,1 @@
-"""Help from the shell."""
+"""Shell integration."""

@@ -1,4 +1,4 @@
-"""What `corymb tune` does, once its command line is read: settings of an algorithm by trial."""
+"""Carries out `corymb tune` once its command line is parsed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from corymb.settings import to_dict
 
 
 def search(given_values: Mapping[str, Any], output: Tuning) -> int:
-    """Search what a command line asks for, and print the best settings."""
+    """Run the search and print the best settings; returns the exit code."""
     try:
         return _search(given_values, output)
     except KeyboardInterrupt:
-        rest = "the same command goes on" if output.out else "with --out it could have gone on"
+        rest = "repeat the command to continue" if output.out else "use --out to be able to continue"
         print(f"corymb: stopped; {rest}.", file=sys.stderr)
         return Exit.INTERRUPTED
 
@@ -48,9 +48,7 @@ def _search(given_values: Mapping[str, Any], output: Tuning) -> int:
     lost = sum(trial.score is None for trial in found.trials)
     trials = f"{counted(len(found.trials), 'trial')}{f', of which {lost} diverged' if lost else ''}"
     print(f"Best of {trials}: {_words(found.settings)}")
-    print(
-        f"{found.metric} {readable(found.score)} on training examples that were held out; test examples took no part."
-    )
+    print(f"{found.metric} {readable(found.score)} on held-out training examples; test examples were not used.")
     print(found.command)
     return Exit.OK
 

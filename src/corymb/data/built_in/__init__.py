@@ -1,1 +1,1 @@
-"""Data sets that come by name: embedded, downloaded or made."""
+"""Built-in data sets: embedded, downloaded or generated."""

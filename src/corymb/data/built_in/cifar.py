@@ -1,7 +1,7 @@
 """CIFAR-10 (Krizhevsky 2009): the published archives, or six npz files.
 
-The binary archive is the one that is downloaded; the Python one, whose batches are pickles, is read too where it lies
-in the cache, without running it (`corymb.data.readers.inert`).
+The binary archive is the one that is downloaded. The Python one, whose batches are pickles, is also read if it is in
+the cache, without unpickling it (`corymb.data.readers.inert`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Batch = tuple[Array, Array]
 
 
 def read_published(home: Home) -> Images:
-    """The archive in the cache, of whichever form, or else the binary one, downloaded."""
+    """Read either archive from the cache, or download the binary one."""
     python = None if (home.folder / BINARY.name).is_file() else home.cached(home.instead[0])
     if python is not None:
         return read_python(python.contents)
@@ -60,7 +60,7 @@ def read_python(contents: bytes) -> Images:
 
 
 def read_packed(path: Path) -> Images:
-    """Six npz files, of which `path` is the first: second differences of pixels, red and blue less green."""
+    """Read six npz files, the first at `path`: second differences of pixels, with green taken off red and blue."""
     return _joined([_packed_batch(path.with_name(f"{name}.npz")) for name in _PACKED])
 
 
@@ -89,7 +89,7 @@ def _members(contents: bytes, wanted: set[str]) -> Mapping[str, bytes]:
 
 
 def _binary_batch(contents: bytes, name: str) -> Batch:
-    """Rows of a label and the pixels, a byte each."""
+    """Parse rows of a label and the pixels, one byte each."""
     whole = len(contents) > 0 and len(contents) % (1 + _PIXELS) == 0
     require(whole, f"{name} has {len(contents)} bytes: wanted rows of {1 + _PIXELS}; download it again.")
     rows = np.frombuffer(contents, np.uint8).reshape(-1, 1 + _PIXELS)
@@ -97,9 +97,9 @@ def _binary_batch(contents: bytes, name: str) -> Batch:
 
 
 def _python_batch(contents: bytes, name: str) -> Batch:
-    """A dictionary of `data` and `labels`; its keys are text or, from Python 2, bytes."""
+    """Parse a dictionary of `data` and `labels`; its keys are text or, from Python 2, bytes."""
     batch = read_inert(contents, name)
-    require(isinstance(batch, dict), f"{name} holds no dictionary: download it again.")
+    require(isinstance(batch, dict), f"{name} does not hold a dictionary: download it again.")
     named = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
     x, y = np.asarray(named.get("data", ())), np.asarray(named.get("labels", ()))
     right = x.dtype == np.uint8 and x.shape == (len(y), _PIXELS)
@@ -120,7 +120,7 @@ def _packed_batch(path: Path) -> Batch:
 
 
 def _joined(batches: list[Batch]) -> Images:
-    """Five batches to train and one to test."""
+    """Join five training batches and a test batch."""
     x, y = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
     x_test, y_test = batches[-1]
     require(

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn, 1797 images of 8 x 8: real data without a download."""
+"""Handwritten digits from scikit-learn, 1797 images of 8 x 8 pixels: real data without a download."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _partitioned(partitioner: Callable[..., FederatedDataset], name: str, seed: 
 
 
 def _split(seed: int) -> tuple[Array, Array, Array, Array]:
-    """The images, pixels divided by 16, and their digits: six tenths to train on, the others to test on."""
+    """The images (pixels divided by 16) and their digits: six tenths for training, the rest for testing."""
     x, y = _images()
     train, test = np.split(np.random.default_rng(seed).permutation(len(x)), [round(0.6 * len(x))])
     pixels = x.astype(np.float32) / _TOP
@@ -99,7 +99,7 @@ def _deal(name: str, views: Sequence[View], seed: int, clients: int, train: int,
 
 
 def _images() -> tuple[Array, Array]:
-    """The images and their digits, read from scikit-learn's file: importing it takes twenty times as long."""
+    """Read the images and their digits from scikit-learn's file: importing scikit-learn takes twenty times as long."""
     package = find_spec("sklearn")
     for folder in [] if package is None else package.submodule_search_locations or []:
         if (file := Path(folder) / "datasets" / "data" / "digits.csv.gz").exists():

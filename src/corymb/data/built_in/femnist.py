@@ -1,8 +1,8 @@
 """FEMNIST of LEAF (Caldas et al. 2018): handwritten characters by writer.
 
-LEAF publishes a program that makes them from 1.6 GB of NIST's, and no files. What is downloaded is the whole of them
-as Flower Labs publishes it, one parquet file; LEAF's json is read where it lies. Pixels are as LEAF has them: 255 is
-the paper, 0 is ink.
+LEAF publishes no files, but a program that creates them from 1.6 GB of NIST's data. The download is the parquet file of
+the whole data set published by Flower Labs; LEAF's json files are also read if they are present. Pixels are as in LEAF:
+255 is paper, 0 is ink.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FEMNIST = Home(
 
 
 def read_published(home: Home) -> Writers:
-    """LEAF's folders `train` and `test`, if they lie in the cache; else the parquet file, downloaded if need be."""
+    """Read LEAF's folders `train` and `test` if they are in the cache; else the parquet file, downloaded if needed."""
     if (home.folder / "train").is_dir():
         return read_leaf(home.folder)
     (kept,) = home.obtain()
@@ -49,7 +49,7 @@ def read_published(home: Home) -> Writers:
 
 
 def read_packed(path: Path) -> Writers:
-    """The npz file `images`, `labels`, `writer`, `writer_ids`, `test`, or LEAF's folders."""
+    """Read an npz file with `images`, `labels`, `writer`, `writer_ids` and `test`, or LEAF's folders."""
     if path.is_dir():
         return read_leaf(path.parent)
     images, labels, writer, names, test = read_arrays(path, *_FIELDS, "test")
@@ -57,7 +57,7 @@ def read_packed(path: Path) -> Writers:
 
 
 def read_leaf(folder: Path) -> Writers:
-    """LEAF's folders `train` and `test`."""
+    """Read LEAF's folders `train` and `test`."""
     images: list[Array] = []
     labels: list[Array] = []
     writer: list[Array] = []
@@ -78,19 +78,19 @@ def read_leaf(folder: Path) -> Writers:
 
 
 def _bytes(rows: list[list[float]], name: str) -> Array:
-    """LEAF's numbers from 0 to 1 as the bytes that they were."""
+    """Convert LEAF's numbers from 0 to 1 back to the original bytes."""
     try:
         values = np.asarray(rows, dtype=np.float64).reshape(-1, _SIDE, _SIDE) * 255
     except ValueError:
         raise InvalidInput(f"Writer {name!r} has images that are not {_SIDE} x {_SIDE} numbers.") from None
     pixels = values.round()
     exact = bool(((np.abs(values - pixels) < 1e-3) & (pixels >= 0) & (pixels <= 255)).all())
-    require(exact, f"Writer {name!r} has pixels that are no bytes divided by 255: write the shards with LEAF again.")
+    require(exact, f"Writer {name!r} has pixels that are not bytes divided by 255: write the shards with LEAF again.")
     return pixels.astype(np.uint8)
 
 
 def without_repeats(writers: Writers) -> Writers:
-    """The same, with what a writer has twice, a flaw of LEAF's, taken once: of two copies, the one to train on."""
+    """Remove images that a writer has twice, a flaw of LEAF; of two copies, the one for training is kept."""
     images, labels, writer, names, test, notes = writers
     held = np.zeros(len(labels), dtype=bool) if test is None else test
     order = np.argsort(held, kind="stable")
@@ -103,17 +103,17 @@ def without_repeats(writers: Writers) -> Writers:
     dropped = len(labels) - len(kept)
     if not dropped:
         return writers
-    notes = (*notes, f"{dropped} images that a writer has twice are taken once")
+    notes = (*notes, f"{dropped} duplicate images of writers are dropped")
     return Writers(images[kept], labels[kept], writer[kept], names, None if test is None else test[kept], notes)
 
 
 def _unpack(home: Home, kept: Kept, place: Path) -> None:
-    """The parquet file's pictures as arrays, once: decoding them takes a minute."""
+    """Decode the images of the parquet file once into an npz file, since that takes a minute."""
     home.check_needs()
     say(f"unpacking {kept.path.name} into {place}: a minute or two, once")
     try:
         images, labels, writer, names = read_parquet(kept.contents)
-    except (ValueError, KeyError, TypeError, OSError) as error:  # pyarrow's and Pillow's are some of these
+    except (ValueError, KeyError, TypeError, OSError) as error:  # includes the errors of pyarrow and Pillow
         raise home.dropped(kept, error) from None
     partial = place.with_name(f"{place.name}.part")
     with partial.open("wb") as file:
@@ -122,7 +122,7 @@ def _unpack(home: Home, kept: Kept, place: Path) -> None:
 
 
 def read_parquet(contents: bytes) -> tuple[Array, Array, Array, tuple[str, ...]]:
-    """Images, labels, writers and their names out of columns `image` (png), `character` and `writer_id`."""
+    """Read images, labels, writers and their names from the columns `image` (png), `character` and `writer_id`."""
     import pyarrow.parquet as parquet
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Any set of images as a federation in which clusters see them turned or inverted.
+"""Federations of images in which clusters see them rotated, inverted or restricted to some classes.
 
 The protocol of IFCA (Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning", 2020):
 every cluster orders all training images by a permutation of its own and cuts them into clients, so that each image
@@ -108,7 +108,7 @@ def viewed(
     classes: Sequence[str],
     name: str,
 ) -> FederatedDataset:
-    """A cluster for each way to see the images, dealt as this module says."""
+    """A cluster for each view of the images, divided as described in the module's docstring."""
     dealt = labelled_images(*images, classes)
     train = _train_rows(len(dealt.x), clients, per_client, len(ways), seed, disjoint)
     test = _test_rows(len(dealt.x_test), len(ways), disjoint)
@@ -156,12 +156,12 @@ def label_sets(
     test = [np.flatnonzero(np.isin(dealt.y_test, list(chosen))) for chosen in sets]
     data = _federate(dealt, [views.unchanged] * k, train, test, clients, flat, name)
     absent = sorted({label for chosen in sets for label in chosen} - set(np.unique(dealt.y).tolist()))
-    said = f"sets name classes without a training image: {', '.join(map(str, absent))}"
-    return replace(data, notes=(said,)) if absent else data
+    note = f"sets name classes without a training image: {', '.join(map(str, absent))}"
+    return replace(data, notes=(note,)) if absent else data
 
 
 def _checked(sets: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
-    """The classes of each cluster, if they are that."""
+    """Validate the classes of each cluster."""
     lists = all(isinstance(chosen, (Sequence, np.ndarray)) and not isinstance(chosen, str) for chosen in sets)
     numbers = lists and all(isinstance(label, (int, np.integer)) for chosen in sets for label in chosen)
     require(numbers, f"sets={sets!r}: wanted a list of classes, as numbers, for every cluster: [[0, 1], [2, 3]].")
@@ -171,7 +171,7 @@ def _checked(sets: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
 
 
 def _train_rows(rows: int, clients: int, per_client: int, k: int, seed: int, disjoint: bool) -> list[Array]:
-    """The training images of each cluster's clients, `per_client` after `per_client`."""
+    """The training images of each cluster, in consecutive groups of `per_client` for its clients."""
     _check_clients(clients, per_client, k)
     wanted = clients // k * per_client
     used = wanted * k if disjoint else wanted
@@ -192,12 +192,12 @@ def _check_clients(clients: int, per_client: int, k: int) -> None:
 
 
 def _test_rows(rows: int, k: int, disjoint: bool) -> list[Array]:
-    """The test images of each cluster, in the order of their file."""
+    """The test images of each cluster, in file order."""
     return np.array_split(np.arange(rows), k) if disjoint else [np.arange(rows)] * k
 
 
 def _shares(rows: Sequence[Array], each: int) -> torch.Tensor:
-    """Each cluster's images cut into `each` shares that differ by one at most."""
+    """The sizes of `each` nearly equal shares of each cluster's images, which differ by at most one."""
     cuts = [np.diff(np.arange(each + 1) * len(chosen) // each) for chosen in rows]
     return torch.from_numpy(np.concatenate(cuts))
 

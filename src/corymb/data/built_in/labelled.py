@@ -1,4 +1,4 @@
-"""Images and their labels as users have them, in the one form that every way to deal them takes."""
+"""Validate and convert users' images and labels to the common form that all partitioners take."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from corymb.settings import InvalidInput, require
 
 
 class Labelled(NamedTuple):
-    """What is dealt to clients: examples with a label each, to train on and to test on."""
+    """Labelled training and test examples, before they are divided among clients."""
 
     x: Array
     y: Array
-    """int64 [N]: positions among the classes."""
+    """int64 [N]: indices of the classes."""
     x_test: Array
     y_test: Array
     classes: tuple[str, ...]
@@ -31,7 +31,7 @@ def labelled_images(x: Values, y: Values, x_test: Values, y_test: Values, classe
 
 
 def labelled_rows(x: Values, y: Values, x_test: Values, y_test: Values, classes: Sequence[str]) -> Labelled:
-    """Examples of any kind with their labels; those with rows and columns are images, whose channels come first."""
+    """Examples of any kind with their labels; those with rows and columns are images, converted to channels first."""
     return _labelled(_rows(x), y, _rows(x_test), y_test, classes)
 
 
@@ -51,7 +51,7 @@ def _labelled(x: Array, y: Values, x_test: Array, y_test: Values, classes: Seque
 
 
 def as_images(x: Values) -> Array:
-    """Images as uint8 [N, C, H, W], whichever way round they are; whole numbers from 0 to 255 are bytes too."""
+    """Convert images in any layout to uint8 [N, C, H, W]; integers from 0 to 255 are accepted as bytes."""
     array = _array("Images", x)
     right = array.ndim in (3, 4) and (array.dtype == np.uint8 or _are_bytes(array))
     require(
@@ -67,10 +67,10 @@ def _are_bytes(array: Array) -> bool:
 
 
 def as_labels(classes: Sequence[str], *parts: Values) -> tuple[tuple[str, ...], list[Array]]:
-    """The classes, and the labels of each part as positions among them, int64 [N].
+    """The classes, and the labels of each part as indices among them, int64 [N].
 
-    Labels are whole numbers from 0 on, also where they are written as 1.0, or names. Names are looked up among
-    `classes`; where none are given, the names that occur are the classes, in sorted order.
+    Labels are integers from 0, also if written as 1.0, or names. Names are looked up in `classes`; if none are given,
+    the names that occur are the classes, in sorted order.
     """
     arrays = [_array("Labels", part) for part in parts]
     if any(array.dtype.kind in "UO" and array.size for array in arrays):
@@ -94,7 +94,7 @@ def _of_names(classes: Sequence[str], arrays: Sequence[Array]) -> tuple[tuple[st
 
 
 def whole(what: str, values: Values) -> Array:
-    """Whole numbers from 0 on, one for each, as int64; those with a fraction are refused, not cut."""
+    """Convert to non-negative int64, one for each row; numbers with a fraction are rejected, not truncated."""
     array = _array(what, values)
     wanted = "wanted one whole number from 0 on for each."
     require(array.ndim == 1, f"{what} have the shape {list(array.shape)}: {wanted}")
@@ -108,7 +108,7 @@ def whole(what: str, values: Values) -> Array:
 
 
 def require_one_each(rows: int, **others: Array) -> None:
-    """Refuse labels, or whatever else there is of each example, that are not as many."""
+    """Require as many labels (or other values) as examples."""
     for what, values in others.items():
         require(len(values) == rows, f"There are {rows} examples and {len(values)} {what}: give one for each.")
 
@@ -117,4 +117,4 @@ def _array(what: str, values: Values) -> Array:
     try:
         return as_array(values)
     except ValueError as error:
-        raise InvalidInput(f"{what} are no array ({error}): wanted the same shape for each.") from None
+        raise InvalidInput(f"{what} do not form an array ({error}): wanted the same shape for each.") from None

@@ -24,7 +24,7 @@ class Images(NamedTuple):
 
 
 def _files(*digests: str) -> tuple[Published, ...]:
-    """The four files, in the order of `Images`; checksums are of what the files hold when unpacked."""
+    """The four files, in the order of `Images`; checksums are of the unpacked contents."""
     names = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
     sizes = (47040016, 60008, 7840016, 10008)
     return tuple(
@@ -63,12 +63,12 @@ FASHION_MNIST = Home(
 
 
 def read_published(home: Home) -> Images:
-    """The four idx files."""
+    """Read the four idx files."""
     return Images(*(parse_idx(kept.contents, kept.file.name) for kept in home.obtain()))
 
 
 def read_packed(path: Path) -> Images:
-    """One npz file with the fields of `Images`."""
+    """Read one npz file with the fields of `Images`."""
     images = Images(*read_arrays(path, *Images._fields))
     shapes = [part.shape[1:] for part in images]
     right = shapes == [(28, 28), (), (28, 28), ()] and all(part.dtype == np.uint8 for part in images)

@@ -1,4 +1,4 @@
-"""Arrays of npz files under `CORYMB_DATA`."""
+"""Read arrays from npz files under `CORYMB_DATA`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corymb.settings import InvalidInput
 
 
 def read_arrays(path: Path, *names: str) -> list[Array]:
-    """The arrays of these names."""
+    """Read the arrays with these names."""
     instead = "Pack it again, or unset CORYMB_DATA."
     try:
         arrays = arrays_in(path, names)
@@ -19,5 +19,5 @@ def read_arrays(path: Path, *names: str) -> list[Array]:
         raise DataUnavailable(f"{path.parent}: {error} {instead}") from None
     for name in names:
         if name not in arrays:
-            raise DataUnavailable(f"{path} has no array {name!r}: it is not what it should be. {instead}")
+            raise DataUnavailable(f"{path} has no array {name!r}. {instead}")
     return [arrays[name] for name in names]

@@ -1,8 +1,8 @@
-"""Data in which every example, not every client, has a true cluster: the settings of Chung's report on UIFCA (2023).
+"""Data in which examples, not clients, have true clusters: the settings of Chung's report on UIFCA (2023).
 
-There are as many clients as clusters. A share p of each cluster's examples is at the client of that number; the others
-are shuffled and dealt out: p = 0 makes clients alike, p = 1 gives each a cluster of its own. The labels of examples are
-their true clusters; nothing but evaluation looks at them.
+There are as many clients as clusters. A share p of each cluster's examples is at the client of the same number; the
+others are shuffled and divided evenly: with p = 0 all clients are alike, with p = 1 each has a cluster to itself. The
+labels of examples are their true clusters; only evaluation uses them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def mnist_rotation_points(
 
 
 def _check_pictures(side: int, per_class: int | None) -> None:
-    require(side in (14, 28), f"side={side}: pictures are 28 pixels wide, or 14 of twice the size.")
+    require(side in (14, 28), f"side={side}: wanted 28, the width of the images, or 14 for half of it.")
     require(per_class is None or per_class >= 1, f"per_class={per_class}: wanted 1 or more.")
 
 
@@ -127,7 +127,7 @@ def _pictures(
 
 
 def random_background(data: FederatedDataset, seed: int = 0, *, below: float = 0.01) -> FederatedDataset:
-    """The same pictures with every pixel under `below` set at random in [0, 1]: train and test alike."""
+    """The same images with every pixel under `below` replaced by a random value in [0, 1], in training and test."""
     streams = [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(2)]
 
     def part(rows: Ragged, rng: Generator) -> Ragged:
@@ -139,7 +139,7 @@ def random_background(data: FederatedDataset, seed: int = 0, *, below: float = 0
 
 
 def _dealt(x: Array, cluster: Array, k: int, p: float, rng: Generator) -> Ragged:
-    """Examples at k clients: a share p of each cluster at the client of its number, the others anywhere."""
+    """Divide examples among k clients: a share p of each cluster to the client of its number, the rest anywhere."""
     require(0 <= p <= 1, f"p={p}: wanted a share from 0 to 1.")
     client = np.empty(len(cluster), dtype=np.int64)
     rest = []
@@ -150,7 +150,7 @@ def _dealt(x: Array, cluster: Array, k: int, p: float, rng: Generator) -> Ragged
         rest.append(rows[own:])
     others = rng.permutation(np.concatenate(rest))
     client[others] = np.arange(len(others)) % k
-    order = rng.permutation(len(x))  # within a client, clusters are mixed
+    order = rng.permutation(len(x))  # mixes the clusters within a client
     return by_client(torch.from_numpy(x[order]), torch.from_numpy(cluster[order]), torch.from_numpy(client[order]), k)
 
 

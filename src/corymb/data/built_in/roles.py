@@ -1,4 +1,4 @@
-"""Texts of many speakers, a client for each, who learns the next character from those before it."""
+"""Next-character prediction on the texts of many speakers, with a client for each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from corymb.settings import require
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 characters, in its order."""
 LENGTH = 80
-"""Characters before the one to be told, as in LEAF (Caldas et al. 2018)."""
+"""Characters before the one to be predicted, as in LEAF (Caldas et al. 2018)."""
 
 
 class Roles(NamedTuple):
@@ -83,18 +83,18 @@ def by_role(
 
 
 def who_says_enough(roles: Roles, least: int, test: float | None = None) -> list[str]:
-    """The roles with so many characters, and some examples among them to train on."""
+    """The roles with at least `least` characters and at least one training example."""
     sizes = {role: len(text) + len(roles.test.get(role, "")) for role, text in roles.texts.items()}
     return [role for role, size in sizes.items() if size >= least and _cut(roles, role, test) > LENGTH]
 
 
 def characters(vocabulary: str = VOCABULARY) -> tuple[str, ...]:
-    """The characters by names that can be read."""
+    """Printable names of the characters."""
     return tuple({"\n": "newline", " ": "space"}.get(character, character) for character in vocabulary)
 
 
 def _cut(roles: Roles, role: str, test: float | None) -> int:
-    """Where in a role's text testing begins."""
+    """The position in a role's text where its test part begins."""
     train = len(roles.texts[role])
     if test is None and roles.test:
         return train
@@ -103,9 +103,9 @@ def _cut(roles: Roles, role: str, test: float | None) -> int:
 
 
 def _codes(texts: Sequence[str], vocabulary: str) -> tuple[list[Array], int]:
-    """Texts as positions in the vocabulary, and how many characters are not in it."""
+    """Texts as indices of the vocabulary, and the number of characters that are not in it."""
     blank = vocabulary.find(" ")
-    require(blank >= 0, "The vocabulary has no space, which unknown characters are read as: add one.")
+    require(blank >= 0, "The vocabulary has no space, which replaces unknown characters: add one.")
     place = {character: position for position, character in enumerate(vocabulary)}
     coded = [np.array([place.get(character, -1) for character in text], dtype=np.int64) for text in texts]
     unknown = sum(int((text < 0).sum()) for text in coded)
@@ -113,7 +113,7 @@ def _codes(texts: Sequence[str], vocabulary: str) -> tuple[list[Array], int]:
 
 
 def _windows(texts: Sequence[Array], stride: int) -> Ragged:
-    """Every text's examples, those that lie within it."""
+    """The examples of every text: all windows that lie within it."""
     none = np.empty((0, LENGTH + 1), dtype=np.int64)
     views = [
         np.lib.stride_tricks.sliding_window_view(text, LENGTH + 1)[::stride] if len(text) > LENGTH else none

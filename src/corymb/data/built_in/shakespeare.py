@@ -1,8 +1,8 @@
 """Shakespeare's plays by role: the texts of the plays, LEAF's json (Caldas et al. 2018), or speeches by play and role.
 
-What is downloaded are the 37 plays of the Moby Shakespeare, which is in the public domain, as files in a repository
-at a fixed commit. LEAF's own way begins with a text of Project Gutenberg that has no published checksum and finds
-fewer roles; its json is read where it lies.
+The download is the 37 plays of the Moby Shakespeare, which is in the public domain, as files in a repository at a fixed
+commit. LEAF itself starts from a text of Project Gutenberg that has no published checksum, and finds fewer roles; its
+json files are also read if they are present.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHAKESPEARE = Home(
 
 
 def read_published(home: Home) -> Roles:
-    """LEAF's folders `train` and `test`, if they lie in the cache; else the plays, downloaded if need be."""
+    """Read LEAF's folders `train` and `test` if they are in the cache; else the plays, downloaded if needed."""
     if (home.folder / "train").is_dir():
         return read_leaf(home.folder)
     kept = home.obtain()
@@ -53,7 +53,7 @@ def read_published(home: Home) -> Roles:
 
 
 def read_packed(path: Path) -> Roles:
-    """Gzipped json `{play: {role: [speech, ...]}}`, or LEAF's folders."""
+    """Read gzipped json `{play: {role: [speech, ...]}}`, or LEAF's folders."""
     if path.is_dir():
         return read_leaf(path.parent)
     try:
@@ -63,7 +63,7 @@ def read_packed(path: Path) -> Roles:
 
 
 def _joined(plays: Mapping[str, Speeches]) -> Roles:
-    """One text for each role of each play, with one space wherever there is space, as LEAF does it."""
+    """One text for each role of each play, with whitespace collapsed to single spaces, as in LEAF."""
     return Roles(
         {
             f"{play}/{role}": " ".join(" ".join(speeches).split())
@@ -74,9 +74,9 @@ def _joined(plays: Mapping[str, Speeches]) -> Roles:
 
 
 def parse_play(text: str) -> dict[str, list[str]]:
-    """The speeches of each role: a name and a tab begin one, lines with a tab first go on with it.
+    """Parse the speeches of each role: a name and a tab start one, and lines that start with a tab continue it.
 
-    Stage directions, in brackets, are left out; what several say at once is the first one's.
+    Stage directions in brackets are left out; a speech by several roles is attributed to the first.
     """
     lines = _DIRECTION.sub(" ", text).splitlines()
     title = next((line.strip() for line in lines if line.strip()), "")
@@ -98,7 +98,7 @@ def parse_play(text: str) -> dict[str, list[str]]:
 
 
 def read_leaf(folder: Path) -> Roles:
-    """LEAF's folders `train` and `test`, whose examples follow each other by one character."""
+    """Read LEAF's folders `train` and `test`, whose examples are windows shifted by one character."""
     train, test = (_texts(folder, part) for part in ("train", "test"))
     return Roles({role: text for role, text in train.items() if text}, test)
 
@@ -112,7 +112,7 @@ def _texts(folder: Path, part: Literal["train", "test"]) -> dict[str, str]:
 
 
 def _text(user: OfUser) -> str:
-    """The text whose examples these are."""
+    """Reconstruct the text from its examples."""
     if not user.x:
         return ""
     text = "".join([user.x[0], *user.y])

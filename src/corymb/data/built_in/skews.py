@@ -1,6 +1,6 @@
-"""Any examples dealt unevenly to clients: of some classes more, to some clients more, or with other labels by cluster.
+"""Partitioners with label skew, quantity skew and concept shift, for any examples.
 
-Nothing is drawn until it fits: what is asked for is given exactly, or refused.
+There is no rejection sampling: a request is satisfied exactly, or rejected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corymb.settings import require
 
 Generator = np.random.Generator
 _LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e9
-"""Below, shares are not numbers any more; above, they are all alike."""
+"""Below the first, shares underflow; above the second, they are all equal."""
 
 
 def dirichlet(
@@ -137,7 +137,7 @@ def concept_shift(
 
 
 def shifted(data: FederatedDataset, clusters: int, seed: int) -> FederatedDataset:
-    """The same examples, called by other names in each true cluster, as `concept_shift` says."""
+    """The same examples with the labels of each true cluster permuted as in `concept_shift`."""
     kinds, truth = len(data.classes), data.truth
     assert truth is not None
     order = np.random.default_rng([seed, 1]).permutation(kinds)
@@ -167,7 +167,7 @@ def _check(rows: int, clients: int, least: int, alpha: float) -> None:
 
 
 def _counts(total: int, share: Array) -> Array:
-    """Whole numbers that add up to `total`, as near to its shares as can be: the largest remainders are rounded up."""
+    """Integers that sum to `total` in proportion to `share`, by the largest-remainder method."""
     exact = share / share.sum() * total
     counts: Array = np.floor(exact).astype(np.int64)
     counts[np.argsort(counts - exact, kind="stable")[: total - int(counts.sum())]] += 1
@@ -175,7 +175,7 @@ def _counts(total: int, share: Array) -> Array:
 
 
 def _raise_to(least: int, owner: Array, clients: int) -> None:
-    """Give clients with fewer than `least` rows some of whoever has most, in place."""
+    """Move rows, in place, from the clients with the most to those with fewer than `least`."""
     sizes = np.bincount(owner, minlength=clients)
     rows, last = (
         np.argsort(owner, kind="stable"),

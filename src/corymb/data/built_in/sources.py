@@ -1,7 +1,7 @@
-"""Where public data sets come from: a folder of packed arrays, or the published files in a cache.
+"""Sources of public data sets: a folder of packed arrays, or the published files in a cache.
 
-First what lies packed under the folder that the environment variable `CORYMB_DATA` names. Else the files as
-published, in the cache folder (`CORYMB_CACHE`, or the user's cache), downloaded where they are missing.
+Packed data in the folder given by the environment variable `CORYMB_DATA` come first. Otherwise the published files are
+read from the cache folder (`CORYMB_CACHE`, or the user's cache) and downloaded if they are missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Generic[T]):
-    """A public data set, before it is dealt to clients."""
+    """A public data set, before it is divided among clients."""
 
     home: Home
     classes: tuple[str, ...]
@@ -33,11 +33,11 @@ class Source(Generic[T]):
 
     @property
     def name(self) -> str:
-        """What its folder in the cache is called."""
+        """The name of its folder in the cache."""
         return self.home.name
 
     def load(self) -> T:
-        """The data, from `CORYMB_DATA`, the cache or a mirror."""
+        """Load the data from `CORYMB_DATA`, the cache or a mirror."""
         packed = self.home.packed_here
         return self.read_published(self.home) if packed is None else self.read_packed(packed)
 

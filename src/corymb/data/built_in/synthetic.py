@@ -58,12 +58,12 @@ def mixed_regression_ifca(
 
 
 def _stretch(weight: Array, separation: float) -> Array:
-    """All parameters times one number, so that the two nearest are `separation` apart."""
+    """Scale all parameters by one factor, so that the two nearest are `separation` apart."""
     one, other = np.triu_indices(len(weight), k=1)
     nearest = np.linalg.norm(weight[one] - weight[other], axis=1).min(initial=np.inf)
     require(
         nearest > 0,
-        "Two clusters drew the same parameters, which no factor sets apart: take a larger d or another seed.",
+        "Two clusters drew the same parameters, which no factor can separate: use a larger d or another seed.",
     )
     return weight if np.isinf(nearest) else weight * (separation / nearest)
 
@@ -127,7 +127,7 @@ def mixed_regression_skewed(seed: int = 0) -> FederatedDataset:
 
 
 def _streams(seed: int) -> list[Generator]:
-    """Generators of their own for parameters, clusters, train and test examples."""
+    """Independent generators for parameters, clusters, training and test examples."""
     return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(4)]
 
 
@@ -140,14 +140,14 @@ def _sizes(n: int | None, m: int | Sequence[tuple[int, int]]) -> Array:
     if isinstance(m, int):
         return np.full(200 if n is None else n, m)
     sizes = np.repeat([points for _, points in m], [clients for clients, _ in m])
-    require(n is None or n == len(sizes), f"n={n}, but the pairs in m make {len(sizes)} clients: leave n out.")
+    require(n is None or n == len(sizes), f"n={n}, but the pairs in m make {len(sizes)} clients: leave out n.")
     return sizes
 
 
 def _probabilities(shares: Sequence[float] | None, k: int) -> Array:
     p = np.full(k, 1 / k) if shares is None else np.asarray(shares, dtype=float)
     right = p.shape == (k,) and bool((p >= 0).all()) and abs(p.sum() - 1) < 1e-9
-    require(right, f"shares={shares}: wanted {k} numbers that are not negative and sum to 1.")
+    require(right, f"shares={shares}: wanted {k} non-negative numbers that sum to 1.")
     return p
 
 

@@ -1,4 +1,4 @@
-"""One set of images seen in several ways, a cluster of clients for each way."""
+"""Several views of one set of images, with a cluster of clients for each view."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from corymb.settings import require
 
 View = Callable[[Array], Array]
 
-_BLOCK = 4096  # images transformed at once: small beside the result
+_BLOCK = 4096  # images transformed at once, to keep temporaries small
 
 
 def rotations(count: int) -> list[View]:
-    """Turns by equal parts of a circle: 4 are 0, 90, 180 and 270 degrees anticlockwise, 2 are 0 and 180."""
-    require(count in (1, 2, 4), f"rotations={count}: images can be turned in 1, 2 or 4 ways.")
+    """Rotations by equal parts of a circle: 4 are 0, 90, 180 and 270 degrees anticlockwise, 2 are 0 and 180."""
+    require(count in (1, 2, 4), f"rotations={count}: wanted 1, 2 or 4.")
     return [_turn(cluster * 4 // count) for cluster in range(count)]
 
 
@@ -29,28 +29,28 @@ def _turn(quarters: int) -> View:
 
 
 def inversions(top: int) -> list[View]:
-    """Two views: pixels as they are, and `top` minus each."""
+    """Two views: unchanged pixels, and `top` minus each pixel."""
     return [unchanged, lambda images: np.subtract(top, images, dtype=images.dtype)]
 
 
 def check_whole(name: str, value: object) -> None:
-    """Refuse what is no number of clients or examples."""
+    """Require a positive integer, such as a number of clients."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= 1
     require(whole, f"{name}={value}: wanted a whole number, 1 or more.")
 
 
 def unchanged(images: Array) -> Array:
-    """The images as they are."""
+    """The identity view."""
     return images
 
 
 def apply_views(
     x: Array, y: Array, rows: Sequence[Array], sizes: Tensor, views: Sequence[View], *, top: int = TOP, flat: bool
 ) -> Ragged:
-    """The images `rows[j]` as `views[j]` shows them, cluster after cluster, for clients of `sizes`.
+    """Apply `views[j]` to the images `rows[j]`, concatenated by cluster, for clients with these `sizes`.
 
-    Images are uint8 [N, H, W] or [N, C, H, W]; they come out as [C, H, W], or as vectors where `flat`: as bytes if
-    `top` is 255, and divided by `top` if it is another.
+    Images are uint8 [N, H, W] or [N, C, H, W]; the results are [C, H, W], or vectors if `flat`. They stay bytes if
+    `top` is 255, and are divided by `top` otherwise.
     """
     shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
     total = sum(len(chosen) for chosen in rows)
@@ -68,6 +68,6 @@ def apply_views(
 
 
 def client_names(n: int) -> tuple[str, ...]:
-    """`client-00` and so on, as many digits as the last one needs."""
+    """`client-00`, `client-01` and so on, with as many digits as the last one needs."""
     width = len(str(n - 1))
     return tuple(f"client-{position:0{width}}" for position in range(n))

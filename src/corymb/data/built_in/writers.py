@@ -1,4 +1,4 @@
-"""Images of many writers, a client for each."""
+"""Images of many writers, with a client for each."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from corymb.settings import require
 
 
 class Writers(NamedTuple):
-    """Images with their classes, and who made each."""
+    """Images with their classes and writers."""
 
     images: Array
     """uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]."""
     labels: Array
     """Whole numbers from 0, or names."""
     writer: Array
-    """Each image's writer, as a position in `names`."""
+    """Each image's writer, as an index of `names`."""
     names: tuple[str, ...]
     test: Array | None = None
-    """Which images are held out to test on; None if that is left to `by_writer`."""
+    """Which images are test images; None if `by_writer` chooses them."""
     notes: tuple[str, ...] = ()
 
 
@@ -92,7 +92,7 @@ def by_writer(
 def _read(
     writers: Writers, classes: Sequence[str]
 ) -> tuple[Array, Array, Array, tuple[str, ...], Array | None, tuple[str, ...]]:
-    """Images, labels, each one's writer, the writers' names, which are held out, and the classes; checked."""
+    """Validated images, labels, writers, writers' names, test mask and classes."""
     x, writer, names = as_images(writers.images), whole("Writers", writers.writer), writers.names
     named, (y,) = as_labels(classes, writers.labels)
     require_one_each(len(x), labels=y, writers=writer)

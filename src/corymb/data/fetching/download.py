@@ -1,4 +1,4 @@
-"""One file by HTTP, going on where an earlier attempt was broken off."""
+"""Download a file over HTTP, resuming an interrupted download."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from corymb.data.fetching.progress import Shown, megabytes
 
 MIB = 2**20
 TRIES = 5
-"""Connections for one file, as long as each brings something."""
+"""The most connections for one file, as long as each receives something."""
 PATIENCE = 30
-"""Seconds without a byte after which a connection counts as broken."""
+"""Seconds without data after which a connection counts as broken."""
 
 
 class BrokenOff(OSError):
@@ -26,15 +26,15 @@ class TooLarge(OSError):
 
 
 class NotTheRest(OSError):
-    """Asked for the rest of a file, the server sent something else."""
+    """The server did not send the requested rest of a file."""
 
 
 def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) -> bool:
-    """Download into `part`; whether some of it was there before.
+    """Download into `part`; returns whether an earlier download was resumed.
 
-    If the server can send the rest of a file, what is in `part` is kept; else it is downloaded from the beginning. A
-    file whose checksum is not known (`checked` false) is gone on with only if the server says that it is the same file
-    still. What was received stays in `part` when a connection breaks, for the next attempt.
+    If the server can send the rest of a file, the contents of `part` are kept; otherwise it is downloaded from the
+    start. A file with an unknown checksum (`checked` false) is only resumed if the server confirms that it has not
+    changed. If a connection breaks, `part` keeps what was received, for the next attempt.
     """
     tag = part.with_name(f"{part.name}.tag")
     for attempt in range(TRIES):
@@ -46,7 +46,7 @@ def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) ->
             resumed = _receive(url, part, tag, before, condition or {}, most, shown)
         except (HTTPError, TooLarge, NotTheRest) as error:
             if before and isinstance(error, NotTheRest):
-                part.unlink()  # not the beginning of what the server has
+                part.unlink()  # not the beginning of the server's file
                 continue
             if isinstance(error, TooLarge):
                 part.unlink()
@@ -61,7 +61,7 @@ def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) ->
 
 
 def kept_of(part: Path, *, checked: bool) -> int:
-    """Bytes that the next attempt goes on with."""
+    """The number of bytes from which the next attempt resumes."""
     return _size(part) if checked or _same_as(part.with_name(f"{part.name}.tag")) else 0
 
 
@@ -70,16 +70,16 @@ def _size(part: Path) -> int:
 
 
 def _same_as(tag: Path) -> dict[str, str] | None:
-    """A header by which the server sends the rest only of the same file; None if nothing is known of the file."""
+    """A header that requests the rest only if the file is unchanged; None if its version is unknown."""
     return {"If-Range": tag.read_text(encoding="ascii")} if tag.is_file() else None
 
 
 def _receive(url: str, part: Path, tag: Path, before: int, condition: dict[str, str], most: int, shown: Shown) -> bool:
-    """One connection's worth; whether the server went on where `part` ended."""
+    """Receive data over one connection; returns whether the server resumed at the end of `part`."""
     with _opened(url, before, condition) as reply:
         goes_on = before > 0 and reply.status == 206
         if goes_on and not reply.headers.get("Content-Range", "").startswith(f"bytes {before}-"):
-            raise NotTheRest(f"asked for the bytes from {before} on, got {reply.headers.get('Content-Range')}")
+            raise NotTheRest(f"requested the bytes from {before}, got {reply.headers.get('Content-Range')}")
         start = before if goes_on else 0
         length = reply.headers.get("Content-Length")
         total = None if length is None else start + int(length)
@@ -104,7 +104,7 @@ def _opened(url: str, before: int, condition: dict[str, str]) -> Any:
 
 
 def _note(reply: Any, tag: Path) -> None:
-    """Keep what the server calls this version of the file."""
+    """Store the server's ETag of the file."""
     name = reply.headers.get("ETag", "")
     if name.startswith('"') and name.isascii():
         tag.write_text(name, encoding="ascii")

@@ -1,8 +1,8 @@
-"""Where a data set's published files are, and the cache folder that they are downloaded into.
+"""The published files of a data set, and the cache folder that they are downloaded into.
 
-A file is compared with its checksum every time it is used. A file whose publisher gives none gets one when it is first
-downloaded, kept beside it as `<name>.sha256`: what is used later is what was downloaded then. It must have the form of
-such a file, so that the page of a network that wants a login first is not kept for ever.
+A file is verified against its checksum every time it is used. If its publisher gives none, the checksum of the first
+download is stored beside it as `<name>.sha256`, so that later uses get the same file. Such a file must also have the
+right format, so that the login page of a network is not cached in its place.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from corymb.settings import InvalidInput, require
 
 _KINDS = {"sha256": "SHA-256", "md5": "MD5"}
 _OUR_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR)
-"""What no other mirror helps against."""
+"""Errors of the local disk, for which no other mirror helps."""
 
 
 class DataUnavailable(OSError):
-    """Data that are not here and could not be fetched: one line with what was tried and what to do."""
+    """Data that are not available locally and could not be downloaded, with a one-line explanation and remedy."""
 
 
 class NotTheForm(InvalidInput):
-    """A file that is of another kind than the one that is published."""
+    """A file whose format differs from that of the published one."""
 
 
 class Form(NamedTuple):
-    """How files of a kind begin and end."""
+    """A file format, recognised by its first and last bytes."""
 
     name: str
     begins: bytes
     ends: bytes
 
     def check(self, contents: bytes) -> None:
-        """Refuse what is no such file."""
+        """Reject contents of another format."""
         if contents.startswith(self.begins) and contents.endswith(self.ends):
             return
         page = contents.lstrip()[:1] == b"<"
-        found = "is a web page, such as one to log in" if page else f"begins with {contents[:8]!r} or is cut short"
+        found = "is a web page, perhaps a login page" if page else f"begins with {contents[:8]!r} or is truncated"
         raise NotTheForm(f"it {found}: wanted a {self.name}")
 
 
@@ -59,96 +59,96 @@ PARQUET = Form("parquet file", b"PAR1", b"PAR1")
 
 
 class Published(NamedTuple):
-    """A published file: its name, the most bytes it can have, and its checksum."""
+    """A published file: its name, its maximum size in bytes, and its checksum."""
 
     name: str
     size: int
     digest: str = ""
-    """Empty where none is published: then the first download's is kept."""
+    """Empty if none is published; that of the first download is then stored."""
     algorithm: Literal["sha256", "md5"] = "sha256"
     unpacked: bool = False
-    """Whether size and checksum are of the contents when gunzipped."""
+    """Whether size and checksum refer to the gunzipped contents."""
     form: Form | None = None
-    """What is checked of a file without a published checksum before it is kept."""
+    """The format that is checked for a file without a published checksum."""
 
     @property
     def said(self) -> str:
-        """The checksum, in words."""
+        """The checksum as text."""
         return f"{_KINDS[self.algorithm]} {self.digest}{' of its contents' if self.unpacked else ''}"
 
 
 class Kept(NamedTuple):
-    """A file in the cache that was compared with its checksum."""
+    """A verified file in the cache."""
 
     path: Path
     contents: bytes
     file: Published
-    """With the checksum that was found."""
+    """The file with its actual checksum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Home:
-    """A data set's public home."""
+    """The public home of a data set."""
 
     name: str
     packed: tuple[str, ...]
-    """Where it may lie under `CORYMB_DATA`: files or folders, the first of which that is there is read."""
+    """Its possible locations under `CORYMB_DATA`, files or folders; the first that exists is read."""
     mirrors: tuple[str, ...] = ()
-    """Addresses of the folder with the published files, tried in turn."""
+    """URLs of the folder with the published files, tried in turn."""
     files: tuple[Published, ...] = ()
     instead: tuple[Published, ...] = ()
-    """Files of another form that are read instead where they lie in the cache."""
+    """Files in another format that are read instead if they are in the cache."""
     licence: str = ""
-    """What the publisher says."""
+    """The licence stated by the publisher."""
     needs: tuple[str, ...] = ()
-    """Modules without which the files cannot be read: they are asked for before anything is downloaded."""
+    """Modules needed to read the files; checked before anything is downloaded."""
     extra: str = ""
-    """The extra of this package that installs them."""
+    """The extra of this package that installs those modules."""
 
     @property
     def folder(self) -> Path:
-        """Where published files are kept once they have been downloaded."""
+        """The cache folder of the downloaded files."""
         return cache_folder() / self.name
 
     @property
     def packed_here(self) -> Path | None:
-        """The packed data under the folder that the environment variable `CORYMB_DATA` names, if they are there."""
+        """The packed data under the folder given by the environment variable `CORYMB_DATA`; None if there are none."""
         root = Path(os.environ.get("CORYMB_DATA") or os.devnull)
         return next((root / place for place in self.packed if (root / place).exists()), None)
 
     def obtain(self, *files: Published) -> Iterator[Kept]:
-        """Published files (all, if none is named), from the cache if they are there and right, else from a mirror."""
+        """Yield published files (by default all), from the cache if they are valid there, else from a mirror."""
         wanted = files or self.files
         with Shown(self.name, len(wanted)) as shown:
             for file in wanted:
                 yield self.cached(file) or self._fetch(file, shown)
 
     def cached(self, file: Published) -> Kept | None:
-        """A published file, if it is in the cache and right; one that is wrong is removed."""
+        """A published file, if it is valid in the cache; an invalid one is removed."""
         place = self.folder / file.name
         if not place.is_file():
             return None
         try:
             return _pinned(_verified(place, place, file), file)
         except InvalidInput as error:
-            say(f"{place}: {error}; it is downloaded again")
-            place.unlink()  # damaged, or left by an older version: as good as missing
+            say(f"{place}: {error}; downloading it again")
+            place.unlink()  # damaged, or left by an older version
             if isinstance(error, NotTheForm):
-                _pin(place).unlink(missing_ok=True)  # it has the checksum that was kept: that was of no such file
+                _pin(place).unlink(missing_ok=True)  # the stored checksum is of a file with the wrong format
             return None
 
     def check_needs(self) -> None:
-        """Refuse to go on without what the files are read with."""
+        """Raise if a module needed to read the files is missing."""
         missing = [module for module in self.needs if find_spec(module) is None]
         require(not missing, f"Reading {self.name} needs {' and '.join(missing)}: pip install 'corymb[{self.extra}]'.")
 
     def dropped(self, kept: Kept, error: Exception) -> DataUnavailable:
-        """What to raise when a file cannot be read whose checksum is that of the first download: both are removed."""
+        """Remove an unreadable file and its stored checksum; returns the error to raise."""
         kept.path.unlink(missing_ok=True)
         _pin(kept.path).unlink(missing_ok=True)
         return DataUnavailable(
-            f"{self.name}: what was downloaded as {kept.file.name} cannot be read ({_reason(error)}): it and its "
-            "checksum are removed; run the command again to download it anew."
+            f"{self.name}: the downloaded {kept.file.name} cannot be read ({_reason(error)}), so it was removed with "
+            "its checksum: run the command again to download it again."
         )
 
     def _fetch(self, file: Published, shown: Shown) -> Kept:
@@ -157,7 +157,7 @@ class Home:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _one_at_a_time(self.folder):
-                if found := self.cached(file):  # by whom we waited for
+                if found := self.cached(file):  # downloaded by the process that held the lock
                     return found
                 for mirror in self.mirrors:
                     try:
@@ -168,8 +168,8 @@ class Home:
                         problems.append(f"{mirror}{file.name}: {_reason(error)}")
         except OSError as error:
             raise DataUnavailable(
-                f"{self.name}: {file.name} cannot be kept in {self.folder} ({_reason(error)}): make room there, or set "
-                "CORYMB_CACHE to a folder that can be written to."
+                f"{self.name}: {file.name} cannot be stored in {self.folder} ({_reason(error)}): free some space, or "
+                "set CORYMB_CACHE to a writable folder."
             ) from None
         raise DataUnavailable(
             f"{self.name}: {file.name} is not in {self.folder} and could not be downloaded ({'; '.join(problems)}). "
@@ -177,9 +177,9 @@ class Home:
         )
 
     def _what_to_do(self, file: Published) -> str:
-        """How to come by a file that could not be downloaded."""
+        """Advice on how to get a file that could not be downloaded."""
         if kept := kept_of(_part(self.folder / file.name), checked=bool(file.digest)):
-            return f"{megabytes(kept)} are kept: run the command again to go on with them."
+            return f"{megabytes(kept)} are kept: run the command again to continue."
         alone = len(self.files) == 1
         return (
             f"If this machine is offline, download {'it' if alone else f'all {len(self.files)} files'} elsewhere and "
@@ -187,10 +187,10 @@ class Home:
         )
 
     def _fetch_from(self, url: str, file: Published, shown: Shown) -> Kept:
-        """Download beside the file's place, going on with what an earlier attempt left; check, and rename."""
+        """Download to a partial file, resuming an earlier attempt, then verify it and rename it."""
         place = self.folder / file.name
         part = _part(place)
-        for _ in range(2):  # once more from the beginning, if what was gone on with turns out to be wrong
+        for _ in range(2):  # once more from the start, if a resumed download turns out to be wrong
             resumed = download(url, part, most=file.size + MIB, checked=bool(file.digest), shown=shown)
             try:
                 kept = _verified(part, place, file)
@@ -205,7 +205,7 @@ class Home:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: `CORYMB_CACHE`, or `corymb` in the user's cache folder."""
+    """The folder for downloads: `CORYMB_CACHE`, or `corymb` in the user's cache folder."""
     if named := os.environ.get("CORYMB_CACHE"):
         return Path(named)
     if sys.platform == "win32":
@@ -216,7 +216,7 @@ def cache_folder() -> Path:
 
 
 def _verified(path: Path, place: Path, file: Published) -> Kept:
-    """What lies at `path`, to be kept at `place`, compared with its checksum, or with the one kept at first."""
+    """Verify the file at `path`, to be stored at `place`, against its published or stored checksum."""
     contents = gunzip(path, most=file.size) if file.unpacked else path.read_bytes()
     pin = _pin(place)
     wanted = file.digest or (pin.read_text(encoding="ascii").split(" ")[0] if pin.is_file() else "")
@@ -229,32 +229,32 @@ def _verified(path: Path, place: Path, file: Published) -> Kept:
 
 
 def _pinned(kept: Kept, file: Published) -> Kept:
-    """The same; of a file whose checksum is not published, the one found is kept if it is the first."""
+    """Return `kept`, and store its checksum if none is published or stored yet."""
     pin = _pin(kept.path)
     if not file.digest and not pin.is_file():
         pin.write_text(f"{kept.file.digest}  {file.name}\n", encoding="ascii")
-        say(f"{file.name}: no checksum is published; {kept.file.said} is kept from here on")
+        say(f"{file.name}: no checksum is published; {kept.file.said} is required from now on")
     return kept
 
 
 def _pin(place: Path) -> Path:
-    """Where the checksum of a file's first version is kept."""
+    """The file that stores the checksum of the first download."""
     return place.with_name(f"{place.name}.sha256")
 
 
 def _part(place: Path) -> Path:
-    """Where a file is downloaded to before it is checked."""
+    """The partial file of a download that is not verified yet."""
     return place.with_name(f"{place.name}.part")
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, on one line."""
+    """The error as one line."""
     if isinstance(error, URLError) and not isinstance(error, HTTPError):
         cause = error.reason
-        said = "the address cannot be looked up" if isinstance(cause, gaierror) else getattr(cause, "strerror", None)
-        return f"no connection: {said or cause}"
+        known = "the host name cannot be resolved" if isinstance(cause, gaierror) else getattr(cause, "strerror", None)
+        return f"no connection: {known or cause}"
     if isinstance(error, TimeoutError):
-        return f"no connection: nothing came for {PATIENCE} seconds"
+        return f"no connection: nothing received for {PATIENCE} seconds"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -263,13 +263,13 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Wait until no other process downloads into a folder."""
     try:
         import fcntl
-    except ImportError:  # not Unix: two at once may spoil each other's part of a file, which its checksum tells
+    except ImportError:  # not Unix: two processes may corrupt a partial file, which its checksum detects
         yield
         return
     with (folder / ".lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            say(f"waiting for another process that downloads into {folder}")
+            say(f"waiting for another process that is downloading into {folder}")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""Downloads on stderr: a bar in a terminal, one line for each data set elsewhere."""
+"""Progress of downloads on stderr: a bar in a terminal, otherwise one line per data set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Shown:
-    """Shows the downloads of one data set; nothing, until there is one. `with Shown(name, files) as shown: ...`."""
+    """Shows the downloads of one data set, from the first on: `with Shown(name, files) as shown: ...`."""
 
     def __init__(self, name: str, files: int) -> None:
         self.name, self.files = name, files
@@ -24,14 +24,14 @@ class Shown:
             self._live.stop()
 
     def begin(self, url: str, start: int, total: int | None) -> None:
-        """A file of `total` bytes begins, or goes on after `start` of them."""
+        """Start a file of `total` bytes, or resume it after `start` bytes."""
         file = url.rsplit("/", 1)[-1]
         if self._live is None and not sys.stderr.isatty():
             if not self._said or start:
                 what = self.name if self.files == 1 else f"{self.name} ({self.files} files)"
                 size = "" if total is None else f", {file}: {megabytes(total)}"
-                going = f", going on at {megabytes(start)}" if start else ""
-                say(f"downloading {what} from {url.rpartition('/')[0]}/{size}{going}")
+                resumed = f", resuming at {megabytes(start)}" if start else ""
+                say(f"downloading {what} from {url.rpartition('/')[0]}/{size}{resumed}")
             self._said = True
             return
         if self._live is None:
@@ -42,7 +42,7 @@ class Shown:
         self._task = self._live.add_task(f"{self.name}: {file}", total=total, completed=start)
 
     def advance(self, received: int) -> None:
-        """So many bytes more."""
+        """Add received bytes."""
         if self._live is not None:
             self._live.advance(self._task, received)
 
@@ -57,10 +57,10 @@ def _bars() -> Any:
 
 
 def megabytes(count: int) -> str:
-    """Bytes for people."""
+    """Format a number of bytes in MB or kB."""
     return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def say(line: str) -> None:
-    """A line on stderr."""
+    """Print a line to stderr."""
     print(line, file=sys.stderr, flush=True)

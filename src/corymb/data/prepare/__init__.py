@@ -1,6 +1,6 @@
-"""The one road from a user's cells to the numbers of clients, whichever door they came in by.
+"""Preparation of users' data: the single path from cells to the features of clients, for all input formats.
 
-`cells` reads what a cell is, `columns` turns columns into numbers, `pictures` scales pictures, `road` puts it together.
-Each step is what every client could answer for itself and a vote or a sum over the answers: see
+`cells` parses cells, `columns` converts columns to numbers, `pictures` scales images, and `road` combines them. Each
+step consists of computations that every client could do on its own data, and a vote or a sum over their results: see
 docs/decisions/0009-one-road-for-data.md.
 """

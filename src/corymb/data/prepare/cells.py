@@ -1,7 +1,7 @@
-"""What a cell of a table is: a number, true or false, a date, text, or missing; the same rule for every door.
+"""Parse the cells of tables: numbers, booleans, dates, text or missing values, by the same rule for all formats.
 
-A csv file holds only text and a data frame typed columns, so what counts is what a cell reads as: the text `3` and the
-number 3 are the same, and so are the text `True` and a boolean, the text `2024-03-01` and a time stamp.
+A csv file holds only text, and a data frame typed columns, so a cell is classified by how it reads: the text `3` and
+the number 3 are the same, as are the text `True` and a boolean, and the text `2024-03-01` and a timestamp.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from corymb.data.features import Array
 from corymb.settings import InvalidInput
 
 NOTHING = frozenset({"", "na", "n/a", "#n/a", "nan", "-nan", "<na>", "null", "nat", "?"})
-"""What files write, in small letters, where a value is missing."""
+"""Spellings of missing values in files, in lower case."""
 TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 EPOCH = datetime(2000, 1, 1)
-"""Dates are days since then: near the dates that data have, float32 keeps the minute."""
+"""Dates are days since this one, close enough to typical dates for float32 to resolve minutes."""
 _DAY = timedelta(days=1)
 LARGEST_WHOLE = 2.0**53
-"""Beyond it, not every whole number is a float: two may become one."""
+"""Beyond this, floats cannot represent every integer, so that two may coincide."""
 _EMPTY, _ENTRY = 500, 100
-"""Bytes of a builder without cells, and of an entry of a dict."""
+"""Approximate bytes of an empty builder, and of a dict entry."""
 
 
 class Kind(IntEnum):
-    """What a cell is."""
+    """The type of a cell."""
 
     MISSING = 0
     NUMBER = 1
@@ -54,7 +54,7 @@ class Column(NamedTuple):
     """The cells that are text, by row."""
 
     def text(self, row: int) -> str:
-        """A cell as the name of a category or a class."""
+        """A cell as text, for the name of a category or class."""
         kind, value = self.kinds[row], float(self.values[row])
         if kind == Kind.TEXT:
             return self.texts[row]
@@ -63,7 +63,7 @@ class Column(NamedTuple):
         return (EPOCH + value * _DAY).isoformat(" ") if kind == Kind.DATE else numeral(value)
 
     def as_objects(self) -> Array:
-        """The cells as Python values: numbers, or text for all others; None where there is none."""
+        """The cells as Python values: numbers, None if missing, or text."""
         cells = np.empty(len(self.kinds), dtype=object)
         for row, kind in enumerate(self.kinds):
             plain = kind == Kind.NUMBER
@@ -78,7 +78,7 @@ class Column(NamedTuple):
 
 
 def numeral(value: float) -> str:
-    """A number as text, whole numbers without a point.
+    """Format a number, with integers written without a decimal point.
 
     >>> numeral(3.0), numeral(0.5)
     ('3', '0.5')
@@ -87,15 +87,15 @@ def numeral(value: float) -> str:
 
 
 class ColumnBuilder:
-    """A column that is read cell by cell; text is kept only where a cell is nothing but text."""
+    """Builds a column from cells; only cells that cannot be parsed are kept as text."""
 
     def __init__(self, *, comma: bool = False) -> None:
         self._values, self._kinds, self._texts = array("d"), bytearray(), dict[int, str]()
         self._of_texts = 0  # bytes
-        self._comma = comma  # whether 1,5 is one and a half
+        self._comma = comma  # whether a comma is the decimal point
 
     def add(self, cell: str) -> None:
-        """A cell of a text file."""
+        """Add a cell of a text file."""
         try:
             value = float(cell)
         except ValueError:
@@ -104,7 +104,7 @@ class ColumnBuilder:
         self._append(Kind.NUMBER if value == value else Kind.MISSING, value)
 
     def add_value(self, value: object) -> None:
-        """A cell that has a type."""
+        """Add a typed cell."""
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, str):
@@ -141,11 +141,11 @@ class ColumnBuilder:
 
     @property
     def nbytes(self) -> int:
-        """What the column takes in memory so far, about."""
+        """The approximate memory of the column so far, in bytes."""
         return _EMPTY + 9 * len(self._kinds) + self._of_texts
 
     def column(self) -> Column:
-        """The column as far as it was read."""
+        """The column of the cells added so far."""
         values = np.frombuffer(self._values, np.float64) if self._values else np.empty(0)
         return Column(values, np.frombuffer(bytes(self._kinds), np.uint8), self._texts)
 
@@ -157,7 +157,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _as_float(value: float | Decimal) -> float:
-    """A number as a float; one beyond all floats is without bound, as it is in text."""
+    """Convert to float; numbers beyond its range become infinite, as when parsed from text."""
     try:
         return float(value)
     except OverflowError:
@@ -182,14 +182,14 @@ def days(moment: date) -> float:
     if not isinstance(moment, datetime):
         moment = datetime(moment.year, moment.month, moment.day)
     if moment.tzinfo is not None:
-        with suppress(OverflowError):  # on the first or the last day of all
+        with suppress(OverflowError):  # on the first or last representable day
             moment = moment.astimezone(UTC)
         moment = moment.replace(tzinfo=None)
     return (moment - EPOCH) / _DAY
 
 
 def as_column(values: Array, name: str = "") -> Column:
-    """The cells of an array of any type; `name` is for the error."""
+    """Convert an array of any type to a column; `name` is for error messages."""
     if values.dtype.kind in "iuf":
         numbers = values.astype(np.float64)
         kinds = np.where(np.isnan(numbers), Kind.MISSING, Kind.NUMBER)
@@ -204,7 +204,7 @@ def as_column(values: Array, name: str = "") -> Column:
 
 
 def read_values(values: Iterable[object], name: str = "") -> Column:
-    """Typed cells, one by one."""
+    """Build a column from typed cells."""
     builder = ColumnBuilder()
     for value in values:
         try:
@@ -215,7 +215,7 @@ def read_values(values: Iterable[object], name: str = "") -> Column:
 
 
 def joined(columns: Sequence[Column]) -> Column:
-    """The cells of several columns, one after another."""
+    """Concatenate columns."""
     if len(columns) == 1:
         return columns[0]
     starts = np.cumsum([0, *(len(column.kinds) for column in columns)]).tolist()

@@ -1,15 +1,16 @@
-"""Columns of a table as numbers: what each column is, by a vote of the clients, and what stands for a missing cell.
+"""Convert the columns of a table to numbers: their types by a vote of the clients, and imputation of missing cells.
 
-Every client says what most cells of a column are at it, and most clients decide. Numbers, booleans and dates are one
-feature each. Text is a feature for each category: clients vote for the categories they have, those that are rare go
-together as `other`. Means for missing cells are sums over clients; medians are found by counting, bit by bit, how many
-cells lie below a number. Only training rows are asked.
+Every client votes for the most frequent type of its cells in a column, and the majority decides. Numbers, booleans and
+dates become one feature each. Text becomes one feature per category: clients vote for the categories they have, and
+rare ones are merged into `other`. Means for missing cells are sums over clients; medians are found by bisection on the
+bits, counting the cells below a number. Only training rows are used.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from corymb.choices import Missing
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array
 from corymb.data.prepare.cells import Column, Kind
+from corymb.data.prepare.named import OTHER, Categories, Fills, named_categories, named_fills, say_unnamed
 from corymb.settings import InvalidInput, require
 
 What = Literal["number", "date", "category"]
@@ -25,29 +27,27 @@ RowName = Callable[[int], str]
 """Names a row by its number, for error messages."""
 Table = Mapping[str, Column]
 
-OTHER = "other"
-"""The category of all that are rare."""
 HELD_BY = 20
-"""A category is kept if more than one client has it, and more than one in so many, ..."""
+"""A category is kept if more than one client has it, and more than one in this many, ..."""
 RARE = 0.01
 """... and at least this share of the training rows."""
 FEW = 3
-"""Of so many columns with missing cells each is said what they are taken as; of more, one line names them all."""
+"""Up to this many columns with imputed cells get a note each; more are named in a single note."""
 MOST_TOLD = 20
-"""So many columns are named in a line: a table may have thousands."""
+"""At most this many columns are named in a message: a table may have thousands."""
 _WHATS: tuple[What, ...] = ("number", "date", "category")
 _ALSO = {"number": "numbers", "date": "dates"}
 
 
 class ColumnPlan(NamedTuple):
-    """How one column becomes features; plain values, kept with a run for new examples."""
+    """How one column becomes features, as plain values that are stored with a run for new examples."""
 
     name: str
     what: What
     fill: float | None = None
-    """What a missing number or date is taken to be; None: it is refused."""
+    """The value imputed for a missing number or date; None if missing cells are rejected."""
     categories: tuple[str, ...] = ()
-    """A feature each; a cell of none of them is `other`, if that is one, and else 0 in all."""
+    """One feature each; any other cell is `other`, if that is a category, and else 0 in all features."""
 
     @property
     def features(self) -> list[str]:
@@ -56,52 +56,64 @@ class ColumnPlan(NamedTuple):
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> ColumnPlan:
-        """From a mapping that JSON holds."""
+        """Rebuild a plan from a JSON mapping."""
         return ColumnPlan(**{**values, "categories": tuple(values["categories"])})
 
 
 def learn_columns(
-    table: Table, clients: Clients, train: Array, missing: Missing, where: RowName, *, codes: bool = False
+    table: Table,
+    clients: Clients,
+    train: Array,
+    missing: Missing | Fills,
+    where: RowName,
+    *,
+    codes: bool = False,
+    categories: Categories = MappingProxyType({}),
 ) -> tuple[tuple[ColumnPlan, ...], list[str]]:
-    """How to turn a table into features, and what is to be said about it; all columns that cannot be are named.
+    """Plan the conversion of a table to features; also returns notes. The error names all columns that cannot be used.
 
-    `train` are the numbers of the training rows. Of codes there is no mean and no median.
+    `train` holds the indices of the training rows. Missing codes cannot be imputed. What `missing` and `categories`
+    name is not learned from the rows: nodes of a federation that name the same values have the same features.
     """
+    named, fills = named_categories(categories, table), named_fills(missing, table)
     plans, notes, problems = [], [], []
     lacking: dict[str, Array] = {}
     filled: dict[str, tuple[int, float]] = {}
     without: dict[str, int] = {}
     for name, column in table.items():
-        what = _what(column, clients)
+        what = "category" if name in named else _what(column, clients)
         empty = column.kinds == Kind.MISSING
-        if problem := _odd_cells(column, what, clients, where) or ("it has no values: drop it" if empty.all() else ""):
+        known = name in named or name in fills
+        nothing = "it has no values: drop it" if empty.all() and not known else ""
+        if problem := _odd_cells(column, what, clients, where) or nothing:
             problems.append(f"column {name!r}: {problem}")
             continue
-        if (missing == "refuse" or codes) and empty.any():
+        if empty.any() and (codes or _refused(missing, what, known=name in fills)):
             lacking[name] = empty
             continue
         mine, owners = column.take(train), clients.take(train)
-        if missing in ("mean", "median") and bool((mine.kinds == Kind.MISSING).all()):
+        if missing in ("mean", "median") and not known and bool((mine.kinds == Kind.MISSING).all()):
             problems.append(f"column {name!r}: no training row has a value: drop it")
         elif what != "category":
-            fill = _fill(mine, owners, missing)
+            fill = fills.get(name) if fills else _fill(mine, owners, missing)
             plans.append(ColumnPlan(name, what, fill))
             if fill is not None and empty.any():
                 filled[name] = (int(empty.sum()), fill)
-        elif kept := _categories(mine, owners):
+        elif kept := named.get(name) or _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
-            notes += _say_what_text_looks_like(name, kept) + _say_split(name, kept)
+            learned = _say_what_text_looks_like(name, kept) + _say_split(name, kept)
+            notes += say_unnamed(name, column, kept) if name in named else learned
             if empty.any():
                 without[name] = int(empty.sum())
         else:
-            notes.append(f"column {name!r} is not used: it is text, and no category of it is common among clients")
+            notes.append(f"column {name!r} is not used: it is text without a category that is common among clients")
             notes += _say_what_text_looks_like(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
         more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
         problems = problems[:MOST_TOLD] + more + ([_say_missing(lacking, where, codes=codes)] if lacking else [])
         raise InvalidInput(f"{many}{'; '.join(problems)}.")
-    notes += _say_filled(filled, missing)
+    notes += _say_filled(filled, "value that was given" if fills else str(missing))
     if without:
         notes.append(f"missing cells of text belong to no category: {_few(without)}")
     require(len(plans) > 0, "No column can be used as a feature: each is text without common categories.")
@@ -109,9 +121,9 @@ def learn_columns(
 
 
 def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: bool = False) -> Array:
-    """[rows, features]: the table as `plans` say, or one error that names all that does not fit.
+    """Convert a table by its plans to [rows, features]; a single error names all columns that do not fit.
 
-    float32, but for codes: float64 keeps those beyond 2**24 apart.
+    The result is float32, except for codes: float64 distinguishes those beyond 2**24.
     """
     parts: list[Array] = []
     problems = []
@@ -137,7 +149,7 @@ def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: 
 
 
 def unknown_categories(table: Table, plans: Sequence[ColumnPlan]) -> list[str]:
-    """What is to be said of text that no category of a plan stands for."""
+    """Notes on text that is not among the categories of its plan."""
     notes = []
     for plan in plans:
         texts = [] if plan.what != "category" else list(table[plan.name].texts.values())
@@ -145,20 +157,20 @@ def unknown_categories(table: Table, plans: Sequence[ColumnPlan]) -> list[str]:
             counted = (
                 f"1 cell ({unknown[0]!r}) is" if len(unknown) == 1 else f"{len(unknown)} cells ({unknown[0]!r}) are"
             )
-            taken = f"taken as {OTHER!r}" if OTHER in plan.categories else "left without one"
-            notes.append(f"column {plan.name!r}: {counted} of no category that the run knew, and {taken}")
+            taken = f"treated as {OTHER!r}" if OTHER in plan.categories else "without a category"
+            notes.append(f"column {plan.name!r}: {counted} not among the run's categories and {taken}")
     return notes
 
 
-# ---- what a column is
+# ---- the types of columns
 
 
 def _what(column: Column, clients: Clients) -> What:
-    """What most clients say of it; of each client's cells the most numerous kind counts."""
+    """The type of a column by majority; each client votes for the most frequent type of its cells."""
     counts = clients.counts(column.kinds, len(Kind))
     numbers = counts[:, Kind.NUMBER] + counts[:, Kind.TRUTH]
-    said = np.stack([numbers, counts[:, Kind.DATE], counts[:, Kind.TEXT]], 1)
-    return _WHATS[majority(said[said.any(1)].argmax(1), len(_WHATS))]
+    votes = np.stack([numbers, counts[:, Kind.DATE], counts[:, Kind.TEXT]], 1)
+    return _WHATS[majority(votes[votes.any(1)].argmax(1), len(_WHATS))]
 
 
 def _kinds_of(what: What) -> tuple[Kind, ...]:
@@ -178,50 +190,48 @@ def _odd_cells(column: Column, what: What, clients: Clients, where: RowName) -> 
 
 
 def _say_missing(lacking: Mapping[str, Array], where: RowName, *, codes: bool) -> str:
-    """Which columns lack cells, how many each, and what to do about it, which is the same for all."""
+    """An error message: the columns with missing cells, their counts, and the remedy."""
     counts = {name: int(empty.sum()) for name, empty in lacking.items()}
     first = where(min(int(empty.argmax()) for empty in lacking.values()))
     said, total = _few(counts), sum(counts.values())
     which = f"columns {said}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {total} "
     cells = "cell" if total == 1 else "cells, the first"
     if codes:
-        return (
-            f"{which}missing {cells} in {first}: give them a code of their own, or say missing='drop' (--missing drop)"
-        )
-    return f"{which}missing {cells} in {first}: say missing='median', 'mean' or 'drop' (--missing)"
+        return f"{which}missing {cells} in {first}: give them their own code, or use missing='drop' (--missing drop)"
+    return f"{which}missing {cells} in {first}: use missing='median', 'mean' or 'drop' (--missing)"
 
 
-def _say_filled(filled: Mapping[str, tuple[int, float]], missing: Missing) -> list[str]:
-    """What missing cells are taken as; one line where there are many columns."""
+def _say_filled(filled: Mapping[str, tuple[int, float]], missing: str) -> list[str]:
+    """Notes on imputed cells; a single note if there are many columns."""
     if len(filled) <= FEW:
         return [
-            f"column {name!r}: {empty} missing cells are taken as the {missing}, {fill:.6g}"
+            f"column {name!r}: {empty} missing cells are filled with the {missing}, {fill:.6g}"
             for name, (empty, fill) in filled.items()
         ]
     each = _few({name: empty for name, (empty, _) in filled.items()})
-    return [f"missing cells of {len(filled)} columns are taken as each column's {missing}: {each}"]
+    return [f"missing cells of {len(filled)} columns are filled with each column's {missing}: {each}"]
 
 
 def _few(counts: Mapping[str, int]) -> str:
-    """Columns with their counts; of many, the first ones and how many more there are."""
+    """Columns with their counts; if there are many, the first ones and the number of others."""
     said = [f"{name!r} ({count})" for name, count in counts.items()]
     more = [f"and {len(said) - MOST_TOLD} more"] if len(said) > MOST_TOLD else []
     return ", ".join(said[:MOST_TOLD] + more)
 
 
 SIGNED = re.compile(r"\s*[$€£¥]?\s*[-+]?\s*[$€£¥]?\s*\d[\d.,' ]*\s*[%‰$€£¥]?\s*")
-"""A number as people write it, with a currency, a percent sign or marks between thousands."""
+"""A number with a currency, a percent sign or thousands separators."""
 _DAYS = (
     r"\d{1,2}([./-])\d{1,2}\2\d{2}(\d\d)?",
     r"\d{4}([./])\d{1,2}\4\d{1,2}",
     r"\d{1,2}[ -](jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[ -]\d{2,4}",
 )
 DATED = re.compile(rf"({'|'.join(_DAYS)})([ T]\d{{1,2}}:\d\d.*)?", re.IGNORECASE)
-"""A day as people write it: which of its numbers is the month, nobody knows."""
+"""A date in a local format, in which the order of day and month is ambiguous."""
 
 
 def looks_like(texts: Sequence[str]) -> tuple[str, str]:
-    """What most of these texts are to a reader, `dates` or `numbers`, and the first of them; else two empty texts."""
+    """What most of these texts look like, `dates` or `numbers`, and the first that does; else two empty strings."""
     for looks, form in (("dates", DATED), ("numbers", SIGNED)):
         alike = [text for text in texts if form.fullmatch(text)]
         if 2 * len(alike) > len(texts):
@@ -230,29 +240,35 @@ def looks_like(texts: Sequence[str]) -> tuple[str, str]:
 
 
 def _say_what_text_looks_like(name: str, texts: Sequence[str]) -> list[str]:
+    """A note if a column was read as text but looks like dates or formatted numbers."""
     looks, first = looks_like(texts)
     if not looks:
         return []
     wanted = "write 2024-12-31" if looks == "dates" else "write plain numbers"
-    return [f"column {name!r} is taken as text, but its cells look like {looks} ({first!r}): {wanted}"]
+    return [f"column {name!r} is read as text, but its cells look like {looks} ({first!r}): {wanted}"]
 
 
 PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "holdout", "eval"})
-"""What columns say that tell training rows from others."""
+"""Values of columns that tell training rows from others."""
 
 
 def _say_split(name: str, categories: Sequence[str]) -> list[str]:
-    """That a column which says what a row is for is a feature like any other here."""
+    """A note if a column seems to name the split of each row, but is used as a feature."""
     if len(categories) < 2 or not PARTS.issuperset(text.lower() for text in categories):
         return []
-    said = f"column {name!r} ({', '.join(map(repr, categories))}) is used as a feature, not to split rows"
-    return [f"{said}: a column 'test' (true or false) marks test rows"]
+    used = f"column {name!r} ({', '.join(map(repr, categories))}) is used as a feature, not to split rows"
+    return [f"{used}: a column 'test' (true or false) marks test rows"]
 
 
 # ---- statistics by sums and votes
 
 
-def _fill(column: Column, clients: Clients, missing: Missing) -> float | None:
+def _refused(missing: Missing | Fills, what: What, *, known: bool) -> bool:
+    """Whether a missing cell of a column is an error."""
+    return missing == "refuse" or (isinstance(missing, Mapping) and what != "category" and not known)
+
+
+def _fill(column: Column, clients: Clients, missing: Missing | Fills) -> float | None:
     if missing not in ("mean", "median"):
         return None
     some = column.kinds != Kind.MISSING
@@ -263,9 +279,9 @@ def _fill(column: Column, clients: Clients, missing: Missing) -> float | None:
 
 
 def _median(values: Array, clients: Clients) -> float:
-    """The (lower) median, found in 32 questions to all clients: how many of your values are at most this?"""
+    """The (lower) median, found by 32 counts over all clients of the values at most a given number."""
     bits = values.view(np.int32).astype(np.int64)
-    order = np.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)  # whole numbers in the order of the floats
+    order = np.where(bits >= 0, bits, bits ^ 0x7FFFFFFF)  # integers in the order of the floats
     low, high = -(2**31), 2**31 - 1
     while low < high:
         middle = (low + high) // 2
@@ -276,12 +292,12 @@ def _median(values: Array, clients: Clients) -> float:
 
 
 def _categories(column: Column, clients: Clients) -> tuple[str, ...]:
-    """The categories that enough clients vote for, in the order of their names, and `other` where there are more."""
+    """The categories that enough clients have, sorted, followed by `other` if there are more."""
     rows = np.flatnonzero(column.kinds != Kind.MISSING)
     texts, place = np.unique([column.text(row) for row in rows.tolist()], return_inverse=True)
     counts = clients.take(rows).counts(place, max(1, len(texts)))
     votes, cells = (counts > 0).sum(0)[: len(texts)], counts.sum(0)[: len(texts)]
-    enough = min(clients.n - 1, max(1, clients.n / HELD_BY))  # a category of one client alone says who it is
+    enough = min(clients.n - 1, max(1, clients.n / HELD_BY))  # a category of a single client would identify it
     common = (votes > enough) & (cells >= RARE * len(rows)) & (texts != OTHER)
     kept = tuple(str(text) for text in texts[common])
     return (*kept, OTHER) if kept and not common.all() else kept

@@ -1,6 +1,6 @@
-"""Pictures in [0, 1] with their channels first; most clients decide what range pixels have.
+"""Convert images to [0, 1] with channels first; the majority of clients decides the range of pixels.
 
-Pictures that come as bytes stay bytes until a client's are taken for training: see `corymb.core.pixels`.
+Images given as bytes stay bytes until they are used in training: see `corymb.core.pixels`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from corymb.settings import InvalidInput, require
 _CHANNELS = (1, 3, 4)
 _BYTES, _UNIT, _OTHER = range(3)
 LARGE = 10
-"""Pixels of a range of their own are mostly standardised: then none is larger."""
+"""Pixels outside the usual ranges are mostly standardised, and then not larger than this."""
 
 
 def is_picture(x: Array) -> bool:
-    """Whether examples are pictures, which their shape decides: rows and columns, perhaps channels."""
+    """Whether examples are images, judged by their shape: height and width, perhaps channels."""
     return x.ndim in (3, 4)
 
 
 def channels_first(x: Array) -> Array:
-    """Pictures [N, H, W], [N, C, H, W] or [N, H, W, C] as [N, C, H, W]; others as they are."""
+    """Convert images [N, H, W], [N, C, H, W] or [N, H, W, C] to [N, C, H, W]; other arrays are unchanged."""
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and _channels_last(*x.shape[1:]):
@@ -35,9 +35,9 @@ def channels_first(x: Array) -> Array:
 
 
 def _channels_last(first: int, middle: int, last: int) -> bool:
-    """Whether the channels are the last axis of an example, not the first; refused where the shape does not say.
+    """Whether the channels are the last axis of an example, not the first; raises if the shape is ambiguous.
 
-    Channels are mostly 1, 3 or 4, pictures mostly square, and channels fewer than rows and columns.
+    There are mostly 1, 3 or 4 channels, images are mostly square, and channels are fewer than rows and columns.
     """
     usual = first in _CHANNELS, last in _CHANNELS
     if usual[0] != usual[1]:
@@ -49,18 +49,18 @@ def _channels_last(first: int, middle: int, last: int) -> bool:
             if at_the_front != at_the_end:
                 return at_the_end
     require(
-        usual[0],  # where either reading has usual channels, torch's order
-        f"Pictures have the shape [{first}, {middle}, {last}], which does not say which axis the channels are: arrange "
-        "them as [rows, channels, height, width], scale pixels to [0, 1], and say scale='none' (--scale none).",
+        usual[0],  # if both readings are plausible, torch's order
+        f"Images have shape [{first}, {middle}, {last}], whose channel axis is ambiguous: arrange them as [rows, "
+        "channels, height, width], scale pixels to [0, 1], and give scale='none' (--scale none).",
     )
     return False
 
 
 def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int, list[str]]:
-    """Pixels in [0, 1], what they were divided by, and notes; bytes that are to be divided by 255 are left as bytes.
+    """Pixels in [0, 1], their divisor, and notes; bytes to be divided by 255 are left as bytes.
 
-    If most clients have pixels from 0 to 255, everybody's are divided by 255; if most stay within 0 to 1, nothing is.
-    A client with other pixels than most is refused by name. Where most have another range, pixels are left alone.
+    If most clients have pixels from 0 to 255, all are divided by 255; if most stay within 0 to 1, none are. A client
+    that differs from the majority is rejected by name. If most have another range, pixels are not changed.
     """
     low, high = _range(x, clients)
     votes = np.full(clients.n, _OTHER)
@@ -74,26 +74,26 @@ def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int, list[str]]:
     for client in (*np.flatnonzero((low < 0) | (high > top)), *scaled):
         got = f"{low[client]:g} to {high[client]:g}"
         raise InvalidInput(
-            f"Client {clients.names[client]!r} has pixels from {got}, where most clients have them from 0 to {top}: "
-            "correct its pictures, or leave it out."
+            f"Client {clients.names[client]!r} has pixels from {got}, while most clients have them from 0 to {top}: "
+            "correct its images, or leave it out."
         )
     if top == TOP and x.dtype == np.uint8:
-        return torch.from_numpy(x if x.flags.writeable else x.copy()), TOP, []  # torch takes only writable arrays
+        return torch.from_numpy(x if x.flags.writeable else x.copy()), TOP, []  # torch needs writable arrays
     pixels = as_features(x)
     return (pixels / TOP, TOP, []) if top == TOP else (pixels, 1, [])
 
 
 def _say_large(low: float, high: float) -> list[str]:
-    """That pixels are left as they are, where they are so large that models will hardly learn from them."""
+    """A note if pixels are left unchanged although they are too large for models to learn well."""
     largest = max(abs(low), abs(high))
     if not LARGE < largest < np.inf:
         return []
-    said = f"pixels go from {low:g} to {high:g} and are left as they are: divide them by {largest:g} first"
-    return [said if low >= 0 else f"{said}; what is no picture wants scale='none' or 'standard' (--scale)"]
+    note = f"pixels range from {low:g} to {high:g} and are not scaled: divide them by {largest:g} first"
+    return [note if low >= 0 else f"{note}; for data that are not images use scale='none' or 'standard' (--scale)"]
 
 
 def as_in_run(x: Array, top: int) -> Tensor:
-    """New pixels as those of a run, which were divided by `top`; pixels that are in [0, 1] already stay."""
+    """Scale new pixels like those of a run, which were divided by `top`; pixels already in [0, 1] are unchanged."""
     pixels = as_features(x)
     undivided = top == 1 and x.dtype == np.uint8 and x.size > 0 and int(x.max()) > 1
     require(
@@ -102,15 +102,15 @@ def as_in_run(x: Array, top: int) -> Tensor:
     if top == 1 or not len(pixels) or (x.dtype != np.uint8 and float(pixels.max()) <= 1):
         return pixels
     low, high = float(pixels.min()), float(pixels.max())
-    require(low >= 0 and high <= top, f"Pixels go from {low:g} to {high:g}: the run's were from 0 to {top}.")
+    require(low >= 0 and high <= top, f"Pixels range from {low:g} to {high:g}, but the run's from 0 to {top}.")
     return pixels / top
 
 
 def _range(x: Array, clients: Clients) -> tuple[Array, Array]:
-    """Each client's smallest and largest pixel; NaN for one without pictures."""
+    """Each client's smallest and largest pixel; NaN for a client without images."""
     flat = x.reshape(len(x), -1)
     low, high = np.full(clients.n, np.inf), np.full(clients.n, -np.inf)
-    with np.errstate(invalid="ignore"):  # what is not a number is told of when a data set is checked
+    with np.errstate(invalid="ignore"):  # NaN is reported when the data set is validated
         np.minimum.at(low, clients.codes, flat.min(1))
         np.maximum.at(high, clients.codes, flat.max(1))
         nobody = low > high
@@ -118,6 +118,6 @@ def _range(x: Array, clients: Clients) -> tuple[Array, Array]:
 
 
 def _fractions(x: Array, clients: Clients, client: np.signedinteger) -> bool:
-    """Whether a client whose pixels stay within 0 to 1 has some in between: they were divided before."""
+    """Whether a client with pixels within 0 to 1 has fractions, that is, whether they were already divided."""
     mine = x[clients.codes == client]
     return bool((mine != np.floor(mine)).any())

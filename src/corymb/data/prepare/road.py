@@ -1,8 +1,9 @@
-"""The road itself: rows of a user with labels and clients, to train and test examples of named clients."""
+"""Prepare a user's rows with labels and clients as training and test examples of named clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from corymb.data.features import Array, as_codes, as_features, blurred, require_
 from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
 from corymb.data.prepare.columns import MOST_TOLD, ColumnPlan, RowName, Table, encode, learn_columns
+from corymb.data.prepare.named import Categories, Fills
 from corymb.data.prepare.pictures import as_in_run, channels_first, in_unit_range, is_picture
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
@@ -25,57 +27,58 @@ _MISSING, _SCALES = get_args(Missing), ("auto", *get_args(Scale))
 
 
 class Source(NamedTuple):
-    """What came in by a door."""
+    """The input of preparation, from any format."""
 
     x: Array | Table
     """An array of numbers, or columns by name."""
     y: Column | None
-    """Labels; none where a density is to be learned."""
+    """Labels; None if a density is to be learned."""
     client: Array
-    """Ids: text or whole numbers; an empty text is missing."""
+    """Client ids: text or integers; empty text is missing."""
     test: float | Array
     """The share of each client's rows to hold out, or a boolean for each row."""
     names: Sequence[str] | None = None
-    """The clients' names, where ids are positions among them or the order matters."""
+    """The clients' names, if ids are indices of them or their order matters."""
     where: RowName = lambda row: f"row {row}"
     named: bool = True
-    """Whether columns have names of their own."""
+    """Whether the columns have names."""
 
 
 class How(NamedTuple):
-    """How to prepare it."""
+    """Options of preparation."""
 
     task: Task | Literal["auto"] = "auto"
     classes: Sequence[str] = ()
-    missing: Missing = "refuse"
+    categories: Categories = MappingProxyType({})
+    missing: Missing | Fills = "refuse"
     scale: Scale | Literal["auto"] = "auto"
     seed: int = 0
 
 
 class Preparation(NamedTuple):
-    """What was done to features; plain values, kept with a run so that new examples go the same way."""
+    """How features were prepared, as plain values that are stored with a run to prepare new examples alike."""
 
     scale: Scale
     top: int = 1
-    """What pixels were divided by."""
+    """The divisor of pixels."""
     columns: tuple[ColumnPlan, ...] = ()
-    """How the columns of a table became features; empty where an array of numbers came in."""
+    """How the columns of a table became features; empty for an array of numbers."""
 
     def describe(self) -> dict[str, Any]:
-        """As a mapping that JSON can hold."""
+        """The preparation as a JSON-compatible mapping."""
         return {**self._asdict(), "columns": [plan._asdict() for plan in self.columns]}
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Preparation:
-        """From what `describe` gave."""
+        """Rebuild a preparation from the mapping that `describe` returned."""
         return Preparation(values["scale"], values["top"], tuple(ColumnPlan.read(one) for one in values["columns"]))
 
     def apply(self, x: Array | Table, where: RowName = lambda row: f"row {row}") -> Tensor:
-        """New examples as features: what the clients of a run did with theirs."""
+        """Prepare new examples as the clients of the run prepared theirs."""
         table = _as_table(x, self.columns) if self.columns else x
         if isinstance(table, Mapping):
             absent = [plan.name for plan in self.columns if plan.name not in table]
-            require(not absent, f"There is no column {', '.join(map(repr, absent))}: give all that the run was given.")
+            require(not absent, f"There is no column {', '.join(map(repr, absent))}: give all columns of the run.")
             table = encode(table, self.columns, where, codes=self.scale == "codes")
         if self.scale == "codes":
             return as_codes(table, where)
@@ -83,7 +86,7 @@ class Preparation(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """The fields of a data set that come from a source."""
+    """The fields of a data set that follow from a source."""
 
     train: Ragged
     test: Ragged
@@ -97,11 +100,14 @@ class Prepared(NamedTuple):
 
 
 def prepare(source: Source, how: How) -> Prepared:
-    """Take the road: who there is, what labels are, who tests what, and features as numbers."""
-    require(how.missing in _MISSING, f"missing={how.missing!r}: one of {', '.join(map(repr, _MISSING))}.")
-    require(how.scale in _SCALES, f"scale={how.scale!r}: one of {', '.join(map(repr, _SCALES))}.")
+    """Prepare a source: name the clients, read the labels, split off test rows and convert the features."""
+    require(
+        isinstance(how.missing, Mapping) or how.missing in _MISSING,
+        f"missing={how.missing!r}: wanted one of {', '.join(map(repr, _MISSING))}, or {{'column': number}}.",
+    )
+    require(how.scale in _SCALES, f"scale={how.scale!r}: wanted one of {', '.join(map(repr, _SCALES))}.")
     check_features([len(source.x)] if isinstance(source.x, Mapping) else source.x.shape[1:])
-    source, notes = _complete(_tabular(source, how.missing), how.missing)
+    source, notes = _complete(_tabular(source, how), how.missing)
     clients = name_clients(source.client, source.names)
     if how.missing == "drop":
         clients = clients.present()
@@ -142,12 +148,15 @@ def _never_trained(labels: Labels, held: Tensor) -> list[str]:
     return [f"{what} {names}{more}: only test examples have {it}, so that no model can learn {it}"] if missing else []
 
 
-def _tabular(source: Source, missing: Missing) -> Source:
-    """A source whose x is columns wherever cells may be missing or are not numbers."""
+def _tabular(source: Source, how: How) -> Source:
+    """Convert x to columns if cells may be missing or are not numbers."""
     x = source.x
     if isinstance(x, Mapping):
         return source
-    if x.ndim != 2 or (x.dtype.kind in "biuf" and missing in ("refuse", "drop") and not _has_nan(x)):
+    plain = how.missing in ("refuse", "drop") and not how.categories
+    if x.ndim != 2 or (x.dtype.kind in "biuf" and plain and not _has_nan(x)):
+        for name, given in (("categories", how.categories), ("missing", isinstance(how.missing, Mapping))):
+            require(not given, f"{name} names columns of a table, and examples with {x.ndim - 1} axes have none.")
         return source
     names = [str(place) for place in range(x.shape[1])]
     return source._replace(x={name: as_column(x[:, place], name) for place, name in enumerate(names)}, named=False)
@@ -158,7 +167,7 @@ def _has_nan(x: Array) -> bool:
 
 
 def _as_table(x: Array | Table, plans: Sequence[ColumnPlan]) -> Array | Table:
-    """New examples by the run's columns, where they are not features already."""
+    """Convert new examples to the run's columns, unless they are already features."""
     if isinstance(x, Mapping):
         return x
     width, numbers = sum(len(plan.features) for plan in plans), x.dtype.kind in "biuf"
@@ -166,16 +175,16 @@ def _as_table(x: Array | Table, plans: Sequence[ColumnPlan]) -> Array | Table:
         return x
     require(
         x.shape[1] == len(plans),
-        f"Examples have {x.shape[1]} columns, the run was given {len(plans)}: "
+        f"Examples have {x.shape[1]} columns, but the run has {len(plans)}: "
         f"{', '.join(repr(plan.name) for plan in plans)}.",
     )
     table = {plan.name: as_column(x[:, place], plan.name) for place, plan in enumerate(plans)}
-    dates = [plan.name for plan in plans if plan.what == "date" and numbers]  # days already
+    dates = [plan.name for plan in plans if plan.what == "date" and numbers]  # already days
     return table | {name: table[name]._replace(kinds=np.where(table[name].kinds, Kind.DATE, 0)) for name in dates}
 
 
-def _complete(source: Source, missing: Missing) -> tuple[Source, list[str]]:
-    """Without the rows that lack something, if those are to be dropped."""
+def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[str]]:
+    """Drop rows with missing values if requested; otherwise require a client for each row."""
     nobody = source.client == "" if source.client.dtype.kind == "U" else np.zeros(len(source.client), bool)
     labels = _rows(source) if source.y is None else source.y.kinds
     lengths = len(_rows(source)), len(labels), len(source.client)
@@ -195,7 +204,7 @@ def _complete(source: Source, missing: Missing) -> tuple[Source, list[str]]:
             lacking = lacking | (column.kinds == Kind.MISSING)
     if not lacking.any():
         return source, []
-    require(not lacking.all(), "Every row lacks a value, so that none would be left: say missing='median' or 'mean'.")
+    require(not lacking.all(), "Every row lacks a value, so none would be left: use missing='median' or 'mean'.")
     rows, before = np.flatnonzero(~lacking), source.where
     x = (
         {name: column.take(rows) for name, column in source.x.items()}
@@ -225,21 +234,23 @@ def _mask(test: float | Array, clients: Clients, seed: int) -> Array:
 
 
 FEW_TOLD = 10
-"""So many columns are named that lose what their numbers differ by."""
+"""At most this many columns that lose their differences in float32 get a note."""
 
 
 def _features(
     source: Source, clients: Clients, train: Array, how: How
 ) -> tuple[Tensor, tuple[str, ...], Preparation, list[str]]:
-    """Features as training takes them, their names, what was done to them, and what is to be said about it."""
+    """The features for training, their names, their preparation, and notes."""
     x, plans, notes, lost = source.x, tuple[ColumnPlan, ...](), list[str](), list[str]()
     if isinstance(x, Mapping):
         rows, codes = np.flatnonzero(train), how.scale == "codes"
-        plans, notes = learn_columns(x, clients, rows, how.missing, source.where, codes=codes)
+        plans, notes = learn_columns(
+            x, clients, rows, how.missing, source.where, codes=codes, categories=how.categories
+        )
         for plan in plans if how.scale == "codes" else ():
             require(
                 plan.what == "number",
-                f"Column {plan.name!r} holds no numbers: codes (scale='codes') are whole numbers from 0 on.",
+                f"Column {plan.name!r} does not hold numbers: codes (scale='codes') are integers from 0.",
             )
         numbers = {f"column {plan.name!r}": x[plan.name].values for plan in plans if plan.what == "number"}
         if how.scale != "codes":
@@ -250,7 +261,7 @@ def _features(
     elif x.ndim == 2 and x.dtype.itemsize > 4 and how.scale != "codes":
         require_sums(x, [f"feature {place}" for place in range(x.shape[1])])
         lost = [f"feature {place}" for place in np.flatnonzero(blurred(x))]
-    notes += [f"{what}: large numbers that differ only beyond the 7 digits that are kept" for what in lost[:FEW_TOLD]]
+    notes += [f"{what}: large numbers that differ only beyond the 7 digits of float32" for what in lost[:FEW_TOLD]]
     names = tuple(name for plan in plans for name in plan.features) if source.named else ()
     scale: Scale = ("pixels" if is_picture(x) else "standard") if how.scale == "auto" else how.scale
     if scale != "pixels":

@@ -1,1 +1,1 @@
-"""Users' own data: arrays, files, folders, tables."""
+"""Readers of users' own data: arrays, files, folders and tables."""

@@ -1,4 +1,4 @@
-"""Users' own arrays: npz files with `x` and `y`, or arrays of other names, and perhaps `test` and `client`."""
+"""Read npz files with the arrays `x` and `y` (or other names) and optionally `test` and `client`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from corymb.settings import InvalidInput, first_line, require
 
 MEMBER = ".npy"
 HEADER = 10_000
-"""Bytes of a header; numpy reads no longer ones either, once it has them."""
+"""The largest header of an array in bytes; numpy rejects longer ones too, but only after unpacking them."""
 FEATURES, LABELS = "x", "y"
-"""What arrays are called if nothing else is said."""
+"""The default names of arrays."""
 
 
 def read_npz(
     path: Path, client: str | None, label: str | None = None, features: Names = None, *, labelled: bool = True
 ) -> Contents:
-    """One npz file; nothing in it is ever unpickled, and arrays that are not asked for are not read.
+    """Read one npz file; nothing in it is ever unpickled, and unused arrays are not read.
 
-    Unless it must be `labelled`, it may do without labels.
+    Labels are only required if `labelled`.
     """
     (name, *more) = names_in(features) or (FEATURES,)
     require(not more, f"{path.name}: features of an npz file are one array, got {', '.join(map(repr, (name, *more)))}.")
@@ -68,9 +68,9 @@ def names_of(path: Path) -> list[str]:
 
 
 def arrays_in(path: Path, wanted: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of an npz file, by name: all, or those of `wanted` that it has.
+    """Read the arrays of an npz file by name: all, or those in `wanted` that it has.
 
-    What a member says of its own size is checked before it is read: zeros pack a thousand times smaller than they are.
+    The declared size of a member is checked before it is read, since zeros compress a thousandfold.
     """
     require(zipfile.is_zipfile(path), f"{path.name} cannot be read as npz: write it again with numpy.savez.")
     try:
@@ -82,13 +82,13 @@ def arrays_in(path: Path, wanted: Collection[str] | None = None) -> dict[str, Ar
             return {name: _read_member(archive, member) for name, member in chosen.items()}
     except InvalidInput:
         raise
-    except Exception as error:  # zipfile and numpy raise whatever they trip over
+    except Exception as error:  # zipfile and numpy raise various errors on corrupt files
         hint = "save plain arrays, not Python objects" if "pickle" in str(error) else "write it again with numpy.savez"
         raise InvalidInput(f"{path.name} cannot be read as npz ({one_line_of(error)}): {hint}.") from None
 
 
 def _declared(archive: zipfile.ZipFile, member: str) -> int:
-    """The bytes of an array by its header, which must not promise more than there is."""
+    """The size of an array in bytes by its header, which must not exceed the member's size."""
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         _check_header(file, version, member)
@@ -104,7 +104,7 @@ def _declared(archive: zipfile.ZipFile, member: str) -> int:
 
 
 def _check_header(file: IO[bytes], version: tuple[int, int], member: str) -> None:
-    """Refuse a header that is longer than any array's: it would be unpacked before it is looked at."""
+    """Reject an overlong header, which numpy would unpack before checking it."""
     wide = 2 if version == (1, 0) else 4
     length = int.from_bytes(file.read(wide), "little")
     if length > HEADER:
@@ -118,5 +118,5 @@ def _read_member(archive: zipfile.ZipFile, member: str) -> Array:
 
 
 def one_line_of(error: Exception) -> str:
-    """The first line of what an error says, and no more of it than fits."""
+    """The first line of an error's message, truncated."""
     return first_line(error)[:160]

@@ -1,4 +1,4 @@
-"""What came in by a door that has names: which columns are features, labels, clients and test rows."""
+"""The roles of named columns: features, labels, clients and test rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corymb.data.prepare.columns import RowName, Table
 from corymb.settings import InvalidInput, require
 
 CLIENT, LABEL, TEST = "client", "label", "test"
-"""What columns are called if nothing else is said."""
+"""The default names of columns."""
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 _LIKELY = re.compile(
     "client|user|subject|site|hospital|clinic|school|patient|device|store|shop|station|participant|person|writer|"
@@ -22,68 +22,68 @@ _LIKELY = re.compile(
     re.IGNORECASE,
 )
 NAME = 1000
-"""Characters of a client's name: every row of an array of names takes as much as the longest."""
+"""The longest name of a client in characters: in an array of names, every row takes as much as the longest."""
 Names = str | Sequence[str] | None
 FEW = 5
-"""So many arrays that are not used are named."""
+"""At most this many unused arrays are named."""
 _WRITTEN = (str, int, np.integer)
-"""What is a client's id as it stands."""
+"""Types that are written unchanged as a client's id."""
 
 
 class Columns(NamedTuple):
-    """A table as it was read: all columns by name."""
+    """A table as read: all columns by name."""
 
     origin: str
-    """What to call it in messages."""
+    """Its name in messages."""
     cells: Table
     ids: Mapping[str, Array]
     """The columns that may name clients, as text."""
     first: int = 0
-    """The number of the first row, as an editor or a viewer counts."""
+    """The number of the first row, as counted by an editor or viewer."""
 
     def place(self, row: int) -> str:
-        """Where a row is, for error messages."""
+        """The location of a row, for error messages."""
         return f"{self.origin}, row {self.first + row}" if self.origin else f"row {self.first + row}"
 
 
 class Contents(NamedTuple):
-    """The rows of one file or frame, sorted into what they are for."""
+    """The rows of one file or frame, by role."""
 
     origin: str
     x: Array | Table
     y: Column | None
-    """Labels; none where a density is to be learned."""
+    """Labels; None if a density is to be learned."""
     client: Array | None
     test: Array | None
     where: RowName
     left_out: tuple[str, ...] = ()
-    """Columns that number the rows, and are no features."""
+    """Columns that only number the rows and are not used as features."""
     unused: tuple[str, ...] = ()
-    """Arrays of a file that nobody asked for."""
+    """Arrays of a file that are not used."""
     numbered: tuple[str, ...] = ()
-    """Columns that a frame says are categories, but that hold numbers."""
+    """Columns that are categorical in a data frame, but hold numbers."""
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said about what is not used."""
-        numbers = [f"{name!r} only numbers the rows and is no feature" for name in self.left_out]
+        """Notes on columns and arrays that are not used, or not as expected."""
+        numbers = [f"{name!r} only numbers the rows and is not used as a feature" for name in self.left_out]
         words = "write its categories as words ('c1') to have a feature for each"
-        numbers += [f"column {name!r} is categorical, but taken as numbers: {words}" for name in self.numbered[:FEW]]
+        numbers += [f"column {name!r} is categorical, but read as numbers: {words}" for name in self.numbered[:FEW]]
         others = f"arrays not used: {', '.join(map(repr, self.unused[:FEW]))}{' and others' * (len(self.unused) > FEW)}"
         return numbers + ([others] if self.unused else [])
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return len(next(iter(self.x.values())).kinds if isinstance(self.x, Mapping) else self.x)
 
 
 def sort_columns(
     table: Columns, *, client: str | None, label: str | None, features: Names = None, labelled: bool = True
 ) -> Contents:
-    """Which columns are what; features are all that are nothing else, or those that are named.
+    """Assign roles to the columns; features are those named, or all columns without another role.
 
-    Unless it must be `labelled`, a table may do without the column of labels.
+    The column of labels is only required if `labelled`.
     """
     cells, wanted = table.cells, label or LABEL
     require(len(cells) > 0, f"{table.origin} has no columns.")
@@ -94,14 +94,14 @@ def sort_columns(
         which = "" if name != wanted or label else "name the column that holds the labels, label='...' (--label); "
         listed = ", ".join(map(repr, cells))
         require(name in cells, f"{table.origin} has no column {name!r}: {which}its columns are {listed}.")
-    require(wanted != client, f"{wanted!r} is said to hold both the clients and the labels: name two columns.")
+    require(wanted != client, f"{wanted!r} is given as the column of both clients and labels: name two columns.")
     for name in chosen:
         role = {wanted: "the labels", client: "the clients", TEST: "which rows to test on"}.get(name)
-        require(role is None, f"{name!r} is said to be a feature, but it holds {role}: leave it out of the features.")
+        require(role is None, f"{name!r} is given as a feature, but it holds {role}: leave it out of the features.")
     index = tuple(name for name in cells if _INDEX.fullmatch(name) and name not in (wanted, client, *chosen))
     others = (wanted, client, TEST, *index)
     x = {name: cells[name] for name in chosen or cells if name not in others}
-    require(len(x) > 0, f"{table.origin} has no columns of features beside {wanted!r}: add some.")
+    require(len(x) > 0, f"{table.origin} has no feature columns besides {wanted!r}: add some.")
     return Contents(
         table.origin,
         x,
@@ -114,16 +114,16 @@ def sort_columns(
 
 
 def names_in(features: Names) -> tuple[str, ...]:
-    """The names of features, which a command line separates by commas."""
+    """The names of features; on the command line they are separated by commas."""
     return tuple(features.split(",")) if isinstance(features, str) else tuple(features or ())
 
 
 def client_column(
     table: Columns, client: str | None, label: str | None, features: Names, *, how: str = "client='...'"
 ) -> str:
-    """The column of clients: the one named, else `client`; where there is none, the error names a likely one.
+    """The column of clients: the one given, else `client`; if there is none, the error suggests a likely one.
 
-    Columns that are said to be something else are not likely.
+    Columns with another role are not suggested.
     """
     if client is not None or CLIENT in table.cells:
         return client or CLIENT
@@ -136,7 +136,7 @@ def client_column(
 
 
 def _likely(cells: Table) -> str | None:
-    """A column that could name clients: it is called like one, or is text, and its values repeat."""
+    """A column that could name clients: its values repeat, and its name suggests it or it is text."""
 
     def repeats(column: Column) -> bool:
         present = column.kinds != Kind.MISSING
@@ -150,9 +150,9 @@ def _likely(cells: Table) -> str | None:
 
 
 def ids_of(values: Array, name: str = "client") -> Array:
-    """Clients' ids of any type as text, text and whole numbers as they are written; empty where there is none.
+    """Convert client ids of any type to text, with text and integers unchanged; empty where missing.
 
-    Whole numbers do not go by way of cells, whose floats hold only those up to 2**53: ids are often longer.
+    Integers are not converted via cells, whose floats are exact only up to 2**53: ids are often longer.
 
     >>> ids_of(np.array([2**62, 2**62 + 1])).tolist()
     ['4611686018427387904', '4611686018427387905']
@@ -180,7 +180,7 @@ def _id_of(value: object, name: str) -> str:
 
 
 def tidy_ids(texts: Sequence[str]) -> Array:
-    """Clients' names as text; whole numbers that became decimals on the way are whole again.
+    """Strip client names, and restore integers that became decimals on the way.
 
     >>> tidy_ids(["1.0", " 10.0"]).tolist(), tidy_ids(["007", "a"]).tolist()
     (['1', '10'], ['007', 'a'])
@@ -193,7 +193,7 @@ def tidy_ids(texts: Sequence[str]) -> Array:
 
 
 def as_mask(column: Column, where: RowName) -> Array:
-    """A `test` column as booleans: true and false, or 1 and 0, in any of the ways a file may write them."""
+    """Convert a `test` column to booleans: true and false or 1 and 0, in any spelling of a file."""
     for row in np.flatnonzero((column.values != 0) & (column.values != 1))[:1]:
         text = "empty" if column.kinds[row] == Kind.MISSING else repr(column.text(int(row)))
         raise InvalidInput(f"{where(int(row))}, column 'test': {text} is neither true nor false.")

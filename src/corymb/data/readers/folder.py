@@ -1,4 +1,4 @@
-"""Users' own data from files: one file a client, or rows with a column of clients."""
+"""Read users' own data from files: one file per client, or rows with a column of clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = "npz, csv, tsv, jsonl (also .gz) and parquet"
 def read_files(
     place: Path, *, client: str | None, label: str | None, features: Names, test: float, labelled: bool = True
 ) -> tuple[Source, list[str]]:
-    """The rows of a folder's files or of one file, and what is to be said of columns that are not used."""
+    """Read the rows of a folder's files or of one file; also returns notes on unused columns."""
     files = _files(place)
     contents = [_read(path, client, label, features, alone=place.is_file(), labelled=labelled) for path in files]
     grouped = client is not None or (len(contents) == 1 and contents[0].client is not None)
@@ -34,10 +34,10 @@ def read_files(
 
 
 def join(contents: Sequence[Contents], *, test: float, names: Sequence[str] | None = None) -> Source:
-    """Rows of several files, frames or clients as one source; with `names`, each of them is a client."""
+    """Join the rows of several files, frames or clients to one source; with `names`, each of them is a client."""
     _check_alike(contents)
     sizes = [one.rows for one in contents]
-    labels = [one.y for one in contents if one.y is not None]  # all or none: the columns of all agree
+    labels = [one.y for one in contents if one.y is not None]  # all or none have labels, since their columns agree
     if names is None:
         owner = np.concatenate([_given(one.client) for one in contents])
     else:
@@ -53,24 +53,24 @@ def join(contents: Sequence[Contents], *, test: float, names: Sequence[str] | No
 
 
 def _files(place: Path) -> list[Path]:
-    """The files to read, in the order of their clients' names and all of one kind."""
+    """The files to read, sorted by the names of their clients and all of one type."""
     if place.is_file():
         _check_suffix(place)
         return [place]
     require(place.is_dir(), f"{place} is not a folder: give a folder of {KINDS} files, or one such file.")
     files = [file for file in place.iterdir() if not file.name.startswith(".")]
-    require(len(files) > 0, f"{place} is empty: put one file ({KINDS}) a client into it.")
+    require(len(files) > 0, f"{place} is empty: put one file ({KINDS}) per client into it.")
     for file in files:
         _check_suffix(file)
     kinds = sorted({kind_of(file) for file in files})
-    require(len(kinds) == 1, f"{place} has files of different kinds ({', '.join(kinds)}): use only one kind.")
+    require(len(kinds) == 1, f"{place} has files of different types ({', '.join(kinds)}): use only one type.")
     return [files[position] for position in in_order([stem_of(file) for file in files])]
 
 
 def _check_suffix(file: Path) -> None:
     known = file.is_file() and kind_of(file) in SUFFIXES
-    what = "a folder" if file.is_dir() else "a file of an unknown kind"
-    require(known, f"{file} is {what}: only {KINDS} files can be read; take it out of the folder.")
+    what = "a folder" if file.is_dir() else "a file of an unknown type"
+    require(known, f"{file} is {what}: only {KINDS} files can be read; remove it from the folder.")
 
 
 def _read(
@@ -84,14 +84,14 @@ def _read(
 
 
 def _check_alike(contents: Sequence[Contents]) -> None:
-    """All must have the same columns, and pictures of one size."""
+    """Require the same columns, and images of one size, in all files."""
     first = contents[0]
     for one in contents[1:]:
         missing, extra = sorted(_columns(first) - _columns(one)), sorted(_columns(one) - _columns(first))
         if missing or extra:
             differ = [
                 f"{what} {', '.join(map(repr, names))}"
-                for what, names in (("lacks", missing), ("adds", extra))
+                for what, names in (("lacks", missing), ("has extra", extra))
                 if names
             ]
             raise InvalidInput(
@@ -101,7 +101,7 @@ def _check_alike(contents: Sequence[Contents]) -> None:
             shape, other = list(one.x.shape[1:]), list(first.x.shape[1:])
             require(
                 shape == other,
-                f"{one.origin} has examples of shape {shape}, {first.origin} of {other}: sizes must agree.",
+                f"{one.origin} has examples of shape {shape}, but {first.origin} of {other}: shapes must agree.",
             )
 
 
@@ -114,7 +114,7 @@ def _columns(contents: Contents) -> set[str]:
 
 
 def _joined_features(contents: Sequence[Contents]) -> Array | Table:
-    """All rows; columns in the order of the first."""
+    """The features of all rows, with columns in the order of the first file."""
     tables = [one.x for one in contents if isinstance(one.x, Mapping)]
     if tables:
         require(len(tables) == len(contents), "Some clients have tables and others arrays: give all the same.")

@@ -1,4 +1,4 @@
-"""Data frames (pandas, polars, pyarrow) and Hugging Face data sets, known by what they can do: neither is imported."""
+"""Data frames (pandas, polars, pyarrow) and Hugging Face data sets, recognised by duck typing: none is imported."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from corymb.settings import InvalidInput, require
 
 
 def is_frame(data: object) -> bool:
-    """Whether it is a data frame: columns by name, each with `to_numpy`."""
+    """Whether an object is a data frame: columns by name, each with `to_numpy`."""
     return hasattr(data, "columns") and hasattr(data, "__getitem__") and hasattr(data, "shape")
 
 
 def is_hugging_face(data: object) -> bool:
-    """Whether it is a Hugging Face data set: columns by name, and features that say what they hold."""
+    """Whether an object is a Hugging Face data set: columns by name, and `features` that describe them."""
     return hasattr(data, "column_names") and hasattr(data, "features") and hasattr(data, "__getitem__")
 
 
 def read_frame(frame: Any, *, client: str | None, label: str | None, features: Names, whole: bool = True) -> Contents:
-    """The rows of a data frame; the frame of one client alone (not `whole`) has no column of clients."""
+    """Read the rows of a data frame; the frame of a single client (not `whole`) has no column of clients."""
     client, label = _name(client, "client"), _name(label, "label")
     keys = _keys(frame)
     names = [str(key) for key in keys]
@@ -65,13 +65,13 @@ def frame_columns(frame: Any) -> Columns:
 
 
 def _keys(frame: Any) -> list[Any]:
-    """What columns are asked for by: their names, which a table of pyarrow has elsewhere."""
+    """The keys of the columns: their names, which a pyarrow table has in another attribute."""
     arrow = not hasattr(frame, "iloc") and hasattr(frame, "column_names")
     return list(frame.column_names if arrow else frame.columns)
 
 
 def _name(column: Any, what: str) -> str | None:
-    """The name of a column, which pandas lets be a number."""
+    """The name of a column as text; in pandas it may be a number."""
     known = column is None or isinstance(column, (str, int))
     require(known, f"{what} is a {type(column).__name__}: wanted the name of a column.")
     return None if column is None else str(column)
@@ -80,9 +80,9 @@ def _name(column: Any, what: str) -> str | None:
 def read_hugging_face(
     data: Any, *, client: str | None, label: str | None, features: Names, whole: bool = True
 ) -> Contents:
-    """The rows of a Hugging Face data set; a single feature of arrays or pictures is stacked.
+    """Read the rows of a Hugging Face data set; a single feature of arrays or images is stacked.
 
-    One client's alone (not `whole`) has no column of clients.
+    The data set of a single client (not `whole`) has no column of clients.
     """
     require(isinstance(data.column_names, list), "Give one split of the data set, such as data['train'].")
     owner, target = client or CLIENT, label or LABEL
@@ -106,7 +106,7 @@ def read_hugging_face(
 
 
 def class_names(data: Any, label: str | None) -> tuple[str, ...]:
-    """The names of the classes, where a Hugging Face data set has them."""
+    """The names of the classes, if a Hugging Face data set has them."""
     feature = data.features.get(label or "label") if isinstance(data.features, Mapping) else None
     return tuple(getattr(feature, "names", None) or ())
 
@@ -123,11 +123,11 @@ def _values(column: Any) -> Array:
 
 
 def _stacked(column: Any) -> Array | None:
-    """Cells that are arrays, lists or pictures as one array; None where they are plain values."""
+    """Stack cells that are arrays, lists or images; None if they are plain values."""
     cells = list(column)
     if not cells or isinstance(cells[0], (str, bytes)) or np.ndim(cells[0]) == 0:
         return None
     try:
         return np.stack([np.asarray(cell) for cell in cells])
     except ValueError as error:
-        raise InvalidInput(f"The features are not of one shape ({error}): make them so.") from None
+        raise InvalidInput(f"The features differ in shape ({error}): give all examples the same shape.") from None

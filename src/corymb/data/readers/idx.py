@@ -1,4 +1,4 @@
-"""Reader of idx files, the format in which MNIST and its relatives are published."""
+"""Read idx files, the format in which MNIST and its relatives are published."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _UBYTE = 0x08
 
 
 def read_idx(path: str | Path, most: int = 2**30) -> Array:
-    """The bytes of an idx file, gzipped or not, in the shape that its header gives; at most `most` bytes."""
+    """Read an idx file, gzipped or not, as an array in the shape given by its header; at most `most` bytes."""
     return parse_idx(gunzip(Path(path), most), str(path))
 
 
 def gunzip(path: Path, most: int) -> bytes:
-    """A file's contents, gunzipped where it is gzipped, but never more than `most` bytes."""
+    """Read a file, gunzipped if it is gzipped, but never more than `most` bytes."""
     import gzip
     import zlib
 
@@ -33,12 +33,12 @@ def gunzip(path: Path, most: int) -> bytes:
         raise InvalidInput(
             f"{path} cannot be unpacked ({error}): it is truncated or damaged; download it again."
         ) from None
-    require(len(contents) <= most, f"{path} unpacks to more than {most} bytes: it is not the file it should be.")
+    require(len(contents) <= most, f"{path} unpacks to more than {most} bytes: it is not the expected file.")
     return contents
 
 
 def parse_idx(contents: bytes, name: str) -> Array:
-    """An array from the contents of an idx file; `name` is for error messages."""
+    """Parse the contents of an idx file; `name` is for error messages."""
     require(len(contents) >= 4, f"{name} has {len(contents)} bytes: an idx file has a header of at least 4.")
     zero, kind, ndim = struct.unpack_from(">HBB", contents)
     require(

@@ -1,8 +1,8 @@
-"""Arrays out of a pickle, without running it.
+"""Extract arrays from a pickle without unpickling it, for old public archives that are published as pickles.
 
-A pickle is a program for a small machine that may call anything. This is the machine without calls: what a program
-would call becomes a record of the name and its arguments, and of such records only numpy's arrays are understood.
-Anything else, a name that is not numpy's among it, is refused. For old public archives that come as pickles.
+A pickle is a program for a small virtual machine that may call anything. This interpreter makes no calls: each call
+becomes a record of the name and its arguments, and only the records of numpy arrays are understood. Anything else,
+including any name outside numpy, is rejected.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _VALUES = {
 
 
 class _Named(NamedTuple):
-    """A name of a module: it is never looked up."""
+    """A qualified name, which is never looked up."""
 
     name: str
 
 
 class _Called(NamedTuple):
-    """What a program would have called, with its arguments and what it would have been filled with."""
+    """A call that was not made: its name, its arguments, and the state that it would have been given."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -41,7 +41,7 @@ class _Called(NamedTuple):
 
 
 def read_inert(data: bytes, what: str) -> Any:
-    """The dictionaries, lists, numbers, texts and numpy arrays of a pickle; `what` is for error messages."""
+    """Read the dictionaries, lists, numbers, texts and numpy arrays of a pickle; `what` is for error messages."""
     try:
         return _plain(_run(data), what)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -117,7 +117,7 @@ def _plain(value: Any, what: str) -> Any:
 
 
 def _array(record: _Called) -> Any:
-    """An array from its shape, its type and its bytes: numpy's state is (version, shape, type, by columns, bytes)."""
+    """Build an array from numpy's state: (version, shape, dtype, Fortran order, bytes)."""
     if record.name not in _ARRAY or len(record.state) != 1:
         raise ValueError(f"it makes a {record.name}")
     _, shape, kind, by_columns, contents = record.state[0]

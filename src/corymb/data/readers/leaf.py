@@ -1,4 +1,4 @@
-"""Json files as LEAF writes them (Caldas et al. 2018): folders `train` and `test` of shards with some users each.
+"""Read the json files of LEAF (Caldas et al. 2018): folders `train` and `test` of shards with some users each.
 
 A shard is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}`.
 """
@@ -22,7 +22,7 @@ class OfUser(NamedTuple):
 
 
 def users_in(folder: Path, part: Literal["train", "test"]) -> Iterator[OfUser]:
-    """Everybody's examples in one part, shard after shard; a user may occur in several shards."""
+    """Yield the examples of all users in one part, by shard; a user may occur in several shards."""
     shards = sorted((folder / part).glob("*.json"))
     require(len(shards) > 0, f"{folder / part} has no json files: LEAF writes shards into folders train and test.")
     for shard in shards:
@@ -38,6 +38,6 @@ def _users_of(shard: Path) -> Iterator[OfUser]:
     for user in users:
         require(
             isinstance(user.x, list) and isinstance(user.y, list) and len(user.x) == len(user.y),
-            f"{shard}: user {user.name!r} has not one label for each example.",
+            f"{shard}: user {user.name!r} does not have one label for each example.",
         )
         yield user

@@ -1,4 +1,4 @@
-"""How much of a file is read: what its contents would take in memory is known, or counted, before it is too much."""
+"""Memory limits for reading files: the size of the contents is known or counted before it exceeds the limit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from corymb.settings import InvalidInput, require
 
 _LIMIT: contextvars.ContextVar[int | None] = contextvars.ContextVar("read_limit", default=None)
 SHORT = 2**16
-"""A line of so many characters is never too long."""
+"""A line of at most this many characters is always accepted."""
 SPLIT = 64
-"""Times that a line may grow when it is taken apart: three characters of JSON make an object."""
+"""The factor by which a line may grow in memory when parsed: three characters of JSON make an object."""
 PART = 0.5
-"""The part of the machine's memory that one file may take unless told otherwise."""
+"""The default fraction of the machine's memory that one file may take."""
 
 
 @contextmanager
 def reading_at_most(limit: int | None) -> Iterator[None]:
-    """Read files that take at most so many bytes in memory; None for half of the machine's."""
-    require(limit is None or limit >= 1, f"read_limit is a number of bytes from 1 up, got {limit}.")
+    """Limit the memory that each file read within may take; None is half of the machine's."""
+    require(limit is None or limit >= 1, f"read_limit must be at least 1 byte, got {limit}.")
     before = _LIMIT.set(limit)
     try:
         yield
@@ -32,31 +32,31 @@ def reading_at_most(limit: int | None) -> Iterator[None]:
 
 
 def limit() -> int:
-    """The bytes that one file may take now."""
+    """The current limit for one file, in bytes."""
     given = _LIMIT.get()
     return _half_of_memory() if given is None else given
 
 
 def check_size(size: int, what: str) -> None:
-    """Refuse contents that say they are larger than the limit."""
+    """Reject contents that are larger than the limit."""
     most = limit()
     require(
         size <= most,
-        f"{what} would take {_readable(size)} in memory, more than the {_readable(most)} that a file may: give "
-        "read_limit (--read_limit BYTES) if that is right.",
+        f"{what} would take {_readable(size)} in memory, more than the limit of {_readable(most)} per file: raise "
+        "read_limit (--read_limit BYTES) if that is intended.",
     )
 
 
 def lines(file: IO[str], what: str) -> Iterator[str]:
-    """The lines of a text file, of which none is so long that what is made of it would take too much memory."""
+    """Yield the lines of a text file; rejects a line so long that parsing it could exceed the limit."""
     longest = max(SHORT, limit() // SPLIT)
     number = 0
     while line := file.readline(longest + 1):
         number += 1
         require(
             len(line) <= longest,
-            f"{what}, line {number} has more than {longest:,} characters: break it, or give a larger read_limit "
-            "(--read_limit BYTES) if that is right.",
+            f"{what}, line {number} has more than {longest:,} characters: break it, or raise read_limit "
+            "(--read_limit BYTES) if that is intended.",
         )
         yield line
 
@@ -78,37 +78,37 @@ def _readable(size: int) -> str:
 
 
 class Counted(io.RawIOBase):
-    """A stream of bytes that ends with an error once more than the limit has been read: what was packed small."""
+    """A byte stream that raises an error once more than the limit has been read, such as from a small gzip file."""
 
     def __init__(self, inner: IO[bytes], what: str) -> None:
         self._inner, self._what, self._left = inner, what, limit()
 
     def readable(self) -> bool:
-        """It is read."""
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """So that a header can be looked at first."""
+        """Always true, so that a header can be read first."""
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go back to the beginning, from where everything counts again."""
+        """Seek; going back to the start resets the count."""
         if offset == 0 and whence == 0:
             self._left = limit()
         return self._inner.seek(offset, whence)
 
     def tell(self) -> int:
-        """Where it is."""
+        """The current position."""
         return self._inner.tell()
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Some more bytes."""
+        """Read into a buffer, and count the bytes."""
         data = self._inner.read(len(buffer))
         self._left -= len(data)
         if self._left < 0:
             raise InvalidInput(
-                f"{self._what} unpacks to more than the {_readable(limit())} that a file may take: give read_limit "
-                "(--read_limit BYTES) if that is right."
+                f"{self._what} unpacks to more than the limit of {_readable(limit())} per file: raise read_limit "
+                "(--read_limit BYTES) if that is intended."
             )
         buffer[: len(data)] = data
         return len(data)

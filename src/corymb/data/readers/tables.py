@@ -1,4 +1,4 @@
-"""Users' own tables: csv (also with semicolons or tabs), jsonl, either packed by gzip, and parquet."""
+"""Read users' own tables: csv (also with semicolons or tabs) and jsonl, optionally gzipped, and parquet."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TABLES = (*TEXT, *(f"{suffix}{PACKED}" for suffix in TEXT), ".parquet")
 _DELIMITERS = ",;\t"
 POINTER = 8
 ROWS = 2**16
-"""Rows of a parquet file that are read at once, at most."""
+"""The most rows of a parquet file that are read at once."""
 WEIGHED = 10_000
-"""Cells after which what has been read is weighed again."""
+"""The number of cells between two checks of the memory used."""
 
 
 def kind_of(path: Path) -> str:
-    """How a file's name ends, in small letters, with what it is packed by.
+    """A file's extension in lower case, including that of its compression.
 
     >>> kind_of(Path("a.CSV.gz")), kind_of(Path("b.1.npz"))
     ('.csv.gz', '.npz')
@@ -44,12 +44,12 @@ def kind_of(path: Path) -> str:
 
 
 def stem_of(path: Path) -> str:
-    """A file's name without its kind: the name of the client whose file it is."""
+    """A file's name without its extension, which is the name of its client."""
     return path.name[: len(path.name) - len(kind_of(path))]
 
 
 def read_table(path: Path, clients: Sequence[str]) -> Columns:
-    """All columns of a table; those of `clients` also as the text they are written in."""
+    """Read all columns of a table; those in `clients` also as the original text."""
     kind = kind_of(path).removesuffix(PACKED)
     if kind in (".csv", ".tsv"):
         return _read_csv(path, clients, "\t" if kind == ".tsv" else None)
@@ -58,7 +58,7 @@ def read_table(path: Path, clients: Sequence[str]) -> Columns:
 
 
 def typed_columns(values: Mapping[str, Array], clients: Sequence[str], origin: str, first: int = 0) -> Columns:
-    """Columns that have types already."""
+    """Convert columns that already have types."""
     ids = {name: ids_of(values[name], name) for name in clients if name in values}
     problems, cells = [], {}
     for name, column in values.items():
@@ -80,7 +80,7 @@ def _open(path: Path) -> IO[str]:
 
 
 def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Columns:
-    """Row by row: numbers go into one flat buffer a column, so that no cell is kept as text once it is read."""
+    """Read by row: numbers go into one flat buffer per column, so that cells are not kept as text."""
     try:
         with _open(path) as file:
             delimiter = delimiter or _delimiter(file, path.name)
@@ -94,7 +94,7 @@ def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Colu
                 for builder, cell in zip(builders, row, strict=True):
                     builder.add(cell)
                 for _, place, texts in kept:
-                    texts.append(sys.intern(row[place]))  # a client's rows share one text
+                    texts.append(sys.intern(row[place]))  # a client's rows share one string
                 if number % often == 0:
                     check_size(sum(builder.nbytes for builder in builders), path.name)
             check_size(sum(builder.nbytes for builder in builders), path.name)
@@ -105,7 +105,7 @@ def _read_csv(path: Path, clients: Sequence[str], delimiter: str | None) -> Colu
 
 
 def _delimiter(file: IO[str], what: str) -> str:
-    """What separates the names in the header: the one of comma, semicolon and tab that it has most of."""
+    """The delimiter of a csv file: the most frequent of comma, semicolon and tab in the header."""
     header = next(lines(file, what), "")
     file.seek(0)
     return max(_DELIMITERS, key=header.count)
@@ -125,7 +125,7 @@ def _check_distinct(names: Sequence[str], origin: str) -> None:
 
 
 def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[list[str]]:
-    """The header and the rows, each as wide as the header; blank lines at the end do not count."""
+    """Yield the header and the rows, each as wide as the header; trailing blank lines are ignored."""
     width, blank, pieces = 0, None, _Pieces(file, path.name)
     for line, row in enumerate(csv.reader(pieces, delimiter=delimiter), 1):
         pieces.row_done()
@@ -143,7 +143,7 @@ def _csv_rows(file: IO[str], path: Path, delimiter: str) -> Iterator[list[str]]:
 
 
 class _Pieces:
-    """The lines of a csv file, of which a row may take several where a cell has quotes, but not without end."""
+    """The lines of a csv file, with a limit on the size of a row, which may span lines if a cell is quoted."""
 
     def __init__(self, file: IO[str], what: str) -> None:
         self._lines, self._what, self._length = lines(file, what), what, 0
@@ -155,7 +155,7 @@ class _Pieces:
             yield line
 
     def row_done(self) -> None:
-        """Begin to count the next row."""
+        """Reset the count for the next row."""
         self._length = 0
 
 
@@ -163,7 +163,7 @@ class _Pieces:
 
 
 def _read_jsonl(path: Path) -> dict[str, Array]:
-    """An object a line, its values by column; what a line lacks is missing there."""
+    """Read one object per line, as values by column; keys absent from a line are missing values."""
     lists: dict[str, list[object]] = {}
     number = size = 0
     try:
@@ -171,7 +171,8 @@ def _read_jsonl(path: Path) -> dict[str, Array]:
             for number, line in enumerate(lines(file, path.name)):
                 row = json.loads(line)
                 require(
-                    isinstance(row, dict), f'{path.name}, row {number + 1} is no object: wanted {{"column": value}}.'
+                    isinstance(row, dict),
+                    f'{path.name}, row {number + 1} is not an object: wanted {{"column": value}}.',
                 )
                 new = row.keys() - lists.keys()
                 size += POINTER * (number * len(new) + len(lists) + len(new)) + _size_of(row, line)
@@ -188,20 +189,20 @@ def _read_jsonl(path: Path) -> dict[str, Array]:
 
 
 def _size_of(row: Mapping[str, object], line: str) -> int:
-    """Bytes that the values of a row take, about."""
+    """The approximate size of a row's values in bytes."""
     nested = any(isinstance(value, (list, dict)) for value in row.values())
     return SPLIT * len(line) if nested else sum(map(sys.getsizeof, row.values()))
 
 
 def as_objects(values: Sequence[object]) -> Array:
-    """Values of any type in an array, one place each, also where they are lists."""
+    """An object array with one element per value, even if the values are lists."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
 
 
 def _read_parquet(path: Path) -> dict[str, Array]:
-    """Column by column, as the file has them."""
+    """Read the columns of a parquet file."""
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
@@ -214,13 +215,13 @@ def _read_parquet(path: Path) -> dict[str, Array]:
             parts = _parquet_parts(file, path.name)
     except InvalidInput:
         raise
-    except Exception as error:  # pyarrow raises whatever it trips over
+    except Exception as error:  # pyarrow raises various errors on corrupt files
         raise InvalidInput(f"{path.name} cannot be read as parquet ({first_line(error)}): write it again.") from None
     return {name: np.concatenate([part[name] for part in parts]) if parts else as_objects([]) for name in names}
 
 
 def _parquet_parts(file: Any, what: str) -> list[dict[str, Array]]:
-    """Some rows at a time, so few that they fit even if each held the longest text that a group of rows has."""
+    """Read batches of rows, small enough to fit even if each row held the longest text of its row group."""
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     longest = max((group.total_byte_size for group in groups), default=0)
     check_size(longest, what)
@@ -234,7 +235,7 @@ def _parquet_parts(file: Any, what: str) -> list[dict[str, Array]]:
 
 
 def _parquet_values(column: Any) -> Array:
-    if str(column.type).startswith("dictionary"):  # cells share their words, as they do in the file
+    if str(column.type).startswith("dictionary"):  # cells share their strings, as in the file
         words = [*column.dictionary.to_pylist(), None]
         return as_objects([words[-1 if place is None else place] for place in column.indices.to_pylist()])
     listed = column.null_count or str(column.type).startswith(("date", "decimal"))

@@ -1,4 +1,4 @@
-"""The items of a torch data set as two arrays."""
+"""Convert a torch data set to arrays."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from corymb.settings import InvalidInput, require
 
 
 def as_arrays(dataset: Dataset[Any]) -> tuple[Array, Array]:
-    """Features and labels of all items, each item a pair."""
+    """The features and labels of all items, each of which is a pair."""
     if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2:
         return as_array(dataset.tensors[0]), as_array(dataset.tensors[1])
     items = [_pair(dataset, index) for index in range(_length(dataset))]
     for index, (x, _) in enumerate(items):
         first = items[0][0].shape
-        require(x.shape == first, f"Item {index} has the shape {x.shape} and item 0 {first}: all must be of one shape.")
+        require(x.shape == first, f"Item {index} has shape {x.shape} and item 0 {first}: all must have the same shape.")
     return np.stack([x for x, _ in items]), np.asarray([y for _, y in items])
 
 

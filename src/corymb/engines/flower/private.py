@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, cast
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, cast
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -27,7 +30,7 @@ for _name, _value in QUIET.items():
 
 import httpx  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey  # noqa: E402
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key  # noqa: E402
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key  # noqa: E402
 from flwr.app import Context, Error, Message, Metadata  # noqa: E402
 from flwr.app.message import make_message, remove_content_from_message  # noqa: E402
 from flwr.cli.build import build_fab_from_files  # noqa: E402
@@ -462,10 +465,53 @@ def delivered(message: Message) -> Message:
     return arrived
 
 
-def supernode(clock: Any) -> None:
-    """Run a SuperNode in this process, with another clock to sleep by, and more frequent looks for objects."""
-    from flwr.supernode import start_client_internal
+UNKNOWN_KEY, KEYS_ONLY, VERSION = 2004, 2001, 606
+"""Flower's numbers: a node could not be activated, nodes cannot register themselves, another version of Flower."""
+
+
+def why_refused(code: int, message: str, known: Callable[[], bool]) -> str:
+    """What Flower's reason to end a SuperNode comes to: `key`, other words, or nothing where it may yet be let in.
+
+    `known` says whether the SuperLink has the node's key: one that it has is refused only while Flower takes its former
+    process for running.
+    """
+    if f"[code: {KEYS_ONLY}]" in message or (f"[code: {UNKNOWN_KEY}]" in message and not known()):
+        return "key"
+    if code == VERSION or "version" in message.lower():
+        return " ".join(message.split())[:300]
+    return ""
+
+
+def _key_is_known(options: Sequence[str]) -> bool:
+    """Whether the SuperLink that a SuperNode's options name has the key that they name; True if there is no telling."""
+    given = dict(pairwise(options))
+    try:
+        key = load_ssh_private_key(Path(given["--auth-supernode-private-key"]).read_bytes(), None)
+        own = public_key_to_bytes(key.public_key())  # type: ignore[arg-type]
+        with _control(Link(given["--superlink"], Path(given["--root-certificates"]).read_bytes())) as client:
+            known = client.ListNodes(ListNodesRequest()).nodes_info
+        return any(node.public_key == own and node.status != "unregistered" for node in known)
+    except (KeyError, OSError, ValueError, httpx.HTTPError):
+        return True
+
+
+def supernode(clock: Any, refused: str | None = None) -> None:
+    """Run a SuperNode in this process, with another clock to sleep by, and more frequent looks for objects.
+
+    `refused` is a file to write why the SuperLink will never let it in.
+    """
+    from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    ends: Callable[..., NoReturn] = vars(fleet_http_connection)["flwr_exit"]
+
+    def ending(code: int, message: str | None = None, *more: Any, **others: Any) -> NoReturn:
+        why = why_refused(code, message or "", lambda: _key_is_known(sys.argv))
+        if why and refused is not None:
+            Path(refused).write_text(why, encoding="utf-8")
+        ends(code, message, *more, **others)
+
+    vars(fleet_http_connection).update(flwr_exit=ending)
 
     brisk = partial(pull_objects, initial_backoff=FIRST_LOOK, backoff_cap=LAST_LOOK, max_tries_per_object=None)
     vars(start_client_internal).update(time=clock, pull_objects=brisk)

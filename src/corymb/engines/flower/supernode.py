@@ -15,6 +15,8 @@ ANSWER = 0.5
 """What it sleeps when a reply is not there yet."""
 POLL = "CORYMB_FLOWER_POLL"
 """The variable that says how many seconds it sleeps instead of the former."""
+REFUSED = "CORYMB_FLOWER_REFUSED"
+"""The variable that names a file to say in why the SuperLink refuses this node for good, if it does."""
 
 
 class Brisk:
@@ -35,7 +37,7 @@ def main() -> None:
     """Run a SuperNode."""
     from corymb.engines.flower.private import supernode
 
-    supernode(Brisk(float(os.environ.get(POLL, "1.0"))))
+    supernode(Brisk(float(os.environ.get(POLL, "1.0"))), os.environ.get(REFUSED))
 
 
 if __name__ == "__main__":

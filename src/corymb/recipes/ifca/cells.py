@@ -1,7 +1,7 @@
-"""The experiments of IFCA on real data (Ghosh, Chung, Yin, Ramchandran: NeurIPS 2020, TIT 2022), cell by cell.
+"""The cells of IFCA's experiments on real data (Ghosh, Chung, Yin, Ramchandran: NeurIPS 2020, TIT 2022).
 
-A cell is `setting/method/seed` and gives plain numbers; `corymb.recipes.ifca` tables them. Settings are those of the
-authors' programs, where the papers leave them out: see `papers/ifca/README.md`.
+A cell is `setting/method/seed` and returns plain numbers, which `recipe.py` tabulates. Settings that the papers leave
+out are those of the authors' programs: see `papers/ifca/README.md`.
 """
 
 from __future__ import annotations
@@ -58,41 +58,41 @@ def work(name: str) -> dict[str, Any]:
 def federated(
     data: FederatedDataset, objective: Objective, *, tf32: bool = False, device: str | None = None
 ) -> Federation:
-    """The clients of a data set, on a GPU if there is one."""
+    """A federation of the clients of a data set, on a GPU if there is one."""
     where = Placement(device=device or ("cuda" if GPU else "cpu"), tf32=tf32)
     return Federation(VectorisedEngine(objective.to(where.device, where.dtype), data, where))
 
 
-# ---- how the authors test
+# ---- evaluation as in the authors' code
 
 
 @on_client
 def right_by_test_loss(client: Client, models: Params) -> tuple[Tensor, Tensor]:
-    """How many the model with the least loss on the client's labelled test examples gets right, and of how many."""
+    """Correct predictions of the model with the lowest loss on the client's labelled test examples, and their total."""
     tested = client.test.weight.sum()
     return scores(client, models)[losses(client, models, on=client.test).argmin()] * tested, tested
 
 
 @on_client
 def right_by_training_loss(client: Client, models: Params) -> tuple[Tensor, Tensor]:
-    """How many the model with the least loss on the client's training examples gets right, and of how many."""
+    """Correct test predictions of the model with the lowest loss on the client's training examples, and their total."""
     tested = client.test.weight.sum()
     return scores(client, models)[losses(client, models).argmin()] * tested, tested
 
 
 def accuracy(fed: Federation, models: Params, by: Any) -> float:
-    """The share (%) of all clients' test examples that are classified right."""
+    """The share (%) of all clients' test examples that are classified correctly."""
     right, tested = fed.evaluation().clients.map(by, models).value
     return 100 * float(right.sum() / tested.sum())
 
 
 def identity(labels: Tensor, truth: Tensor) -> float:
-    """The share of clients that are with their own kind, clusters matched to kinds as well as can be."""
+    """The share of clients in the cluster of their own group, under the best matching of clusters to groups."""
     return matched_accuracy(pairs(labels, truth))[0]
 
 
 def pairs(labels: Tensor, truth: Tensor) -> Tensor:
-    """How many clients of every kind each cluster has."""
+    """The contingency table (clusters groups) of clients."""
     known = labels >= 0
     table = torch.zeros(int(max(labels.max(), truth.max())) + 1, int(truth.max()) + 1)
     return table.index_put_((labels[known], truth[known]), torch.ones(int(known.sum())), accumulate=True)
@@ -100,7 +100,7 @@ def pairs(labels: Tensor, truth: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Followed:
-    """What is kept of a run."""
+    """The recorded course of a run."""
 
     end: Snapshot
     identity: list[float]
@@ -109,7 +109,7 @@ class Followed:
 
 
 def follow(algorithm: Algorithm, fed: Federation, truth: Tensor, seed: int) -> Followed:
-    """Run to the end; after every round, how many clients are with their own kind."""
+    """Run to the end, and record after every round the share of clients in the cluster of their own group."""
     began, found, repairs, last = time.monotonic(), [], [], None
     for last in drive(algorithm, fed, seed=seed):
         found.append(round(identity(last.labels, truth), 4))
@@ -122,7 +122,7 @@ def follow(algorithm: Algorithm, fed: Federation, truth: Tensor, seed: int) -> F
 
 
 def end_of(algorithm: Algorithm, fed: Federation, seed: int) -> Snapshot:
-    """The last snapshot of a run. The others are let go as they come, and so is what clients kept before them."""
+    """The last snapshot of a run. Earlier snapshots and the client memory before them are released on the way."""
     last = None
     for last in drive(algorithm, fed, seed=seed):
         fed.commit(last.clock, {last.clock})
@@ -138,7 +138,7 @@ MNIST_STEP = Descent(lr=0.1, steps=10)
 
 
 def rotated_mnist(size: str, method: str, seed: int, rounds: int = TABLE_1_ROUNDS) -> dict[str, Any]:
-    """`4800x50`: so many clients with so many images; one sixth as many clients are there to test."""
+    """Rotated MNIST: size `4800x50` is 4800 clients of 50 images each, tested on one sixth as many other clients."""
     n, m = map(int, size.split("x"))
     x, y, x_test, y_test = MNIST.load()
     rotate = partial(images.rotated, flat=True, seed=seed)
@@ -149,7 +149,10 @@ def rotated_mnist(size: str, method: str, seed: int, rounds: int = TABLE_1_ROUND
 
 
 def collapse(size: str, method: str, seed: int) -> dict[str, Any]:
-    """Sixty rounds: do two rotations end with one model? Sizes may end in `-unbalanced` (10, 20, 30, 40 %) or `-k5`."""
+    """Sixty rounds, to see whether two rotations end up sharing one model.
+
+    Sizes may end in `-unbalanced` (clusters of 10, 20, 30 and 40 %) or `-k5`.
+    """
     numbers, _, variant = size.partition("-")
     n, m = map(int, numbers.split("x"))
     data = images.rotated(*MNIST.load(), clients=n, per_client=m, flat=True, seed=seed)
@@ -164,13 +167,13 @@ def collapse(size: str, method: str, seed: int) -> dict[str, Any]:
 
 
 def truth_of(data: FederatedDataset) -> Tensor:
-    """The true clusters, which simulated data have."""
+    """The true clusters of simulated data."""
     assert data.truth is not None
     return data.truth
 
 
 def clusters_of(run: Followed, data: FederatedDataset) -> dict[str, Any]:
-    """What a run says of its clusters."""
+    """The agreement of a run's clusters with the truth, its repairs and its duration."""
     labels, truth = run.end.labels, truth_of(data)
     return {
         "ari": adjusted_rand_index(labels, truth),
@@ -184,7 +187,7 @@ def clusters_of(run: Followed, data: FederatedDataset) -> dict[str, Any]:
 def compared(
     method: str, data: FederatedDataset, testers: FederatedDataset, objective: Objective, rounds: int, seed: int
 ) -> dict[str, Any]:
-    """IFCA with and without repair, one model for everybody, or models of their own; tested as the authors do."""
+    """IFCA with or without repair, one global model, or local models, evaluated as the authors do."""
     fed = federated(data, objective)
     if method == "local":
         return {**alone(fed, Alone(rounds=10, local=MNIST_STEP), seed), "clients": len(data)}
@@ -199,7 +202,7 @@ def compared(
 
 
 def alone(fed: Federation, algorithm: Alone, seed: int) -> dict[str, Any]:
-    """Every client's own model on its own share of the test examples, turned as the client's are."""
+    """Local training: every client's own model on its share of the test examples, rotated like the client's data."""
     began = time.monotonic()
     last = end_of(algorithm, fed, seed)
     metrics = evaluate(fed, algorithm, last)
@@ -217,11 +220,11 @@ def alone(fed: Federation, algorithm: Alone, seed: int) -> dict[str, Any]:
 CIFAR_ROUNDS, TEST_PICTURES = 600, 10_000
 CIFAR_STEP = Descent(lr=0.25, decay=0.99, epochs=5, batch=50)
 PENALISED, PENALTY = ("10.weight", "12.weight"), 0.004
-"""The layers of 384 and 192, and the factor on half of their squares."""
+"""The layers of width 384 and 192, and the factor of their L2 penalty λ/2 ‖w‖²."""
 
 
 class Penalised(Augmented):
-    """IFCA's training loss on CIFAR-10: on pictures changed at random, plus a penalty on two layers."""
+    """IFCA's training loss on CIFAR-10: cross-entropy on augmented images, plus an L2 penalty on two layers."""
 
     def losses_of_changed(self, params: Params, examples: Examples, draws: Draws) -> Tensor:
         """Cross-entropy and penalty."""
@@ -229,12 +232,15 @@ class Penalised(Augmented):
         return super().losses_of_changed(params, examples, draws) + PENALTY / 2 * weights
 
     def describe(self) -> str:
-        """What is learned, for fingerprints and run records."""
+        """A description of the objective, for fingerprints and run records."""
         return f"{super().describe()}, {PENALTY} / 2 times the squares of {', '.join(PENALISED)}"
 
 
 def rotated_cifar(size: str, method: str, seed: int, rounds: int = CIFAR_ROUNDS) -> dict[str, Any]:
-    """`200x500`: so many clients with so many pictures, half of them upside down; a tenth takes part in a round."""
+    """Rotated CIFAR-10: size `200x500` is 200 clients of 500 images, half of the clients upside down.
+
+    A tenth of the clients takes part in each round.
+    """
     n, m = map(int, size.split("x"))
     x, y, x_test, y_test = CIFAR10.load()
     rotate = partial(images.rotated, rotations=2, seed=seed)
@@ -261,12 +267,12 @@ def rotated_cifar(size: str, method: str, seed: int, rounds: int = CIFAR_ROUNDS)
 FEMNIST_STEP = Descent(lr=0.004, epochs=1, batch=10)
 TRUNK_ROUNDS, FEMNIST_ROUNDS, TESTED_EVERY, STARTING_ROUNDS = 2000, 4000, 20, 20
 LAST = 9
-"""The last layer's place in the network."""
+"""The index of the last layer in the network."""
 WIDTH, CLASSES = 2048, 62
 
 
 def femnist(size: str, method: str, seed: int) -> dict[str, Any]:
-    """IFCA, one model or one for each client, on the features that one network trained beforehand makes of pictures."""
+    """IFCA, a global model or local models, trained on the features of one pretrained network."""
     data = by_writer(FEMNIST.load(), classes=[str(i) for i in range(CLASSES)], name="femnist")
     began = time.monotonic()
     if method.startswith("ifca-shared-"):
@@ -286,7 +292,7 @@ def pixels_to_classes() -> Classification:
 
 
 def trained_trunk(data: FederatedDataset, seed: int) -> Params:
-    """The network after FedAvg with three clients a round; kept in the cache folder: all methods start from it."""
+    """The network after FedAvg with three clients per round, from which all methods start; cached on disk."""
     from safetensors.torch import load_file, save_file
 
     place = cache_folder() / "recipes" / f"femnist-trunk-{seed}-{TRUNK_ROUNDS}.safetensors"
@@ -302,7 +308,7 @@ def trained_trunk(data: FederatedDataset, seed: int) -> Params:
 
 
 def features_of(data: FederatedDataset, trunk: Params) -> FederatedDataset:
-    """Every client's pictures as the frozen layers see them: what each client would compute for itself, once."""
+    """Every client's images as features of the frozen layers, which each client would compute once for itself."""
     body = nn.Sequential(*list(cnn(1, 28, CLASSES, width=WIDTH)().children())[:LAST])
     own = {name: value[0] for name, value in trunk.items() if not name.startswith(f"{LAST}.")}
     device = next(iter(own.values())).device
@@ -316,7 +322,7 @@ def features_of(data: FederatedDataset, trunk: Params) -> FederatedDataset:
 
 
 def last_layers(features: FederatedDataset, pixels: FederatedDataset, method: str, seed: int) -> dict[str, Any]:
-    """The last layer by a method: the best test accuracy of evaluations every twenty rounds, as the authors report."""
+    """Train the last layer by a method: the best test accuracy of evaluations every twenty rounds, as in the paper."""
     fed = federated(features, Classification(Network(mlp(WIDTH, [], CLASSES)), CLASSES))
     if method == "local":
         epochs = round(FEMNIST_ROUNDS * 6 / len(features))
@@ -344,7 +350,7 @@ def last_layers(features: FederatedDataset, pixels: FederatedDataset, method: st
 
 
 def best_of(run: Iterable[Snapshot], tested: Any) -> dict[str, Any]:
-    """The best and the last of the evaluations every twenty rounds, and the clusters that are in use in the end."""
+    """The best and the last of the evaluations every twenty rounds, and the number of clusters in use at the end."""
     found, last = [], None
     for last in run:
         if last.round % TESTED_EVERY == 0:
@@ -354,7 +360,7 @@ def best_of(run: Iterable[Snapshot], tested: Any) -> dict[str, Any]:
 
 
 def partitioned(fed: Federation, k: int, seed: int) -> Snapshot:
-    """The authors' start: clients are parted into k groups at random, and each trains a model for twenty rounds."""
+    """The authors' initialisation: k random groups of clients, each of which trains a model for twenty rounds."""
     groups = integers(fold(root(seed), "groups", torch.arange(len(fed.names))), k)
     groups[:k] = torch.arange(k)  # no group is empty
     short = FedAvg(rounds=STARTING_ROUNDS, participants=6, local=FEMNIST_STEP, weights="examples")
@@ -373,12 +379,12 @@ def by_pixels(data: FederatedDataset, k: int, seed: int) -> list[int]:
 
 
 def flattened(rows: Ragged) -> Ragged:
-    """Pictures as vectors."""
+    """Images as vectors."""
     return rows._replace(x=rows.x.flatten(1))
 
 
 def shared_layers(data: FederatedDataset, k: int, seed: int) -> dict[str, Any]:
-    """IFCA's weight sharing as the paper describes it: all layers but the last are trained by all clients together."""
+    """IFCA's weight sharing as the paper describes it: all clients together train all layers but the last."""
     shared = tuple(f"{place}.*" for place in (0, 3, 7))
     algorithm = IFCA(
         k=k,
@@ -393,16 +399,16 @@ def shared_layers(data: FederatedDataset, k: int, seed: int) -> dict[str, Any]:
     return best_of(drive(algorithm, fed, seed=seed), partial(accuracy, fed, by=right_by_training_loss))
 
 
-# ---- a small honest version
+# ---- the quick version
 
 QUICK_ROUNDS, QUICK_TEST = 30, 2000
 
 
 def quick(size: str, method: str, seed: int) -> dict[str, Any]:
-    """Table 1 in small, four rotations: of a part of `mnist`, or of the `digits` that come with the library."""
-    data, network, told = QUICK_DATA[size](seed)
+    """A small version of Table 1 with four rotations, on a part of `mnist` or on the package's `digits`."""
+    data, network, about = QUICK_DATA[size](seed)
     found = compared(method, data, data, Classification(Network(network), 10), QUICK_ROUNDS, seed)
-    return {**found, "data": told}
+    return {**found, "data": about}
 
 
 def _part_of_mnist(seed: int) -> tuple[FederatedDataset, ModelLike, str]:

@@ -1,7 +1,7 @@
 """IFCA's tables and figures (Ghosh, Chung, Yin, Ramchandran: NeurIPS 2020, TIT 2022), ours beside the papers'.
 
-Figures and tables are numbered as in the NeurIPS paper, Figure 4 as in TIT. Cells are run by `cells.work` and kept one
-by one; tables are made of whatever there is.
+Figures and tables are numbered as in the NeurIPS paper, Figure 4 as in TIT. `cells.work` runs the cells, each of which
+is saved separately; tables are made from the cells that exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from corymb.runs.history import counted
 
 SEEDS = 5
 MOST_SEEDS = 10
-"""Of rotated MNIST with and without repair: what is claimed is of every seed."""
+"""Seeds of rotated MNIST with and without repair, where the claims are about every seed."""
 RMNIST = ("rmnist-4800x50", "rmnist-2400x100", "rmnist-1200x200")
 RCIFAR = "rcifar-200x500"
 COLLAPSE = ("collapse-1200x200", "collapse-4800x50")
@@ -43,12 +43,12 @@ NEEDS: Mapping[str, str] = {
     "rcifar-*": CIFAR10.name,
     "femnist/*": FEMNIST_DATA.name,
 }
-"""The data that cells need; the others make theirs."""
+"""The data sets that cells need; other cells generate their data."""
 FIGURES = published(Path(str(files("corymb.recipes.ifca").joinpath("expected.toml"))))
 
 
 def jobs(seeds: int) -> list[str]:
-    """Every cell, one seed of everything first."""
+    """Every cell, ordered by seed."""
     most = max(seeds, MOST_SEEDS) if seeds >= SEEDS else seeds
     by_seed = [[f"{setting}/{method}/{seed}" for setting, method in _settings(seed, seeds)] for seed in range(most)]
     return [*(name for names in by_seed for name in names), *success.jobs()]
@@ -68,15 +68,15 @@ QUICK = ("ifca", "global", "local")
 
 
 def quick_jobs() -> list[str]:
-    """Table 1 in small, on a part of MNIST or on the digits of the package."""
+    """A small version of Table 1, on a part of MNIST or on the package's digits."""
     return [f"quick-{pictures()}/{method}/0" for method in QUICK]
 
 
-# ---- what the results say
+# ---- measures, tables and figures
 
 
 def measures(results: Results) -> dict[str, float]:
-    """The numbers that the claims are about; nothing for what has not been run."""
+    """The measures that the claims refer to; those of cells that have not been run are absent."""
     found = measures_of(FIGURES, results)
     for setting in (*RMNIST, RCIFAR, *(f"quick-{data}" for data in QUICK_DATA)):
         name = "quick" if setting.startswith("quick-") else setting
@@ -109,16 +109,16 @@ def measures(results: Results) -> dict[str, float]:
 
 
 def _collapsed(results: Results, setting: str, method: str) -> list[bool]:
-    """Which runs have ended with kinds mixed in a cluster. A kind in two clusters, where k is too large, is none.
+    """Which runs ended with groups mixed in a cluster. A group split over two clusters, if k is too large, is not.
 
-    Cells that do not tell their purity are of runs with the true k, where clusters that are not the kinds are mixed.
+    Cells without a purity are from runs with the true k, where clusters that differ from the groups must mix them.
     """
     cells = [value for name, value in results.items() if name.startswith(f"{setting}/{method}/")]
     return [value.get("purity", value["ari"]) < 0.99 for value in cells]
 
 
 def _settled(identity: Sequence[float]) -> int:
-    """The round from which on every client is with its own kind; one after the last if that never is."""
+    """The first round after which every client stays in its own group's cluster; one past the last if there is none."""
     wrong = [t for t, share in enumerate(identity, 1) if share < 1]
     return (wrong[-1] if wrong else 0) + 1
 
@@ -150,7 +150,7 @@ def tables(results: Results) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Figure 2 (success probabilities) and Figure 4 (clients with their own kind, by round)."""
+    """Draw Figure 2 (success probabilities) and Figure 4 (share of clients in their own group's cluster, by round)."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -175,15 +175,15 @@ def draw(results: Results, path: Path) -> None:
 
 
 FIGURE_4 = (("rotated MNIST", RMNIST, 40), ("rotated CIFAR-10", (RCIFAR,), 60))
-"""Its panels, each with the last round that it shows: on CIFAR-10 a client is asked once in ten rounds."""
+"""The panels, each with the last round shown; on CIFAR-10 a client is selected once in ten rounds on average."""
 MARKS = ("-o", "--s", ":^", "-.D")
-"""Lines that lie on each other are told apart by these."""
+"""Line styles and markers that keep overlapping lines distinguishable."""
 
 
 def _draw_panel(
     panel: Any, name: str, points: Mapping[str, success.Point], shares: Mapping[str, tuple[float, int]]
 ) -> None:
-    """Success against the scale, a line for each noise; or against clients, a line for each number of examples."""
+    """Plot success against the scale (a line per noise level) or the number of clients (a line per sample size)."""
     noise, some = name.startswith("noise"), next(iter(points.values()))
     lines: dict[tuple[float, int], list[tuple[float, float]]] = {}
     for point, at in points.items():
@@ -198,9 +198,9 @@ def _draw_panel(
         panel.plot(*zip(*places, strict=True), MARKS[kind], ms=8 - 2 * kind, color=f"C{colour}", label=label)
     fixed = f"{some.m} clients × {some.n}" if noise else f"σ = {some.sigma:g}"
     trials = sorted({number for _, number in shares.values()})
-    told = f"{' to '.join(map(str, dict.fromkeys((trials[0], trials[-1]))))} of 40 trials" if trials else "not run"
+    count = f"{' to '.join(map(str, dict.fromkeys((trials[0], trials[-1]))))} of 40 trials" if trials else "not run"
     panel.set(
-        title=f"Figure 2: k = {some.k}, {fixed} ({told})",
+        title=f"Figure 2: k = {some.k}, {fixed} ({count})",
         xlabel="scale r of the true parameters" if noise else "clients m, with n' examples each",
         ylabel="success probability",
         ylim=(-0.05, 1.05),

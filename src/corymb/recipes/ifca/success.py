@@ -1,11 +1,11 @@
-"""How often IFCA finds the truth of a mixed linear regression (Figure 2 at NeurIPS 2020, Figure 3 in TIT 2022).
+"""How often IFCA recovers a mixed linear regression (Figure 2 at NeurIPS 2020, Figure 3 in TIT 2022).
 
-Ten random starts and three step sizes of one trial are columns of the same products, so that a trial is one run of
-products with all examples, and small trials share launches. A trial ends as soon as it is sure that it succeeds. It is
-option I of IFCA, and a test compares it with `corymb.IFCA`. As in the authors'
-program: true and initial parameters are 0 or 1 in every place, the true ones times r; gradients are summed over a
-cluster's clients and divided by all clients; a model's distance is that to the nearest truth, whichever it is; a trial
-succeeds if one of the thirty runs ends with a mean distance below 0.6 σ (plus 0.001 where σ may be 0).
+The ten random starts and three step sizes of a trial are columns of one matrix, so that each round takes two products
+with all examples, and small trials are batched into the same kernels. A trial ends as soon as its success is certain.
+This is option I of IFCA, and a test compares it with `corymb.IFCA`. As in the authors' program: the entries of the true
+and initial parameters are 0 or 1, the true ones times r; gradients are summed over a cluster's clients and divided by
+the number of all clients; a model's distance is that to the nearest true parameter; a trial succeeds if one of the
+thirty runs ends with a mean distance below 0.6 σ (plus 0.001 where σ may be 0).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ D, ROUNDS, RESTARTS, TRIALS, BLOCK = 1000, 300, 10, 40, 10
 STEP_SIZES: Mapping[int, tuple[float, ...]] = {2: (1.0, 0.1, 0.01), 4: (2.0, 1.0, 0.5)}
 SIZES = {2: ((50, 70, 100, 150, 200, 300, 400), (0.1, 0.25)), 4: ((100, 200, 300, 400, 800), (0.5, 0.75))}
 LOOKS = (10, 20, 40, 80, 160)
-"""Rounds after which it is asked whether a trial is sure to succeed."""
+"""Rounds after which we check whether a trial is certain to succeed."""
 ROWS = 40_000
-"""Examples of all trials that run together: with more, a GPU is busy with one."""
+"""Examples of all trials in a batch: one trial with more keeps a GPU busy by itself."""
 EXAMPLES = (50, 100, 200)
-"""Of each client, in the panels by size."""
+"""Examples per client in the panels by size."""
 SIGMAS, SCALES = (0.0, 0.1, 0.2, 0.4), (0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 class Point(NamedTuple):
-    """A place in a panel: clients, examples of each, clusters, noise, scale of the true parameters."""
+    """A point of a panel: clients m, examples per client n, clusters k, noise σ, scale r of the true parameters."""
 
     m: int
     n: int
@@ -55,7 +55,7 @@ def panels() -> dict[str, dict[str, Point]]:
 
 
 def jobs() -> list[str]:
-    """Ten trials of a point each, the first ten of every point first."""
+    """The cells, each of ten trials of a point; the first ten of every point come first."""
     return [
         f"success-{panel}/{point}/{block}"
         for block in range(TRIALS // BLOCK)
@@ -65,17 +65,17 @@ def jobs() -> list[str]:
 
 
 class Trial(NamedTuple):
-    """The data of a trial, clients after each other in blocks of the same cluster, and ten starts."""
+    """The data of a trial, with clients ordered by cluster, and ten random starts."""
 
     x: Tensor
     y: Tensor
     truth: Tensor
     starts: Tensor
-    """Restarts, clusters, d."""
+    """(restarts, k, d)"""
 
 
 def draw(point: Point, seed: int, device: str, d: int = D, restarts: int = RESTARTS) -> Trial:
-    """A trial by its number; other numbers on other kinds of devices."""
+    """Generate a trial from its seed; the numbers depend on the type of device."""
     by = torch.Generator(device).manual_seed(seed)
 
     def fair(*shape: int) -> Tensor:
@@ -100,27 +100,27 @@ class Runs(NamedTuple):
     """The models of all runs of some trials: one column for each step size, restart and cluster."""
 
     models: Tensor
-    """Trials, d, columns."""
+    """(trials, d, columns)"""
     step: Tensor
     """The step size of each run."""
 
 
 def begin(trials: Trial, step_sizes: tuple[float, ...]) -> Runs:
-    """Every start with every step size; trials have an axis in front."""
+    """Combine every start with every step size. All fields of `trials` have a leading axis of trials."""
     count, restarts, _, d = trials.starts.shape
     models = trials.starts.repeat(1, len(step_sizes), 1, 1).reshape(count, -1, d).mT.contiguous()
     return Runs(models, torch.tensor(step_sizes, device=models.device).repeat_interleave(restarts))
 
 
 def errors(x: Tensor, y: Tensor, models: Tensor, m: int, k: int) -> tuple[Tensor, Tensor]:
-    """By how much models miss examples (trials, m, n, runs, k), and clients' nearest models (trials, m, 1, runs, 1)."""
+    """The residuals (trials, m, n, runs, k), and each client's best model (trials, m, 1, runs, 1)."""
     residual = torch.baddbmm(-y.unsqueeze(-1), x, models)
     residual = residual.view(len(x), m, -1, models.shape[-1] // k, k)
     return residual, torch.linalg.vector_norm(residual, dim=2, keepdim=True).argmin(-1, keepdim=True)
 
 
 def descend(trials: Trial, runs: Runs, m: int, rounds: int) -> None:
-    """Rounds of option I, in place."""
+    """Run rounds of option I, in place."""
     rows, k = trials.x.shape[1], trials.truth.shape[1]
     each, down = torch.arange(k, device=trials.x.device), (-2 / rows * runs.step).unsqueeze(-1)
     for _ in range(rounds):
@@ -130,22 +130,22 @@ def descend(trials: Trial, runs: Runs, m: int, rounds: int) -> None:
 
 
 def distances(models: Tensor, truth: Tensor) -> Tensor:
-    """The mean distance of runs' models (..., k, d) from the nearest truth."""
+    """The mean distance of models (..., k, d) from the nearest true parameter."""
     return torch.cdist(models, truth).amin(-1).mean(-1)
 
 
 def end_well(point: Point, models: Tensor, truth: Tensor) -> Tensor:
-    """Which runs succeed; NaN, of a run that diverged, does not."""
+    """Which runs succeed; a diverged run (NaN) does not."""
     return distances(models, truth) < 0.6 * point.sigma + point.margin
 
 
 def are_sure(point: Point, trials: Trial, runs: Runs, left: int) -> Tensor:
-    """Which trials have a run that has found the true clusters and will succeed after the rounds that are left.
+    """Which trials have a run that has found the true clusters and will succeed after the remaining rounds.
 
-    While no client changes its cluster, a round is a step on the squares of k fixed groups, which takes products of
-    d × d for each model and none with the examples. The rest of every run is computed as if it were so; then, for one
-    that ends well, what clients choose in each of those rounds, many rounds at once. If they are always with their own
-    kind, that is the run.
+    While no client changes cluster, a round is a least-squares gradient step on k fixed groups, which takes a d × d
+    product per model and none with the examples. The rest of every run is computed under that assumption. Then, for one
+    run that succeeds, the clients' choices in all those rounds are computed, many rounds at once. If every client
+    always chooses its own group's model, the assumption holds and the computed rest is exact.
     """
     (x, y, truth, _), m, k = trials, point.m, point.k
     count, rows, d = x.shape
@@ -158,7 +158,7 @@ def are_sure(point: Point, trials: Trial, runs: Runs, left: int) -> Tensor:
     mine = x.view(count * k, -1, d)
     square, product = mine.mT @ mine, mine.mT @ y.view(count * k, -1, 1)
     models = runs.models.view(count, d, -1, k).gather(-1, first.mT.unsqueeze(1).expand(-1, d, -1, -1))
-    models = models.permute(0, 3, 1, 2).reshape(count * k, d, -1)  # in the order of the truth
+    models = models.permute(0, 3, 1, 2).reshape(count * k, d, -1)  # ordered by true cluster
     step = (-2 / rows * runs.step).expand(count * k, 1, -1)
 
     def rounds(models: Tensor, step: Tensor) -> Iterator[Tensor]:
@@ -182,7 +182,7 @@ def are_sure(point: Point, trials: Trial, runs: Runs, left: int) -> Tensor:
 
 
 def succeed(point: Point, seeds: Sequence[int], device: str, d: int = D, rounds: int = ROUNDS) -> int:
-    """How many trials have a run among thirty that succeeds; a trial is left as soon as one is sure to."""
+    """The number of trials in which one of the thirty runs succeeds; a trial stops as soon as that is certain."""
     drawn = [draw(point, seed, device, d) for seed in seeds]
     trials = Trial(*map(torch.stack, zip(*drawn, strict=True)))
     runs, done = begin(trials, STEP_SIZES[point.k]), 0
@@ -201,7 +201,7 @@ def succeed(point: Point, seeds: Sequence[int], device: str, d: int = D, rounds:
 
 
 def work(name: str) -> dict[str, Any]:
-    """A cell: how many of ten trials of a point succeed."""
+    """Run a cell: the number of successes in ten trials of a point."""
     panel, name_of_point, block = name.removeprefix("success-").split("/")
     point, device = panels()[panel][name_of_point], "cuda" if torch.cuda.is_available() else "cpu"
     seeds = range(int(block) * BLOCK, (int(block) + 1) * BLOCK)
@@ -211,7 +211,7 @@ def work(name: str) -> dict[str, Any]:
 
 
 def shares(results: Mapping[str, Any], panel: str) -> dict[str, tuple[float, int]]:
-    """For every point of a panel that has been run: the share of trials that succeed, and how many there were."""
+    """For every point of a panel that has been run, the share of successful trials and the number of trials."""
     found = {}
     for point in panels()[panel]:
         cells = [value for name, value in results.items() if name.startswith(f"success-{panel}/{point}/")]

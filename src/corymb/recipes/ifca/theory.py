@@ -1,11 +1,10 @@
-"""What IFCA's theory promises, measured: contraction, statistical floor, first-round errors, and how starts matter.
+"""Empirical checks of IFCA's theory: contraction, statistical floor, first-round mistakes and the effect of the start.
 
 Ghosh, Chung, Yin, Ramchandran, IEEE Transactions on Information Theory 2022, Theorem 1 and Corollary 1: mixed linear
-regression, fresh examples each round, a start within (½ − α)Δ of the truth, step γ = 1/(4p). Then the error halves
-every round (the loss (y − ŷ)² has curvature 2), down to a floor of at most the order (σ/p)·√(d / (n·n'));
-a client errs in
-its first choice with a probability that falls exponentially in its n' examples. Theorem 2 and Corollary 2: strongly
-convex losses, here ridge logistic regression, with γ = 1/L.
+regression, fresh examples in each round, a start within (½ − α)Δ of the truth, step size γ = 1/(4p). Then the error
+halves in every round (the loss (y − ŷ)² has curvature 2), down to a floor of order at most (σ/p)·√(d / (n·n')), and the
+probability that a client's first choice is wrong falls exponentially in its n' examples. Theorem 2 and Corollary 2:
+strongly convex losses, here ridge logistic regression, with γ = 1/L.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ P = 1 / K
 
 @on_client
 def choose_and_work_on_new(client: Client, models: Params, *, work: Work, t: int, rounds: int) -> Share[Tensor]:
-    """As in IFCA, choosing on one part of the client's examples and working on another, both new in every round."""
+    """A client's round of IFCA: chooses on one part of its examples and trains on another, both new in each round."""
     choosing, working = (part(client.train, 2 * t + i, 2 * rounds) for i in range(2))
     return work_on_best(client, models, work, choosing=choosing, working=working)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreshIFCA:
-    """IFCA as the theory has it: a client's examples are cut into 2T parts, and every round uses two new ones."""
+    """IFCA as analysed: a client's examples are split into 2T parts, and every round uses two new ones."""
 
     k: int
     rounds: int
@@ -64,7 +63,9 @@ class FreshIFCA:
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         """Algorithm 2 with new examples in every round."""
         fewest, wanted = int(fed.clients.sizes.min()), 2 * self.rounds
-        require(fewest >= wanted, f"New examples: {wanted} a client are wanted (2 a round), one has {fewest}.")
+        require(
+            fewest >= wanted, f"A client has {fewest} examples; fresh examples need {wanted} per client (2 per round)."
+        )
 
         def choose(at: Snapshot, t: int) -> Answers:
             work = Work(local=self.local.at(t), averaging=self.averaging)
@@ -79,7 +80,7 @@ class FreshIFCA:
 
 
 class Trace(NamedTuple):
-    """One run: the distance of each model from its truth after every round (T + 1 rows of k), and the first labels."""
+    """A run: each model's distance from its true parameter after every round (T + 1, k), and the first mistakes."""
 
     errors: Tensor
     first_mistakes: float
@@ -99,8 +100,9 @@ def trace(
 ) -> Trace:
     """IFCA with `fresh` new examples for each choice and each gradient, from (½ − α)Δ away, with γ = 1/(4p), p = 1/k.
 
-    In random directions, or with `together` all along θ*_2 − θ*_1: then cluster 2's own model moves away from its
-    clients as the first one comes near, the worst case. (If each moves towards the other, α changes no choice.)
+    The start is offset in random directions or, with `together`, all along θ*_2 − θ*_1. That is the worst case: cluster
+    2's own model moves away from its clients as the other model comes near. (If the models move towards each other, α
+    does not change any choice.)
     """
     data = mixed_regression_ifca(seed, n=n, m=2 * rounds * fresh, d=d, k=k, sigma=sigma, separation=SEPARATION, test=1)
     truth = _true(data)
@@ -120,7 +122,7 @@ def trace(
 def run(
     algorithm: Algorithm, data: FederatedDataset, start: Tensor | None, *, seed: int, objective: Objective | None = None
 ) -> list[Snapshot]:
-    """The snapshots of a run on mixed regression in float64, from given parameters or a random start."""
+    """The snapshots of a run on mixed regression in float64, from the given parameters or a random start."""
     where = Placement(dtype=torch.float64)
     learned = objective or LinearRegression(data.train.x.shape[1], dtype=torch.float64)
     fed = Federation(VectorisedEngine(learned, data, where))
@@ -141,7 +143,7 @@ def _true(data: FederatedDataset) -> Tensor:
 
 
 def contraction(n: int = 200, fresh: int = 50, rounds: int = 10, seeds: Sequence[int] = range(3)) -> Tensor:
-    """Without noise: the ratio of the error after each round to the one before, mean over clusters and seeds."""
+    """Without noise: the ratio of the error after each round to that before it (T), mean over clusters and seeds."""
     errors = torch.stack([trace(n, fresh, rounds, 0.0, seed=seed).errors for seed in seeds])  # seeds T+1 k
     return (errors[:, 1:] / errors[:, :-1]).mean(dim=(0, 2))
 
@@ -157,7 +159,7 @@ def floor(
     burn_in: int = 12,
     seeds: Sequence[int] = range(4),
 ) -> float:
-    """The error that is left, root mean square over the last rounds, clusters and seeds."""
+    """The residual error: root mean square over the last rounds, clusters and seeds."""
     errors = torch.stack([trace(n, fresh, rounds, sigma, d=d, k=k, seed=seed).errors[burn_in:] for seed in seeds])
     return float(errors.square().mean().sqrt())
 
@@ -171,19 +173,19 @@ def mistakes(
     together: bool = False,
     seeds: Sequence[int] = range(3),
 ) -> float:
-    """How many clients choose the wrong model in the first round."""
+    """The share of clients that choose the wrong model in the first round."""
     every = [trace(n, fresh, 1, sigma, alpha=alpha, together=together, seed=seed).first_mistakes for seed in seeds]
     return sum(every) / len(every)
 
 
 def decay(alpha: float, sigma: float, *, sizes: tuple[int, int] = (8, 16), seed: int = 0, n: int = 20_000) -> float:
-    """c in exp(−c n'): how fast wrong first choices fall with the examples of a choice, from the worst direction."""
+    """The rate c in exp(−c n') at which wrong first choices fall with the examples of a choice, in the worst case."""
     few, many = (mistakes(fresh, n=n, sigma=sigma, alpha=alpha, together=True, seeds=[seed]) for fresh in sizes)
     return math.log(few / max(many, 0.5 / n)) / (sizes[1] - sizes[0])
 
 
 def uneven(smallest: float, *, rounds: int = 12, seed: int = 0) -> float:
-    """The error after some rounds over the first, with γ = 1/(4 p_min) and two clusters, one of share `smallest`."""
+    """The final error relative to the initial one, with γ = 1/(4 p_min) and two clusters, one of share `smallest`."""
     shares = (smallest, 1 - smallest)
     data = mixed_regression(seed, n=200, m=2 * rounds * 20, d=D, k=2, shares=shares, sigma=0.0, test=1)
     truth = _true(data)
@@ -195,7 +197,7 @@ def uneven(smallest: float, *, rounds: int = 12, seed: int = 0) -> float:
 
 
 class Starts(NamedTuple):
-    """How often option I on mixed regression ends at the pooled least-squares solutions."""
+    """The share of runs of option I on mixed regression that end at the pooled least-squares solutions, by start."""
 
     near: float
     single: float
@@ -203,17 +205,17 @@ class Starts(NamedTuple):
 
 
 def starts(seeds: Sequence[int] = range(10)) -> Starts:
-    """100 clients × 100, d = 50, k = 2, σ = 0.1: from within Δ/4, from one random start, from the best of ten."""
+    """100 clients × 100 examples, d = 50, k = 2, σ = 0.1: from within Δ/4, one random start, and the best of ten."""
     return Starts(near_starts(seeds), *(random_starts(seeds, restarts) for restarts in (1, 10)))
 
 
 def near_starts(seeds: Sequence[int]) -> float:
-    """The share of runs from within Δ/4 of the truth, in random directions, that succeed."""
+    """The success rate of runs that start within Δ/4 of the truth, in random directions."""
     return sum(_succeeds(seed, near=True) for seed in seeds) / len(seeds)
 
 
 def random_starts(seeds: Sequence[int], restarts: int) -> float:
-    """The share of runs from random starts that succeed; of several, the one with the least training loss counts."""
+    """The success rate of runs from random starts; of several restarts, that with the lowest training loss counts."""
     return sum(_succeeds(seed, restarts=restarts) for seed in seeds) / len(seeds)
 
 
@@ -230,7 +232,7 @@ def _succeeds(seed: int, *, near: bool = False, restarts: int = 1, tolerance: fl
 
 
 def pooled_least_squares(data: FederatedDataset) -> Tensor:
-    """The least-squares solution on all examples of each true cluster: k d."""
+    """The least-squares solution on all examples of each true cluster (k d)."""
     assert data.truth is not None
     cluster = data.truth.repeat_interleave(data.sizes)
     x, y = data.train.x.double(), data.train.y.double()
@@ -240,7 +242,7 @@ def pooled_least_squares(data: FederatedDataset) -> Tensor:
 
 
 def distance(models: Params, goal: Tensor) -> float:
-    """The largest distance of a model from its goal, over the better of all orders (k = 2)."""
+    """The largest distance of a model from its goal, minimised over the two orders of models (k = 2)."""
     weight = models["weight"]
     return min(float((weight - goal).norm(dim=1).max()), float((weight.flip(0) - goal).norm(dim=1).max()))
 
@@ -265,7 +267,7 @@ class RidgeLogistic:
 
 
 def shrunk(norm: float) -> float:
-    """Each cluster's optimum is its true parameter (of a norm) times this: λ pulls it towards 0, for x ~ N(0, I)."""
+    """The ratio of each cluster's optimum to its true parameter of this norm: λ shrinks it, for x ~ N(0, I)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
     low, high = 0.0, 1.0
@@ -281,9 +283,10 @@ def _sigmoid(z: Any) -> Any:
 
 
 def logistic_trace(n: int, fresh: int, rounds: int, *, norm: float = 3.0, seed: int = 0) -> Tensor:
-    """The distance of two models from their optima after every round of γ = 1/L: T + 1 rows of 2.
+    """The distance of two models from their optima after every round with γ = 1/L (T + 1, 2).
 
-    Two clusters with opposite parameters of a norm, half of the clients each; the start is Δ/5 from the optima.
+    The two clusters have opposite parameters of this norm and half of the clients each; the start is Δ/5 from the
+    optima.
     """
     rng = np.random.default_rng([seed, 2])
     theta = rng.normal(size=D)
@@ -308,13 +311,13 @@ def logistic_trace(n: int, fresh: int, rounds: int, *, norm: float = 3.0, seed: 
 def logistic_floor(
     n: int, fresh: int, *, seeds: Sequence[int] = range(2), rounds: int = 40, burn_in: int = 25
 ) -> float:
-    """The error that is left, root mean square over the last rounds, clusters and seeds."""
+    """The residual error: root mean square over the last rounds, clusters and seeds."""
     errors = torch.stack([logistic_trace(n, fresh, rounds, seed=seed)[burn_in:] for seed in seeds])
     return float(errors.square().mean().sqrt())
 
 
 def draw(path: Path) -> None:
-    """The three promises as one picture."""
+    """Draw the three results as one figure."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,9 @@
-"""Figures 1 to 3 of the moment descent paper: three settings, two panels each, and ten seeds of the main claim.
+"""Figures 1 to 3 of the moment descent paper: three settings with two panels each, and ten seeds of the main claim.
 
 Su, Xu, Yang: Global Convergence of Federated Learning for Mixed Regression. NeurIPS 2022, Appendix C. The paper prints
-no numbers and leaves out η, the grouping of anchors and the number of repetitions; `papers/moment-descent` says what we
-chose. A round on the axes is an iteration of the first phase (eleven communication rounds) or a round of the second.
-Everything here is plain numbers, so that it can be done in other processes and kept as JSON.
+no numbers and leaves out η, the grouping of anchors and the number of repetitions; our choices are documented in
+`papers/moment-descent`. A round on the axes is an iteration of the first phase (eleven communication rounds) or a round
+of the second. Results are plain numbers, so that cells can run in other processes and be saved as JSON.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, Callable[[int], FederatedDataset]] = {
 SMALL: Mapping[str, Callable[[int], FederatedDataset]] = {
     "small": lambda seed: mixed_regression(seed, n=90, m=50, d=20, test=1)
 }
-"""For a quick look: 90 clients in 20 dimensions."""
+"""The quick version: 90 clients in 20 dimensions."""
 TABLES: Mapping[str, Sequence[str]] = {
     "figure-1": ("*/balanced/*", "*/small/*"),
     "figure-2": ("*/unbalanced/*",),
@@ -49,7 +49,7 @@ TABLES: Mapping[str, Sequence[str]] = {
 }
 FIRST = MomentDescent(k=K, anchors=ANCHORS, iterations=ITERATIONS, whiten=False, then=None)
 STILL = 1e-6
-"""A run ends when no parameter moves by more than this in a round: the rest of its curve is flat."""
+"""A run ends when no parameter moves by more than this in a round, since the rest of its curve is flat."""
 
 
 def second(steps: int = 5, **how: Any) -> FedX:
@@ -58,7 +58,7 @@ def second(steps: int = 5, **how: Any) -> FedX:
 
 
 class World(NamedTuple):
-    """One setting with one seed."""
+    """The data, federation and truth of one setting with one seed."""
 
     data: FederatedDataset
     fed: Federation
@@ -71,7 +71,7 @@ class World(NamedTuple):
 
 
 def world(setting: str, seed: int) -> World:
-    """The data of a setting, with the paper's loss."""
+    """Generate the data of a setting, with the paper's loss."""
     data = {**SETTINGS, **SMALL}[setting](seed)
     assert data.true_parameters is not None
     objective = LinearRegression(data.features[0], half=True)
@@ -83,7 +83,7 @@ Results = Mapping[str, Any]
 
 
 def follow(here: World, algorithm: Algorithm, start: Snapshot | None = None) -> list[float]:
-    """The error after every round, until the last one or until nothing moves; with a start, that one's error first."""
+    """The error after every round, until the last or until nothing moves; preceded by that of the start, if given."""
     errors = [] if start is None else [here.error(start)]
     before: Tensor | None = None
     for at in drive(algorithm, here.fed, start, seed=here.seed):
@@ -96,7 +96,7 @@ def follow(here: World, algorithm: Algorithm, start: Snapshot | None = None) -> 
 
 
 def first_phase(here: World) -> tuple[list[float], Snapshot]:
-    """Moment descent from a random start: the start's error and that after every iteration, and where it ended."""
+    """Moment descent from a random start: the errors of the start and after every iteration, and the last snapshot."""
     snapshots = list(drive(FIRST, here.fed, seed=here.seed))
     start = replace(snapshots[0], models={"weight": snapshots[0].carry["estimates"][:1]})
     moves = [at for at in snapshots if "iteration" in at.notes]
@@ -123,7 +123,7 @@ def trial(setting: str, seed: int) -> dict[str, Any]:
 
 
 def variants(setting: str, seed: int) -> dict[str, Any]:
-    """The second phase with other local work, from the same first phase."""
+    """The second phase with other kinds of local training, from the same first phase."""
     here = world(setting, seed)
     _, at = first_phase(here)
     start = at.handover()
@@ -149,7 +149,7 @@ KINDS: Mapping[str, Callable[[str, int], dict[str, Any]]] = {"trial": trial, "va
 
 
 def jobs(seeds: int) -> list[str]:
-    """Everything to run, the longest first, as kind/setting/seed: the trials of all seeds, the rivals of three."""
+    """Every cell as kind/setting/seed, the longest first: the trials of all seeds, the rivals of three."""
     settings = sorted(SETTINGS, reverse=True)
     return [
         *(f"variants/{setting}/0" for setting in settings),
@@ -159,22 +159,22 @@ def jobs(seeds: int) -> list[str]:
 
 
 def quick_jobs() -> list[str]:
-    """Figure 1 in small."""
+    """A small version of Figure 1."""
     return ["trial/small/0", "rivals/small/0"]
 
 
 def work(job: str) -> dict[str, Any]:
-    """The results of one job, as plain numbers."""
+    """Run one cell; returns plain numbers."""
     kind, setting, seed = job.split("/")
     found = KINDS[kind](setting, int(seed))
     return (
-        {**found, "data": "regressions made as the paper's, but 90 clients in 20 dimensions"}
+        {**found, "data": "regressions generated as in the paper, but with 90 clients in 20 dimensions"}
         if setting in SMALL
         else found
     )
 
 
-# ---- what the results say
+# ---- measures and figures
 
 
 def rounds_to_settle(errors: Sequence[float]) -> int:
@@ -190,7 +190,7 @@ def rounds_to_settle(errors: Sequence[float]) -> int:
 
 
 def measures(results: Results) -> dict[str, float]:
-    """The numbers that the paper's claims are about: medians over seeds, and shares of seeds; of what has been run."""
+    """The measures that the claims refer to: medians over seeds and shares of seeds, from the cells that exist."""
     found = {f"{setting}.{name}": value for setting in SETTINGS for name, value in _measures_of(results, setting)}
     for name, one, other in (
         ("unbalanced.s5_speed_up_over_balanced", "unbalanced.s5_speed_up", "balanced.s5_speed_up"),
@@ -253,8 +253,8 @@ def _of_local_work(curves: Mapping[str, Sequence[float]]) -> Iterator[tuple[str,
     yield "s10_inflation", curves["s = 10"][-1] / curves["s = 1"][-1]
 
 
-def _share(of: Iterable[bool]) -> float:
-    every = list(of)
+def _share(outcomes: Iterable[bool]) -> float:
+    every = list(outcomes)
     return sum(every) / len(every)
 
 
@@ -264,7 +264,7 @@ def _of(results: Results, kind: str, setting: str) -> dict[int, Any]:
 
 
 def draw(results: Results, path: Path) -> None:
-    """The six panels: error by round of the two phases with other local work (left) and of its rivals (right)."""
+    """Draw the six panels: error by round of both phases by local training (left) and of the rivals (right)."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -273,9 +273,9 @@ def draw(results: Results, path: Path) -> None:
     figure, panels = plt.subplots(len(SETTINGS), 2, figsize=(11, 12), layout="constrained")
     for number, (setting, (left, right)) in enumerate(zip(SETTINGS, panels, strict=True), 1):
         one = _of(results, "trial", setting).get(0)
-        told = "" if one else ", not run"
-        left.set_title(f"Figure {number}, left: {setting}{told}")
-        right.set_title(f"Figure {number}, right: {setting}, s = 5{told}")
+        status = "" if one else ", not run"
+        left.set_title(f"Figure {number}, left: {setting}{status}")
+        right.set_title(f"Figure {number}, right: {setting}, s = 5{status}")
         for panel in (left, right):
             panel.axvline(ITERATIONS, color="0.8", zorder=0)
             panel.set(yscale="log", xlabel="round (up to 5: iterations of phase 1)", ylabel="error d(θ, θ*)")
@@ -287,7 +287,7 @@ def draw(results: Results, path: Path) -> None:
 
 
 def _draw_row(left: Any, right: Any, one: Results, variants: Results, rivals: Results) -> None:
-    """Both panels of a setting, of what has been run."""
+    """Draw both panels of a setting, from the cells that have been run."""
     for name, errors in sorted({**variants, "s = 5": one["second"]}.items(), key=lambda row: _ORDER.index(row[0])):
         _line(left, one["first"] + errors[1:], name, ROUNDS + ITERATIONS)
     _line(right, one["first"] + one["second"][1:], "both phases", 250)
@@ -302,6 +302,6 @@ _ORDER = ["s = 1", "s = 5", "s = 10", "FedProx"]
 
 
 def _line(panel: Any, errors: Sequence[float], label: str, until: int, **style: Any) -> None:
-    """A curve; one that ended because nothing moved goes on level."""
+    """Draw a curve; one that ended early because nothing moved is extended at its last value."""
     level = [errors[-1]] * max(0, until + 1 - len(errors))
     panel.plot(range(until + 1), [*errors, *level][: until + 1], label=label, **style)

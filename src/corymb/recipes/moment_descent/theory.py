@@ -1,9 +1,9 @@
-"""What the theory of moment descent promises, measured: subspaces, anchors' steps, and the second phase's rate.
+"""Empirical checks of the theory of moment descent: subspaces, the anchors' steps, and the second phase's rate.
 
 Su, Xu, Yang, NeurIPS 2022: Proposition 1 (the differences θ*_j − θ lie nearly in the subspace), Lemma 5 (how many steps
-find it), Proposition 2 (σ is the anchor's distance, and a step takes a part of it), Theorem 2 (the second phase
-contracts by 1 − C s η p / κ a round, down to an error of the order of the noise). Setting: k = 3, standard normal
-features, θ* ~ N(0, I/d), no whitening, as in the paper.
+find it), Proposition 2 (σ estimates the anchor's distance, and a step removes a fraction of it), Theorem 2 (the second
+phase contracts by 1 − C s η p / κ per round, down to an error of the order of the noise). Setting: k = 3, standard
+normal features, θ* ~ N(0, I/d), no whitening, as in the paper.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Step(NamedTuple):
     sigma: float
     """The median of |σ² − ‖θ*_i − θ_0‖²| / ‖θ*_i − θ_0‖² over anchors."""
     ratio: float
-    """The median of the anchors' distances from their own models after the step over those before."""
+    """The median over anchors of the distance from the anchor's true model after the step, relative to that before."""
 
 
 def step(n: int, *, m: int = 50, d: int = 40, steps: int = 10, pairs: int | None = None, seed: int = 0) -> Step:
-    """Phase 1's first iteration with n panel clients of m points."""
+    """The first iteration of phase 1 with n panel clients of m points."""
     data = mixed_regression(seed, n=n, m=m, d=d, test=1)
     fed, truth = _world(data)
     assert data.truth is not None
@@ -71,13 +71,13 @@ def step(n: int, *, m: int = 50, d: int = 40, steps: int = 10, pairs: int | None
 
 
 def mean_step(n: int, *, seeds: Sequence[int], m: int = 50, d: int = 40, steps: int = 10) -> Step:
-    """The mean over seeds."""
+    """The mean of `step` over seeds."""
     rows = torch.tensor([step(n, m=m, d=d, steps=steps, seed=seed) for seed in seeds])
     return Step(*rows.mean(0).tolist())
 
 
 class Rate(NamedTuple):
-    """Phase 2 near the truth: how much of the error is left after a round, and the s η p / κ of Theorem 2."""
+    """Phase 2 near the truth: the fraction of the error left after a round, and the s η p / κ of Theorem 2."""
 
     left: float
     promised: float
@@ -91,7 +91,7 @@ class Rate(NamedTuple):
 def rate(
     steps: int, lr: float, *, shares: Sequence[float] = (1 / 3, 1 / 3, 1 / 3), prox: bool = False, seed: int = 0
 ) -> Rate:
-    """Phase 2 without noise from 0.1 off the truth, 300 clients of 40 points, d = 10: rounds 5 to 15."""
+    """Phase 2 without noise from distance 0.1 of the truth, 300 clients of 40 points, d = 10: rounds 5 to 15."""
     data = mixed_regression(seed, n=300, m=40, d=10, sigma=0.0, shares=shares, test=1)
     fed, truth = _world(data)
     assert data.truth is not None
@@ -109,12 +109,12 @@ def rate(
 
 
 def kappa(gamma: float, steps: int, *, prox: bool = False) -> float:
-    """How unstable local updates are, at least 1: γ s / (1 − (1 − γ)^s) for FedAvg, 1 + γ for FedProx."""
+    """The condition number κ ≥ 1 of local updates: γ s / (1 − (1 − γ)^s) for FedAvg, 1 + γ for FedProx."""
     return 1 + gamma if prox else gamma * steps / (1 - (1 - gamma) ** steps)
 
 
 def floor(sigma: float, *, n: int = 200, m: int = 40, d: int = 20, seeds: Sequence[int] = range(3)) -> float:
-    """The error in which phase 2 ends, from the truth: the root mean square over clusters and seeds."""
+    """The final error of phase 2 started from the truth: root mean square over clusters and seeds."""
     squares = []
     for seed in seeds:
         data = mixed_regression(seed, n=n, m=m, d=d, sigma=sigma, test=1)
@@ -127,7 +127,7 @@ def floor(sigma: float, *, n: int = 200, m: int = 40, d: int = 20, seeds: Sequen
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """b of the best fit values ∝ sizes^b.
+    """The exponent b of the best fit values ∝ sizes^b.
 
     >>> round(exponent([1, 2, 4], [3, 12, 48]), 6)
     2.0

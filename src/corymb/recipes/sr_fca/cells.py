@@ -1,6 +1,6 @@
-"""The experiments of SR-FCA (Vardhan, Ghosh, Mazumdar, TMLR 2024), cell by cell: `recipe.py` tables them.
+"""The experiments of SR-FCA (Vardhan, Ghosh, Mazumdar, TMLR 2024), which `recipe.py` tabulates.
 
-Every cell is `setting/method/seed` and gives plain numbers. All methods of a setting share its budget, and their models
+A cell is `setting/method/seed` and returns plain numbers. All methods of a setting share its budget, and their models
 start from the same w_0 (`IFCA`'s k models from w_0 and k - 1 others).
 """
 
@@ -32,15 +32,15 @@ from corymb.runs.run import Run
 from corymb.settings import did_you_mean, require
 from corymb.trees import Params, concat, count, map_tensors, part_of, prefixed, take
 
-# ---- two algorithms as the authors' code has them, to measure what that does
+# ---- two algorithms as in the authors' code, to measure the effect of the difference
 
 
 @dataclass(frozen=True, kw_only=True)
 class AliasedSRFCA(SRFCA):
     """SR-FCA whose clients share a round's weights in memory, as in the authors' code.
 
-    Participants of a cluster train one after another, each from where the one before has ended; the trimmed mean is of
-    the weights after each. No federation can do this without a message from client to client.
+    Participants of a cluster train sequentially, each from the weights of the previous one; the trimmed mean is taken
+    over the weights after each. A real federation could only do this with messages from client to client.
     """
 
     def _train(self, fed: Federation, at: Snapshot) -> Snapshot:
@@ -49,7 +49,7 @@ class AliasedSRFCA(SRFCA):
         labels, rows = cohort.pick(at.labels), []
         turn = torch.stack([(labels[:place] == label).sum() for place, label in enumerate(labels)])
         order = turn.argsort(stable=True)
-        for now in order.split(turn.bincount().tolist()):  # one client of every cluster at a time
+        for now in order.split(turn.bincount().tolist()):  # one client of each cluster at a time
             mine = labels[now]
             trained = cohort[now].map(work_in_cluster, each(models, of=mine), work=work).value.value
             models = {name: value.index_copy(0, mine.to(value.device), trained[name]) for name, value in models.items()}
@@ -60,7 +60,7 @@ class AliasedSRFCA(SRFCA):
 
 @dataclass(frozen=True, kw_only=True)
 class ScatteredKMeans:
-    """Local-KMeans as in the authors' code: every client starts from random weights of its own."""
+    """Local-KMeans as in the authors' code: every client starts from its own random weights."""
 
     k: int
     alone: Descent
@@ -69,7 +69,7 @@ class ScatteredKMeans:
     serve = serve_assigned
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Train alone, group, average."""
+        """Train locally, cluster the models, and average them."""
         if start is not None and start.round:
             return
         at = Snapshot.fresh(fed, len(fed.clients))
@@ -86,18 +86,18 @@ def _copies(model: Params, k: int) -> Params:
 # ---- methods
 
 GAMMA_MAX = 0.5
-"""CFL's, as in the authors' configuration for CIFAR-10."""
+"""CFL's `gamma_max` in the authors' configuration for CIFAR-10."""
 
 
 class Place(NamedTuple):
-    """Where a method is to run."""
+    """A setting with its data and seed, on which a method runs."""
 
     setting: Setting
     data: FederatedDataset
     seed: int
 
     def fit(self, algorithm: Algorithm, evaluate_every: int = 0) -> Run:
-        """A run with the setting's network."""
+        """Run an algorithm with the setting's network."""
         precision = self.setting.precision if torch.cuda.is_available() else "float32"
         run = fit(
             algorithm,
@@ -111,7 +111,7 @@ class Place(NamedTuple):
 
 
 def sr_fca(at: Place, threshold: float | Literal["gap"] = "gap", **options: Any) -> SRFCA:
-    """SR-FCA, with the threshold found in the gap between distances if not said otherwise."""
+    """SR-FCA, by default with the threshold in the gap between distances."""
     s = at.setting
     given: dict[str, Any] = {
         "rounds": s.rounds,
@@ -124,19 +124,19 @@ def sr_fca(at: Place, threshold: float | Literal["gap"] = "gap", **options: Any)
 
 
 def _with_paper_threshold(at: Place) -> SRFCA:
-    require(at.setting.threshold is not None, "The paper's λ has no meaning on the data of this setting.")
+    require(at.setting.threshold is not None, "This setting has no λ from the paper: its data differ.")
     return sr_fca(at, at.setting.threshold or 0.0)
 
 
 def _with_quantile(at: Place, share: float = 0.25) -> SRFCA:
-    """λ as the authors' code has it for Shakespeare, and its clusters around pivots."""
+    """SR-FCA with λ as a quantile of the distances, and pivot clustering, as in the authors' code for Shakespeare."""
     first = at.fit(sr_fca(at, refinements=0))
     notes = _noted(first, "distance_counts")
     return sr_fca(at, quantile(notes["distance_counts"], notes["distance_edges"], share), components="pivot")
 
 
 def quantile(counts: Sequence[int], edges: Sequence[float], share: float) -> float:
-    """A quantile of binned values, as if they lay evenly in their bins.
+    """A quantile of binned values, assumed uniform within each bin.
 
     >>> quantile([1, 3], [0.0, 1.0, 4.0], 0.5)
     2.0
@@ -147,7 +147,7 @@ def quantile(counts: Sequence[int], edges: Sequence[float], share: float) -> flo
 
 
 def _cfl(at: Place, accept: Literal["gamma", "evidence"] = "gamma") -> CFL:
-    """CFL with thresholds in parts of the longest update of a first round, for they have no scale of their own."""
+    """CFL with thresholds relative to the longest update of a first round, since they have no natural scale."""
     first = at.fit(CFL(rounds=1, local=at.setting.local))
     longest = _noted(first, "longest_update")["longest_update"][0]
     settled, apart = (part * longest for part in at.setting.quiet)
@@ -174,7 +174,7 @@ def _global(at: Place, rounds: int | None = None) -> FedAvg:
 
 
 LOOSE_PULL = 0.01
-"""A tenth of FedSoft's own, which holds a recurrent network where it begins: see papers/sr-fca/README.md."""
+"""A tenth of FedSoft's default, which keeps a recurrent network near its start: see papers/sr-fca/README.md."""
 
 
 def _fedsoft(at: Place) -> FedSoft:
@@ -183,7 +183,7 @@ def _fedsoft(at: Place) -> FedSoft:
 
 
 def _whole(at: Place) -> int:
-    """As many rounds as both refinements of SR-FCA have."""
+    """The rounds of both refinements of SR-FCA together."""
     return 2 * at.setting.rounds
 
 
@@ -223,12 +223,12 @@ METHODS: Mapping[str, Callable[[Place], Algorithm]] = MappingProxyType(
 
 
 def work(job: str) -> dict[str, Any]:
-    """The results of one cell, as plain numbers; accuracies in per cent, means over clients as in the paper."""
+    """Run one cell; returns plain numbers. Accuracies are in per cent, means over clients as in the paper."""
     name, method, seed = job.split("/")
     require(method in METHODS, f"There is no method {method!r}. {did_you_mean(method, METHODS)}")
     at = Place(setting_named(name), data_of(name, int(seed)), int(seed))
     algorithm = METHODS[method](at)
-    # Halfway through the training of a refinement clients are still served what the stage before has given them.
+    # Within the training of a refinement, clients are still served the models of the previous stage.
     staged = isinstance(algorithm, SRFCA)
     run = at.fit(algorithm, evaluate_every=at.setting.rounds + 1 if staged else 0)
     return {
@@ -238,7 +238,7 @@ def work(job: str) -> dict[str, Any]:
 
 
 def numbers(run: Run, at: Place) -> dict[str, Any]:
-    """What every cell tells."""
+    """The numbers that every cell records."""
     s, measured = at.setting, run.metrics
     about = {"clusters": run.clusters, "rounds": len(run.history), "seconds": round(run.seconds, 1)}
     names = ("misclustering", "ari", "purity") if run.clusters else ()
@@ -260,9 +260,9 @@ def numbers(run: Run, at: Place) -> dict[str, Any]:
 
 
 def stages(run: Run) -> dict[str, Any]:
-    """Table 5 and Fig. 3: what clients were served after each stage, and the distances of their own models.
+    """The data of Table 5 and Fig. 3: accuracy after each stage, and the distances between the clients' own models.
 
-    A round of training inside `refine-1` is scored by what is served then, which is the result of ONE_SHOT.
+    A round of training inside `refine-1` is scored with the models served then, which are those of ONE_SHOT.
     """
     scored = {row["stage"]: row for row in run.history if "metrics" in row}
     after = [scored[stage] for stage in ("train-1", "train-2") if stage in scored] + [run.history[-1]]
@@ -277,11 +277,11 @@ def stages(run: Run) -> dict[str, Any]:
     }
 
 
-# ---- Table 1, counted
+# ---- Table 1: counted costs
 
 
 def costs_of_sr_fca(run: Run, at: Place) -> dict[str, Any]:
-    """Models that travelled, local steps, and losses of a model over a client's examples, of everybody together."""
+    """Models sent, local steps, and evaluations of a model's loss at a client, summed over all clients."""
     s, n = at.setting, len(at.data)
     steps = losses = 0
     k = 0
@@ -299,7 +299,7 @@ def costs_of_sr_fca(run: Run, at: Place) -> dict[str, Any]:
 
 
 def costs_of_ifca(run: Run, at: Place, method: str) -> dict[str, Any]:
-    """The same of IFCA; nothing of methods that Table 1 does not have."""
+    """The same costs for IFCA; empty for methods that are not in Table 1."""
     if method != "ifca":
         return {}
     asked = sum(row["asked"] for row in run.history)

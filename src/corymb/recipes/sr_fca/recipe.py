@@ -1,6 +1,6 @@
 """SR-FCA's tables and figure (Vardhan, Ghosh, Mazumdar, TMLR 2024): Tables 1 to 5 and Fig. 3, ours beside the paper's.
 
-Cells are run by `cells.work` and kept one by one; tables are made of whatever there is.
+`cells.work` runs the cells, each of which is saved separately; tables are made from the cells that exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REAL = ("femnist", "shakespeare")
 TABLE_2 = ("sr-fca", "local", "global", "cfl", "local-kmeans", "ifca")
 TABLE_4 = ("sr-fca", "local", "global", "cfl", "ifca", "fedsoft", "one-shot-ifca")
 BESIDE = ("oracle", "ifca-repair")
-"""What the paper does not have: training in the true clusters, and IFCA with our repair of collapsed clusters."""
+"""Methods that are not in the paper: training within the true clusters, and IFCA with our repair of collapses."""
 LATER: Mapping[str, Sequence[str]] = {
     "rotated-published": ("sr-fca", "as-published", "local", "oracle"),
     "rotated": ("ifca-true-start", "sr-fca-lambda", "cfl-evidence", *(twice := ("global-twice", "ifca-twice"))),
@@ -36,7 +36,7 @@ LATER: Mapping[str, Sequence[str]] = {
     "shakespeare-short": ("sr-fca", "local", "global", "ifca"),
     "cifar-labels-coded": ("sr-fca", "global"),
 }
-"""What shows the effect of the defects of the paper's code and of our choices; no table has these."""
+"""Cells that show the effect of defects in the paper's code and of our choices; they are in none of its tables."""
 QUICK = ("quick-rotated", "quick-inverted")
 TABLES: Mapping[str, Sequence[str]] = {
     "table-1": ("rotated/sr-fca/*", "rotated/ifca/*"),
@@ -53,14 +53,14 @@ NEEDS: Mapping[str, str] = {
     "femnist/*": FEMNIST.name,
     "shakespeare*": SHAKESPEARE.name,
 }
-"""The data that cells need; small versions take what there is."""
+"""The data sets that cells need; quick versions use what is available."""
 AFTER = ("after ONE_SHOT", "after 1st REFINE", "after 2nd REFINE")
 """The rows of Table 5."""
 FIGURES = published(Path(str(files("corymb.recipes.sr_fca").joinpath("expected.toml"))))
 
 
 def jobs(seeds: int) -> list[str]:
-    """Every cell as setting/method/seed, one seed of everything first, and of that what tables are made of."""
+    """Every cell as setting/method/seed, ordered by seed, with the cells of the paper's tables first."""
     main = [*_pairs(SIMULATED, TABLE_2), *_pairs(REAL, TABLE_4), *_pairs(SIMULATED, BESIDE)]
     later = [(setting, method) for setting, methods in LATER.items() for method in methods]
     return [f"{setting}/{method}/{seed}" for seed in range(seeds) for setting, method in (*main, *later)]
@@ -71,16 +71,16 @@ def _pairs(settings: Sequence[str], methods: Sequence[str]) -> list[tuple[str, s
 
 
 def quick_jobs() -> list[str]:
-    """Tables 2, 3 and 5 on a part of MNIST or on the digits of the package: the direction and the size of effects."""
+    """Small versions of Tables 2, 3 and 5, on a part of MNIST or on the package's digits."""
     settings = [f"{setting}-{pictures()}" for setting in QUICK]
     return [f"{setting}/{method}/0" for setting, method in _pairs(settings, ("sr-fca", "local", "global"))]
 
 
-# ---- what the results say
+# ---- measures
 
 
 def measures(results: Results) -> dict[str, float]:
-    """The numbers that the claims are about; nothing for what has not been run."""
+    """The measures that the claims refer to; those of cells that have not been run are absent."""
     results = with_stages(results)
     found = measures_of([one for one in FIGURES if one.table != "Table 3"], results)
     for setting in _settings_in(results):
@@ -108,7 +108,7 @@ def measures(results: Results) -> dict[str, float]:
 
 
 def _measured_as(setting: str) -> str:
-    """Claims about small versions hold on whichever data these took."""
+    """The setting's name in measures: that of a quick version does not depend on its data."""
     return setting.rpartition("-")[0] if setting.startswith(QUICK) else setting
 
 
@@ -117,7 +117,7 @@ def _costs(results: Results, setting: str, method: str) -> list[Any]:
 
 
 def with_stages(results: Results) -> dict[str, Any]:
-    """The results, and beside each cell of SR-FCA what clients were served after each of its stages, as more cells."""
+    """The results, with an extra cell for the accuracy after each stage of every SR-FCA cell."""
     more = dict(results)
     for name, value in results.items():
         setting, method, seed = name.split("/")
@@ -128,15 +128,15 @@ def with_stages(results: Results) -> dict[str, Any]:
 
 
 def _settings_in(results: Results) -> list[str]:
-    there = {name.split("/")[0] for name in results}
-    return [*(name for name in SETTINGS if name in there), *sorted(there - set(SETTINGS))]
+    present = {name.split("/")[0] for name in results}
+    return [*(name for name in SETTINGS if name in present), *sorted(present - set(SETTINGS))]
 
 
 # ---- tables
 
 
 def tables(results: Results) -> str:
-    """Tables 1 to 5, what no table has, and how long it took."""
+    """Tables 1 to 5, the cells that are in none of them, and the time taken."""
     more = with_stages(results)
     wrong = {name: {"accuracy": 100 * one["misclustering"]} for name, one in more.items() if "misclustering" in one}
     lines = [*_table_1(results)]
@@ -150,7 +150,7 @@ def tables(results: Results) -> str:
 
 
 def _table_1(results: Results) -> Iterator[str]:
-    """Counted in our runs; the paper has orders of growth only."""
+    """Costs counted in our runs; the paper only gives their order of growth."""
     yield from ("## Table 1: what a run costs, counted (one seed)", "")
     yield "| setting | method | models sent | local steps | losses of a model at a client |"
     yield "|---|---|---|---|---|"
@@ -163,7 +163,7 @@ def _table_1(results: Results) -> Iterator[str]:
 
 
 def _others(results: Results) -> Iterator[str]:
-    """Every cell that the paper's tables do not have."""
+    """Every cell that is not in the paper's tables."""
     shown = {(one.setting, one.method) for one in FIGURES}
     yield from ("## Not in the paper's tables", "")
     yield from ("| setting | method | accuracy (%) | misclustered clients (%) | clusters |", "|---|---|---|---|---|")
@@ -182,7 +182,7 @@ def _others(results: Results) -> Iterator[str]:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Fig. 3: pairwise distances after ONE_SHOT, and λ; of the paper's two settings first, then of the others."""
+    """Draw Fig. 3: pairwise distances after ONE_SHOT, and λ, for the paper's two settings first, then the others."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,7 +1,7 @@
 """The data, networks and budgets of the experiments of SR-FCA (Vardhan, Ghosh, Mazumdar, TMLR 2024).
 
-One budget for each setting, which all methods share: every model that is served has been trained for `rounds` rounds of
-`local` work. What departs from the paper's settings, and why, is told in papers/sr-fca/README.md.
+All methods of a setting share one budget: every model that is served has been trained for `rounds` rounds of `local`
+work. papers/sr-fca/README.md documents departures from the paper's settings, and the reasons.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ PART_OF_MNIST = f"MNIST: 40 and 20 clients of 100 images, {QUICK_TEST:,} test im
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A column of the tables."""
+    """The data, network and budget of a column of the tables."""
 
     data: Callable[[int], FederatedDataset]
-    """By seed."""
+    """The data for a seed."""
     model: Callable[[], ModelLike | Augmented]
     k: int
-    """Clusters, for methods that are told how many there are."""
+    """The number of clusters, for methods that need it."""
     rounds: int
     local: Descent
-    """A client's work in a round."""
+    """A client's training in a round."""
     alone_lr: float | None = None
-    """The step size of clients that train by themselves for long, where it is not that of `local`."""
+    """The step size of long local training, if it differs from that of `local`."""
     alone_steps: int | None = None
-    """Their steps, where those are not `rounds` times those of a round."""
+    """The steps of long local training, if they differ from `rounds` times those of a round."""
     each: int | None = None
-    """Clients of a cluster that work in a round; all of them, if not said."""
+    """Clients per cluster and round; None is all of them."""
     trim: float = 0.15
     threshold: float | None = None
-    """The paper's λ as a mean cross-entropy, where that means the same on our data; the gap is tried everywhere."""
+    """The paper's λ as a mean cross-entropy, if it applies to our data; the gap rule is run in every setting."""
     quiet: tuple[float, float] = (0.2, 0.5)
-    """CFL splits where the mean update is shorter, and a member's longer, than these parts of the first round's."""
+    """CFL splits if the mean update is shorter, and a member's longer, than these fractions of the first round's."""
     precision: Precision = "float32"
-    """On a GPU; on a CPU always float32."""
+    """The precision on a GPU; on a CPU it is always float32."""
     source: str = ORIGINAL
 
     @property
     def alone(self) -> Descent:
-        """As many steps as all rounds have, at once."""
+        """Local training with as many steps as all rounds together."""
         steps = self.alone_steps or self.rounds * (self.local.steps or 1)
         return replace(self.local, lr=self.alone_lr or self.local.lr, decay=1.0, linear_decay=None, steps=steps)
 
     @property
     def participants(self) -> int | None:
-        """Clients of all clusters together that work in a round."""
+        """Clients per round over all clusters; None is all of them."""
         return None if self.each is None else self.each * self.k
 
 
@@ -72,34 +72,34 @@ class Setting:
 
 
 def rotated_mnist(seed: int) -> FederatedDataset:
-    """Four rotations, 25 clients each, 600 pictures a client that nobody else has."""
+    """Four rotations with 25 clients each; 600 images per client, disjoint between clients."""
     return images.rotated(*MNIST.load(), clients=100, per_client=600, seed=seed, flat=True, disjoint=True)
 
 
 def inverted_mnist(seed: int) -> FederatedDataset:
-    """Dark on light and light on dark, 50 clients each, 600 pictures a client that nobody else has."""
+    """Original and inverted images with 50 clients each; 600 images per client, disjoint between clients."""
     return images.inverted(*MNIST.load(), clients=100, per_client=600, seed=seed, flat=True, disjoint=True)
 
 
 def part_of_mnist(seed: int, deal: Callable[..., FederatedDataset], clients: int) -> FederatedDataset:
-    """A small version of either: 100 pictures a client."""
+    """A small version of either: 100 images per client."""
     x, y, x_test, y_test = MNIST.load()
     tested = x_test[:QUICK_TEST], y_test[:QUICK_TEST]
     return deal(x, y, *tested, clients=clients, per_client=100, seed=seed, flat=True, disjoint=True)
 
 
 def rotated_cifar(seed: int) -> FederatedDataset:
-    """Upright and upside down, 8 clients each, 3,125 pictures a client: half of what a cluster of 16 would have."""
+    """Upright and upside down, 8 clients each; 3,125 images per client, as many as with 16 clients per cluster."""
     return images.rotated(*CIFAR10.load(), clients=16, per_client=3125, rotations=2, seed=seed)
 
 
 def labelled_cifar(seed: int) -> FederatedDataset:
-    """The first seven classes and the last seven, 8 clients each, 4,375 pictures a client: the paper's words."""
+    """The first seven classes and the last seven, 8 clients each, 4,375 images per client, as the paper states."""
     return images.label_sets(*CIFAR10.load(), clients=16, per_client=4375, seed=seed)
 
 
 def labelled_cifar_as_coded(seed: int) -> FederatedDataset:
-    """Classes 0 to 5, and 4 and 5 alone: what the authors' code makes of it."""
+    """Classes 0 to 5, and 4 and 5 alone, as in the authors' code."""
     sets = (range(6), range(4, 6))
     return images.label_sets(*CIFAR10.load(), sets=sets, clients=16, per_client=625, seed=seed)
 
@@ -122,7 +122,7 @@ def _perceptron() -> ModelLike:
 
 
 def _residual() -> Augmented:
-    """ResNet9 with group normalisation, trained on pictures that are mirrored, shifted by 2 and cut out by 8."""
+    """ResNet9 with group normalisation, trained with random flips, translations by up to 2 and 8 × 8 cutouts."""
     return Augmented(Classification(Network(resnet9()), 10), (Flip(), Translate(2), Cutout(8)))
 
 
@@ -130,7 +130,7 @@ def _residual() -> Augmented:
 
 _ADAM = Descent(lr=1e-3, steps=20, batch=50, optimiser="adam")
 _RESIDUAL = Descent(lr=0.05, linear_decay=100, steps=31, batch=100, momentum=0.9, weight_decay=5e-4)
-"""Chosen on training pictures that were held out: see papers/sr-fca/README.md."""
+"""Chosen on held-out training images: see papers/sr-fca/README.md."""
 _CIFAR = Setting(
     data=rotated_cifar,
     model=_residual,
@@ -207,7 +207,7 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 
 def setting_named(name: str) -> Setting:
-    """A setting, with another budget where its name ends in one: `cifar-rotated@60x62` is 60 rounds of 62 steps."""
+    """A setting by name, which may end in another budget: `cifar-rotated@60x62` has 60 rounds of 62 steps."""
     plain, _, budget = name.partition("@")
     require(plain in SETTINGS, f"There is no setting {plain!r}. {did_you_mean(plain, SETTINGS)}")
     setting = SETTINGS[plain]
@@ -215,16 +215,16 @@ def setting_named(name: str) -> Setting:
         return setting
     rounds, _, steps = budget.partition("x")
     good = rounds.isdecimal() and steps.isdecimal()
-    require(good, f"The budget is {budget!r}: wanted rounds and steps, such as 60x31.")
+    require(good, f"{budget!r} is not a budget: give rounds and steps, such as 60x31.")
     local = replace(setting.local, steps=int(steps))
     if local.linear_decay is not None:
         local = replace(local, linear_decay=int(rounds))
     else:
-        local = replace(local, decay=local.decay ** (setting.rounds / int(rounds)))  # the last step stays what it was
+        local = replace(local, decay=local.decay ** (setting.rounds / int(rounds)))  # keeps the final step size
     return replace(setting, rounds=int(rounds), local=local, alone_steps=None)
 
 
 @lru_cache(maxsize=1)
 def data_of(name: str, seed: int) -> FederatedDataset:
-    """The data of a setting, in the order of clients that runs have; those of the last one asked for are kept."""
+    """The data of a setting, with clients in the order of runs; those of the last call are cached."""
     return setting_named(name).data(seed).in_order()

@@ -1,7 +1,7 @@
-"""The experiments of Chung's report on UIFCA (UC Berkeley 2023, chapter 4), cell by cell: `recipe.py` tables them.
+"""The cells of Chung's report on UIFCA (UC Berkeley 2023, chapter 4), which `recipe.py` tabulates.
 
-Every cell is `setting/method/seed` and gives plain numbers. On a machine without a GPU the pictures are fewer
-(`PER_CLASS`), which each cell says, unless the environment variable `CORYMB_WHOLE` asks for all of them.
+A cell is `setting/method/seed` and returns plain numbers. On a machine without a GPU it uses fewer images
+(`PER_CLASS`), whose number each cell records, unless the environment variable `CORYMB_WHOLE` is set.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from corymb.runs.fit import fit
 from corymb.runs.run import Run
 
 SYNTHETIC = ("gaussians", "subspace", "two-gaussians")
-"""Settings whose cells are too small for a GPU."""
+"""Settings whose cells are too small to benefit from a GPU."""
 WHOLE = torch.cuda.is_available() or bool(os.environ.get("CORYMB_WHOLE"))
 PER_CLASS = None if WHOLE else 250
-"""Pictures of each cluster: all, or few where there is no GPU; rounds likewise."""
+"""Images of each cluster: all, or few without a GPU; the number of rounds is reduced likewise."""
 STEP = Descent(lr=1e-3, steps=25, batch=128, optimiser="adam", clip_gradient=100.0)
 GAME = Descent(lr=1e-3, steps=100, batch=64, optimiser="adam")
 REALNVP = UIFCA(k=10, density="realnvp", rounds=10, exchanges=4 if WHOLE else 2, local=STEP)
 
 
 def flow(side: int = 14, mask: Mask = "cyclic", hidden: int = 64) -> Density:
-    """RealNVP of small pictures."""
+    """A RealNVP density of small images."""
     return Density(Pixels(RealNVP(side**2, side=side, mask=mask, hidden=hidden)))
 
 
@@ -93,7 +93,7 @@ def _with_k(algorithm: UIFCA, k: int, **options: Any) -> UIFCA:
 
 
 def cluster_points(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """A table's cell: how well examples are clustered."""
+    """A cell of a table: how well a method clusters the examples."""
     algorithm = METHODS[method](clusters_of(setting))
     small = method.startswith("realnvp")
     data = data_of(setting, seed, side=14 if small else 28)
@@ -110,9 +110,9 @@ REPRESENTED = (
 
 
 def cluster_representations(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """An encoder trained without labels, and every method on what it makes of the pictures.
+    """Train an encoder without labels, and run every method on its representations of the images.
 
-    The method's name may hold a temperature and a number of rounds for the encoder: `encoder-0.5-200`.
+    The method's name may give the encoder's temperature and number of rounds: `encoder-0.5-200`.
     """
     data = data_of(setting, seed)
     _, *asked = method.split("-")
@@ -134,11 +134,11 @@ def _numbers(run: Run) -> dict[str, Any]:
     return {"metrics": dict(run.metrics), "seconds": run.seconds, "rounds": len(run.history)}
 
 
-# ---- Table 4.2: can two flows tell two digits apart?
+# ---- Table 4.2: can two flows distinguish two digits?
 
 
 def ablation(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Two RealNVPs, one trained on twos and one on threes: the share of pictures that are likelier under their own."""
+    """Two RealNVPs, trained on twos and on threes: the share of images that are more likely under their own model."""
     pictures = points.mnist_digits(seed, p=1.0, side=14, per_class=PER_CLASS)
     data = _only(pictures, (2, 3))
     if "background" in method:
@@ -152,7 +152,7 @@ def ablation(setting: str, method: str, seed: int) -> dict[str, Any]:
 
 
 def _only(data: FederatedDataset, digits: Sequence[int]) -> FederatedDataset:
-    """Some clients of data in which each has a digit of its own, numbered anew."""
+    """The clients of some digits, relabelled from 0, where each client has one digit."""
 
     def part(rows: Ragged) -> Ragged:
         chosen = select(rows, torch.tensor(digits))
@@ -177,7 +177,7 @@ def _right(run: Run, rows: Ragged) -> float:
 
 
 def curve(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Figure 4.3: purity after every cluster round."""
+    """The data of Figure 4.3: purity after every cluster round."""
     algorithm = UIFCA(k=clusters_of(setting), init="kfed" if method == "kfed" else "random")
     data = data_of(setting, seed)
     run = whole(fit(algorithm, data, seed=seed, evaluate_every=algorithm.exchanges, device="cpu"))
@@ -185,7 +185,7 @@ def curve(setting: str, method: str, seed: int) -> dict[str, Any]:
 
 
 def one_cluster_round(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Figure 4.4: purity while models train on labels that stay as they are, and the purity of those labels."""
+    """The data of Figure 4.4: purity while models train on fixed labels, and the purity of those labels."""
     data = data_of(setting, seed, side=14)
     k = clusters_of(setting)
     start = whole(fit(KFed(k=k), data, seed=seed, evaluate_every=0)).metrics["purity"]
@@ -196,9 +196,9 @@ def one_cluster_round(setting: str, method: str, seed: int) -> dict[str, Any]:
 
 
 def overfitting(setting: str, method: str, seed: int) -> dict[str, Any]:
-    """Figure 4.6: the mean loss of right and wrong members of cluster 1 under both models, while both train.
+    """The data of Figure 4.6: the mean loss of right and wrong members of cluster 1 under both models as they train.
 
-    Two Gaussian clusters of 32 dimensions, m points in all; a third of each cluster's set belongs to the other.
+    Two Gaussian clusters in 32 dimensions with m points in total; a third of each assigned set belongs to the other.
     """
     m = int(method.removeprefix("m"))
     data = points.gaussians(seed, k=2, m=m // 2, scale=1.0, test=0)
@@ -218,7 +218,7 @@ def overfitting(setting: str, method: str, seed: int) -> dict[str, Any]:
     return {"losses": losses, "columns": ["right, model 1", "right, model 2", "wrong, model 1", "wrong, model 2"]}
 
 
-# ---- by name
+# ---- dispatch
 
 KINDS: Mapping[str, Callable[[str, str, int], dict[str, Any]]] = {
     "ablation": ablation,
@@ -229,7 +229,7 @@ KINDS: Mapping[str, Callable[[str, str, int], dict[str, Any]]] = {
 
 
 def work(job: str) -> dict[str, Any]:
-    """The results of one cell, as plain numbers."""
+    """Run one cell; returns plain numbers."""
     *kind, setting, method, seed = job.split("/")
     on_pictures = cluster_representations if method.startswith("encoder") else cluster_points
     run = ablation if setting == "ablation" else KINDS[kind[0]] if kind else on_pictures

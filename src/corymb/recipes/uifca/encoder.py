@@ -1,8 +1,8 @@
-"""An encoder of pictures, trained with FedAvg and no labels: what the cells on representations cluster.
+"""An image encoder trained with FedAvg and without labels, whose representations some cells cluster.
 
-Every client makes a few distorted copies of each of its pictures, at home and once, and puts pictures into crowds; the
-encoder learns to tell a picture's copies from those of others in its crowd (`objectives/contrastive.py`). Clients then
-represent their pictures by it.
+Every client makes a few distorted views of each of its images, locally and once, and groups images into crowds. The
+encoder learns to distinguish the views of an image from those of other images in its crowd
+(`objectives/contrastive.py`). Clients then represent their images by it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from corymb.trees import Params, take
 
 VIEWS, CROWD = 4, 64
 MOST = 2048
-"""Pictures of a client that the encoder learns from."""
+"""At most this many images of a client are used to train the encoder."""
 FEATURES = 128
 GPU = torch.cuda.is_available()
 TRAINING = FedAvg(rounds=60 if GPU else 8, local=Descent(lr=1e-3, steps=25, batch=1, optimiser="adam"))
 TEMPERATURE = 0.2
 BODY = "0."
-"""Prefix of the parameters that make the representation; the others are the head that only training needs."""
+"""Prefix of the parameters of the representation; the others belong to the head, which is only used in training."""
 
 
 def network() -> nn.Module:
-    """A small convolutional body, and a linear head."""
+    """A small convolutional body with a linear head."""
     body = nn.Sequential(
         nn.Conv2d(1, 32, 5, stride=2, padding=2),
         nn.ReLU(),
@@ -54,7 +54,7 @@ def network() -> nn.Module:
 
 
 def distorted(pictures: Tensor, rng: np.random.Generator) -> Tensor:
-    """Each picture turned, stretched, sheared and moved a little, at random."""
+    """Apply a small random rotation, scaling, shear and translation to each image."""
     n = len(pictures)
 
     def draw(most: float) -> Tensor:
@@ -71,9 +71,9 @@ def distorted(pictures: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def crowds_of(data: FederatedDataset, seed: int) -> FederatedDataset:
-    """The same pictures in crowds: rows of [CROWD, VIEWS, 1, side, side]. Nothing is held out.
+    """The same images in crowds: each row is (CROWD, VIEWS, 1, side, side). Nothing is held out.
 
-    The last crowd of a client is filled up with pictures of its first one.
+    A client's last crowd is padded with images of its first one.
     """
     rng = np.random.default_rng(seed)
     parts = []
@@ -89,7 +89,7 @@ def crowds_of(data: FederatedDataset, seed: int) -> FederatedDataset:
 
 
 def trained(data: FederatedDataset, seed: int, how: FedAvg = TRAINING, temperature: float = 0.2) -> Params:
-    """The encoder's parameters, after FedAvg at the clients of `data`."""
+    """The encoder's parameters after FedAvg on the clients of `data`."""
     place = Placement("cuda" if GPU else "cpu", torch.float32)
     objective = Contrastive(Network(network), temperature).to(place.device, place.dtype)
     fed = Federation(VectorisedEngine(objective, crowds_of(data, seed), place))
@@ -98,7 +98,7 @@ def trained(data: FederatedDataset, seed: int, how: FedAvg = TRAINING, temperatu
 
 
 def represented(data: FederatedDataset, params: Params) -> FederatedDataset:
-    """Every client's pictures as the encoder's features."""
+    """Every client's images as features of the encoder."""
     body = network()[0]  # type: ignore[index]
     own = {name.removeprefix(BODY): value for name, value in params.items() if name.startswith(BODY)}
     device = next(iter(own.values())).device

@@ -1,6 +1,6 @@
 """Chung's report on UIFCA (UC Berkeley 2023, chapter 4): Tables 4.1 to 4.3 and Figures 4.3, 4.4, 4.6, beside ours.
 
-Cells are run by `cells.work` and kept one by one; tables are made of whatever there is.
+`cells.work` runs the cells, each of which is saved separately; tables are made from the cells that exist.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Results = Mapping[str, Any]
 SHARES = ("0", "0.25", "0.5", "0.75", "1")
 """The values of p."""
 DIGITS = (2, 3, 4, 5)
-"""The digits that are turned."""
+"""The digits that are rotated."""
 TABLE_41 = {
     "subspace": ("affine-best-of-3", "affine", "kfed"),
     "subspace10": ("kfed",),
@@ -45,7 +45,7 @@ TABLE_43: Mapping[str, Sequence[str]] = {
 
 ON_MNIST = ("digits-*", "rotated-*", "representations-*", "ablation/*", "one_cluster_round/*")
 NEEDS: Mapping[str, str] = dict.fromkeys(ON_MNIST, MNIST.name)
-"""The data that cells need; the others make theirs."""
+"""The data sets that cells need; other cells generate their data."""
 TABLES: Mapping[str, Sequence[str]] = {
     "table-4.1": ("gaussians-*", "subspace-*", "subspace10-*"),
     "table-4.2": ("ablation/*",),
@@ -55,11 +55,11 @@ TABLES: Mapping[str, Sequence[str]] = {
     "figure-4.6": ("overfitting/*",),
 }
 LATER = ("gaussian-kfed-prior", "realnvp-kfed", "gaussian-kfed-best-of-5")
-"""What no claim is about."""
+"""Methods without claims, which run last."""
 
 
 def jobs(seeds: int) -> list[str]:
-    """Every cell as setting/method/seed, what claims are about first: three seeds at most where there are pictures."""
+    """Every cell as setting/method/seed, those with claims first; at most three seeds on images."""
     few = min(seeds, 3)
     mnist = table_43(few)
     later = [name for name in mnist if name.split("/")[1] in LATER]
@@ -74,19 +74,19 @@ QUICK: Mapping[str, Sequence[str]] = {
 
 
 def quick_jobs() -> list[str]:
-    """Table 4.1 with one seed and examples mixed evenly."""
+    """Table 4.1 with one seed and evenly mixed examples."""
     return [f"{setting}/{method}/0" for setting, methods in QUICK.items() for method in methods]
 
 
 def encoders() -> list[str]:
-    """Other encoders, for whoever wants to know what was tried."""
+    """Cells with other encoder settings, which no table shows."""
     return [
         f"representations-0/encoder-{temperature}-{rounds}/0" for rounds in (60, 240) for temperature in (0.1, 0.2, 0.5)
     ]
 
 
 def table_41(seeds: int) -> list[str]:
-    """Synthetic data."""
+    """The cells of Table 4.1: synthetic data."""
     return [
         f"{kind}-{p}/{method}/{seed}"
         for kind, methods in TABLE_41.items()
@@ -97,13 +97,13 @@ def table_41(seeds: int) -> list[str]:
 
 
 def table_42(seeds: int) -> list[str]:
-    """RealNVP with and without a random background and cyclic masks."""
+    """The cells of Table 4.2: RealNVP with and without a random background and cyclic masks."""
     methods = ("default", "background", "cyclic", "background+cyclic")
     return [f"ablation/{method}/{seed}" for seed in range(seeds) for method in methods]
 
 
 def table_43(seeds: int) -> list[str]:
-    """MNIST: raw pictures and representations, seed after seed, the methods that everything is judged by first."""
+    """The cells of Table 4.3: raw MNIST images and representations, ordered by method, then seed."""
     kinds = {"digits": ["digits"], "representations": ["representations"], "rotated": [f"rotated-{d}" for d in DIGITS]}
     most = max(map(len, TABLE_43.values()))
     return [
@@ -118,7 +118,7 @@ def table_43(seeds: int) -> list[str]:
 
 
 def figures() -> list[str]:
-    """Figures 4.3, 4.4 and 4.6."""
+    """The cells of Figures 4.3, 4.4 and 4.6."""
     return [
         *(f"curve/gaussians-{p}/{method}/0" for p in SHARES for method in ("random", "kfed")),
         "one_cluster_round/digits-0/realnvp/0",
@@ -126,17 +126,17 @@ def figures() -> list[str]:
     ]
 
 
-# ---- what the results say
+# ---- measures, tables and figures
 
 _EXPECTED = tomllib.loads(files("corymb.recipes.uifca").joinpath("expected.toml").read_text(encoding="utf-8"))
 REPORT: Mapping[str, Mapping[str, Sequence[float]]] = _EXPECTED["purity"]
 """The report's purities (%), by p."""
 REPORT_42: Mapping[str, float] = _EXPECTED["ablation"]
-"""The report's accuracies (%) of two flows."""
+"""The report's accuracies (%) of two flows, by variant."""
 
 
 def purities(results: Results, setting: str, method: str, which: str = "purity") -> list[float]:
-    """Purity (%) of every seed that has been run."""
+    """The purity (%) of every seed that has been run."""
     prefix, found = f"{setting}/{method}/", []
     for name, value in results.items():
         if name.startswith(prefix):
@@ -147,13 +147,13 @@ def purities(results: Results, setting: str, method: str, which: str = "purity")
 
 
 def row(results: Results, kind: str, method: str, which: str = "purity") -> list[list[float]]:
-    """For every p the purities of all seeds; those of rotated digits are of all four."""
+    """The purities of all seeds for every p; those of rotated digits are pooled over the four digits."""
     kinds = [f"rotated-{digit}" for digit in DIGITS] if kind == "rotated" else [kind]
     return [[value for one in kinds for value in purities(results, f"{one}-{p}", method, which)] for p in SHARES]
 
 
 def measures(results: Results) -> dict[str, float]:
-    """The numbers that the claims are about; nothing for what has not been run."""
+    """The measures that the claims refer to; those of cells that have not been run are absent."""
     found: dict[str, float] = {}
     for setting, methods in QUICK.items():
         for method in methods:
@@ -198,9 +198,9 @@ def _recovered(values: Sequence[float]) -> float:
 
 
 def tables(results: Results) -> str:
-    """Tables 4.1, 4.2 and 4.3, ours beside the report's: the mean over seeds, and their number.
+    """Tables 4.1, 4.2 and 4.3, ours beside the report's: the mean over seeds, and the number of seeds.
 
-    In Table 4.1 also how many of them have a purity of 99.5 or more.
+    Table 4.1 also counts the seeds with a purity of 99.5 or more.
     """
     lines = []
     for title, kinds, cell in (
@@ -250,7 +250,7 @@ def _cell_recovered(values: Sequence[float]) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    """Figures 4.3, 4.4 and 4.6."""
+    """Draw Figures 4.3, 4.4 and 4.6."""
     import matplotlib as mpl
 
     mpl.use("Agg")

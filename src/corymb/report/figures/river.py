@@ -1,4 +1,4 @@
-"""The river of clients: how many were in which cluster at chosen rounds, and the streams between."""
+"""The geometry of an alluvial diagram: clients by cluster at selected rounds, and the streams between them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from corymb.report.facts import LabelArray, Moment
 
 MOST_STOPS = 9
-BAR, GAP, STEPS = 0.05, 0.035, 16  # half of a bar's width in columns, space between bars, points on a curve
+BAR, GAP, STEPS = 0.05, 0.035, 16  # half a bar's width in columns, gap between bars, points on a curve
 
 
 class Bar(NamedTuple):
-    """A cluster at a round: its place in the picture and its clients."""
+    """A cluster in one round: its position and its number of clients."""
 
     column: int
     label: int
@@ -25,16 +25,16 @@ class Bar(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """Clients on their way from one bar to one of the next column, as a closed outline."""
+    """Clients moving from one bar to a bar of the next column, as a closed outline."""
 
     label: int
-    """Where they end."""
+    """The cluster the stream leads to."""
     x: list[float]
     y: list[float]
 
 
 class River(NamedTuple):
-    """What there is to draw, in columns by shares of all clients."""
+    """The whole diagram. x is in columns, y in shares of all clients."""
 
     rounds: list[int]
     bars: list[Bar]
@@ -42,7 +42,7 @@ class River(NamedTuple):
 
 
 def stops(path: Sequence[Moment]) -> list[Moment]:
-    """The first round, the last, and those between in which most clients moved, in their order."""
+    """The first and the last round, and the rounds between in which most clients moved, in order."""
     if len(path) <= 2:
         return list(path)
     moved = [int((a.labels != b.labels).sum()) for a, b in itertools.pairwise(path)]
@@ -52,7 +52,7 @@ def stops(path: Sequence[Moment]) -> list[Moment]:
 
 
 def river(path: Sequence[Moment]) -> River:
-    """Bars and streams of the chosen rounds."""
+    """Lay out the bars and streams of the selected rounds."""
     chosen = stops(path)
     order = _order(chosen)
     columns = [_bars(column, moment.labels, order) for column, moment in enumerate(chosen)]
@@ -63,7 +63,7 @@ def river(path: Sequence[Moment]) -> River:
 
 
 def _order(chosen: Sequence[Moment]) -> list[int]:
-    """Clusters from above; those without one stand below."""
+    """Clusters from top to bottom; clients without a cluster come last."""
     labels = {int(label) for moment in chosen for label in np.unique(moment.labels)}
     return sorted(labels, key=lambda label: (label < 0, label))
 
@@ -75,7 +75,7 @@ def _bars(column: int, labels: LabelArray, order: Sequence[int]) -> dict[int, Ba
         height = clients / len(labels)
         if clients:
             bars[label] = Bar(column, label, top, height, clients)
-        top += height + GAP  # an empty cluster keeps its gap, so that streams that stay are straight
+        top += height + GAP  # an empty cluster keeps its gap, so that unchanged streams stay straight
     return bars
 
 
@@ -97,7 +97,7 @@ def _streams(
 def _outline(column: int, start: float, end: float, thick: float, label: int) -> Stream:
     along = np.linspace(0, 1, STEPS)
     x = column + BAR + along * (1 - 2 * BAR)
-    y = start + (end - start) * along * along * (3 - 2 * along)  # smooth: leaves and arrives level
+    y = start + (end - start) * along * along * (3 - 2 * along)  # smoothstep: horizontal at both ends
     outline_x = np.concatenate([x, x[::-1], x[:1]])
     outline_y = np.concatenate([y, y[::-1] + thick, y[:1]])
     return Stream(label, outline_x.round(4).tolist(), outline_y.round(4).tolist())

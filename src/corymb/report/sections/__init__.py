@@ -1,4 +1,4 @@
-"""The report's table of contents: a folder for each tab, a module for each section, found by listing the folders."""
+"""The report's tabs and sections: a package for each tab, a module for each section, discovered by listing them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Filled(NamedTuple):
-    """A tab with what its sections show of some runs."""
+    """A tab with the content of its sections."""
 
     name: str
     tab: Tab
@@ -22,20 +22,20 @@ class Filled(NamedTuple):
 
 
 def tabs() -> dict[str, Tab]:
-    """The tabs by name, in the order in which they stand."""
+    """The tabs by name, in display order."""
     found: dict[str, Tab] = {name: importlib.import_module(f"{__name__}.{name}").TAB for name in _listed(__name__)}
     return dict(sorted(found.items(), key=lambda item: item[1].order))
 
 
 def sections(tab: str) -> list[Section]:
-    """The sections of a tab, in order."""
+    """The sections of a tab, in display order."""
     package = f"{__name__}.{tab}"
     found: list[Section] = [importlib.import_module(f"{package}.{name}").SECTION for name in _listed(package)]
     return sorted(found, key=lambda section: section.order)
 
 
 def fill(runs: Sequence[Run]) -> list[Filled]:
-    """Every tab with what can be shown of the first run, beside the others."""
+    """Every tab with its content for the given runs, of which the first is the subject."""
     return [
         Filled(name, tab, [content for section in sections(name) if (content := section.show(runs)) is not None])
         for name, tab in tabs().items()

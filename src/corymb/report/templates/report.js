@@ -7,7 +7,7 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   root.classList.add("js");
 
-  // Colours: "$name" in a figure stands for the page's --name, which differs between light and dark.
+  // Colours: "$name" in a figure refers to the CSS variable --name, which differs between light and dark.
   const filled = (value, style) => {
     if (typeof value === "string") return value[0] === "$" ? style.getPropertyValue(`--${value.slice(1)}`).trim() : value;
     if (Array.isArray(value)) return value.map((item) => filled(item, style));

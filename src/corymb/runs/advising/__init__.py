@@ -1,1 +1,1 @@
-"""Should I cluster at all? One model, clusters and training alone, tried on held-out training examples."""
+"""Advice on whether to cluster: one model, clusters and local training, compared on held-out training examples."""

@@ -1,4 +1,4 @@
-"""The advice as a value: the verdict, every candidate that was tried, and the words for it."""
+"""The advice as a value: the verdict, every candidate tried, and its text."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Candidate:
     """One candidate and its result on held-out examples; with several seeds, means over them."""
 
     name: str
-    """Of its algorithm."""
+    """The name of its algorithm."""
     clusters: int
-    """How many clusters it found; 1 for one model, 0 if every client trains alone."""
+    """The number of clusters found; 1 for one model, 0 for local training."""
     value: float
-    """What it is judged by: mean over clients."""
+    """The metric that decides: mean over clients."""
     loss: float
     score: float
     gain: Difference | None
@@ -39,17 +39,17 @@ class Candidate:
 
     @property
     def is_another(self) -> bool:
-        """Whether it is something else than one model for everybody."""
+        """Whether it is something other than one global model."""
         return self.clusters != 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The candidate as plain values."""
         gains = ("gain", "loss_gain", "score_gain", "over_chosen")
         values = {name: value for name, value in vars(self).items() if name not in gains and name != "name"}
-        return {**values, **{name: _told(getattr(self, name)) for name in gains}}
+        return {**values, **{name: _as_dict(getattr(self, name)) for name in gains}}
 
 
-def _told(gain: Difference | None) -> dict[str, Any] | None:
+def _as_dict(gain: Difference | None) -> dict[str, Any] | None:
     if gain is None:
         return None
     words = {"mean": gain.mean, "error": gain.error, "p": gain.p, "share": gain.size, "clients": gain.clients}
@@ -85,18 +85,18 @@ class Advice:
     data: str
     clients: int
     held_out: int
-    """How many examples decided."""
+    """The number of held-out examples that decided."""
     seeds: list[int]
     sentences: list[str] = field(default_factory=list)
     cautions: list[str] = field(default_factory=list)
 
     @property
     def judge_words(self) -> str:
-        """What decides, in words."""
+        """The name of the metric that decides."""
         return f"held-out {self.judge.name.replace('_', ' ')}"
 
     def text(self, value: float, digits: int = 3) -> str:
-        """A value of the judge, as it is shown."""
+        """Format a value of the metric that decides."""
         return f"{value:.1%}" if self.judge.name.endswith("accuracy") else readable(value, digits)
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Advice:
             "clustering": dict(self.clustering),
             "clusters_by_seed": self.clusters_by_seed,
         }
-        told = {
+        result = {
             "verdict": self.verdict,
             "clusters": self.clusters,
             "algorithm": self.algorithm,
@@ -123,7 +123,7 @@ class Advice:
             "cautions": self.cautions,
             "evidence": evidence,
         }
-        return {name: plain(value) for name, value in told.items()}
+        return {name: plain(value) for name, value in result.items()}
 
     def __str__(self) -> str:
         return "\n".join([*self.sentences, *self.cautions, f"Next: {self.command}"])

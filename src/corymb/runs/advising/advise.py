@@ -42,7 +42,7 @@ from corymb.settings import InvalidInput, require, run_command, to_dict
 
 
 class NothingToJudge(InvalidInput):
-    """Every way that was tried failed."""
+    """Raised if every candidate failed."""
 
 
 def advise(
@@ -74,17 +74,17 @@ def advise(
     """
     settings = (settings or RunSettings()).updated(options)
     behind = hasattr(data, "open") and hasattr(data, "describe")
-    require(not behind, "The data are behind an engine: advice splits training examples, and so needs the data set.")
+    require(not behind, "advise needs the data set itself, not an engine: it splits the training examples.")
     dataset = as_dataset(data, settings.seed).in_order()
     require(len(dataset) > 1, f"{dataset.name!r} has one client: there is nothing to share.")
     called = data_name or (os.fspath(data) if isinstance(data, (str, os.PathLike)) else dataset.name)
     asked = list(seeds) if seeds is not None else [settings.seed]
-    require(bool(asked), "seeds is empty: give at least one.")
-    plainly = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
-    study = _Study(dataset, model, settings, plainly, None if max_seconds is None else max_seconds / len(asked))
+    require(bool(asked), "seeds is empty: give at least one seed.")
+    plain_given = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
+    study = _Study(dataset, model, settings, plain_given, None if max_seconds is None else max_seconds / len(asked))
     with threads_set(settings.threads), torch_quiet(), said_once():
         if progress is True:
-            with RoundLine(0) as line:  # the first trial says how many rounds there are
+            with RoundLine(0) as line:  # the first trial sets the number of rounds
                 study.run(asked, TrialLine(line))
         else:
             study.run(asked, progress or Silent())
@@ -92,7 +92,7 @@ def advise(
 
 
 class _Study:
-    """The trials of all seeds, and what they add up to."""
+    """The trials of all seeds, and their combined result."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Study:
         self.objective: Objective | None = None
 
     def run(self, seeds: Sequence[int], course: Course) -> None:
-        """Try all ways with every seed, each with a split of its own."""
+        """Try all candidates with every seed, each with its own split."""
         rounds = sum(planned(self.data, self.given).values())
         for turn, seed in enumerate(seeds):
             apart = held_apart(self.data, turn)
@@ -126,21 +126,21 @@ class _Study:
             self.pairs.append(self._compare(tried))
 
     def _compare(self, tried: Tried) -> dict[tuple[str, str], Paired]:
-        """Every way with all that are simpler, and the simplest with itself."""
+        """Compare every candidate with all simpler ones, and the simplest with itself."""
         names = [name for name in ORDER if name in tried.trials]
         if not names:
             why = "; ".join(f"{name}: {reason}" for name, reason in tried.left_out.items())
-            raise NothingToJudge(f"Nothing that was tried can be judged: try a smaller --local.lr ({why}).")
+            raise NothingToJudge(f"Every candidate failed: try a smaller --local.lr ({why}).")
         ways = {name: tried.trials[name].way for name in names}
         self.objective = ways[names[0]].fed.objective
         return {(a, b): compare(ways[a], ways[b], self.settings.metric) for a, b in _with_simpler(names)}
 
     def advice(self, called: str, data_options: DataOptions) -> Advice:
-        """The verdict on what was tried in every seed."""
+        """The advice from the candidates that succeeded with every seed."""
         assert self.objective is not None
         names = [name for name in ORDER if all(name in tried.trials for tried in self.tried)]
         if not names:
-            raise NothingToJudge("No way could be tried with every seed: try a smaller --local.lr.")
+            raise NothingToJudge("No candidate succeeded with every seed: try a smaller --local.lr.")
         whole = {pair: combined([pairs[pair] for pairs in self.pairs]) for pair in _with_simpler(names)}
         judge = Judge.named(self.settings.metric, self.objective)
         own = Judge.named(self.objective.score_name, self.objective)
@@ -174,7 +174,7 @@ class _Study:
         return replace(advice, sentences=words.sentences(advice), cautions=words.cautions(advice))
 
     def _clusters(self, name: str) -> int:
-        """The number that most seeds found."""
+        """The number of clusters found with most seeds."""
         found = Counter(tried.trials[name].clusters for tried in self.tried)
         return 0 if name == ALONE else found.most_common(1)[0][0]
 
@@ -210,7 +210,7 @@ class _Study:
         )
 
     def _next(self, name: str, called: str, chosen: Mapping[str, Any], data_options: DataOptions) -> str:
-        """The recommended run: as it is typed, or in Python where the data are there only."""
+        """The command of the recommended run, or Python code if the data exist only in Python."""
         if not has_name(called):
             model = [] if self.model is None else [repr(self.model) if isinstance(self.model, str) else "model"]
             settings = [f"{key}={value!r}" for key, value in self._unusual_settings().items()]
@@ -218,7 +218,7 @@ class _Study:
         return run_command(name, called, self._options(name, chosen, data_options))
 
     def _options(self, name: str, given: Mapping[str, Any], data_options: DataOptions) -> dict[str, Any]:
-        """What the recommended command says beside data and algorithm."""
+        """The options of the recommended command."""
         known = to_dict(configured(name, self.data, given))
         of_algorithm = {key: value for key, value in given.items() if key in known}
         own = {} if self.model is None else {"model": self.model if isinstance(self.model, str) else "MODULE:NAME"}
@@ -230,5 +230,5 @@ class _Study:
 
 
 def _with_simpler(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each way with every simpler one; the simplest with itself."""
+    """Pairs of each candidate with every simpler one, and of the simplest with itself."""
     return [(a, b) for place, a in enumerate(names) for b in names[:place] or [a]]

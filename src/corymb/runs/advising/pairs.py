@@ -1,7 +1,7 @@
-"""Two ways to serve clients, compared client by client on the same held-out examples, and the test of the difference.
+"""Paired comparison of two ways to serve clients on the same held-out examples, with a test of the difference.
 
-A client tells the means of both losses and scores, and how much the differences vary between its examples; no example
-leaves it.
+A client returns the means of both losses and scores, and the variance of the differences between its examples. No
+example leaves it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from corymb.objectives.measures import METRICS, higher_is_better
 from corymb.trees import Params, stack
 
 LOSS = "loss"
-"""The judge where no metric was named."""
+"""The metric that decides if none is given."""
 
 
 class Told(NamedTuple):
-    """What a client says of the model that it is served (first) and of another one (second)."""
+    """A client's reply on the model that it is served (first) and another one (second)."""
 
     number: Tensor
-    """How many held-out examples it has."""
+    """The number of held-out examples."""
     loss: Tensor  # 2
     score: Tensor  # 2
     spread: Tensor
-    """2: the variance of the differences between examples, in loss and in score."""
+    """The variance of the differences between examples, in loss and in score (2)."""
 
 
 class HeldOut(NamedTuple):
@@ -56,12 +56,12 @@ def compare_served(
     *,
     serve: ClientFn[..., Params | Served],
 ) -> Told:
-    """Compares the client's served model with that of another run, on the same held-out examples."""
+    """Compare the client's served model with that of another run on the same held-out examples."""
     ours, theirs = _one(serve(client, models, label, share)), serve_assigned(client, others, other, None)
     held, objective = client.test, client.objective
     losses = point_losses(client, stack([ours, theirs]), on=held)
-    said = [served_predictions(client, params, held) for params in (ours, theirs)]
-    scores = torch.stack([objective.grade(predictions, held) for predictions in said]).to(losses)
+    predicted = [served_predictions(client, params, held) for params in (ours, theirs)]
+    scores = torch.stack([objective.grade(predictions, held) for predictions in predicted]).to(losses)
     spread = torch.stack([_variance(values[0] - values[1], held.weight) for values in (losses, scores)])
     return Told(held.weight.sum(), _mean(losses, held.weight), _mean(scores, held.weight), spread)
 
@@ -76,7 +76,7 @@ def held_out_loss(
 
 
 def _one(served: Params | Served) -> Params:
-    assert not isinstance(served, Served)  # no way that is tried serves mixtures
+    assert not isinstance(served, Served)  # no candidate serves mixtures
     return served
 
 
@@ -92,37 +92,37 @@ def _variance(values: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to serve clients: a run's last snapshot, and its clients with what they remember."""
+    """A way to serve clients: a run's last snapshot, and its clients with their memory."""
 
     algorithm: Algorithm
     fed: Federation
     at: Snapshot
 
     def loss(self) -> float:
-        """The mean over clients of their held-out losses; infinite where one could not be had."""
+        """The mean held-out loss over clients; infinite if a client's is missing."""
         clients = self.fed.evaluation().clients
         label = each(clients.pick(self.at.labels))
         replies = clients.map(held_out_loss, self.at.models, label, None, serve=self.algorithm.serve)
-        there = replies.value.number > 0
-        return float(replies.value.loss[there].double().mean()) if not replies.rejected else math.inf
+        present = replies.value.number > 0
+        return float(replies.value.loss[present].double().mean()) if not replies.rejected else math.inf
 
     def metric(self, name: str) -> Tensor:
-        """A metric of every client, n; NaN where it is not defined."""
+        """A metric of every client (n); NaN where it is undefined."""
         return score(self.fed, self.algorithm, self.at).by_client[name].served.double().cpu()
 
 
 class Paired(NamedTuple):
-    """Two ways at every client, n rows: ours first, theirs second. No examples, no answer: number 0."""
+    """Two ways at every client (n rows), ours first and theirs second. `number` is 0 for a client without a reply."""
 
     number: Tensor
     loss: Tensor
     score: Tensor
     spread: Tensor
     metric: Tensor
-    """The metric that was named, where it is another one than the objective's score; else NaN."""
+    """The metric given by the user, if it differs from the objective's score; else NaN."""
 
     def gain(self, judge: Judge) -> Difference:
-        """How much better ours is, by a judge: tested over clients."""
+        """How much better ours is by a metric, tested over clients."""
         if judge.name == LOSS or judge.of_objective:
             column, values = (0, self.loss) if judge.name == LOSS else (1, self.score)
             apart = judge.better(values[:, 0], values[:, 1])
@@ -130,24 +130,24 @@ class Paired(NamedTuple):
         return _over_clients(judge.better(*self.metric.mT), judge.base(self.metric[:, 1]))
 
     def values(self, judge: Judge) -> tuple[float, float]:
-        """The means over clients of ours and of theirs."""
+        """The means over clients of ours and theirs."""
         values = self.loss if judge.name == LOSS else self.score if judge.of_objective else self.metric
         known = values[(self.number > 0) & values.isfinite().all(1)]
         return float(known[:, 0].mean()), float(known[:, 1].mean())
 
 
 class Judge(NamedTuple):
-    """What decides: the held-out loss, or a metric."""
+    """The criterion that decides: the held-out loss, or a metric."""
 
     name: str
     higher: bool
-    """Whether more is better."""
+    """Whether higher is better."""
     of_objective: bool
-    """Whether it is the objective's own score, of which clients tell the variance between examples."""
+    """Whether it is the objective's own score, whose variance between examples the clients return."""
 
     @staticmethod
     def named(name: str | None, objective: object) -> Judge:
-        """The metric of that name; the loss, where there is none."""
+        """The judge for a metric's name, or the loss for None."""
         if name is None:
             return Judge(LOSS, higher=False, of_objective=False)
         own = getattr(objective, "score_name", None) == name
@@ -158,14 +158,14 @@ class Judge(NamedTuple):
         return ours - theirs if self.higher else theirs - ours
 
     def base(self, theirs: Tensor) -> Tensor:
-        """What gains are shares of: of a loss or an error, all of it; of a score of at most 1, what is missing."""
+        """The reference for relative gains: a loss or error itself; for a score of at most 1, its distance from 1."""
         if not self.higher:
             return theirs
         return 1 - theirs if self.name in METRICS else theirs.abs()
 
 
 def compare(ours: Way, theirs: Way, metric: str | None) -> Paired:
-    """Ask ours's clients about both; theirs must be served by cluster, so that its models can be sent."""
+    """Compare both at the clients of `ours`; `theirs` must be served by cluster, so that its models can be sent."""
     clients, at = ours.fed.evaluation().clients, ours.at
     labels = (each(clients.pick(at.labels)), each(clients.pick(theirs.at.labels)))
     replies = clients.map(
@@ -180,12 +180,12 @@ def compare(ours: Way, theirs: Way, metric: str | None) -> Paired:
 
 
 def combined(pairs: Sequence[Paired]) -> Paired:
-    """The same comparison with several seeds: each client's means over those in which it answered.
+    """Combine a comparison over seeds: each client's means over the seeds in which it replied.
 
-    Held-out examples of several splits overlap, so a client is taken to know no more than from one of them.
+    Held-out examples of different splits overlap, so a client counts with the information of a single split.
     """
-    there = torch.stack([pair.number > 0 for pair in pairs]).double()
-    weight = there / there.sum(0).clamp_min(1)
+    present = torch.stack([pair.number > 0 for pair in pairs]).double()
+    weight = present / present.sum(0).clamp_min(1)
     means = [torch.einsum("sn,sn...->n...", weight, torch.stack(rows)) for rows in list(zip(*pairs, strict=True))[:4]]
     return Paired._make([*means, torch.stack([pair.metric for pair in pairs]).nanmean(0)])
 
@@ -195,7 +195,7 @@ def _zeros(n: int, like: Tensor) -> Tensor:
 
 
 def _over_clients(apart: Tensor, base: Tensor) -> Difference:
-    """A t-test over clients, for metrics that are no means over examples: every client counts alike."""
+    """A t-test over equally weighted clients, for metrics that are not means over examples."""
     from scipy.stats import t as student
 
     known = apart.isfinite() & base.isfinite()

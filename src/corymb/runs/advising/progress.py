@@ -1,4 +1,4 @@
-"""How far the trials are: the same line as a run's, with all trials' rounds and the time that is left."""
+"""The progress of trials: the line of a run, with the rounds of all trials and the time left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from corymb.runs.progress import RoundLine
 
 
 class TrialLine:
-    """Counts the rounds of all trials, done and expected."""
+    """Shows the rounds of all trials, done and expected, as one line."""
 
     def __init__(self, line: RoundLine) -> None:
         self._line, self._name = line, ""

@@ -1,12 +1,12 @@
-"""Every way to serve clients, tried on the same data: one model, clusters by either algorithm, each client alone.
+"""The candidates, tried on the same data: one model, clusters by two algorithms, and local training.
 
     one model   FedAvg
-    clusters    IFCA with k = "auto"; and, where that found any, SR-FCA from the same clusters
-    alone       every client for itself
+    clusters    IFCA with k = "auto"; if it finds any, also SR-FCA from the same clusters
+    alone       local training of every client
 
-A trial ends when the loss on held-out examples no longer falls, and is judged at its least. SR-FCA refines once, for as
-many rounds as IFCA took after the clusters were found, and trains the clusters on for no more than that; both find them
-by the same tests, so these are done once. A trial that diverges is left out and said.
+A trial ends when the loss on held-out examples stops falling, and is judged at its minimum. SR-FCA refines once, for as
+many rounds as IFCA took after the clusters were found, and then trains the clusters for at most as many more. Both use
+the same tests to find clusters, so these are run once. A trial that diverges is left out and reported.
 """
 
 from __future__ import annotations
@@ -31,53 +31,53 @@ from corymb.runs.session import Session
 from corymb.settings import first_line, merged, to_dict
 
 ONE, IFCA, SR_FCA, ALONE = ORDER = ("fedavg", "ifca", "sr-fca", "alone")
-"""The ways, simplest first: which one is kept where they are as good as each other."""
+"""The candidates, simplest first: the simpler of two equally good ones is preferred."""
 CLUSTERING = (IFCA, SR_FCA)
 SETTINGS: Mapping[str, dict[str, Any]] = {ONE: {}, IFCA: {"k": "auto"}, SR_FCA: {}, ALONE: {}}
-"""What a way is run with, beside the defaults that suit the data: as the command that is recommended has it."""
+"""The settings of each candidate besides the defaults for the data; the recommended command includes them."""
 
 LOOK = 5
-"""Rounds between looks at the held-out loss."""
+"""Rounds between measurements of the held-out loss."""
 LITTLE, PATIENCE = 0.01, 2
-"""A trial ends when its held-out loss has not fallen by this part of it in so many looks, ..."""
+"""A trial ends if its held-out loss has not fallen by this fraction in this many measurements, ..."""
 RISEN = 0.02
-"""... or when it is above its least by this part of it: it overfits."""
+"""... or if it exceeds its minimum by this fraction: it overfits."""
 AROUND = 3
-"""Rounds of SR-FCA before and after those in which clusters train."""
+"""Rounds of SR-FCA besides those in which clusters train."""
 MOST_CROSS_LOSSES = 300
-"""SR-FCA sends every client the models of all others: with more clients than this it is not tried."""
+"""SR-FCA sends every client the models of all others, so it is not tried with more clients than this."""
 
 
 class Course(Protocol):
-    """Who is told how the trials go."""
+    """An observer of the trials."""
 
     def begin(self, name: str, rounds: int, later: int) -> None:
-        """A trial begins, of at most so many rounds; so many are planned for those that follow."""
+        """A trial of at most `rounds` rounds starts; `later` rounds are planned for the trials after it."""
 
     def round(self, row: Round) -> None:
-        """A round of it is over."""
+        """A round of the trial has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A way that was tried."""
+    """The result of a candidate's trial."""
 
     name: str
     way: Way
     clusters: int
     rounds: int
-    """All rounds that were run, those that found the clusters included."""
+    """All rounds, including those that found the clusters."""
     seconds: float
     bytes_sent: int
     overfits_after: int | None = None
     """The round after which training longer made it worse, if it did."""
     out_of_time: bool = False
     notes: Mapping[str, Any]
-    """What held-out tests said of the clusters: see `corymb.algorithms.evidence.headline`."""
+    """The results of the held-out tests of the clusters: see `corymb.algorithms.evidence.headline`."""
 
 
 class Tried:
-    """What came of the trials: those that can be judged, and why others cannot."""
+    """The trials that can be judged, and the reasons why others cannot."""
 
     def __init__(self) -> None:
         self.trials: dict[str, Trial] = {}
@@ -85,14 +85,14 @@ class Tried:
 
 
 def configured(name: str, data: FederatedDataset, given: Mapping[str, Any]) -> Algorithm:
-    """A way's algorithm, with those of the given settings that it has."""
+    """The algorithm of a candidate, with those of the given settings that it has."""
     known = {field.name for field in fields(CATALOGUE[name].algorithm)}  # type: ignore[arg-type]
     own = {key: value for key, value in given.items() if key in known}
     return configure(name, data, **merged(own, SETTINGS[name]))
 
 
 def planned(data: FederatedDataset, given: Mapping[str, Any]) -> dict[str, int]:
-    """How many rounds each way takes at most; SR-FCA begins where the clusters have been found."""
+    """The most rounds that each candidate may take; SR-FCA starts from the clusters already found."""
     ways = {name: configured(name, data, given) for name in ORDER}
     rounds = {name: planned_rounds(way) for name, way in ways.items()}
     again = 1 if getattr(ways[SR_FCA], "finish", None) is None else 2
@@ -100,7 +100,7 @@ def planned(data: FederatedDataset, given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def try_all(plan: Plan, data: FederatedDataset, given: Mapping[str, Any], course: Course, later: int = 0) -> Tried:
-    """Run every way once; `plan` has the clients, and for how long all trials together may run."""
+    """Try every candidate once; `plan` holds the clients and the time limit of all trials together."""
     attempt, tried = _Attempts(plan, course, planned(data, given), later), Tried()
     one = attempt(ONE, configured(ONE, data, given))
     if one.passed(tried):
@@ -110,7 +110,7 @@ def try_all(plan: Plan, data: FederatedDataset, given: Mapping[str, Any], course
         _add_clusters(tried, ifca)
     if IFCA in tried.trials and ifca.found is not None and ifca.found.k > 1:
         if len(data) > MOST_CROSS_LOSSES:
-            tried.left_out[SR_FCA] = f"every client would be sent the models of all {len(data)}"
+            tried.left_out[SR_FCA] = f"every client would receive the models of all {len(data)} clients"
         else:
             once = {"refinements": 1, "rounds": max(1, ifca.rounds_since_found)}
             refined = configured(SR_FCA, data, {**given, **once})
@@ -119,7 +119,7 @@ def try_all(plan: Plan, data: FederatedDataset, given: Mapping[str, Any], course
                 tried.trials[SR_FCA] = sr_fca.trial(ifca)
     alone = attempt(ALONE, configured(ALONE, data, given))
     again, best = alone, alone.best_round if alone.overfits else None
-    if best:  # clients keep their models: it is trained again, up to the round in which it was best
+    if best:  # clients keep only their last models, so it is run again up to its best round
         again = attempt(ALONE, configured(ALONE, data, {**given, "rounds": best}))
     if again.passed(tried):
         tried.trials[ALONE] = replace(again.trial(), overfits_after=best)
@@ -127,7 +127,7 @@ def try_all(plan: Plan, data: FederatedDataset, given: Mapping[str, Any], course
 
 
 class _Attempts:
-    """Runs one trial after another, each for its part of the time that is left."""
+    """Runs the trials in turn, each for its share of the time left."""
 
     def __init__(self, plan: Plan, course: Course, rounds: Mapping[str, int], later: int) -> None:
         self.plan, self.course, self.rounds, self.later = plan, course, rounds, later
@@ -144,9 +144,9 @@ class _Attempts:
 
 
 def _add_clusters(tried: Tried, ifca: _Watch) -> None:
-    """IFCA's clusters; where it found one, that is the one model, which has been tried."""
+    """Add IFCA's result; if it found a single cluster, that of the one model, which has already been tried."""
     if ifca.found is None:
-        tried.left_out[IFCA] = "its time was up before the clusters were found"
+        tried.left_out[IFCA] = "its time expired before the clusters were found"
     elif ifca.found.k > 1 or ONE not in tried.trials:
         tried.trials[IFCA] = ifca.trial()
     else:
@@ -154,7 +154,7 @@ def _add_clusters(tried: Tried, ifca: _Watch) -> None:
 
 
 class _Watch:
-    """One trial: looks at the held-out loss every few rounds, and ends it where that no longer falls."""
+    """One trial: measures the held-out loss every few rounds, and ends the run when it stops falling."""
 
     def __init__(self, name: str, plan: Plan, course: Course) -> None:
         self.name, self.course = name, course
@@ -178,7 +178,7 @@ class _Watch:
             self.failed = f"it diverged: {grew or 'some client could not be scored'}"
 
     def passed(self, tried: Tried) -> bool:
-        """Whether it can be judged; else it is left out, and why is said."""
+        """Whether the trial can be judged; otherwise records why it is left out."""
         if self.failed:
             tried.left_out[self.name] = self.failed
         return not self.failed
@@ -204,14 +204,14 @@ class _Watch:
             raise StopRun
 
     def _looks(self, at: Snapshot) -> bool:
-        """In the last stage of a run, every few rounds and at its end. SR-FCA's stages have to come to their ends."""
+        """Whether to measure now: every few rounds of the last stage and at its end. SR-FCA always runs to its end."""
         if self.name == SR_FCA or (self.name == IFCA and at.stage != "rounds"):
             return False
         return at.round % LOOK == 0 or at.round == getattr(self.session.plan.algorithm, "rounds", 0)
 
     @property
     def overfits(self) -> bool:
-        """Whether the held-out loss has risen above its least."""
+        """Whether the held-out loss has risen above its minimum."""
         return self.best_at is not None and self.last > (1 + RISEN) * self.best
 
     @property
@@ -223,7 +223,7 @@ class _Watch:
         return 0 if self.found is None or self.session.at is None else self.session.at.clock - self.found.clock
 
     def trial(self, found_by: _Watch | None = None) -> Trial:
-        """As it is judged: the best snapshot where models are the server's, the last where clients keep theirs."""
+        """The result to judge: the best snapshot if the server has the models, the last if clients keep theirs."""
         session, at = self.session, self.session.at
         assert at is not None
         best = at if self.name == ALONE or self.best_at is None else self.best_at

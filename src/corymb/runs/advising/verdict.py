@@ -1,6 +1,6 @@
-"""The rule: the simplest way wins, unless another one beats it beyond doubt and by enough.
+"""The decision rule: the simplest candidate wins, unless another is significantly better, and by enough.
 
-The thresholds are here and nowhere else. They were set on seeds other than those that the docs report.
+All thresholds are defined here. They were set on other seeds than those that the docs report.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from corymb.runs.advising.trials import ALONE, ONE, ORDER
 
 Verdict = Literal["alone", "one-model", "clusters"]
 Pairs = Mapping[tuple[str, str], Paired]
-"""By the names of both ways, the less simple one first."""
+"""Comparisons by the names of both candidates, the less simple one first."""
 
 SURE = 0.01
-"""A gain counts if chance would show one as large less often than this (one-sided, paired over clients), ..."""
+"""A gain counts if its p-value is below this (one-sided, paired over clients), ..."""
 PAYS = 0.1
-"""... and if it is at least this part of the simpler way's loss (of a score up to 1: of what that is short of 1)."""
+"""... and if it exceeds this fraction of the simpler candidate's loss (for a score up to 1, of its distance from 1)."""
 
 
 def beats(gain: Difference) -> bool:
-    """Whether a way is better than a simpler one beyond doubt, and by enough."""
+    """Whether a candidate is significantly better than a simpler one, and by enough."""
     return gain.p < SURE and gain.size > PAYS
 
 
 def choose(pairs: Pairs, tried: Sequence[str], judge: Judge) -> str:
-    """The way to go: from the simplest on, each next one that beats the one chosen so far."""
+    """The recommended candidate: starting from the simplest, each that beats the one chosen so far replaces it."""
     chosen, *others = [name for name in ORDER if name in tried]
     for name in others:
         if beats(pairs[name, chosen].gain(judge)):
@@ -37,7 +37,7 @@ def choose(pairs: Pairs, tried: Sequence[str], judge: Judge) -> str:
 
 
 def verdict_of(name: str, clusters: int) -> Verdict:
-    """The verdict on a way."""
+    """The verdict if a candidate with this many clusters is chosen."""
     if name == ALONE:
         return "alone"
     return "one-model" if name == ONE or clusters < 2 else "clusters"

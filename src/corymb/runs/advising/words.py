@@ -1,4 +1,4 @@
-"""The advice in words: two sentences, and what to be careful about."""
+"""The text of the advice: two sentences, and cautions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corymb.runs.history import counted, readable
 
 
 def sentences(advice: Advice) -> list[str]:
-    """The verdict and its evidence; what the other ways would gain or lose over the simplest."""
+    """The verdict with its evidence, and what the other candidates would gain or lose over the simplest."""
     chosen, base = advice.candidates[advice.algorithm], advice.candidates[advice.base]
     others = [other for other in advice.candidates.values() if other not in (chosen, base) and other.is_another]
     parts = [f"{_short(other)} would {_gains(advice, other.gain)}" for other in others if other.gain]
@@ -31,15 +31,15 @@ def sentences(advice: Advice) -> list[str]:
 
 def _what(chosen: Candidate) -> str:
     if chosen.name == ALONE:
-        return "Train alone"
+        return "Local training"
     if chosen.clusters < 2:
-        return "One model for everybody"
+        return "One global model"
     return f"{chosen.clusters} clusters, by {CATALOGUE[chosen.name].title}"
 
 
 def _short(candidate: Candidate) -> str:
     if candidate.name == ALONE:
-        return "training alone"
+        return "local training"
     return (
         "one model" if candidate.clusters < 2 else f"{candidate.clusters} clusters by {CATALOGUE[candidate.name].title}"
     )
@@ -48,13 +48,13 @@ def _short(candidate: Candidate) -> str:
 def _nothing_better(advice: Advice) -> str:
     value = advice.text(advice.candidates[advice.base].value)
     return (
-        f"nothing that was tried beats its {advice.judge_words} of {value} beyond doubt (p < {SURE:g}) and by "
-        f"{PAYS:.0%}{' of it' if not advice.judge.higher else ' of what it is short of 1'}"
+        f"no alternative improves on its {advice.judge_words} of {value} significantly (p < {SURE:g}) and by more than "
+        f"{PAYS:.0%}{'' if not advice.judge.higher else ' of its distance from 1'}"
     )
 
 
 def _too_little(notes: Mapping[str, Any]) -> str:
-    """Of clusters that were found but given up for one model."""
+    """The gain of clusters that were found but rejected in favour of one model."""
     gain, share = notes["gain"], notes["gain"] / max(notes["loss_of_one"], 1e-12)
     size = f"{readable(abs(gain), 3)} ± {readable(notes['gain_error'], 2)} of the loss ({abs(share):.0%}"
     gained = f"{notes['share_gaining']:.0%} of clients gain, {p_words(notes['gain_p'])})"
@@ -81,22 +81,22 @@ def p_words(p: float) -> str:
     return "p < 0.0001" if p < 1e-4 else "p > 0.9999" if p > 0.9999 else f"p = {p:.2g}"
 
 
-# ---- what to be careful about
+# ---- cautions
 
 
 def cautions(advice: Advice) -> list[str]:
-    """What could not have been seen, what was left out, and where loss and score disagree."""
+    """Candidates that were left out, effects too small to detect, and disagreements of loss and score."""
     found = [f"{CATALOGUE[name].title} was left out: {why}." for name, why in advice.left_out.items()]
     late = [candidate for candidate in advice.candidates.values() if candidate.out_of_time]
-    found += [f"{CATALOGUE[one.name].title} was stopped by --max_seconds and may do better." for one in late]
+    found += [f"{CATALOGUE[one.name].title} was stopped by --max_seconds and might do better." for one in late]
     found += _unseen(advice)
     if advice.by_score not in ("", advice.algorithm):
         other = advice.candidates[advice.by_score]
         score = advice.score_name.replace("_", " ")
         found.append(
-            f"Judged by {score} instead, the advice would be: {_what(other).lower()} "
+            f"Judged by {score}, the advice would be: {_what(other).lower()} "
             f"({readable(other.score)} against {readable(advice.candidates[advice.algorithm].score)}). "
-            f"--metric {advice.score_name} judges by it."
+            f"Use --metric {advice.score_name} for that."
         )
     if len(set(advice.clusters_by_seed)) > 1:
         found.append(f"Seeds disagree on the number of clusters: {', '.join(map(str, advice.clusters_by_seed))}.")
@@ -104,26 +104,26 @@ def cautions(advice: Advice) -> list[str]:
 
 
 def _unseen(advice: Advice) -> list[str]:
-    """How small a gain these clients could have hidden."""
+    """Notes on how small a gain would have gone undetected with these clients."""
     lines = []
     visible, guarded = seen_apart(advice.clustering), advice.clustering.get("guarded")
     if advice.verdict == "one-model" and not guarded and visible is not None:
-        small = f"differ by less than about {visible:.0%} of the loss would mostly not"
+        small = f"differ by less than about {visible:.0%} of the loss"
         lines.append(
-            "This does not say that there are no clusters: groups whose models "
-            f"{small if visible <= BLIND else 'differ a lot would not'} have been seen with these clients."
+            "This does not mean that there are no clusters: with these clients, groups whose models "
+            f"{small if visible <= BLIND else 'differ a lot'} would mostly go undetected."
         )
     alone = advice.candidates.get(ALONE)
     if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - SURE:
         least = SEEN * alone.gain.error * abs(alone.gain.size / alone.gain.mean) if alone.gain.mean else math.nan
         if math.isfinite(least) and least > PAYS:
             small = f"A gain of less than {least:.0%}" if least < 1 else "Even a large gain"
-            lines.append(f"{small} by training alone would mostly not have been seen either.")
+            lines.append(f"{small} from local training would mostly go undetected too.")
     return lines
 
 
 def seen_apart(notes: Mapping[str, Any]) -> float | None:
-    """The least difference between two groups, as a part of the loss, that the tests for clusters would have shown."""
+    """The smallest difference between two groups, relative to the loss, that the tests for clusters would detect."""
     pair = notes.get("doubtful_pair")
     if not pair or not pair["mean"]:
         return None

@@ -1,4 +1,4 @@
-"""A Ray cluster for a run: how many actors, where they keep client memory."""
+"""A Ray cluster for a run: the number of actors, and where they keep client memory."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from corymb.settings import InvalidInput, expanded, require
 Folder = str | os.PathLike[str]
 LOCAL_ACTORS = 2
 START_SECONDS = 300.0
-"""Actors may take so long to start: they import torch, and wait for machines to have room for them."""
+"""Time for actors to start: they import torch, and may wait for free resources."""
 
 
 def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool, allow: Sequence[str] = ()) -> Engine:
-    """The clients of a data set, shared by the actors of a cluster."""
-    require(settings.kernel is None, "kernel is for each actor to choose: leave it out.")
+    """An engine whose clients are spread over the actors of a Ray cluster."""
+    require(settings.kernel is None, "Each actor chooses its own kernel: leave out kernel.")
     try:
         from corymb.engines.ray import RayTransport
     except ModuleNotFoundError as error:
@@ -66,13 +66,13 @@ def cluster(settings: RunSettings, data: FederatedDataset, *, keeps_memory: bool
 
 
 def kept_in(settings: RunSettings, out: Folder | None) -> RunSettings:
-    """Actors on this machine keep what clients remember in the run's folder: so it can be resumed."""
+    """Let local actors keep client memory in the run's folder, so that the run can be resumed."""
     here = settings.engine == "ray" and settings.address is None and settings.cluster_folder is None
     return replace(settings, cluster_folder=str(expanded(out).resolve() / ACTORS)) if here and out else settings
 
 
 def _folder(settings: RunSettings, *, keeps_memory: bool) -> Path | None:
-    """Where actors keep client memory: on a disk that all machines see, which here any is."""
+    """The folder where actors keep client memory, which all machines of the cluster must share."""
     if settings.cluster_folder is not None:
         return Path(settings.cluster_folder).expanduser()
     if settings.address is None:
@@ -81,7 +81,7 @@ def _folder(settings: RunSettings, *, keeps_memory: bool) -> Path | None:
         return Path(folder)
     require(
         not keeps_memory,
-        "Clients of this algorithm remember things, which an actor that dies would lose: give cluster_folder=…, "
-        "a folder that all machines of the cluster see.",
+        "Clients of this algorithm keep memory, which would be lost if an actor dies: give cluster_folder=…, a folder "
+        "that all machines of the cluster share.",
     )
     return None

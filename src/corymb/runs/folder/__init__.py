@@ -1,1 +1,1 @@
-"""A run's folder: TOML, JSON and safetensors, nothing that is run when it is read."""
+"""The folder of a run: TOML, JSON and safetensors files, whose reading never executes code."""

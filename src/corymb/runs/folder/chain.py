@@ -1,4 +1,4 @@
-"""Lines that are chained: each holds the hash of itself and of the one before, so that none can be changed unseen."""
+"""Hash-chained lines: each holds a hash of itself and the previous line, so that changes are detected."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 LINK = "link"
 FIRST = "0" * 64
-"""What the first line follows."""
+"""The previous link of the first line."""
 
 
 def linked(row: Mapping[str, Any], before: str) -> dict[str, Any]:
-    """A row with its link to the one before."""
+    """A row with its link to the previous one."""
     plain = {name: value for name, value in row.items() if name != LINK}
     text = json.dumps(plain, sort_keys=True, allow_nan=False)
     return {**plain, LINK: hashlib.sha256(f"{before}{text}".encode()).hexdigest()}
 
 
 def chained(rows: Iterable[Mapping[str, Any]], before: str = FIRST) -> list[dict[str, Any]]:
-    """Rows, each linked to the one before it."""
+    """Rows, each linked to the previous one."""
     found = []
     for row in rows:
         found.append(linked(row, before))
@@ -29,7 +29,7 @@ def chained(rows: Iterable[Mapping[str, Any]], before: str = FIRST) -> list[dict
 
 
 def broken(rows: Iterable[object]) -> int | None:
-    """The number, from 1, of the first row that is not linked as it should be; None if all are."""
+    """The number, from 1, of the first row with a wrong link; None if all are right."""
     before = FIRST
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or row != linked(row, before):

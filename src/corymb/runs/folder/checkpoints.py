@@ -1,7 +1,7 @@
 """Checkpoints: snapshots in safetensors parts, each named by its hash, and a JSON manifest that is renamed into place.
 
-A part that does not change from one checkpoint to the next is stored once. A manifest names its parts, its files of
-client memory and its own hash, so that a checkpoint that is torn, edited or from another run is detected.
+A part that does not change between checkpoints is stored once. A manifest lists its parts, its files of client memory
+and its own hash, so that a truncated or edited checkpoint, or one from another run, is detected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from corymb.wire import WireError, pack, unpack
 
 FORMAT = 1
 LARGE = 64 * 2**10
-"""A piece of a snapshot of at least this many bytes becomes a part of its own."""
+"""A piece of a snapshot of at least this many bytes becomes a separate part."""
 KEPT = 2
 """How many of the latest checkpoints are kept, besides the best one."""
 
@@ -32,14 +32,14 @@ class Refused(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a checkpoint is made of."""
+    """The contents of a checkpoint."""
 
     run: str
     clock: int
     rounds: int
-    """How many lines of rounds.jsonl belong to it."""
+    """The number of lines of rounds.jsonl that belong to it."""
     audit: int
-    """How many lines of audit.jsonl belong to it."""
+    """The number of lines of audit.jsonl that belong to it."""
     parts: dict[str, str]
     """Piece of the snapshot -> hash."""
     memory: list[list[str]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Manifest:
     score: float | None = None
     """Test score of an evaluated round, negated where lower is better."""
     versions: dict[str, list[int]] = field(default_factory=dict)
-    """For each host elsewhere, clock and number of the last call that was accepted from it."""
+    """For each remote host, the clock and number of the last call accepted from it."""
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:
@@ -61,17 +61,17 @@ class Manifest:
 
     @staticmethod
     def from_bytes(data: bytes) -> Manifest:
-        """The manifest, unless it is torn or edited."""
+        """Parse a manifest; raises `Refused` if it is truncated or edited."""
         try:
             plain = json.loads(data)
             recorded = plain.pop("sha256")
             if plain.get("format") != FORMAT:
-                raise Refused(f"it is of format {plain.get('format')}, this version reads {FORMAT}")
+                raise Refused(f"it has format {plain.get('format')}, but this version reads {FORMAT}")
             if recorded != _digest_of(plain):
                 raise Refused("its manifest was changed")
             return Manifest(**plain)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise error if isinstance(error, Refused) else Refused("its manifest is torn") from None
+            raise error if isinstance(error, Refused) else Refused("its manifest is incomplete or malformed") from None
 
 
 def _digest_of(plain: Mapping[str, Any]) -> str:
@@ -87,7 +87,7 @@ def digest(data: bytes) -> str:
 
 
 def take_apart(snapshot: Snapshot) -> dict[str, bytes]:
-    """A snapshot in pieces: the large ones, which may not change for many rounds, and the rest."""
+    """Split a snapshot into its large pieces, which may not change for many rounds, and the rest."""
     tree = snapshot_to_tree(snapshot)
     pieces = {}
     if nbytes(tree["models"]) >= LARGE:
@@ -99,7 +99,7 @@ def take_apart(snapshot: Snapshot) -> dict[str, bytes]:
 
 
 def put_together(pieces: Mapping[str, bytes]) -> Snapshot:
-    """The snapshot that was taken apart."""
+    """Reassemble the snapshot that `take_apart` split."""
     tree = unpack(pieces["rest"])
     if not isinstance(tree, dict) or not isinstance(tree.get("carry"), dict):
         raise WireError("the parts of the checkpoint do not form a snapshot")
@@ -131,18 +131,18 @@ def clocks_in(folder: Path) -> list[int]:
 
 
 def read_whole(path: Path, sha256: str, what: str) -> bytes:
-    """The contents of a file, if its hash is right."""
+    """Read a file; raises `Refused` if its hash does not match."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise Refused(f"its {what} cannot be read ({error.strerror})") from None
     if digest(data) != sha256:
-        raise Refused(f"its {what} is torn or was changed")
+        raise Refused(f"its {what} is incomplete or was changed")
     return data
 
 
 def read_checkpoint(folder: Path, clock: int, run: str, rounds: int) -> tuple[Manifest, Snapshot]:
-    """The checkpoint of a run at a clock, given how many lines of rounds.jsonl can be read.
+    """Read the checkpoint of a run at a clock, given the number of readable lines of rounds.jsonl.
 
     Raises `Refused` if it cannot be used. Files of client memory are checked, not read.
     """
@@ -153,7 +153,7 @@ def read_checkpoint(folder: Path, clock: int, run: str, rounds: int) -> tuple[Ma
     if manifest.run != run or manifest.clock != clock:
         raise Refused("it belongs to another run")
     if manifest.rounds > rounds:
-        raise Refused(f"it needs {manifest.rounds} rounds of rounds.jsonl, of which {rounds} can be read")
+        raise Refused(f"it needs {manifest.rounds} rounds of rounds.jsonl, but only {rounds} can be read")
     for name, sha256 in manifest.memory:
         read_whole(folder.parent / "memory" / name, sha256, "client memory")
     pieces = {name: read_whole(part_path(folder, sha), sha, "snapshot") for name, sha in manifest.parts.items()}

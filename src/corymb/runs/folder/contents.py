@@ -1,4 +1,4 @@
-"""What the files of a run folder contain, as bytes: those written at the start of a run, and those at its end."""
+"""The contents of a run folder's files, as bytes: those written at the start of a run, and those at its end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def initial_files(
     schema: DataSchema,
     standard: Standard | None,
 ) -> dict[str, bytes]:
-    """The files that a run folder has from the start. config.toml comes last: it marks the folder as a run."""
+    """The files written at the start of a run. config.toml comes last: it marks the folder as a run."""
     return {
         ENVIRONMENT: json.dumps(plain({**environment, "format": FORMAT}), indent=1).encode(),
         CLIENTS: json.dumps({"names": list(names), "schema": schema.describe()}).encode(),
@@ -59,7 +59,7 @@ def initial_files(
 
 
 def final_files(run: Run) -> dict[str, bytes]:
-    """The files that a run folder has once the run has ended. result.json comes last: it marks the run as ended."""
+    """The files written at the end of a run. result.json comes last: it marks the run as ended."""
     counts = {"asked": run.ledger.asked, "replied": run.ledger.replied, "abandoned": run.ledger.abandoned}
     about = {"stopped": run.stopped, **counts}
     return {
@@ -85,7 +85,7 @@ def as_toml(config: Mapping[str, Any]) -> bytes:
 
 
 def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """TOML has no null: settings that are None are left out."""
+    """Leave out settings that are None, since TOML has no null."""
     return {
         name: _without_none(value) if isinstance(value, Mapping) else value
         for name, value in settings.items()

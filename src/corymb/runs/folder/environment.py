@@ -16,7 +16,7 @@ import torch
 
 
 def environment(seed: int) -> dict[str, Any]:
-    """What may explain the numbers of a run later; `run` identifies it among all runs."""
+    """Facts that may explain a run's numbers later; `run` is a random id of the run."""
     return {
         "versions": versions(),
         "commit": _commit(),
@@ -31,7 +31,7 @@ def environment(seed: int) -> dict[str, Any]:
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of everything that the numbers may depend on."""
+    """The versions of the packages that the numbers may depend on."""
     import numpy as np
     import safetensors
 
@@ -48,7 +48,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def _commit() -> str | None:
-    """The commit of the checkout that this library is run from, with a + if files differ from it."""
+    """The git commit of the checkout that this library runs from, with a + if files differ from it."""
     home = Path(__file__).resolve().parents[4]
     if not (home / ".git").exists():
         return None
@@ -83,7 +83,7 @@ def _memory() -> int | None:
     """Bytes of memory of the machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # some systems do not tell
+    except (AttributeError, ValueError, OSError):  # not available on some systems
         return None
 
 

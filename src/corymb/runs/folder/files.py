@@ -1,4 +1,4 @@
-"""Files that survive a crash: each is either complete or absent, and one process writes at a time."""
+"""Crash-safe files: each is either complete or absent, and only one process writes at a time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from corymb.settings import InvalidInput
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name and rename it; the new name is durable once its folder is synced."""
+    """Write a file under a temporary name and rename it; the rename is durable once its folder is synced."""
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with suppress(FileNotFoundError):
-            temporary.unlink()  # left by a crash, or a link to something that is not ours to write
+            temporary.unlink()  # left by a crash, or a link that must not be followed
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             _write_all(handle, data)
@@ -51,17 +51,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def explained(error: OSError, path: Path) -> OSError:
-    """The error; for a full disk, with a message that says what to do."""
+    """The error, with advice in its message if the disk is full."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        line = f"The disk is full: {path} cannot be written. Nothing written before is lost; make room, then resume"
+        line = f"The disk is full: {path} cannot be written. Earlier rounds are saved; free some space, then resume"
         return OSError(error.errno, line)
     return error
 
 
 class Lines:
-    """A file of JSON lines that only grows; each line is written as soon as it is appended.
+    """An append-only file of JSON lines; each line is written as soon as it is appended.
 
-    Where it is `chain`ed, each line holds a hash of itself and of the one before (`chain`).
+    With `chain`, each line holds a hash of itself and the previous line (`corymb.runs.folder.chain`).
     """
 
     def __init__(self, path: Path, *, chain: bool = False) -> None:
@@ -71,7 +71,7 @@ class Lines:
         self._synced = 0
 
     def keep(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Start over with these lines, whatever the file held."""
+        """Replace the contents of the file by these lines."""
         if self._last:
             self._last = FIRST
         text = [json_line(row) for row in self._linked(rows)]
@@ -116,7 +116,7 @@ def json_line(row: Mapping[str, Any]) -> bytes:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines, up to the first that is torn; none where there is no file."""
+    """The rows of a file of JSON lines, up to the first incomplete one; empty if there is no file."""
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
@@ -131,18 +131,18 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 class Writer:
-    """Writes in a thread of its own, one job at a time, while the next round is computed."""
+    """Writes in a background thread, one job at a time, while the next round is computed."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="corymb-writer")
         self._job: Future[None] | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Start a job once the previous one is done; an error of that one is raised here."""
+        """Start a job once the previous one is done; an error of the previous job is raised here."""
         self.wait()
         self._job = self._pool.submit(job)
 
@@ -167,7 +167,7 @@ class Lock:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             import fcntl
-        except ImportError:  # not Unix: no lock there is released when a process is killed
+        except ImportError:  # not Unix: no lock that a killed process is sure to release
             return
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

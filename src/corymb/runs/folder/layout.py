@@ -1,4 +1,4 @@
-"""What the files of a run folder are called, and where a new run may be written.
+"""The names of the files of a run folder, and checks on where a new run may be written.
 
 config.toml            what was run; `corymb run --config` takes it
 clients.json           the clients' names and the schema of their data
@@ -9,7 +9,7 @@ checkpoints/, memory/  what resuming needs: see `corymb.runs.folder.writer`
 result.json            labels, metrics and ledger, as the command line prints them
 snapshot.safetensors   the final snapshot: models, labels and everything needed to continue from it
 losses.safetensors     each client's loss under each model, its test scores, and the calibration of `Run.assign`
-actors/                what clients remember, of a run on a Ray cluster on this machine
+actors/                client memory of a run on a local Ray cluster
 standard.safetensors   means and scales of the features, if they were standardised
 
 TOML, JSON and safetensors: reading a run folder never executes anything in it.
@@ -32,28 +32,28 @@ CHECKPOINTS, MEMORY, ACTORS = "checkpoints", "memory", "actors"
 TEMPORARY = ".new"
 """Suffix of a file that is still being written."""
 LEFT_BY_A_CRASH = {ENVIRONMENT, CLIENTS, STANDARD, CONFIG, LOCK, CHECKPOINTS, MEMORY, ROUNDS, AUDIT}
-"""What a run that was killed before it wrote config.toml may have left behind."""
+"""Files that a run may leave behind if it is killed before it writes config.toml."""
 
 
 def check_free(folder: str | os.PathLike[str]) -> Path:
-    """The folder, if a run may be written there: it does not exist yet, or is empty.
+    """Check that a folder is new or empty, so that a run may be written there; returns its path.
 
-    Files left by a run that was killed before it had started do not count, nor do those of actors, which start first.
+    Files of a run that was killed before it started are ignored, as are those of actors, which start first.
     """
     place = expanded(folder)
-    require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder that is new or empty.")
+    require(not place.exists() or place.is_dir(), f"{place} is a file: give a new or empty folder.")
     found = {path.name.removesuffix(TEMPORARY) for path in place.iterdir()} - {ACTORS} if place.exists() else set()
     free = not (place / CONFIG).exists() and (not found or (LOCK in found and found <= LEFT_BY_A_CRASH))
-    require(free, f"{place} is not empty: a run is never overwritten; give a folder that is new or empty.")
+    require(free, f"{place} is not empty, and runs are never overwritten: give a new or empty folder.")
     return place
 
 
 def check_plain(place: Path) -> None:
-    """Refuse a run folder with pipes, which would be waited for, or links to folders, where files would be removed."""
+    """Reject a run folder with pipes, which would block, or links to folders, in which files would be deleted."""
     inside = (path for name in (".", CHECKPOINTS, MEMORY) for path in (place / name).glob("*"))
     for path in inside:
         own = path.is_file() or (path.is_dir() and not path.is_symlink())
-        require(own, f"{path} is neither a file nor a folder of the run's own: take it out of the run folder.")
+        require(own, f"{path} is not a regular file or folder: remove it from the run folder.")
 
 
 def new_folder(parent: str | Path, name: str) -> Path:

@@ -1,7 +1,8 @@
-"""Models of the user's own, which no run folder holds: is one that is given again the run's?
+"""Checks that a user-defined model given for a saved run is the model of that run.
 
-Its parameters must have the run's names and shapes. Those do not tell one `forward` from another, so a run records what
-its model answers to made-up examples with made-up parameters, both the same in every process.
+A run folder does not contain the model's code. Its parameters must have the run's names and shapes. Those do not
+distinguish one `forward` from another, so a run also records the model's outputs on made-up examples with made-up
+parameters, both the same in every process.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
 ASKED = 4
-"""Examples that are made up."""
+"""The number of made-up examples."""
 ALIKE = 1e-3
-"""Answers that differ by no more, as a part of the largest, differ by rounding: on another processor, say."""
+"""Outputs that differ by at most this fraction of the largest count as equal up to rounding, as on another CPU."""
 NUDGE = 2e-6
-"""A change of all parameters by a little more than they are rounded: answers must not tell it."""
+"""A relative change of all parameters slightly larger than rounding, which must not change the outputs visibly."""
 ROUNDED = 1 + 1e-5
-"""What a parameter may exceed the bounds of its distribution by."""
+"""The factor by which a parameter may exceed the bounds of its distribution, due to rounding."""
 DRAWN = 65_521
-"""Values that are drawn for a parameter; larger ones repeat them. A prime, so that no two rows begin alike."""
+"""Distinct values drawn for a parameter; larger ones repeat them. A prime, so that rows do not start alike."""
 KEY = root(0)
 
 
 def answers_of(objective: Objective, schema: DataSchema) -> list[float]:
-    """What a model answers to made-up examples: a number for each, which stands for all its outputs.
+    """The model's outputs on made-up examples, summarised as one number per example.
 
-    Empty where that would say nothing: the model does not take them (one that reads texts may find no word in them),
-    draws at random, or its answers are not finite, or such as rounding alone could change after a long recurrence.
+    Empty if they would not identify the model: it rejects the examples (a text model may find no word in them), is
+    random, or its outputs are not finite or change visibly by rounding alone, as after a long recurrence.
     """
     with suppress(Exception), torch.no_grad(), torch_quiet(), isolated():
         params = _made_up(objective.init(KEY))
@@ -57,7 +58,7 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
     Then the loss takes a softmax of them again: its gradients are small, and no class gets a large probability.
     """
     if not isinstance(objective, Classification):
-        return False  # a loss of one's own may want them
+        return False  # a user-defined loss may expect them
     with suppress(Exception), torch.no_grad(), torch_quiet(), isolated():
         params = _made_up(objective.init(KEY))
         outputs = objective.predict(params, _examples_for(params, schema)).double()
@@ -66,7 +67,7 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
 
 
 def not_as_drawn(module: object) -> str:
-    """A layer whose trained parameters were set by somebody: torch draws none so large; empty where none shows it."""
+    """A layer whose parameters were set by the user, since torch draws none so large; empty if there is none."""
     if not isinstance(module, nn.Module):
         return ""
     for name, layer in module.named_modules():
@@ -85,13 +86,13 @@ def not_as_drawn(module: object) -> str:
 
 
 Bounds = Literal["none", "sign", "one"]
-"""Of a model's outputs: they go anywhere, have one sign, or stay within -1 to 1."""
+"""The bounds of a model's outputs: none, a single sign, or within -1 to 1."""
 DRAWS, STRETCH = 8, 10.0
-"""Parameters that are drawn to see how far outputs go, and how much larger they are than those of `answers_of`."""
+"""The number of parameter draws to find the bounds of outputs, and their scale relative to those of `answers_of`."""
 
 
 def bounds_of(objective: Objective, schema: DataSchema) -> Bounds:
-    """Bounds of a model of numbers that ends in a sigmoid, a softplus, an exponential or the like.
+    """The bounds of a regression model that ends in a sigmoid, a softplus, an exponential or the like.
 
     It cannot learn targets that are standardised: those are on both sides of 0, and beyond 1.
     """
@@ -115,18 +116,18 @@ def _examples_for(params: Params, schema: DataSchema) -> Tensor:
 
 
 def _examples(schema: DataSchema) -> Tensor:
-    """Numbers as they are after standardising, pixels from 0 to 1, or codes that every model with two of them has."""
+    """Made-up examples: numbers in the range of standardised features, pixels from 0 to 1, or the codes 0 and 1."""
     key, shape = fold(KEY, "examples"), (ASKED, *schema.features)
     if schema.codes:
         codes = integers(key, 2, shape)
-        codes[:, 0] = 1  # 0 often means that nothing is there, and a text of nothing is refused by many models
+        codes[:, 0] = 1  # 0 often stands for padding, and many models reject text that is all padding
         return codes
     numbers = uniform(key, shape)
     return numbers if schema.picture else 4 * numbers - 2
 
 
 def _made_up(params: Params, key: Key = KEY) -> Params:
-    """Parameters of the same shapes, of such sizes that signals neither vanish nor grow (He et al. 2015)."""
+    """Made-up parameters of the same shapes, scaled so that signals neither vanish nor explode (He et al. 2015)."""
 
     def values(name: str, old: Tensor) -> Tensor:
         inputs, size = max(1, old[:1].numel()) if old.dim() > 1 else 6, old.numel()
@@ -137,31 +138,31 @@ def _made_up(params: Params, key: Key = KEY) -> Params:
 
 
 def _summed(outputs: Tensor) -> list[float]:
-    """Each example's outputs as one number: their sum, weighted so that no two count alike."""
+    """Summarise each example's outputs as one number: a sum with random weights, so that every output matters."""
     rows = outputs.double().reshape(ASKED, -1).cpu()
     weighted: list[float] = (rows @ uniform(fold(KEY, "outputs"), (rows.shape[1],), torch.float64)).tolist()
     return weighted
 
 
 def _alike(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether answers are the same but for rounding; never where they are not finite."""
+    """Whether outputs are equal up to rounding; False if they are not finite."""
     most = ALIKE * max(map(abs, one), default=0.0)
     return len(one) == len(other) and all(abs(a - b) <= most < math.inf for a, b in zip(one, other, strict=True))
 
 
 def check_answers(given: Sequence[float], recorded: object, name: str) -> None:
-    """Refuse a model that answers otherwise than the run's, where both are known: earlier runs recorded nothing."""
+    """Reject a model whose outputs differ from the run's, if both are known; earlier versions did not record them."""
     if not isinstance(recorded, list) or not all(map(is_number, recorded)) or not recorded or not given:
         return
     require(
         _alike(recorded, given),
-        f"The model is not the run's, which is {name}: with the same parameters it gives other outputs. Give it as it "
-        "was when the run was made.",
+        f"The model is not the run's ({name}): with the same parameters it gives different outputs. Give the model as "
+        "it was when the run was made.",
     )
 
 
 def check_parameters(made: Params, kept: Params, name: str) -> None:
-    """Refuse another model than the run's, as far as its parameters tell."""
+    """Reject a model whose parameters differ from the run's in name or shape."""
     ours, theirs = (
         {name: list(value.shape[lead:]) for name, value in of.items()} for of, lead in ((made, 0), (kept, 1))
     )
@@ -170,4 +171,4 @@ def check_parameters(made: Params, kept: Params, name: str) -> None:
     )
     if odd is not None:
         wanted, got = (f"of shape {of[odd]}" if odd in of else "missing" for of in (theirs, ours))
-        raise InvalidInput(f"The model is not the run's, which is {name}: {odd!r} is {got}, in the run {wanted}.")
+        raise InvalidInput(f"The model is not the run's ({name}): {odd!r} is {got}, but in the run it is {wanted}.")

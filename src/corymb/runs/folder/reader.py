@@ -1,4 +1,4 @@
-"""Read a run folder: the parts that `Run.load` assembles, and what resuming has to obey."""
+"""Read a run folder: the parts that `Run.load` assembles, and the settings needed to resume."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from corymb.settings import InvalidInput, expanded, first_line, require
 from corymb.wire import WireError, unpack
 
 KILLED = "killed"
-"""Why a run stopped that had no chance to record a reason."""
+"""The reason given for a run that stopped without recording one."""
 Parts = dict[str, Any]
-"""The fields of a `Run`, by name; all but its objective."""
+"""The fields of a `Run` by name, except its objective."""
 
 
 def read_run(folder: str | Path) -> Parts:
-    """The parts of the run in a folder; for a run that was killed, as of its last checkpoint."""
+    """Read the parts of the run in a folder; for a killed run, as of its last checkpoint."""
     place = expanded(folder)
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
     _check_one(place)
@@ -70,16 +70,18 @@ def read_run(folder: str | Path) -> Parts:
 
 
 def _check_one(place: Path) -> None:
-    """Refuse a folder of runs, such as `--seeds` writes, where one run is wanted."""
+    """Reject a folder of runs, such as `--seeds` writes, if a single run is expected."""
     if any((place / name).exists() for name in (CONFIG, RESULT)):
         return
     within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
     if within:
-        raise InvalidInput(f"{place} is no run, but holds {len(within)}: give one of them, such as {within[0]}.")
+        raise InvalidInput(
+            f"{place} is not a run, but holds {len(within)} runs: give one of them, such as {within[0]}."
+        )
 
 
 def is_finished(folder: str | Path) -> bool:
-    """Whether the run in a folder came to its end."""
+    """Whether the run in a folder has finished."""
     try:
         result = json.loads((Path(folder) / RESULT).read_text(encoding="utf-8"))
         return result["about"]["stopped"] in ENDED
@@ -93,7 +95,7 @@ def _finished(place: Path) -> Parts:
     metrics, snapshot = _measured(result["metrics"]), snapshot_from_bytes((place / SNAPSHOT).read_bytes())
     history = _whole_history(place, len(initial["names"]))
     _check_labels(snapshot, len(initial["names"]))
-    if history:  # only the end of the run shows which round was the last one: its metrics are in result.json
+    if history:  # the last round was not known when its line was written: its metrics are in result.json
         history[-1].setdefault("metrics", {name: value for name, value in metrics.items() if name != "oracle_error"})
         history[-1].setdefault("not_scored", result.get("not_scored", []))
     return {
@@ -102,7 +104,7 @@ def _finished(place: Path) -> Parts:
         "snapshot": snapshot,
         "history": history,
         "metrics": metrics,
-        "not_scored": tuple(result.get("not_scored", ())),  # earlier versions did not say
+        "not_scored": tuple(result.get("not_scored", ())),  # not recorded by earlier versions
         "ledger": Ledger(
             **result["ledger"],
             asked=about["asked"],
@@ -144,23 +146,23 @@ def _unfinished(place: Path) -> Parts:
             "seconds": manifest.seconds,
             "stopped": KILLED,
         }
-    raise InvalidInput(f"{place} cannot be read as a run: it was stopped before its first checkpoint.")
+    raise InvalidInput(f"{place} cannot be read as a run: the run was stopped before its first checkpoint.")
 
 
 def _measured(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Metrics as they are in memory: JSON has null for a number that is not finite."""
+    """Metrics as in memory: a null of JSON, which stands for a non-finite number, becomes NaN."""
     odd = next((name for name, value in metrics.items() if value is not None and not is_number(value)), None)
     if odd is not None:
-        raise TypeError(f"the metric {odd!r} is no number")
+        raise TypeError(f"the metric {odd!r} is not a number")
     return {name: float("nan") if value is None else value for name, value in metrics.items()}
 
 
 def _check_labels(snapshot: Snapshot, clients: int) -> None:
     labels = snapshot.labels
     if len(labels) != clients:
-        raise ValueError(f"{CLIENTS} names {clients} clients, the snapshot has labels for {len(labels)}")
+        raise ValueError(f"{CLIENTS} names {clients} clients, but the snapshot has labels for {len(labels)}")
     if clients and not -1 <= int(labels.min()) <= int(labels.max()) < snapshot.k:
-        raise ValueError(f"the snapshot has labels of models that are not there: there are {snapshot.k}")
+        raise ValueError(f"the snapshot has {snapshot.k} models, but labels outside their range")
 
 
 def _initial_parts(place: Path) -> Parts:
@@ -168,7 +170,7 @@ def _initial_parts(place: Path) -> Parts:
     if not all(isinstance(name, str) for name in clients["names"]) or len(set(clients["names"])) < len(
         clients["names"]
     ):
-        raise TypeError(f"{CLIENTS} does not name every client, or one twice")
+        raise TypeError(f"{CLIENTS} has a client without a name, or the same name twice")
     return {
         "names": tuple(clients["names"]),
         "config": _current(tomllib.loads((place / CONFIG).read_text(encoding="utf-8"))),
@@ -182,12 +184,12 @@ def _initial_parts(place: Path) -> Parts:
 def _environment(place: Path) -> dict[str, Any]:
     found = json.loads((place / ENVIRONMENT).read_text(encoding="utf-8"))
     if not isinstance(found, dict) or not isinstance(found.get("run"), str):
-        raise TypeError(f"{ENVIRONMENT} does not say which run it is")
+        raise TypeError(f"{ENVIRONMENT} has no run id")
     return found
 
 
 def _current(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's config as this version writes it. Format 1 named the client function that serves clients."""
+    """Convert a run's config to the current format. Format 1 named the client function that serves clients."""
     record = config["record"]
     if ":" not in record["served"]:
         return config
@@ -196,7 +198,7 @@ def _current(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole_history(place: Path, clients: int) -> list[Round]:
-    """The rounds of a run that has ended: a torn line is an error."""
+    """The rounds of a finished run, in which an incomplete line is an error."""
     rows = rounds_of(place, clients)
     if len((place / ROUNDS).read_bytes().splitlines()) > len(rows):
         raise WireError(f"line {len(rows) + 1} of {ROUNDS} is not JSON")
@@ -204,11 +206,11 @@ def _whole_history(place: Path, clients: int) -> list[Round]:
 
 
 def rounds_of(place: Path, clients: int) -> list[Round]:
-    """The rounds in a folder, each of which must be like a round's record of so many clients."""
+    """The rounds in a folder, each checked to be a valid record for this many clients."""
     rows = read_lines(place / ROUNDS)
     for number, row in enumerate(rows, 1):
         if problem := round_problem(row, clients):
-            raise TypeError(f"line {number} of {ROUNDS} is no round: {problem}")
+            raise TypeError(f"line {number} of {ROUNDS} is not a valid round: {problem}")
     return rows
 
 
@@ -223,7 +225,7 @@ def restored_ledger(counts: Mapping[str, int], audit: Sequence[Mapping[str, Any]
 
 
 def read_standard(folder: Path) -> Standard | None:
-    """How the features of the run in a folder were standardised; None if they were not."""
+    """The standardisation of the run in a folder; None if its features were not standardised."""
     path = folder / STANDARD
     if not path.exists():
         return None
@@ -242,15 +244,26 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     _check_one(folder)
     check_plain(folder)
-    require(path.exists(), f"{folder} holds no run: it has no {CONFIG}. Start one with corymb run ... --out {folder}.")
+    require(path.exists(), f"{folder} is not a run: it has no {CONFIG}. Start one with corymb run ... --out {folder}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} cannot be read as TOML: {first_line(error)}") from None
 
 
+def read_clients(folder: Path) -> tuple[str, ...]:
+    """The names of the clients of the run in a folder."""
+    try:
+        names = json.loads((folder / CLIENTS).read_text(encoding="utf-8"))["names"]
+    except (OSError, ValueError, KeyError, TypeError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{folder} cannot be resumed: its {CLIENTS} cannot be read.")
+    return tuple(names)
+
+
 def read_environment(folder: Path) -> dict[str, Any]:
-    """The environment that the run in a folder was started in; refuses a run that this version cannot resume."""
+    """The environment in which the run in a folder was started; rejects a run that this version cannot resume."""
     try:
         environment = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The folder of a run in progress: rounds and audit log line by line, checkpoints, client memory.
+"""The folder of a run in progress: lines of rounds and of the audit log, checkpoints, client memory.
 
-The order of writing makes a kill at any instant harmless: lines first, then client memory, then the parts of the
-checkpoint, then its manifest by a rename; only then is anything removed. One process at a time may work on a folder.
+The order of writing makes a kill at any time harmless: lines first, then client memory, then the parts of the
+checkpoint, then its manifest by a rename; only then are old files removed. One process at a time may use a folder.
 See docs/explanation/run-folder.md.
 """
 
@@ -49,7 +49,7 @@ class Saved(NamedTuple):
 
 
 class CheckpointInfo(NamedTuple):
-    """What a checkpoint records besides the snapshot."""
+    """The contents of a checkpoint besides the snapshot."""
 
     ledger: dict[str, int]
     engine: dict[str, Any]
@@ -68,7 +68,7 @@ class RunStore:
         self.rounds, self.audit = Lines(folder / ROUNDS), Lines(folder / AUDIT, chain=True)
         self.manifests: dict[int, Manifest] = {}
         self.run = ""
-        self._sound = set[str]()  # parts that this process wrote or checked
+        self._sound = set[str]()  # hashes of parts that this process has written or verified
         self._writer: Writer | None = None
         self._lock: Lock | None = None
 
@@ -86,15 +86,15 @@ class RunStore:
         sync_folder(self.folder)
 
     def reopen(self) -> Saved | None:
-        """Take up the run in the folder: its last usable checkpoint, or None if it has no checkpoint yet."""
+        """Reopen the run in the folder at its last usable checkpoint; None if it has no checkpoint yet."""
         self.run = read_environment(self.folder)["run"]
         self._enter()
         self._remove_temporary()
         audit = read_lines(self.folder / AUDIT)
         history = list(takewhile(lambda row: not round_problem(row), read_lines(self.folder / ROUNDS)))
         clocks, refusals = clocks_in(self.checkpoints), list[Event]()
-        if (line := broken(audit)) is not None:  # said in the log itself, which is linked anew from here on
-            log.warning("line %d of %s is not linked to the one before: it was changed", line, self.folder / AUDIT)
+        if (line := broken(audit)) is not None:  # recorded in the log itself, which is chained anew from here on
+            log.warning("line %d of %s is not linked to the previous line: it was changed", line, self.folder / AUDIT)
             refusals.append({"clock": 0, "what": "changed", "reason": f"line {line} of this log was changed"})
         if not clocks and (self.folder / RESULT).exists():
             raise InvalidInput(
@@ -110,7 +110,7 @@ class RunStore:
             self.manifests[clock] = manifest
             saved = saved or Saved(manifest, snapshot, history[: manifest.rounds], audit[: manifest.audit])
         if clocks and saved is None:
-            raise InvalidInput(f"{self.folder} has no checkpoint that can be used: start over in another folder.")
+            raise InvalidInput(f"{self.folder} has no usable checkpoint: start over in another folder.")
         self._sound = {sha for manifest in self.manifests.values() for sha in manifest.parts.values()}
         self.journal.chains = {clock: manifest.memory for clock, manifest in self.manifests.items()}
         self.rounds.keep(saved.history if saved else [])
@@ -119,14 +119,14 @@ class RunStore:
         return saved
 
     def plan_anew(self, config: bytes) -> None:
-        """Take back the end of a run, which is to become longer, and write its new settings."""
-        (self.folder / RESULT).unlink(missing_ok=True)  # first: with old settings it would only end again
+        """Reopen a finished run that is to be extended, and write its new settings."""
+        (self.folder / RESULT).unlink(missing_ok=True)  # first: a kill in between then only resumes to the old end
         sync_folder(self.folder)
         write_file(self.folder / CONFIG, config)
         sync_folder(self.folder)
 
     def finish(self, files: Mapping[str, bytes]) -> None:
-        """Write the files of a run that has ended."""
+        """Write the final files of the run."""
         self._writing().wait()
         for name, data in files.items():
             write_file(self.folder / name, data)
@@ -161,7 +161,7 @@ class RunStore:
 
     def _set_aside(self, clock: int, why: str) -> Event:
         path = manifest_path(self.checkpoints, clock)
-        log.warning("checkpoint %d of %s is refused: %s; the one before is used", clock, self.folder, why)
+        log.warning("checkpoint %d of %s cannot be used: %s; trying the previous one", clock, self.folder, why)
         path.replace(path.with_name(path.name + ".refused"))
         return {"clock": clock, "what": "refused", "reason": why}
 
@@ -175,11 +175,11 @@ class RunStore:
 
     @property
     def kept(self) -> set[int]:
-        """The clocks of the checkpoints that are kept."""
+        """The clocks of the retained checkpoints."""
         return set(self.manifests)
 
     def checkpoint(self, snapshot: Snapshot, info: CheckpointInfo) -> None:
-        """Save a snapshot whose client memory is committed; it is written while the next round is computed."""
+        """Save a snapshot whose client memory is committed; it is written in the background during the next round."""
         self._writing().wait()
         pieces = {name: (digest(data), data) for name, data in take_apart(snapshot).items()}
         manifest = Manifest(

@@ -1,1 +1,1 @@
-"""What can be done with a run once it has ended."""
+"""Operations on runs that have ended."""

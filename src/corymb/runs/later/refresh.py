@@ -70,13 +70,13 @@ def refresh(
     before = rounds_in(to_dict(algorithm))
     require(rounds is None or rounds >= 1, f"rounds must be at least 1, got {rounds}.")
     if before is None:
-        raise InvalidInput(f"{run.config['algorithm']} has no rounds of its own: it cannot go on, start a new run.")
+        raise InvalidInput(f"{run.config['algorithm']} has no rounds and so cannot be continued: start a new run.")
     joined = [name for name in dataset.names if name not in run.names]
     gone = [name for name in run.names if name not in dataset.names]
     if gone:
         named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
         log.warning(
-            "%s of the run not in the new data, and takes no further part: %s", counted(len(gone), "client"), named
+            "%s of the run missing from the new data, no longer taking part: %s", counted(len(gone), "client"), named
         )
     onward, more = started(algorithm), rounds or before
     if onward is not None:
@@ -84,8 +84,8 @@ def refresh(
     else:
         require(
             not joined and not gone,
-            f"Clients of {run.config['algorithm']} cannot come or go in the middle of a run: the new data must have "
-            f"the same {len(run.names)} clients ({', '.join([*joined, *gone][:3])}).",
+            f"Clients of {run.config['algorithm']} cannot join or leave during a run: the new data must have the same "
+            f"{len(run.names)} clients, but differ in {', '.join([*joined, *gone][:3])}.",
         )
         onward, start = _with_rounds(algorithm, before + more), replace(run.snapshot, fingerprint="")
         check_longer(onward, before, before + more, run.snapshot)
@@ -113,25 +113,25 @@ def refresh(
 
 
 def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
-    """The data with the run's classes, unless they are of another kind."""
+    """The data with the run's numbering of classes; rejects data whose schema differs from the run's."""
     plans = [one.columns if one else () for one in (data.preparation, run.schema.preparation)]
     new, old = ([(plan.name, plan.categories) for plan in columns] for columns in plans)
     require(
         new == old or not new or not old,
-        "The columns of the new data have other names or categories than those of the run: start a new run.",
+        "The columns of the new data differ from those of the run in name or categories: start a new run.",
     )
     if data.task == "classification" == run.schema.task and data.classes != run.schema.classes:
         places = {name: place for place, name in enumerate(run.schema.classes)}
-        strange = next((name for name in data.classes if name not in places), None)
-        require(strange is None, f"The new data have a class {strange!r} that the run does not know: start a new run.")
+        unknown = next((name for name in data.classes if name not in places), None)
+        require(unknown is None, f"The new data have a class {unknown!r} that the run does not have: start a new run.")
         number = torch.tensor([places[name] for name in data.classes])
         train, test = (split._replace(y=number[split.y]) for split in (data.train, data.test))
         data = replace(data, train=train, test=test, classes=run.schema.classes)
-    # All but what may differ from one time to the next: fillings, notes, how many clients have little data.
+    # Compare everything but what may change over time: imputed values, notes, and counts of clients with little data.
     both = schema_of(data), run.schema
     now, then = (schema._replace(preparation=None, notes=(), clients={}) for schema in both)
     for name, got, wanted in zip(now._fields, now, then, strict=True):
-        require(got == wanted, f"The new data have {name} {got}, those of the run {wanted}: start a new run.")
+        require(got == wanted, f"The new data have {name} {got}, but the run has {wanted}: start a new run.")
     return data
 
 
@@ -141,10 +141,10 @@ def _algorithm(run: Run, data: FederatedDataset) -> Algorithm:
     try:
         kind: Any = entry_of(name).algorithm
     except InvalidInput:
-        raise InvalidInput(f"The run's algorithm, {name}, is your own: give it again, algorithm=....") from None
+        raise InvalidInput(f"The run's algorithm ({name}) is user-defined: give it again, algorithm=....") from None
     own = {field.name for field in dataclasses.fields(kind)}
-    told = {name: value(data) for name, value in from_data(kind).items()}
-    algorithm: Algorithm = from_dict(kind, {**{n: v for n, v in run.config.items() if n in own}, **told})
+    derived = {name: value(data) for name, value in from_data(kind).items()}
+    algorithm: Algorithm = from_dict(kind, {**{n: v for n, v in run.config.items() if n in own}, **derived})
     return algorithm
 
 
@@ -157,28 +157,29 @@ def _model(run: Run, given: Model | None) -> Model | None:
     if given is not None or run.config["model"] in MODELS:
         return given or str(run.config["model"])
     if run.objective is None:
-        raise InvalidInput(f"The run's model ({run.config['model']}) is not the library's: give it again, model=....")
+        raise InvalidInput(f"The run's model ({run.config['model']}) is user-defined: give it again, model=....")
     return run.objective
 
 
 def _living(run: Run, data: FederatedDataset, out: object) -> Engine:
-    """The run's own clients, who remember, with new examples."""
+    """The run's live clients, with their memory and new examples."""
     require(
         run.serving is not None and out is None,
-        "Models of this run stay with its clients: only the run itself, not a loaded one, can go on, and without out=.",
+        "The models of this run stay with its clients: only the run returned by fit can be continued, not a loaded "
+        "one, and without out=.",
     )
     assert run.serving is not None
-    engine = run.serving[0]._engine  # the view that serves predictions reaches the same clients
+    engine = run.serving[0]._engine  # the view used for predictions has the same clients
     if (host := getattr(engine, "host", None)) is not None:
-        host.journal = None  # its folder is that of the run that has ended
+        host.journal = None  # its folder belongs to the run that has ended
     cleared = engine.refresh(data)
     if cleared:
-        log.warning("what clients remember along their old examples is cleared: %s", ", ".join(cleared))
+        log.warning("client memory tied to the old examples is cleared: %s", ", ".join(cleared))
     return engine
 
 
 def _renamed(at: Snapshot, before: tuple[str, ...], names: tuple[str, ...]) -> Snapshot:
-    """A snapshot for other clients: those that were there keep their labels, the others have none."""
+    """A snapshot for other clients: known ones keep their labels, new ones have none."""
     if before == names:
         return at
     place = {name: position for position, name in enumerate(before)}
@@ -187,7 +188,7 @@ def _renamed(at: Snapshot, before: tuple[str, ...], names: tuple[str, ...]) -> S
 
 
 def _history(run: Run, names: tuple[str, ...]) -> list[Round]:
-    """The rounds so far, with moves by the clients' new positions; who is gone is not in them."""
+    """The rounds so far, with moves by the clients' new positions and without clients that have left."""
     now = {name: str(position) for position, name in enumerate(names)}
     here = {str(old): now[name] for old, name in enumerate(run.names) if name in now}
     return [{**row, "moves": {here[p]: label for p, label in row["moves"].items() if p in here}} for row in run.history]

@@ -1,1 +1,1 @@
-"""What users bring to a run of their own: algorithms, callbacks and metrics."""
+"""User-defined parts of a run: algorithms, callbacks and metrics; and the checks of private runs."""

@@ -1,4 +1,4 @@
-"""Algorithms of the user's own, by `package.module:Class`: for the command line, which makes them from settings."""
+"""User-defined algorithms by `package.module:Class`, for the command line, which creates them from settings."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from corymb.core.snapshot import Algorithm
 from corymb.runs.learners import imported
 from corymb.settings import InvalidInput, first_line, require
 
-MAKE_ONE = "`corymb new algorithm NAME` makes one that runs."
+MAKE_ONE = "`corymb new algorithm NAME` creates a working template."
 
 
 def class_at(place: str) -> type[Algorithm]:
-    """The algorithm's class at `package.module:Class`; modules in the working folder are found too."""
+    """Import the algorithm class at `package.module:Class`; modules in the working folder are found too."""
     found = imported(place, "the algorithm")
     if not isinstance(found, type):
         raise InvalidInput(f"{place} is a {type(found).__name__}: wanted an algorithm's class. {MAKE_ONE}")
     missing = [name for name in ("run", "serve") if not hasattr(found, name)]
-    require(not missing, f"{place} is no algorithm: it has no {' and no '.join(missing)}. {MAKE_ONE}")
+    require(not missing, f"{place} is not an algorithm: it has no {' and no '.join(missing)}. {MAKE_ONE}")
     require(
         dataclasses.is_dataclass(found),
-        f"{place} is no dataclass: its settings are fields, so write @dataclass(frozen=True, kw_only=True) above it.",
+        f"{place} is not a dataclass: its settings must be fields, so decorate it with "
+        "@dataclass(frozen=True, kw_only=True).",
     )
     fields = {field.name for field in dataclasses.fields(cast(Any, found))}
     require(
         "rounds" in fields or hasattr(found, "planned_rounds"),
-        f"{place} does not say how long it runs: give it a setting rounds, or a property planned_rounds.",
+        f"{place} has no number of rounds: give it a setting `rounds`, or a property `planned_rounds`.",
     )
     try:
         get_type_hints(found)
-    except Exception as error:  # annotations are code of the user's
+    except Exception as error:  # annotations are user code
         raise InvalidInput(f"The settings of {place} have types that cannot be read: {first_line(error)}.") from None
     return cast("type[Algorithm]", found)
 
 
 def place_of(kind: type) -> str:
-    """Where a class is found again: `package.module:Class`, or its name alone where nobody could import it."""
+    """The import path of a class, `package.module:Class`, or only its name if it cannot be imported."""
     importable = kind.__module__ != "__main__" and kind.__qualname__.isidentifier()
     return f"{kind.__module__}:{kind.__qualname__}" if importable else kind.__name__

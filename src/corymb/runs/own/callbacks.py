@@ -19,16 +19,16 @@ class StopRun(Exception):
 
 
 class Start(NamedTuple):
-    """What a run is, before its first round."""
+    """The description of a run that `on_start` receives."""
 
     names: Sequence[str]
     """The clients."""
     config: Mapping[str, Any]
     """As in `Run.config`."""
     rounds: int
-    """How many rounds are planned."""
+    """The number of planned rounds."""
     done: int
-    """How many of them a resumed run has already done."""
+    """The number of rounds that a resumed run has already done."""
 
 
 class Callbacks:
@@ -45,11 +45,11 @@ class Callbacks:
             _check(callback)
 
     def start(self, about: Start) -> None:
-        """Before the first round."""
+        """Call the hooks before the first round."""
         self._call("on_start", about)
 
     def __call__(self, row: Round) -> None:
-        """After a round, and after its evaluation where it had one."""
+        """Call the hooks after a round, and after its evaluation if it had one."""
         if self.show is not None:
             self.show(row)
         self._call("on_round", row)
@@ -57,7 +57,7 @@ class Callbacks:
             self._call("on_evaluation", row)
 
     def end(self, run: Run) -> None:
-        """When the run has ended and is saved."""
+        """Call the hooks once the run has ended and is saved."""
         self._call("on_end", run)
 
     def _call(self, hook: str, value: object) -> None:
@@ -70,7 +70,7 @@ class Callbacks:
 
 
 def _plain(callback: Any) -> bool:
-    """Whether a callback is a function of each round's record."""
+    """Whether a callback is a plain function of each round's record."""
     return callable(callback) and not any(hasattr(callback, hook) for hook in HOOKS)
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the user's own, computed at the clients: functions of predictions and labels, a value for each example."""
+"""User-defined metrics, computed at the clients: functions of predictions and labels with a value per example."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from corymb.trees import Params
 from corymb.wire import WireError
 
 Metric = Callable[[Tensor, Tensor], Tensor]
-"""Predictions (m classes logits, or m numbers in the units of the data) and labels (m) -> m values."""
+"""From predictions (logits (m classes), or numbers (m) in the units of the data) and labels (m) to values (m)."""
 
 
 class Measured(NamedTuple):
-    """A client's own values."""
+    """A client's values of user-defined metrics."""
 
     means: dict[str, Tensor]
-    """Over its test examples; 0 where it has none."""
+    """The mean of each metric over the client's test examples; 0 if it has none."""
     tested: Tensor
 
 
@@ -44,9 +44,10 @@ def measure_own(
 ) -> Measured:
     """The mean of each metric over the client's test examples, with the model that it is served."""
     test, objective = client.test, client.objective
-    said = predictions(objective, serve(client, models, label, share), test.x)
+    predicted = predictions(objective, serve(client, models, label, share), test.x)
     means = {
-        name: weighted_mean(_checked(name, fn(said, test.y), test.weight), test.weight) for name, fn in metrics.items()
+        name: weighted_mean(_checked(name, fn(predicted, test.y), test.weight), test.weight)
+        for name, fn in metrics.items()
     }
     return Measured(means, test.weight.sum())
 
@@ -54,14 +55,14 @@ def measure_own(
 def _checked(name: str, values: Tensor, weight: Tensor) -> Tensor:
     shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
     wanted = f"one value for each of {len(weight)} examples"
-    require(shape == list(weight.shape), f"Metric {name!r} gave {shape}, wanted a tensor with {wanted}.")
+    require(shape == list(weight.shape), f"Metric {name!r} returned {shape}: wanted a tensor with {wanted}.")
     return values.to(weight.dtype)
 
 
 def check_metrics(metrics: object) -> dict[str, Metric]:
-    """Metrics as `fit` is given them."""
+    """Validate the `metrics` argument of `fit`."""
     named = isinstance(metrics, Mapping) and all(isinstance(name, str) and name.isidentifier() for name in metrics)
-    require(named, 'metrics wants names and functions: metrics={"name": function(predictions, y)}.')
+    require(named, 'metrics must map names to functions: metrics={"name": function(predictions, y)}.')
     assert isinstance(metrics, Mapping)
     for name, metric in metrics.items():
         require(callable(metric), f"Metric {name!r} is a {type(metric).__name__}: wanted a function(predictions, y).")
@@ -71,12 +72,12 @@ def check_metrics(metrics: object) -> dict[str, Metric]:
 def with_own(
     found: Evaluation, fed: Federation, algorithm: Algorithm, at: Snapshot, metrics: Mapping[str, Metric]
 ) -> Evaluation:
-    """An evaluation with `test_<name>` for each metric: the mean over clients of each client's mean.
+    """Add `test_<name>` to an evaluation for each metric: the mean over clients of each client's mean.
 
     A client whose value is not finite makes the metric NaN, and is named among those not scored.
     """
     for name in metrics:
-        require(f"test_{name}" not in found.metrics, f"There is a metric {name!r} already: give yours another name.")
+        require(f"test_{name}" not in found.metrics, f"There already is a metric {name!r}: give yours another name.")
     clients = fed.evaluation().clients
     share = None if at.shares is None else each(clients.pick(at.shares))
     labels = clients.pick(at.labels)
@@ -84,9 +85,9 @@ def with_own(
     try:
         replies = clients.map(measure_own, at.models, each(labels), share, serve=serve, metrics=dict(metrics))
     except TooFewReplies as problem:
-        raise InvalidInput(f"Metrics {', '.join(metrics)} gave no finite value at any client: {problem}.") from None
+        raise InvalidInput(f"Metrics {', '.join(metrics)} have no finite value at any client: {problem}.") from None
     except WireError:
-        raise InvalidInput("metrics= are functions of this process: they cannot travel to clients elsewhere.") from None
+        raise InvalidInput("metrics= are functions of this process: they cannot be sent to remote clients.") from None
     silent = [fed.names[place] for place in (~replies.clients.mask).nonzero().flatten().tolist()]
     tested = replies.value.tested > 0
     means = {f"test_{name}": float(row[tested].double().mean()) for name, row in replies.value.means.items()}

@@ -1,4 +1,4 @@
-"""What a private run may not ask clients for besides its rounds, and what it says that it has spent."""
+"""Checks that a private run computes nothing on client data outside its privacy accounting, and its spent budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corymb.settings import require
 
 
 def check_covered(algorithm: Algorithm, settings: RunSettings, *, standardises: bool) -> None:
-    """Refuse what would go from clients' examples into a private model without being accounted for."""
+    """Reject settings that would use clients' examples outside the privacy accounting."""
     if getattr(algorithm, "privacy", None) is None:
         return
     uncovered = "privacy does not account for"
@@ -20,7 +20,7 @@ def check_covered(algorithm: Algorithm, settings: RunSettings, *, standardises: 
         "none (scale='none').",
     )
     require(settings.class_weight != "balanced", f"{uncovered} counts of classes: give class_weight as numbers.")
-    require(settings.until == "rounds", f"{uncovered} ending when losses no longer fall: leave until at 'rounds'.")
+    require(settings.until == "rounds", f"{uncovered} stopping when losses stop falling: leave until at 'rounds'.")
 
 
 def spent_in(at: Snapshot) -> dict[str, float]:

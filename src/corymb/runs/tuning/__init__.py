@@ -1,1 +1,1 @@
-"""Settings of an algorithm found by trial, judged on training examples that are held out."""
+"""Tuning of an algorithm's settings on held-out training examples."""

@@ -1,4 +1,4 @@
-"""Where settings are searched: ranges as users write them, and the ranges that suit an algorithm."""
+"""Search spaces: ranges as users write them, and default ranges for an algorithm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Space = dict[str, "Range"]
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers between two ends, or some values to choose from."""
+    """An interval of numbers, or a set of values to choose from."""
 
     kind: Literal["log", "float", "int", "logint", "choice"]
     low: float = 0
@@ -26,7 +26,7 @@ class Range:
     choices: tuple[Any, ...] = ()
 
     def suggest(self, trial: Any, name: str) -> Any:
-        """A value for an Optuna trial; numbers have four digits, so that they can be written out exactly."""
+        """A value for an Optuna trial; floats are rounded to four digits, so that they can be written out exactly."""
         if self.kind == "choice":
             return trial.suggest_categorical(name, self.choices)
         if self.kind in ("int", "logint"):
@@ -42,7 +42,7 @@ class Range:
 
 
 def read_range(name: str, text: str | Sequence[Any]) -> Range:
-    """A range as it is written; in Python a list of values, too.
+    """Parse a range; in Python a sequence of values is also accepted.
 
     >>> read_range("local.lr", "log:0.001:1")
     Range(kind='log', low=0.001, high=1.0, choices=())
@@ -60,11 +60,11 @@ def read_range(name: str, text: str | Sequence[Any]) -> Range:
             return Range(kind, low, high)  # type: ignore[arg-type]
     except (ValueError, OverflowError):
         pass
-    raise InvalidInput(f"{name}={text} is no range: wanted {FORMS}, with LOW < HIGH (and LOW > 0 for log).")
+    raise InvalidInput(f"{name}={text} is not a range: wanted {FORMS}, with LOW < HIGH (and LOW > 0 for log).")
 
 
 def _value(text: str) -> Any:
-    """A choice as the setting takes it: a number where it looks like one."""
+    """Parse a choice: a number, true, false or none if it looks like one, else text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -74,7 +74,7 @@ def _value(text: str) -> Any:
 
 
 def read_space(params: Sequence[str]) -> dict[str, str]:
-    """Ranges by name, from `name=range` of a command line."""
+    """Ranges by name, from the `NAME=RANGE` arguments of a command line."""
     pairs = {}
     for text in params:
         name, equals, span = text.partition("=")
@@ -84,7 +84,7 @@ def read_space(params: Sequence[str]) -> dict[str, str]:
 
 
 def default_space(algorithm: Algorithm, given: Mapping[str, Any], clients: int) -> Space:
-    """The settings that matter most, around the values that an algorithm has; what is given is not searched."""
+    """Ranges of the most important settings around the algorithm's values; given settings are not searched."""
     space: Space = {}
     for field in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         own, fixed = getattr(algorithm, field.name), given.get(field.name)
@@ -102,7 +102,7 @@ def default_space(algorithm: Algorithm, given: Mapping[str, Any], clients: int) 
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted names as nested settings.
+    """Convert dotted names to nested settings.
 
     >>> nested({"k": 2, "local.lr": 0.1})
     {'k': 2, 'local': {'lr': 0.1}}

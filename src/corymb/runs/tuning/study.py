@@ -113,13 +113,13 @@ def tune(
         settings=replace(settings, evaluate_every=0),
         metric=objective.score_name,
     )
-    task.configured({name: span.first for name, span in space.items()})  # refuses what is no setting before any trial
+    task.configured({name: span.first for name, span in space.items()})  # rejects unknown settings before any trial
     with _study(task, out, larger=objective.higher_is_better) as study, said_once():
         task.search(study, trials, progress)
         best = _best(study)
     if best is None:
         raise InvalidInput(
-            f"None of {counted(trials, 'trial')} gave a finite {task.metric}: search smaller steps, "
+            f"None of {counted(trials, 'trial')} had a finite {task.metric}: search smaller steps with "
             "--param local.lr=log:LOW:HIGH."
         )
     chosen = dict(best.user_attrs["settings"])
@@ -140,14 +140,14 @@ def tune(
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """What a trial runs."""
+    """The task that a trial runs."""
 
     algorithm: str | type[Algorithm]
     data: FederatedDataset
     model: Model | None
     space: Space
     begin: Mapping[str, Any] | None
-    """What the first trial has beside `fixed`; None: it is a trial like the others."""
+    """The settings of the first trial besides `fixed`; None if the first trial is sampled like the others."""
     fixed: Mapping[str, Any]
     settings: RunSettings
     metric: str
@@ -156,7 +156,7 @@ class _Task:
         return configure(self.algorithm, self.data, model=self.model, **merged(self.fixed, nested(chosen)))
 
     def about(self) -> str:
-        """Equal exactly where trials can be compared."""
+        """A fingerprint that is equal if and only if trials are comparable."""
         name = self.algorithm if isinstance(self.algorithm, str) else self.algorithm.__name__
         named = self.model if isinstance(self.model, str) or self.model is None else "own"
         space = {name: str(span) for name, span in self.space.items()}
@@ -166,7 +166,7 @@ class _Task:
         import optuna
 
         while (done := len(_finished(study))) < trials:
-            # A new sampler for each trial, seeded by how many went before: a study may stop and go on without a trace.
+            # A new sampler for each trial, seeded by its number: an interrupted study continues as if it had not been.
             study.sampler = optuna.samplers.TPESampler(seed=1000 * self.settings.seed + done)
             trial = study.ask()
             if done or self.begin is None:
@@ -184,7 +184,7 @@ class _Task:
                 progress(done + 1, Trial(settings=chosen, score=score), None if best is None else best.value)
 
     def score(self, chosen: Mapping[str, Any]) -> float | None:
-        """The metric on held-out training examples; None where the run diverged."""
+        """The metric on held-out training examples; None if the run diverged."""
         try:
             run = fit(self.configured(chosen), self.data, self.model, settings=self.settings)
         except TooFewReplies:
@@ -196,7 +196,7 @@ class _Task:
 
 
 def _needs_k(algorithm: str | type[Algorithm], fixed: Mapping[str, Any]) -> bool:
-    """Whether an algorithm has no number of clusters of its own: it is then searched."""
+    """Whether an algorithm requires k and it is not given; it is then searched."""
     kind = class_of(algorithm) if isinstance(algorithm, str) else algorithm
     field = getattr(kind, "__dataclass_fields__", {}).get("k")
     return "k" not in fixed and field is not None and field.default is field.default_factory
@@ -220,7 +220,7 @@ def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> 
     place = expanded(out)
     require(not place.exists() or place.is_dir(), f"{place} is a file: give a folder for the study.")
     others = [path.name for path in place.iterdir()] if place.is_dir() and not (place / ABOUT).exists() else []
-    require(not others, f"{place} is not empty and holds no study: give a folder that is new or empty.")
+    require(not others, f"{place} is not empty and holds no study: give a new or empty folder.")
     place.mkdir(parents=True, exist_ok=True)
     about = task.about()
     if (place / ABOUT).exists():
@@ -230,7 +230,7 @@ def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> 
             before = None
         require(
             before == about,
-            f"{place} holds a study of something else (data, algorithm, settings or ranges): give another folder.",
+            f"{place} holds a different study (data, algorithm, settings or ranges differ): give another folder.",
         )
     else:
         (place / ABOUT).write_text(json.dumps({"about": about, "metric": task.metric}), encoding="utf-8")
@@ -239,7 +239,7 @@ def _study(task: _Task, out: str | os.PathLike[str] | None, *, larger: bool) -> 
 
 
 def _finished(study: Any) -> list[Any]:
-    """Trials that count: one that was killed does not."""
+    """Finished trials; one that was killed does not count."""
     import optuna
 
     states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
@@ -247,7 +247,7 @@ def _finished(study: Any) -> list[Any]:
 
 
 def _best(study: Any) -> Any:
-    """The best trial, the first of equals; None where every one diverged."""
+    """The best trial, the first among equals; None if all diverged."""
     scored = [trial for trial in _finished(study) if trial.value is not None]
     return study.best_trial if scored else None
 

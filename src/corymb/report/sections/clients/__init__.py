@@ -1,4 +1,4 @@
-"""Client by client."""
+"""The Clients tab: every client in detail."""
 
 from corymb.report.content import Tab
 

@@ -1,4 +1,4 @@
-"""Every client with its cluster, scores and losses."""
+"""A table of all clients with their clusters, scores and losses."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 MOST_ROWS = 1000
-"""Clients in the page's table; the csv format has them all."""
+"""At most this many clients in the page's table; the CSV report has them all."""
 
 
 def client_table(runs: Sequence[Run]) -> Table:
-    """A row for each client, up to as many as keep the page small."""
+    """A row for each client, up to a limit that keeps the page small."""
     run = runs[0]
     most = max(1, min(MOST_ROWS, MOST_CELLS // run.snapshot.k))
     rows = [{name: _cell(value) for name, value in row.items()} for row in clients(run)[:most]]
-    title = "All clients" if len(rows) == len(run.names) else f"All clients, the first {len(rows)}"
+    title = "All clients" if len(rows) == len(run.names) else f"The first {len(rows)} of {len(run.names)} clients"
     return Table("client", title, rows, style="names", wide=True, searchable=True)
 
 

@@ -1,4 +1,4 @@
-"""Clients with little data, and what was done to data before the run."""
+"""Clients with little data, and notes on how the data were prepared."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WORDS = {
 
 
 def little_data(runs: Sequence[Run]) -> Table | None:
-    """How many clients have little data, and notes on what was dropped, filled in or found odd."""
+    """The number of clients with little data, and notes on dropped, imputed or suspicious values."""
     schema = runs[0].schema
     rows = [{"fact": _WORDS.get(name, name), "value": str(count)} for name, count in schema.clients.items()]
     rows += [{"fact": "note", "value": note} for note in schema.notes]
-    return Table("little-data", "The clients' data", rows, style="facts", prose=("value",)) if rows else None
+    return Table("little-data", "Data of the clients", rows, style="facts", prose=("value",)) if rows else None
 
 
 SECTION = Section(order=30, show=little_data)

@@ -1,4 +1,4 @@
-"""Clients whose replies did not count."""
+"""Clients whose replies were rejected."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_ROWS = 200
 def rejected(runs: Sequence[Run]) -> Table:
     """A row for each client and reason."""
     rows = rejections(runs[0])[:MOST_ROWS]
-    none = "None: every reply was well formed and counted."
+    none = "None: every reply was valid and counted."
     return Table("rejected", "Rejected clients", rows, style="names", wide=True, prose=("reason",), empty=none)
 
 
 def rejections(run: Run) -> list[dict[str, str | Dot]]:
-    """Who was rejected, why, how often, and in which rounds; the most frequent first."""
+    """A row for each client and reason, with the number of replies and their rounds; the most frequent first."""
     counts = Counter((str(entry["client"]), str(entry["reason"])) for entry in run.rejected)
     rounds: dict[tuple[str, str], list[int]] = {}
     for entry in run.rejected:

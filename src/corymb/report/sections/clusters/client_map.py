@@ -1,4 +1,4 @@
-"""Clients in the plane."""
+"""A two-dimensional map of the clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def client_map(runs: Sequence[Run]) -> Figure | None:
-    """Clients in the plane, near those that judge the models alike."""
+    """A scatter plot in which clients are close if the models have similar losses on their data."""
     run = runs[0]
     losses = final_losses(run)
     if losses is None:
@@ -42,15 +42,15 @@ def client_map(runs: Sequence[Run]) -> Figure | None:
     layout = {
         "height": 360,
         "annotations": names_beside(names),
-        "xaxis": {**plain, "title": {"text": "log loss of model 0 against model 1" if two else "first principal axis"}},
-        "yaxis": {**plain, "title": {"text": "log of own loss" if two else "second principal axis"}},
+        "xaxis": {**plain, "title": {"text": "log loss, model 0 against model 1" if two else "first component"}},
+        "yaxis": {**plain, "title": {"text": "log of lowest loss" if two else "second component"}},
     }
-    caption = "Each mark is a client; near each other are those for whom the same models are good and bad."
+    caption = "Each mark is a client. Clients are close together if the same models fit them well or badly."
     return Figure("map", "Map of clients", caption, traces, layout)
 
 
 def names_beside(groups: Sequence[tuple[str, Numbers]]) -> list[dict[str, Any]]:
-    """A name above each group of points, or below where the place above is taken."""
+    """A label above each group of points, or below if the position above is taken."""
     span = np.ptp(np.concatenate([points for _, points in groups]), axis=0) + 1e-12
     taken: list[Numbers] = []
     found = []

@@ -1,4 +1,4 @@
-"""Distances between clients, with the threshold."""
+"""The distances between clients, with the clustering threshold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def distances(runs: Sequence[Run]) -> Figure | None:
-    """The histogram of distances between clients, with the threshold below which they belong together."""
+    """A histogram of the distances between clients, with the threshold below which they share a cluster."""
     run = runs[0]
     notes = notes_of(run)
     if "distance_counts" not in notes:
@@ -33,9 +33,9 @@ def distances(runs: Sequence[Run]) -> Figure | None:
         "hovertemplate": "%{y} pairs about %{x:,.3~r} apart<extra></extra>",
     }
     how = (
-        "was given"
+        "was set by the user"
         if "gap" not in notes
-        else f"stands in a gap of {notes['gap']:.2f}×, where chance alone leaves {notes['chance']:.2f}×"
+        else f"lies in a gap of {notes['gap']:.2f}× between distances (by chance: {notes['chance']:.2f}×)"
     )
     layout = {
         "height": 320,
@@ -45,7 +45,7 @@ def distances(runs: Sequence[Run]) -> Figure | None:
         "xaxis": {"title": {"text": "distance between two clients"}},
         "yaxis": {"title": {"text": "pairs"}},
     }
-    caption = f"Pairs left of the line belong together; the threshold {how}."
+    caption = f"Pairs of clients left of the line count as similar. The threshold {how}."
     return Figure("distances", "Distances between clients", caption, [bars], layout)
 
 

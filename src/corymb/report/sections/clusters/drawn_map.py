@@ -1,4 +1,4 @@
-"""Examples of each cluster in the plane, drawn from its model."""
+"""A two-dimensional map of examples sampled from each cluster's model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 EACH = 80
-"""Examples drawn from each cluster."""
+"""Examples sampled from each cluster."""
 FEW = 5
-"""Clusters that are named where they are; more are told by a legend."""
+"""Up to this many clusters are labelled in the plot; more get a legend."""
 
 
 def drawn_map(runs: Sequence[Run]) -> Figure | None:
-    """New examples of every cluster, near those that are alike."""
+    """A scatter plot of samples from every cluster's model."""
     run = runs[0]
     groups = drawn_examples(run, EACH)
     if not groups:
@@ -45,13 +45,13 @@ def drawn_map(runs: Sequence[Run]) -> Figure | None:
         "showlegend": not few,
         **_axes(run),
     }
-    where = "" if run.schema.size <= 2 else ", in the plane in which clusters are farthest apart"
-    caption = f"{EACH} new examples drawn from each cluster's model{where}. No client's example is shown."
+    where = "" if run.schema.size <= 2 else ", projected onto the plane that separates the clusters best"
+    caption = f"{EACH} examples sampled from each cluster's model{where}. No client's example is shown."
     return Figure("drawn-map", "Map of clusters", caption, traces, layout)
 
 
 def _axes(run: Run) -> dict[str, Any]:
-    """One or two features are shown as they are; directions in a plane have no units."""
+    """Axes for up to two features are named after them; those of a projection have no units."""
     names, d = run.schema.feature_names, run.schema.size
     plain = {"showticklabels": False, "zeroline": False, "ticks": "", "showgrid": False, "title": {"text": ""}}
     if d > 2:

@@ -1,4 +1,4 @@
-"""What examples of each cluster look like: pictures drawn from its model, or its typical values."""
+"""What each cluster looks like: images sampled from its model, or typical values of its features."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from corymb.runs.run import Run
 
 PICTURES = 8
-"""Pictures of each cluster."""
+"""Images sampled from each cluster."""
 EXAMPLES = 400
-"""Examples that typical values are medians of."""
+"""Examples sampled from each cluster for the medians."""
 FEATURES = 6
-"""Features in the table: those in which clusters differ most."""
+"""At most this many features in the table: those in which the clusters differ most."""
 
 
 def drawn_pictures(runs: Sequence[Run]) -> Figure | Table | None:
-    """A row of pictures, or of values, for each cluster."""
+    """A row of images, or of typical feature values, for each cluster."""
     run = runs[0]
     groups = drawn_examples(run, PICTURES if run.schema.picture else EXAMPLES)
     if not groups:
@@ -52,7 +52,7 @@ def _pictures(run: Run, groups: dict[int, np.ndarray]) -> Figure:
     }  # fmt: skip
     corners = {"type": "scatter", "mode": "markers", "x": [0, wide], "y": [0, tall], "hoverinfo": "skip",
                "marker": {"opacity": 0, "color": [colour(label) for label in list(groups)[:2]]}}  # fmt: skip
-    caption = f"{PICTURES} new pictures drawn from each cluster's model. No client's picture is shown."
+    caption = f"{PICTURES} images sampled from each cluster's model. No client's image is shown."
     return Figure("drawn", "What each cluster looks like", caption, [corners], layout)
 
 
@@ -71,8 +71,8 @@ def _values(run: Run, groups: dict[int, np.ndarray]) -> Table:
         }
         for label, row in zip(groups, typical, strict=True)
     ]
-    some = f", {len(chosen)} of {typical.shape[1]} features" if len(chosen) < typical.shape[1] else ""
-    return Table("drawn", f"Typical values of each cluster's model{some}", rows, wide=len(chosen) > 4)
+    subset = f", {len(chosen)} of {typical.shape[1]} features" if len(chosen) < typical.shape[1] else ""
+    return Table("drawn", f"Typical feature values of each cluster (medians){subset}", rows, wide=len(chosen) > 4)
 
 
 SECTION = Section(order=27, show=drawn_pictures)

@@ -1,4 +1,4 @@
-"""The evidence for the number of clusters: what each gains over one model, on held-out examples."""
+"""The evidence for the number of clusters: the gain of each over one model, on held-out examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def gains(runs: Sequence[Run]) -> Figure | None:
-    """The gain of every cluster over one model for all, where an algorithm decided by that."""
+    """The gain of every cluster over one global model; None if the algorithm did not test it."""
     notes = notes_of(runs[0])
     if "gain_by_cluster" not in notes:
         return None
@@ -40,14 +40,14 @@ def gains(runs: Sequence[Run]) -> Figure | None:
     }
     layout = {
         "height": 150 + 28 * len(names),
-        "xaxis": {"title": {"text": "held-out loss of one model, less that of the clusters'"}, "zeroline": True},
+        "xaxis": {"title": {"text": "held-out loss of one model − loss of the clusters' models"}, "zeroline": True},
         "yaxis": {"autorange": "reversed", "showgrid": False, "automargin": True},
     }
-    return Figure("evidence", "Do the clusters pay?", caption_of(runs[0]), [points], layout)
+    return Figure("evidence", "Do the clusters pay off?", caption_of(runs[0]), [points], layout)
 
 
 def caption_of(run: Run) -> str:
-    """The finding, how sure it is, and what could not have been seen."""
+    """The finding, its certainty and its limits."""
     notes = notes_of(run)
     parts = [evidence_of(run)]
     if notes["k"] > 1:
@@ -55,15 +55,15 @@ def caption_of(run: Run) -> str:
     if near := notes.get("nearest_pair"):
         larger = f"{1 + near['size']:.1f} times as large" if near["size"] > 1 else f"{near['size']:.0%} larger"
         parts.append(
-            f"For the nearest pair kept apart, sharing a model would make the loss {larger} (p = {near['p']:.1g}, "
+            f"For the closest pair kept apart, sharing a model would make the loss {larger} (p = {near['p']:.1g}, "
             f"{counted(near['clients'], 'client')})."
         )
     if doubt := notes.get("doubtful_pair"):
         parts.append(f"For the most doubtful pair merged, it is {doubt['size']:.0%} larger (p = {doubt['p']:.1g}).")
     if notes.get("capped"):
-        parts.append("The search ended at its limit: there may be more clusters than needed.")
+        parts.append("The search stopped at its limit, so there may be more clusters than needed.")
     if notes.get("label_skew", 0) > 0.05:
-        parts.append("Clients have different labels, so that only large differences count.")
+        parts.append("Label distributions differ between clients, so only large differences count.")
     return " ".join(parts)
 
 

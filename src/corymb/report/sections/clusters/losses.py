@@ -1,4 +1,4 @@
-"""Every model's loss at every client."""
+"""The loss of every model at every client."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def heat_map(runs: Sequence[Run]) -> Figure | None:
-    """Every model's loss at every client."""
+    """A heat map of every model's loss at every client, relative to the client's lowest loss."""
     run = runs[0]
     losses = final_losses(run)
     if losses is None:
         return None
     chosen, labels = thinned(run, losses), run.snapshot.labels.numpy()
     times = losses[chosen] / np.maximum(losses[chosen].min(1, keepdims=True), 1e-12)
-    who = {place: f"{safe(run.names[place])}, {cluster_name(int(labels[place]))}" for place in chosen}
+    names = {place: f"{safe(run.names[place])}, {cluster_name(int(labels[place]))}" for place in chosen}
     texts = [
-        [f"{who[place]}<br>loss of model {j}: {readable(losses[place, j])}" for place in chosen]
+        [f"{names[place]}<br>loss of model {j}: {readable(losses[place, j])}" for place in chosen]
         for j in range(losses.shape[1])
     ]
     ticks = [t for t in (1, 2, 4, 8) if t <= TIMES]
@@ -39,7 +39,7 @@ def heat_map(runs: Sequence[Run]) -> Figure | None:
         "zmin": 0,
         "zmax": float(np.log2(TIMES)),
         "colorscale": [[0, "$accent"], [1, "$tint"]],
-        "colorbar": {"tickvals": np.log2(ticks).tolist(), "ticktext": ["least", *(f"{t}×" for t in ticks[1:])],
+        "colorbar": {"tickvals": np.log2(ticks).tolist(), "ticktext": ["lowest", *(f"{t}×" for t in ticks[1:])],
                      "thickness": 10, "outlinewidth": 0, "len": 1.0},
     }  # fmt: skip
     layout = {
@@ -50,10 +50,10 @@ def heat_map(runs: Sequence[Run]) -> Figure | None:
         "margin": {"l": 66, "r": 10},
     }
     caption = (
-        "Strong colour: the model that fits a client best. A sound cluster is one strong block, with pale ones beside."
+        "Strong colour: the model that fits a client best. A well-separated cluster is one strong block in a pale row."
     )
     if len(chosen) < len(run.names):
-        caption += f" {len(chosen)} of {len(run.names)} clients are drawn."
+        caption += f" {len(chosen)} of {len(run.names)} clients are shown."
     return Figure("losses", "Loss of every model at every client", caption, [trace], layout)
 
 

@@ -1,4 +1,4 @@
-"""Soft memberships, where clients belong to several clusters at once."""
+"""Soft memberships: each client's shares in the clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def memberships(runs: Sequence[Run]) -> Figure | None:
-    """A column for each client, divided among the clusters by its shares."""
+    """A stacked bar for each client: its share in every cluster."""
     run = runs[0]
     shares = shares_of(run)
     if shares is None:
@@ -44,11 +44,11 @@ def memberships(runs: Sequence[Run]) -> Figure | None:
         "xaxis": {"showticklabels": False, "showgrid": False, "ticks": "", "title": {"text": "clients"}},
         "yaxis": {"range": [0, 1], "tickformat": ".0%"},
     }
-    return Figure("memberships", "Shares of each cluster", _caption(shares, len(chosen)), traces, layout, wide=True)
+    return Figure("memberships", "Cluster memberships", _caption(shares, len(chosen)), traces, layout, wide=True)
 
 
 def _ordered(shares: Numbers) -> list[int]:
-    """Clients with known shares, by their largest cluster and then by its share; an even selection of very many."""
+    """Clients with known shares, by main cluster and then decreasing share; evenly sampled if there are too many."""
     order = np.lexsort((-shares.max(1), shares.argmax(1)))
     return spread(order[np.isfinite(shares[order]).all(1)], shares.shape[1])
 
@@ -57,9 +57,9 @@ def _caption(shares: Numbers, shown: int) -> str:
     known = shares[np.isfinite(shares).all(1)]
     mixed = int((known.max(1) < WHOLE).sum())
     many = "No client belongs" if not mixed else "One client belongs" if mixed == 1 else f"{mixed} clients belong"
-    caption = f"Each column is a client, divided by how much of it belongs to each cluster. {many} to several clusters"
-    caption += f" (less than {WHOLE:.0%} to one)."
-    return caption if shown == len(shares) else f"{caption} {shown} of {len(shares)} clients are drawn."
+    caption = f"Each column is a client, divided by its share in each cluster. {many} to several clusters"
+    caption += f" (no share of at least {WHOLE:.0%})."
+    return caption if shown == len(shares) else f"{caption} {shown} of {len(shares)} clients are shown."
 
 
 SECTION = Section(order=40, show=memberships)

@@ -1,4 +1,4 @@
-"""How clients moved between clusters."""
+"""The moves of clients between clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def movement(runs: Sequence[Run]) -> Figure | None:
-    """How clients moved between clusters."""
+    """An alluvial diagram of the clients' moves between clusters."""
     run = runs[0]
     path = moments(run)
     if len(path) < 2 or run.clusters < 2:
@@ -85,10 +85,10 @@ def _faint(code: str) -> str:
 
 def _moves_caption(run: Run) -> str:
     last = max((t for t, row in enumerate(kept_rounds(run), 1) if row["churn"] > 0 and t > 1), default=None)
-    settled = "Nobody moved after the first round" if last is None else f"The last move was in round {last}"
+    settled = "No client moved after the first round" if last is None else f"The last move was in round {last}"
     best = run.snapshot.notes.get("best_restart")
-    kept = "" if best is None else f" Of {run.config.get('restarts')} restarts, the one that was kept."
-    return f"{settled}; shown are the rounds in which most clients moved.{kept}"
+    kept = "" if best is None else f" Of {run.config.get('restarts')} restarts, only the one that was kept is shown."
+    return f"{settled}. Shown are the first and last rounds and those with the most moves.{kept}"
 
 
 SECTION = Section(order=10, show=movement)

@@ -1,4 +1,4 @@
-"""What was sent."""
+"""The Communication tab: bytes sent and received."""
 
 from corymb.report.content import Tab
 

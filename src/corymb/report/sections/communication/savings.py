@@ -1,4 +1,4 @@
-"""What was saved against sending every model to every client."""
+"""The saving against sending every model to every client."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ if TYPE_CHECKING:
 
 
 def show_savings(runs: Sequence[Run]) -> Lead:
-    """A sentence on what was sent to clients."""
+    """An introductory sentence on the bytes sent to clients."""
     return Lead("Sent to clients", saving_text(runs[0]))
 
 
 def saving_text(run: Run) -> str:
-    """What sending fewer models saved, as a sentence."""
+    """The saving from sending fewer models, as a sentence."""
     saved = savings(run)
     if saved is None:
-        return "This algorithm does not send all models to everybody, so there is nothing to save on."
+        return "This algorithm does not send all models to every client, so there is nothing to save."
     sent, everything = readable_bytes(saved.sent), readable_bytes(saved.everything)
     if saved.share <= 0.005:
-        advice = " `saving` sends settled clients only their own." if saved.possible else ""
-        return f"All models went to every client asked, in every round: {sent}.{advice}"
-    return (
-        f"{sent} went to clients; all models in every round would have been {everything}: {saved.share:.0%} was saved."
-    )
+        advice = " With the `saving` setting, settled clients receive only their own model." if saved.possible else ""
+        return f"Every selected client received all models in every round: {sent}.{advice}"
+    return f"Clients received {sent}, {saved.share:.0%} less than the {everything} of all models in every round."
 
 
 SECTION = Section(order=10, show=show_savings)

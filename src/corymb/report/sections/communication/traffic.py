@@ -1,4 +1,4 @@
-"""Bytes by round."""
+"""Bytes sent and received in each round."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def traffic(runs: Sequence[Run]) -> Figure | None:
-    """Bytes by round."""
+    """A stacked bar for each round: megabytes sent to clients and received from them."""
     run = runs[0]
     rows = run.history
     if not rows:
@@ -23,7 +23,7 @@ def traffic(runs: Sequence[Run]) -> Figure | None:
         _bytes(clocks, [row["bytes_down"] / 1e6 for row in rows], "to clients", "$accent"),
         _bytes(clocks, [row["bytes_up"] / 1e6 for row in rows], "from clients", NO_CLUSTER),
     ]
-    caption = "The sizes of clients' own messages, the same on every engine."
+    caption = "Size of the messages exchanged with clients. It does not depend on the engine."
     layout = {
         "height": 340,
         "barmode": "stack",

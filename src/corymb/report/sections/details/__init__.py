@@ -1,4 +1,4 @@
-"""How the run was made, and how to make it again."""
+"""The Details tab: how the run was made and how to reproduce it."""
 
 from corymb.report.content import Tab
 

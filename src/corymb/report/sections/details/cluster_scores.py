@@ -1,4 +1,4 @@
-"""Every metric cluster by cluster."""
+"""Every test score for each cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def cluster_scores(runs: Sequence[Run]) -> Table | None:
-    """A row for each cluster: the mean of every test score over its clients for which it is defined."""
+    """A row for each cluster: the mean of every test score over those of its clients for which it is defined."""
     run = runs[0]
     columns = {score: scores_of(run, score) for score in scores_in(run) if score.name in run.by_client}
     if len(columns) < 2 or of_examples(run):
@@ -28,7 +28,7 @@ def cluster_scores(runs: Sequence[Run]) -> Table | None:
             known = [] if values is None else values[(labels == label) & np.isfinite(values)]
             row[f"test {score.words}"] = score.text(float(np.mean(known)) if len(known) else None)
         rows.append(row)
-    return Table("cluster-scores", "Every test score, cluster by cluster", rows, wide=True)
+    return Table("cluster-scores", "Test scores by cluster", rows, wide=True)
 
 
 SECTION = Section(order=17, show=cluster_scores)

@@ -1,4 +1,4 @@
-"""The commands that make the runs and the report again."""
+"""The commands that reproduce the runs and the report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def show_commands(runs: Sequence[Run]) -> Code:
-    """Lines for a shell."""
-    return Code("commands", "To make it again", commands(runs))
+    """Shell commands to copy."""
+    return Code("commands", "How to reproduce", commands(runs))
 
 
 def commands(runs: Sequence[Run]) -> list[str]:
-    """What makes these runs again, and this report."""
+    """The commands that reproduce these runs and, if all were saved, this report."""
     kept = [run.folder for run in runs]
     again = [
         run_again(run, folder) if folder is not None else _in_full(run) for run, folder in zip(runs, kept, strict=True)
@@ -31,7 +31,7 @@ def commands(runs: Sequence[Run]) -> list[str]:
 
 
 def run_again(run: Run, folder: Path) -> str:
-    """The command that makes a saved run again; code of the user's own is named in it, not in the folder alone."""
+    """The command that reproduces a saved run; user-defined algorithms and models are named on the command line."""
     data, algorithm = str(run.config["data"]), str(run.config["algorithm"])
     named = f"{shlex.quote(data)} {algorithm} " if is_place(algorithm) else ""
     model = f" --model {run.config['model']}" if is_place(str(run.config["model"])) else ""
@@ -39,7 +39,7 @@ def run_again(run: Run, folder: Path) -> str:
 
 
 def _in_full(run: Run) -> str:
-    """The command line of a run that was not saved: its settings one by one."""
+    """The command that reproduces an unsaved run, with every setting as an option."""
     left_out = ("record", "data", "algorithm", "groups")
     settings = flat({name: value for name, value in run.config.items() if name not in left_out})
     options = " ".join(

@@ -1,4 +1,4 @@
-"""The seed, the versions and the machine."""
+"""The seed, the package versions and the machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def environment_table(runs: Sequence[Run]) -> Table:
-    """A row for each fact about where the run was made."""
+    """A row for each fact about the run's environment."""
     rows = [{"name": name, "value": value} for name, value in about(runs[0]).items()]
     return Table("environment", "Seed, versions, machine", rows, style="facts", prose=("value",))
 
 
 def about(run: Run) -> dict[str, str]:
-    """What the run was made on, without its place on the disk: a report is shown to others."""
+    """The run's environment without its working folder, since reports are shared with others."""
     machine = {name: value for name, value in run.environment.items() if name != "working_folder"}
     record = {name: value for name, value in run.config.get("record", {}).items() if name != "versions"}
     versions = run.config.get("record", {}).get("versions", {})

@@ -1,4 +1,4 @@
-"""What the algorithm noted, with what it means."""
+"""The algorithm's notes and their meanings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = ("number", "numbers", "text", "names")
 
 
 def notes(runs: Sequence[Run]) -> Table | None:
-    """A row for each note that the catalogue explains; what is drawn elsewhere (evidence, events) is left out."""
+    """A row for each note that the catalogue explains; notes drawn elsewhere (evidence, events) are left out."""
     entry, found = entry_of(runs[0]), notes_of(runs[0])
     meanings = {} if entry is None else {name: note for name, note in entry.notes.items() if note.kind in SHOWN}
     rows = [
@@ -27,7 +27,7 @@ def notes(runs: Sequence[Run]) -> Table | None:
     ]
     if not rows:
         return None
-    return Table("notes", "What the algorithm noted last", rows, wide=True, prose=("meaning",))
+    return Table("notes", "Final notes of the algorithm", rows, wide=True, prose=("meaning",))
 
 
 def _written(value: object) -> str:

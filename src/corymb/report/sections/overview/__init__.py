@@ -1,4 +1,4 @@
-"""The run at a glance."""
+"""The Overview tab: the run at a glance."""
 
 from corymb.report.content import Tab
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def quality(runs: Sequence[Run]) -> Figure | None:
-    """Test score of each run: the mean and the worst tenth of clients."""
+    """The test score of each run: the mean over clients and over the worst tenth of them."""
     score = score_of(runs[0])
     if score is None:
         return None
@@ -48,11 +48,11 @@ def quality(runs: Sequence[Run]) -> Figure | None:
         "yaxis": {"type": "category", "range": [len(names) - 0.4, -0.6], "showgrid": False},
         "margin": {"l": 118, "r": 30},
         "shapes": [upright(value) for value in trivial],
-        "annotations": [flag(value, "trivial") for value in trivial],
+        "annotations": [flag(value, "trivial baseline") for value in trivial],
     }
     dotted = f" Dotted: {score.trivial}." if trivial else ""
     caption = f"Filled: mean test {score.words} over clients. Open: mean over the worst tenth of them.{dotted}"
-    title = "Quality, beside the baselines" if len(shown) > 1 else "Quality"
+    title = "Quality compared" if len(shown) > 1 else "Quality"
     return Figure("quality", title, caption, [*spans, *ends], layout)
 
 

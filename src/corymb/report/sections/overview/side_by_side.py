@@ -1,4 +1,4 @@
-"""Quality, clusters and cost of each run in one table."""
+"""The quality, clusters and cost of each run in one table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def side_by_side(runs: Sequence[Run]) -> Table | None:
-    """A row for each run; nothing where there is one run only."""
+    """A row for each run; None for a single run."""
     run = runs[0]
     if len(runs) < 2:
         return None

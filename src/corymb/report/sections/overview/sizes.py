@@ -1,4 +1,4 @@
-"""How many clients, or examples, each cluster has."""
+"""The number of clients (or examples) in each cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def sizes(runs: Sequence[Run]) -> Figure | None:
-    """Clients in each cluster; examples, where those have clusters."""
+    """A bar for each cluster: its number of clients, or of examples if those are clustered."""
     run = runs[0]
     counted, what = run.sizes, "examples" if of_examples(run) else "clients"
     if run.clusters < 1:
@@ -38,7 +38,7 @@ def sizes(runs: Sequence[Run]) -> Figure | None:
         all_of_them = f"All {what} are" if shares[0] == 1 else f"{shares[0]:.0%} of the {what} are"
         caption = f"{all_of_them} in one cluster."
     elif shares[0] == shares[-1]:
-        caption = f"All clusters are of one size, {shares[0]:.0%} of the {what}."
+        caption = f"All clusters have the same size, {shares[0]:.0%} of the {what}."
     layout = {
         "height": 90 + 38 * len(labels),
         "bargap": 0.35,

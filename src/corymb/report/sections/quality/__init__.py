@@ -1,4 +1,4 @@
-"""How well clients are served."""
+"""The Quality tab: how well the models serve the clients."""
 
 from corymb.report.content import Tab
 

@@ -1,4 +1,4 @@
-"""Scores within each cluster."""
+"""The distribution of scores within each cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def by_cluster(runs: Sequence[Run]) -> Figure | None:
-    """Clients' test scores within each cluster, or their training losses where no scores were kept."""
+    """A box plot of clients' test scores for each cluster, or of their training losses if no scores were kept."""
     run = runs[0]
     score = score_of(run)
     if run.clusters < 1 or of_examples(run):
@@ -37,7 +37,7 @@ def by_cluster(runs: Sequence[Run]) -> Figure | None:
         "yaxis": {"autorange": "reversed", "showgrid": False},
         "margin": {"l": 84, "r": 20},
     }
-    caption = f"Each dot is a client: {what}. Boxes hold the middle half, dots far to the side deserve a look."
+    caption = f"Each dot is a client's {what}. Boxes span the middle half; outliers deserve a closer look."
     if score is not None and (worse := served_worse(run, score)):
         caption += f" {counted(worse, 'client')} {'does' if worse == 1 else 'do'} no better than {score.trivial}."
     return Figure("by-cluster", f"{what[0].upper()}{what[1:]} by cluster", caption, traces, layout)

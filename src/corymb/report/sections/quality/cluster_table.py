@@ -1,4 +1,4 @@
-"""Quality cluster by cluster, as a table."""
+"""The quality of each cluster, as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def cluster_table(runs: Sequence[Run]) -> Table:
     """A row for each cluster."""
-    return Table("cluster", "Cluster by cluster", cluster_rows(runs[0]))
+    return Table("cluster", "Clusters", cluster_rows(runs[0]))
 
 
 SECTION = Section(order=40, show=cluster_table)

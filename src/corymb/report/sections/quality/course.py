@@ -1,4 +1,4 @@
-"""Test score by round."""
+"""The test score by round."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def course(runs: Sequence[Run]) -> Figure | None:
-    """Test score by round, where the run was evaluated on its way."""
+    """The test score by round; None unless at least three rounds were evaluated."""
     run = runs[0]
     score, rows = score_of(run), [(t, row["metrics"]) for t, row in enumerate(kept_rounds(run), 1) if "metrics" in row]
     if score is None or len(rows) < 3:
@@ -34,7 +34,7 @@ def course(runs: Sequence[Run]) -> Figure | None:
     axis = {"title": {"text": f"test {score.words}"}, "tickformat": ".0%" if score.percent else ""}
     trivial, drawn = trivial_of(run, score), [value for trace in traces for value in trace["y"]]
     span = max(drawn) - min(drawn)
-    near = trivial is not None and min(drawn) - span <= trivial <= max(drawn) + span  # else it would flatten the rest
+    near = trivial is not None and min(drawn) - span <= trivial <= max(drawn) + span  # a far line flattens the curves
     layout = {
         "height": 320,
         "xaxis": {"title": {"text": "round"}},
@@ -42,10 +42,9 @@ def course(runs: Sequence[Run]) -> Figure | None:
         "annotations": annotations,
         "shapes": [level(trivial)] if trivial is not None and near else [],
     }
-    where = f" Dotted: {score.trivial}." if near else f" Far off: {score.trivial}, {score.text(trivial)}."
+    where = f" Dotted: {score.trivial}." if near else f" Off the scale: {score.trivial}, {score.text(trivial)}."
     dotted = "" if trivial is None else where
-    looked = f"It was looked at in {counted(len(rows), 'round')}"
-    caption = f"{looked}; a flat end says that more rounds would add little.{dotted}"
+    caption = f"Evaluated in {counted(len(rows), 'round')}. A flat end means that more rounds would add little.{dotted}"
     return Figure("course", f"Test {score.words} by round", caption, traces, layout)
 
 

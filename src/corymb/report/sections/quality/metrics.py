@@ -1,4 +1,4 @@
-"""Metrics of the last round that are no scores."""
+"""The final metrics that are not test scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def metrics(runs: Sequence[Run]) -> Table | None:
-    """A row for each metric; what they mean is in docs/metrics.md."""
+    """A row for each metric; docs/metrics.md defines them."""
     rows = [{"metric": name, "value": readable(value)} for name, value in other_metrics(runs[0]).items()]
     return Table("metrics", "Other metrics", rows, style="facts") if rows else None
 

@@ -1,4 +1,4 @@
-"""Every test score of the last round, with the trivial one beside it."""
+"""Every final test score, beside the trivial baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def scores(runs: Sequence[Run]) -> Table | None:
-    """A row for each metric, the leading one first; what they mean is in docs/metrics.md."""
+    """A row for each metric, the main one first; docs/metrics.md defines them."""
     rows = score_rows(runs[0])
     return Table("scores", "Test scores", rows, style="names", wide=True, subject=True) if rows else None
 

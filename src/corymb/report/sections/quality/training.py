@@ -1,4 +1,4 @@
-"""Training loss by round."""
+"""The training loss by round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def training(runs: Sequence[Run]) -> Figure | None:
-    """Training loss by round."""
+    """The training loss by round, a line for each restart."""
     run = runs[0]
     rows = [row for row in run.history if row["train_loss"] is not None]
     if len(rows) < 2:
@@ -25,11 +25,12 @@ def training(runs: Sequence[Run]) -> Figure | None:
         mine = [row for row in rows if _run_of(row) == stage and not restart_of(row).startswith("scored-")]
         tint = "$accent" if any(row["clock"] in kept for row in mine) else NO_CLUSTER
         traces.append(line(list(range(1, len(mine) + 1)), [row["train_loss"] for row in mine], tint))
-    traces.sort(key=lambda trace: bool(trace["line"]["color"] == "$accent"))  # what was kept lies above
+    traces.sort(key=lambda trace: bool(trace["line"]["color"] == "$accent"))  # draw the kept restart on top
     layout = {"height": 320, "xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "training loss"}}}
     several = len([trace for trace in traces if trace["x"]]) > 1
-    caption = "Mean over the clients that took part, before they trained; " + (
-        "the restart that was kept is in colour." if several else f"it ended at {readable(rows[-1]['train_loss'], 3)}."
+    last = f"Last value: {readable(rows[-1]['train_loss'], 3)}."
+    caption = "Mean over the participating clients, measured before they train. " + (
+        "The restart that was kept is in colour." if several else last
     )
     return Figure("training", "Training loss", caption, traces, layout)
 

@@ -1,4 +1,4 @@
-"""Churn and agreement by round."""
+"""Churn and agreement of the labels by round."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def churn(runs: Sequence[Run]) -> Figure | None:
-    """The share of clients that changed cluster, and the agreement with the round before."""
+    """The share of clients that changed cluster in each round, and the ARI with the previous round."""
     run = runs[0]
     rows = kept_rounds(run)
     if of_examples(run):
         return _moved(run)
     if len(rows) < 3 or run.clusters < 2:
         return None
-    shares = [round(row["churn"], 4) for row in rows[1:]]  # in the first round everybody is new
+    shares = [round(row["churn"], 4) for row in rows[1:]]  # in the first round every client is new
     traces = [line(list(range(2, len(rows) + 1)), shares, "$accent")]
     annotations = [label_at(len(rows), shares[-1], "churn", "$accent")]
     if path := moments(run):
         agreed = [(t, round(value, 4)) for t, value in agreement(path)]
         traces.append(line([t for t, _ in agreed], [value for _, value in agreed], PALETTE[1]))
-        annotations.append(label_at(len(rows), agreed[-1][1], "ARI to the round before", PALETTE[1]))
+        annotations.append(label_at(len(rows), agreed[-1][1], "ARI with previous round", PALETTE[1]))
     repaired = [repair.round for repair in repairs(run)]
     layout = {
         "height": 340,
@@ -36,12 +36,15 @@ def churn(runs: Sequence[Run]) -> Figure | None:
         "shapes": [upright(t) for t in repaired],
         "annotations": [*annotations, *(flag(t, "regrouped") for t in repaired[:1])],
     }
-    caption = "Churn is the share of clients that changed cluster in a round: a settled run has none, and an ARI of 1."
+    caption = (
+        "Churn is the share of clients that changed cluster in a round. Once the clusters have settled, churn is 0 "
+        "and the adjusted Rand index (ARI) is 1."
+    )
     return Figure("stability", "Churn and agreement by round", caption, traces, layout)
 
 
 def _moved(run: Run) -> Figure | None:
-    """Where examples have clusters: the share of them that changed theirs."""
+    """The share of examples that changed cluster in each round, for runs that cluster examples."""
     moved = moved_examples(run)
     if len(moved) < 2:
         return None
@@ -51,9 +54,7 @@ def _moved(run: Run) -> Figure | None:
         "xaxis": {"title": {"text": "round"}},
         "yaxis": {"tickformat": ".1%", "rangemode": "tozero"},
     }
-    caption = (
-        "The share of all examples that changed their cluster when clients relabelled them: a settled run has none."
-    )
+    caption = "The share of all examples that changed cluster when clients relabelled them: 0 once a run has settled."
     return Figure("stability", "Examples that changed cluster, by round", caption, [drawn], layout)
 
 

@@ -1,4 +1,4 @@
-"""How clearly each client's own model fits best."""
+"""How clearly each client's best model beats its second best."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show_margins(runs: Sequence[Run]) -> Figure | None:
-    """The margin between the best model and the second best, by cluster."""
+    """A box plot of clients' margins for each cluster: the second-lowest loss divided by the lowest."""
     run = runs[0]
     losses = final_losses(run)
     if losses is None or run.clusters < 1:
@@ -26,7 +26,7 @@ def show_margins(runs: Sequence[Run]) -> Figure | None:
     doubtful = int((sure < CLEAR_MARGIN).sum())
     layout = {
         "height": 110 + 52 * len(traces),
-        "xaxis": {"type": "log", "title": {"text": "second least loss ÷ least loss"}, "tickangle": 0,
+        "xaxis": {"type": "log", "title": {"text": "second-lowest loss ÷ lowest loss"}, "tickangle": 0,
                   "tickvals": [1, 2, 5, 10, 30, 100, 1000], "range": [-0.04, float(np.log10(np.nanmax(sure))) + 0.1]},
         "yaxis": {"autorange": "reversed", "showgrid": False},
         "shapes": [upright(CLEAR_MARGIN)],
@@ -34,8 +34,8 @@ def show_margins(runs: Sequence[Run]) -> Figure | None:
         "margin": {"l": 84, "r": 20},
     }  # fmt: skip
     many = "No client is" if not doubtful else "One client is" if doubtful == 1 else f"{doubtful} clients are"
-    caption = f"Right of the line a client's own model clearly fits better than the next. {many} left of it."
-    return Figure("margins", "How sure clients are of their cluster", caption, traces, layout)
+    caption = f"Right of the line, a client's best model fits clearly better than the second best. {many} left of it."
+    return Figure("margins", "How clear each client's cluster is", caption, traces, layout)
 
 
 SECTION = Section(order=20, show=show_margins)

@@ -1,0 +1,136 @@
+"""Whether a SuperLink will let a node in: what is wrong with its files, its connection or its clock, in one line.
+
+Flower says these things in its log only, if at all, and tries again for ever.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import time
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from corymb.settings import InvalidInput, require, split_address
+
+PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""What OpenSSL calls an answer in plain text."""
+SECONDS = 5.0
+"""For a SuperLink to answer a question."""
+AHEAD, BEHIND = 5.0, 300.0
+"""Seconds that a node's clock may differ from the SuperLink's: Flower's own limits."""
+NOT_YET, EXPIRED = 9, 10
+NAMES = (62, 64)
+"""Codes of OpenSSL: a certificate is not valid yet, or no longer; it is of another host, or of another address."""
+
+
+def check_files(ca: Path | None, key: Path | None) -> None:
+    """Refuse files that hold no certificate, or no private key that a node can have."""
+    for file in (ca, key):
+        require(file is None or file.is_file(), f"There is no file {file}.")
+    if ca is not None:
+        _check_certificate(ca)
+    if key is not None:
+        _check_key(key)
+
+
+def _check_certificate(ca: Path) -> None:
+    from cryptography import x509
+
+    try:
+        x509.load_pem_x509_certificate(ca.read_bytes())
+    except ValueError:
+        raise InvalidInput(
+            f"{ca} holds no certificate (--ca): take ca.pem from .federation/tls/ on the SuperLink's machine."
+        ) from None
+
+
+def _check_key(key: Path) -> None:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    data = key.read_bytes()
+    make = f'ssh-keygen -t ecdsa -b 384 -N "" -f {key.stem}'
+    public = data.startswith((b"ecdsa-", b"ssh-"))
+    require(not public, f"{key} is a public key (--key): give the private one, which lies beside it.")
+    try:
+        found = load_ssh_private_key(data, None)
+    except TypeError:  # so it says that a passphrase is wanted
+        raise InvalidInput(f"{key} has a passphrase (--key), and nobody types it: make one without, {make}.") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise InvalidInput(f"{key} holds no private key in OpenSSH's format (--key): {make} makes one.") from None
+    good = isinstance(found, EllipticCurvePrivateKey)
+    require(good, f"{key} is no key of an elliptic curve (--key), and Flower takes no other: {make} makes one.")
+
+
+def refused(superlink: str, ca: Path | None) -> str | None:
+    """Why a SuperLink cannot be talked to like this; empty if it can, None if it does not answer now."""
+    try:
+        return _clock(superlink, ca)
+    except ssl.SSLCertVerificationError as error:
+        return _certificate(superlink, ca, error)
+    except ssl.SSLError as error:
+        how = "leave --ca and --key out, or start it with `corymb flower up --tls`"
+        return f"The SuperLink at {superlink} does not speak TLS: {how}." if error.reason in PLAIN else None
+    except (OSError, http.client.HTTPException):
+        if ca is None and _speaks_tls(superlink):
+            return f"The SuperLink at {superlink} speaks TLS: give its certificate, --ca ca.pem, and this node's --key."
+        return None
+
+
+def _clock(superlink: str, ca: Path | None) -> str | None:
+    """Ask for the time there. Nodes sign the time that they have."""
+    host, port = split_address(superlink)
+    connection: http.client.HTTPConnection
+    if ca is None:
+        connection = http.client.HTTPConnection(host, port, timeout=SECONDS)
+    else:
+        context = ssl.create_default_context(cafile=str(ca))
+        connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
+    try:
+        connection.request("GET", "/")
+        date = connection.getresponse().getheader("Date")
+    finally:
+        connection.close()
+    if date is None:
+        return ""
+    try:
+        ahead = time.time() - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return ""
+    if -BEHIND <= ahead <= AHEAD + 1:  # the answer is in whole seconds
+        return ""
+    how = f"{abs(ahead):,.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+    return (
+        f"This machine's clock is {how} the SuperLink's at {superlink}: set it. Flower admits nodes up to {AHEAD:.0f} "
+        f"s ahead and {BEHIND:.0f} s behind."
+    )
+
+
+def _certificate(superlink: str, ca: Path | None, error: ssl.SSLCertVerificationError) -> str:
+    begin = f"The certificate of the SuperLink at {superlink}"
+    if error.verify_code in NAMES:
+        return (
+            f"{begin} is not for that address: on its machine, set address in federation.toml, remove .federation/tls "
+            "and start it again with --tls."
+        )
+    if error.verify_code in (NOT_YET, EXPIRED):
+        when = "not valid yet" if error.verify_code == NOT_YET else "no longer valid"
+        return f"{begin} is {when}: set this machine's clock, or make another (remove .federation/tls there)."
+    return f"{begin} was not signed by {ca} (--ca): take ca.pem from .federation/tls/ on the SuperLink's machine."
+
+
+def _speaks_tls(superlink: str) -> bool:
+    """Whether a server shakes hands; who it is does not matter here, and nothing is sent to it."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    host, port = split_address(superlink)
+    connection = http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)
+    try:
+        connection.connect()
+    except OSError:
+        return False
+    finally:
+        connection.close()
+    return True
