@@ -81,8 +81,8 @@ LIES = {
     "ids twice": (spoiled(lambda part: {"ids": torch.tensor([0, 0])}), "came twice"),
     "garbage": (lambda reply: b"x" * 100, "cannot be read"),
     "nothing": (lambda reply: b"", "cannot be read"),
-    "a list": (lambda reply: pack([1]), "another kind"),
-    "another kind": (lambda reply: pack({"kind": "hello"}), "another kind"),
+    "a list": (lambda reply: pack([1]), "is a list, wanted a dict"),
+    "another kind": (lambda reply: pack({"kind": "hello"}), "is 'hello', wanted 'parts'"),
     "no part": (lambda reply: pack({"kind": "parts"}), "no parts"),
     "unknown session, for ever": (lambda reply: pack({"kind": "refused", "why": "who?", "unknown": True}), "who?"),
     "a refusal": (lambda reply: pack({"kind": "refused", "why": "no disk", "unknown": False}), "no disk"),
@@ -273,7 +273,7 @@ def test_a_function_that_nodes_have_no_more_is_said_with_what_to_do(monkeypatch)
     gone = not_for_nodes
     monkeypatch.delattr(sys.modules[__name__], "not_for_nodes")
     with pytest.raises(
-        InvalidInput, match=r"There is no 'tests.engines.test_remote:not_for_nodes' here.* start it again"
+        InvalidInput, match=r"There is no 'tests.engines.test_remote:not_for_nodes' here.* restart the node"
     ):
         fed.clients.sum(gone, MODELS)
 
