@@ -11,14 +11,14 @@ from corymb.testing.bad_clients import Unspeakable
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()], ids=lambda error: repr(error))
-def test_what_ends_a_process_is_an_error_like_any_other(error):
+def test_exceptions_that_end_a_process_become_errors(error):
     with pytest.raises(WouldEndProcess, match=type(error).__name__) as raised, isolated():
         raise error
     assert raised.value.__cause__ is error
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_is_no_error_of_the_client(signal_number):
+def test_ctrl_c_is_not_the_clients_error(signal_number):
     def stop(number, frame):
         raise KeyboardInterrupt
 
@@ -31,7 +31,7 @@ def test_ctrl_c_is_no_error_of_the_client(signal_number):
         signal.signal(signal_number, before)
 
 
-def test_in_another_thread_nobody_can_press_ctrl_c():
+def test_keyboard_interrupt_in_another_thread_is_an_error():
     caught = []
 
     def work():
@@ -47,7 +47,7 @@ def test_in_another_thread_nobody_can_press_ctrl_c():
     assert len(caught) == 1
 
 
-def test_settings_of_torch_are_put_back():
+def test_settings_of_torch_are_restored():
     before = torch.get_default_dtype(), torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.empty(0)
     with isolated():
         torch.set_default_dtype(torch.float64)
@@ -68,5 +68,5 @@ def test_copies_share_no_memory():
     assert made["b"][1] == "text"
 
 
-def test_an_error_that_cannot_say_what_it_is_is_named_all_the_same():
+def test_an_error_whose_str_fails_is_named_by_its_type():
     assert one_line(Unspeakable()) == "Unspeakable"

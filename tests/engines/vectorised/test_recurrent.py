@@ -128,7 +128,7 @@ def test_slopes_where_only_a_part_is_used(what):
     assert farthest(dict(enumerate(got)), want) < 1e-12
 
 
-def test_a_shared_start_and_shared_examples_are_everybodys():
+def test_a_shared_start_and_shared_examples_are_expanded_to_all_clients():
     module = nn.LSTM(2, 3).double()
     stacked = {name: drawn(CLIENTS, *p.shape) for name, p in module.named_parameters()}
     x = drawn(TIME, BATCH, 2)
@@ -155,7 +155,7 @@ def test_products_in_a_lower_precision_stay_near(kind):
 
 
 @pytest.mark.parametrize("options", [{"proj_size": 2}, {"num_layers": 2, "dropout": 0.5}])
-def test_what_has_no_cells_says_so(options):
+def test_layers_without_cells_raise_an_error(options):
     with pytest.raises(NotImplementedError, match="no cells"), Cells():
         nn.LSTM(2, 3, **options)(drawn(TIME, BATCH, 2, dtype=torch.float32))
 

@@ -1,4 +1,4 @@
-"""The ways of a step that are captured on a GPU: plain vmap's numbers, and nothing that differs from them is used."""
+"""The captured implementations of a step give the results of plain vmap; one that differs is not used."""
 
 import logging
 
