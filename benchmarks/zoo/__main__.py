@@ -105,6 +105,7 @@ class Corymb:
         self.kernels, self.kernel = engine.kernels, engine.kernels.pick(local, EXAMPLES)
         federation = Federation(engine)
         self.start = {name: value[0] for name, value in Snapshot.fresh(federation, 1).models.items()}
+        self.frozen = {name: value for name, value in network.module.state_dict().items() if name not in self.start}
         self.rounds = drive(FedAvg(rounds=10**6, local=local), federation)
 
     def __call__(self) -> dict[str, Tensor]:
@@ -125,7 +126,7 @@ def measure(case: Case, batch: int | None, asked: argparse.Namespace) -> Result:
     """Both ways by turns, from the same start."""
     x, y = examples(case, asked.clients, asked.device)
     naive, ours = Naive(case, x, y, batch, asked.optimiser), Corymb(case, x, y, batch, asked.optimiser)
-    naive.model.load_state_dict({**naive.model.state_dict(), **ours.start})
+    naive.model.load_state_dict(ours.start | ours.frozen)
     best, apart = {"naive": float("inf"), "ours": float("inf")}, 0.0
     clock = time.process_time if asked.device == "cpu" else time.perf_counter
     for repeat in range(WARM + asked.repeats):

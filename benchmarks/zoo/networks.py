@@ -278,6 +278,13 @@ TABLES: dict[str, Case] = {
     "mlp 784-200, dropout": Case(
         sequence(linear(784, 200), nn.ReLU, partial(nn.Dropout, 0.5), linear(200, CLASSES)), (784,)
     ),
+    "mlp 784-300, layer norm, dropout": Case(
+        sequence(linear(784, 300), partial(nn.LayerNorm, 300), nn.ReLU, partial(nn.Dropout, 0.5), linear(300, CLASSES)),
+        (784,),
+    ),
+    "coupled, dropout": Case(
+        sequence(partial(Centred, 20, 64), nn.ReLU, partial(nn.Dropout, 0.3), linear(64, CLASSES)), (20,)
+    ),
     "mlp 784-512-512-512": Case(dense(784, 512, 512, 512, CLASSES), (784,)),
     "mlp 784-200, prelu": Case(dense(784, 200, CLASSES, act=nn.PReLU), (784,)),
     "coupled 784-200": Case(partial(Centred, 784, 200, CLASSES), (784,)),
@@ -442,6 +449,18 @@ PICTURES: dict[str, Case] = {
     "cnn 32-64, 28, 128": Case(
         sequence(*_pooled(32), nn.Flatten, linear(64 * 49, 128), nn.ReLU, linear(128, CLASSES)), (1, 28, 28)
     ),
+    "cnn 32-64, 28, dropout": Case(
+        sequence(
+            *_pooled(32),
+            partial(nn.Dropout, 0.25),
+            nn.Flatten,
+            linear(64 * 49, 128),
+            nn.ReLU,
+            partial(nn.Dropout, 0.5),
+            linear(128, CLASSES),
+        ),
+        (1, 28, 28),
+    ),
     "vgg, colour 32": Case(
         sequence(
             conv(3, 16),
@@ -468,6 +487,7 @@ class Recurrent(nn.Module):
     def __init__(self, kind: type[nn.RNNBase], width: int, *, codes: bool = False, **options: Any) -> None:
         super().__init__()
         self.embed = nn.Embedding(WORDS, 6) if codes else nn.Identity()
+        self.drop = nn.Dropout(options.pop("drop", 0.0))
         self.cells = kind(6, width, **{"batch_first": True, **options})
         both = 2 if options.get("bidirectional") else 1
         self.out = nn.Linear(both * (options.get("proj_size") or width), CLASSES)
@@ -475,7 +495,21 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
         out, _ = self.cells(x if self.cells.batch_first else x.transpose(0, 1))
-        return self.out(out[:, -1] if self.cells.batch_first else out[-1])
+        return self.out(self.drop(out[:, -1] if self.cells.batch_first else out[-1]))
+
+
+class Packed(nn.Module):
+    """A GRU of texts of several lengths: code 0 is padding."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed, self.cells = nn.Embedding(WORDS, 6), nn.GRU(6, width, batch_first=True)
+        self.out = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = (x > 2).sum(1).clamp_min(1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(self.embed(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.out(self.cells(packed)[1][0])
 
 
 class Stepped(nn.Module):
@@ -588,6 +622,8 @@ SEQUENCES: dict[str, Case] = {
     "lstm 64, long": Case(partial(Recurrent, nn.LSTM, 64), LONG),
     "lstm 64, codes, two layers": Case(partial(Recurrent, nn.LSTM, 64, codes=True, num_layers=2), TEXT, codes=True),
     "rnn 64, long": Case(partial(Recurrent, nn.RNN, 64), LONG),
+    "lstm 64, dropout": Case(partial(Recurrent, nn.LSTM, 64, drop=0.3), LONG),
+    "gru 16, packed": Case(partial(Packed, 16), TEXT, codes=True),
     "rnn cell": Case(partial(Stepped, nn.RNNCell, 16), SERIES),
     "gru cell": Case(partial(Stepped, nn.GRUCell, 16), SERIES),
     "lstm cell": Case(partial(Stepped, nn.LSTMCell, 16), SERIES),

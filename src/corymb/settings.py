@@ -306,11 +306,35 @@ _ADAPTERS: dict[type, Any] = {}
 
 
 def _adapter(kind: type) -> Any:
-    from pydantic import TypeAdapter
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter
 
     if kind not in _ADAPTERS:  # building an adapter takes far longer than using it
-        _ADAPTERS[kind] = TypeAdapter(kind)
+        try:
+            _ADAPTERS[kind] = TypeAdapter(kind)
+        except PydanticSchemaGenerationError:
+            raise InvalidInput(
+                f"{kind.__name__} has settings that cannot be given as text ({', '.join(_unreadable(kind))}): create "
+                "it in Python, for corymb.fit(...)."
+            ) from None
     return _ADAPTERS[kind]
+
+
+def check_readable(kind: type) -> None:
+    """Reject a settings class that cannot be read from a file or the command line."""
+    _adapter(kind)
+
+
+def _unreadable(kind: type) -> list[str]:
+    """The settings of a class whose types a file cannot hold, such as another algorithm."""
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter
+
+    hints, odd = get_type_hints(kind), []
+    for field in dataclasses.fields(kind):
+        try:
+            TypeAdapter(hints[field.name])
+        except PydanticSchemaGenerationError:
+            odd.append(field.name)
+    return odd
 
 
 def _names(kind: type) -> set[str]:
@@ -378,12 +402,16 @@ def as_options(settings: Mapping[str, Any], outer: str = "") -> Iterator[str]:
 
     >>> list(as_options({"k": "auto", "local": {"lr": 0.1}, "repair": False}))
     ['--k', 'auto', '--local.lr', '0.1', '--no-repair']
+    >>> list(as_options({"betas": (0.9, 0.99), "sizes": ()}))
+    ['--betas', '0.9,0.99']
     """
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from as_options(value, f"{outer}{name}.")
         elif isinstance(value, bool):
             yield f"--{outer}{name}" if value else f"--no-{outer}{name}"
+        elif isinstance(value, (tuple, list)):
+            yield from (f"--{outer}{name}", ",".join(map(str, value))) if value else ()
         elif value is not None:
             yield from (f"--{outer}{name}", str(value))
 

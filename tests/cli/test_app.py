@@ -153,6 +153,9 @@ BAD_FILES = {
     "plain.txt": "",
 }
 BAD = {
+    "too few words": ("compare runs/a", "corymb compare needs B, as in corymb compare runs/ifca runs/fedavg"),
+    "too few words, two": ("new algorithm", "needs NAME, as in corymb new algorithm my-average. More:"),
+    "too few words, group": ("data show", "corymb data show needs DATA, as in corymb data show digits"),
     "k below 1": ("run clinic ifca --k 0 --label outcome", "k must be at least 1"),
     "k above clients": ("run clinic ifca --k 7 --label outcome", "k=7 exceeds the 6 clients"),
     "empty client": ("run empty ifca --k 1", "y.csv has no rows"),
@@ -201,7 +204,7 @@ BAD = {
     "no data": ("run ifca --k 2", "corymb run DATA ALGORITHM"),
     "nothing at all": ("run", "corymb run DATA ALGORITHM"),
     "the wrong way round": ("run ifca clinic --k 2", "The data come before the algorithm: corymb run clinic ifca"),
-    "no value": ("run clinic ifca --k", "--k"),
+    "no value": ("run clinic ifca --k", "--k needs a value."),
     "a word too many": (f"{OWN} again", "again"),
     "options of one's own for named data": ("run digits ifca --k 2 --label y", "label"),
     "unknown command": ("rnu", "There is no command 'rnu'. Did you mean 'run'?"),

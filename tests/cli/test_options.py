@@ -21,6 +21,8 @@ class Several:
     sizes: tuple[int, ...] = (1, 2)
     names: tuple[str, ...] | None = None
     parts: list[float] | None = None
+    betas: tuple[float, float] = (0.9, 0.99)
+    mixed: tuple[int, str] | None = None
 
 
 def read(*tokens):
@@ -45,3 +47,12 @@ def test_settings_of_several_values_are_given_with_commas_or_one_by_one():
 def test_one_of_several_that_is_wrong_is_told():
     with pytest.raises(CycloptsError, match=r"valid integer.*got '3,x'"):
         read("--sizes", "3,x")
+
+
+def test_a_tuple_of_fixed_length_is_given_in_the_same_way():
+    assert read("--betas", "0.5,0.75") == {"betas": [0.5, 0.75]}
+    assert read("--mixed", "3, few") == {"mixed": [3, "few"]}
+    with pytest.raises(CycloptsError, match=r"wanted 2 values separated by commas \(got '0.5'\)"):
+        read("--betas", "0.5")
+    with pytest.raises(CycloptsError, match="empty-betas"):
+        read("--empty-betas")

@@ -1,5 +1,6 @@
 """The server's view of a federation: samples of clients, keys, and the ledger."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -200,3 +201,20 @@ def test_new_labels_of_some_clients_keep_those_of_the_others():
     assert later.next().labels is later.labels
     with pytest.raises(ValueError, match="carry no labels"):
         at.next(labels=(fed.clients, None))
+
+
+def test_only_tensors_have_a_row_for_each_client():
+    """A list or an array would go to every client whole: each of them would learn what is there for the others."""
+    fed = fed_of()
+    n = len(fed.names)
+    for odd, said in (
+        (list(range(n)), "got a list with a int in it"),
+        (np.arange(n), "got a ndarray"),
+        ({"a": torch.ones(n), "b": np.ones(n)}, "got a dict with a ndarray in it"),
+        (3, "got a int"),
+    ):
+        with pytest.raises(TypeError, match=rf"each\(...\) wants tensors .*{said}\. torch.as_tensor converts"):
+            each(odd)
+        with pytest.raises(TypeError, match=rf"pick\(...\) wants tensors .*{said}"):
+            fed.clients.pick(odd)
+    assert each((torch.ones(n), None)).rows[1] is None

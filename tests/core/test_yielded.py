@@ -75,10 +75,14 @@ MISTAKES = {
     r"yielded round 0 after round 0: make each snapshot with at.next": lambda at, replies: replace(at, round=0),
     "models are a list: wanted a dict of tensors": lambda at, replies: replace(at, models=[at.models]),
     r"models\['weight'\] has shape \[3\]: wanted \[k, 3\]": lambda at, replies: replace(at, models=take(at.models, 0)),
-    r"labels have shape \[2\]: wanted a row for each of 3 clients": lambda at, replies: replace(
+    r"labels have shape \[2\]: wanted a tensor with a row for each of 3 clients": lambda at, replies: replace(
         at, labels=replies.value.label
     ),
     "labels are torch.float64: wanted int64": lambda at, replies: replace(at, labels=at.labels.double()),
+    "labels are a list: wanted a tensor with a row": lambda at, replies: replace(at, labels=[0, 0, 0]),
+    r"is float32: wanted float64, the run's precision; a value in float32 was mixed in": lambda at, replies: replace(
+        at, models={name: value.float() for name, value in at.models.items()}
+    ),
     r"shares have shape \[2, 1\]": lambda at, replies: replace(at, shares=torch.ones(2, 1)),
     r"carry\['best'\] is a float: wanted a tensor": lambda at, replies: replace(at, carry={"best": 0.5}),
     r"carry\['m'\] is a dict: wanted a tensor. Give each tensor a name": lambda at, replies: replace(

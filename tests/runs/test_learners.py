@@ -8,6 +8,7 @@ from torch import nn
 import corymb
 from corymb.data.schema import DataSchema
 from corymb.keys import root
+from corymb.models import Network, mlp
 from corymb.objectives import Classification, LinearRegression, Regression
 from corymb.runs.learners import MODELS, default_model, learner_for
 from corymb.settings import InvalidInput
@@ -239,3 +240,40 @@ def test_a_client_with_words_that_nobody_else_has_does_not_end_the_run():
     assert run.not_scored == ("5",)
     assert {row["client"] for row in run.rejected} == {"5"}
     assert all(row["replied"] == 5 for row in run.history)
+
+
+class Halved:
+    """An objective, as short as one can be."""
+
+    def __init__(self, part=0.5):
+        self.part, self.network = part, Network(mlp(64, [], 10))
+
+    def init(self, key):
+        return self.network.init(key)
+
+    def losses(self, params, examples):
+        return self.part * self.network(params, examples.x).square().sum(-1)
+
+
+class Parted(Halved):
+    def __init__(self, part):
+        super().__init__(part)
+
+
+def made_halved():
+    return Halved(0.25)
+
+
+def test_an_objective_is_made_by_its_class_or_by_a_function():
+    for given, part in ((Halved(0.1), 0.1), (Halved, 0.5), (made_halved, 0.25)):
+        assert learner_for(given, DIGITS).objective.inner.part == part
+    assert learner_for(f"{__name__}:Halved", DIGITS).name == f"{__name__}:Halved"
+    with pytest.raises(InvalidInput, match=r"Parted cannot be created without arguments.*missing 1.*Parted\(\.\.\.\)"):
+        learner_for(Parted, DIGITS)
+
+
+def test_a_function_that_makes_a_module_is_tried_without_touching_the_global_generator():
+    before = torch.get_rng_state()
+    objective = learner_for(lambda: nn.Linear(64, 10), DIGITS).objective
+    assert isinstance(objective, Classification)
+    assert torch.equal(torch.get_rng_state(), before)

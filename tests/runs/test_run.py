@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import corymb
+from corymb.cli.app import main
 from corymb.local import Descent
 from corymb.objectives import LinearRegression
 from corymb.runs.fit import as_dataset, fit
@@ -199,6 +200,14 @@ def test_a_client_that_never_took_part_has_no_model():
         run.predict([[1.0, 2.0]], client=name)
 
 
+def test_one_model_is_also_that_of_a_client_that_never_took_part(tmp_path):
+    run = fit(corymb.FedAvg(rounds=1, participants=2), small.arrays())
+    name = next(name for name, label in run.labels.items() if label < 0)
+    for one in (run, corymb.Run.load(run.save(tmp_path / "run"))):
+        assert all(torch.equal(value, run.models[key][0]) for key, value in one.model(name).items())
+        assert (one.predict([[1.0, 2.0]], client=name) == run.predict([[1.0, 2.0]], cluster=0)).all()
+
+
 def test_the_result_is_plain_json(run):
     result = json.loads(json.dumps(run.to_dict(), allow_nan=False))
     keys = ["labels", "metrics", "not_scored", "clusters", "ledger", "rejected", "seconds", "config", "seed"]
@@ -263,7 +272,7 @@ def test_a_damaged_folder_is_refused_in_a_line(name, damage, run, tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, run):
-    with pytest.raises(InvalidInput, match="cannot be read as a run"):
+    with pytest.raises(InvalidInput, match="is not a run: it has no config"):
         corymb.Run.load(tmp_path)
     with pytest.raises(InvalidInput, match="not a folder"):
         corymb.Run.load(tmp_path / "nothing")
@@ -271,6 +280,18 @@ def test_a_folder_without_a_run_is_refused(tmp_path, run):
     shutil.copy(place / run_folder.SNAPSHOT, place / run_folder.STANDARD)
     with pytest.raises(InvalidInput, match="cannot be read as a run"):
         corymb.Run.load(place)
+
+
+def test_a_folder_of_several_runs_says_so_to_every_command(tmp_path, run, capsys):
+    for seed in (0, 1):
+        run.save(tmp_path / "group" / f"seed-{seed}")
+    group = str(tmp_path / "group")
+    for command in ("report", "resume", "audit", "export --cluster 0", "predict new.csv --client 0"):
+        name, *rest = command.split()
+        assert main([name, group, *rest]) == 2
+        line = capsys.readouterr().err
+        assert f"is not a run, but holds 2 runs: give one of them, such as {tmp_path / 'group' / 'seed-0'}." in line
+        assert line.count("\n") == 1
 
 
 def make():

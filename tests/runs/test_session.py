@@ -2,17 +2,20 @@
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 import corymb
+from corymb.core.client import on_client
 from corymb.core.federation import Federation
+from corymb.core.snapshot import Snapshot
 from corymb.data import FederatedDataset
 from corymb.data.built_in.roles import Roles, by_role
 from corymb.engines import LoopEngine, Placement, VectorisedEngine
 from corymb.engines.examples import ExampleTable
-from corymb.local import Descent
+from corymb.local import Descent, serve_assigned
 from corymb.models import char_lstm
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.standardise import NullObjective
@@ -179,3 +182,35 @@ def test_the_last_measures_of_a_recurrent_network_are_taken_of_all_clients_at_on
     run = fit(FAST, data, char_lstm(80, width=5), threads=1)
     assert run.calibration is not None
     assert "client by client" not in caplog.text
+
+
+@on_client
+def count_rounds(client):
+    rounds = client.memory.get("rounds", torch.zeros(())) + 1
+    client.memory.set("rounds", rounds)
+    return rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    rounds: int = 3
+    keeps_memory = True
+    serve = serve_assigned
+
+    def run(self, fed, start=None):
+        at = start or Snapshot.fresh(fed, 1)
+        for _ in range(at.round, self.rounds):
+            yield (at := at.next(notes={"rounds": float(fed.clients.map(count_rounds).value.mean())}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet(Counting):
+    keeps_memory = False
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_memory_that_an_algorithm_does_not_declare_is_told_once(engine, caplog):
+    fit(Counting(), small.arrays(), engine=engine)
+    assert "client memory" not in caplog.text
+    fit(Quiet(), small.arrays(), engine=engine)
+    assert caplog.text.count("Quiet writes client memory but does not declare it: set keeps_memory = True") == 1

@@ -152,11 +152,7 @@ def test_how_data_are_dealt_is_recorded_and_obeyed_again(tmp_path, capsys):
 
 
 def test_data_options_are_those_that_load_takes():
-    in_python = {
-        "path",
-        "seed",
-        "classes",
-    }  # classes are for nodes, which read in Python
+    in_python = {"path", "seed", "classes", "categories"}  # the last two are for nodes, which read in Python
     assert set(inspect.signature(from_folder).parameters) - in_python == OF_FILES
     assert "seed" in inspect.signature(load).parameters
     assert set(DEALT) == names(Deal)

@@ -1,5 +1,6 @@
 """The suite for anybody's algorithm and engine: it passes what is right and names the law that is broken."""
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ import pytest
 import torch
 
 import corymb
+from corymb.algorithms.parts.restarts import Restarts
+from corymb.algorithms.parts.then import Then
 from corymb.core.client import Client, Share, on_client
 from corymb.core.federation import Federation
-from corymb.core.snapshot import Snapshot
+from corymb.core.snapshot import Snapshot, packages_of
 from corymb.engines import LoopEngine
 from corymb.local import Descent, descend, losses, one_hot, serve_assigned
 from corymb.testing import check_algorithm, check_engine
@@ -42,6 +45,10 @@ class Own:
     wrong: str = ""
     serve = serve_assigned
 
+    @property
+    def keeps_memory(self) -> bool:
+        return self.wrong == "memory"
+
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
         at = start or Snapshot.fresh(fed, self.k)
         for _ in range(at.round, self.rounds - (self.wrong == "shorter")):
@@ -50,7 +57,7 @@ class Own:
             if self.wrong == "global state":
                 CALLS.append(None)
                 models = {name: value + 1e-6 * len(CALLS) for name, value in models.items()}
-            if self.wrong == "memory":
+            if self.wrong in ("memory", "memory that nobody is told of"):
                 fed.clients.map(count_calls)
             if self.wrong == "in place":
                 at.labels.fill_(0)
@@ -62,7 +69,11 @@ CALLS: list[None] = []
 
 def test_an_algorithm_of_anybodys_passes():
     check_algorithm(Own())
-    check_algorithm(Own(rounds=2, wrong="memory"), learns="classes", remembers=True)
+    check_algorithm(Own(rounds=2, wrong="memory"), learns="classes")
+
+
+def test_one_of_anybodys_passes_inside_ours():
+    check_algorithm(Then(first=corymb.FedAvg(rounds=1), second=Restarts(inner=Own(rounds=1), times=2)))
 
 
 @pytest.mark.parametrize(
@@ -71,12 +82,19 @@ def test_an_algorithm_of_anybodys_passes():
         ("shorter", "check_plan"),
         ("global state", "check_same_run|check_looking|check_resume"),
         ("in place", "changed after it was yielded"),
-        ("memory", "clients wrote into their memory"),
+        ("memory that nobody is told of", "clients wrote into their memory, so set keeps_memory = True"),
     ],
 )
 def test_the_law_that_is_broken_is_named(wrong, law):
     with pytest.raises(AssertionError, match=law):
         check_algorithm(Own(wrong=wrong))
+
+
+@pytest.mark.parametrize("wrong", ["memory", ""])
+def test_whether_clients_remember_may_be_said_and_must_be_so(wrong):
+    check_algorithm(Own(rounds=1, wrong=wrong), remembers=bool(wrong))
+    with pytest.raises(AssertionError, match=f"clients {'wrote' if wrong else 'did not write'} into their memory"):
+        check_algorithm(Own(rounds=1, wrong=wrong), remembers=not wrong)
 
 
 def test_our_engines_pass(monkeypatch):
@@ -120,6 +138,33 @@ def test_client_functions_of_other_packages_travel_only_where_they_are_allowed()
     with pytest.raises(WireError, match="not in a package that may be named"):
         list(run(case, case.federation("wired")))
     assert len(list(run(case, case.federation(wired("tests"))))) == 1
+
+
+def test_what_an_algorithm_may_call_is_found_in_what_its_modules_import(tmp_path, monkeypatch):
+    """Functions of a module beside the algorithm's, by name or as the module's; nothing of the standard library."""
+    function = "from corymb import on_client\n@on_client\ndef {}(client):\n    return client.train.weight.sum()\n"
+    (tmp_path / "corymb_fns_a.py").write_text(function.format("weigh"))
+    (tmp_path / "corymb_fns_b.py").write_text(function.format("measure"))
+    (tmp_path / "corymb_fns_c.py").write_text("import json\n")
+    lines = "from corymb_fns_a import weigh\nimport json, corymb_fns_b, corymb_fns_c\nfrom typing import Protocol\n"
+    (tmp_path / "corymb_fns_own.py").write_text(f"{lines}class Own(Protocol):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("corymb_fns_own")
+    assert packages_of(own.Own) == ("corymb_fns_own", "corymb_fns_a", "corymb_fns_b")
+    for name in ("own", "a", "b", "c"):
+        del sys.modules[f"corymb_fns_{name}"]
+    assert packages_of(Then(first=corymb.FedAvg(), second=Restarts(inner=Own()))) == ("corymb", "tests")
+
+
+def test_the_server_of_a_check_knows_as_much_of_the_data_as_that_of_a_run():
+    from corymb.data.schema import DataSchema
+    from corymb.testing.cases import Case
+
+    for learns, classes in (("classes", ("0", "1", "2")), ("line", ())):
+        for engine in ("loop", wired("tests")):
+            schema = Case(Own(), learns).federation(engine).schema
+            assert tuple(schema["classes"]) == classes
+            assert DataSchema(**schema).task == ("classification" if classes else "regression")
 
 
 def test_the_suite_needs_no_test_runner():

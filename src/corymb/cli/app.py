@@ -355,7 +355,7 @@ def explain(error: BaseException) -> tuple[Exit, str]:
 
     if isinstance(error, KeyboardInterrupt):
         return Exit.INTERRUPTED, said(error) or "Stopped before the first round was complete; there is no result."
-    text = said(error).strip()
+    text = _missing(error) or said(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line
@@ -364,6 +364,22 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     if "TooFewReplies" in {kind.__name__ for kind in type(error).__mro__}:  # by name: its module would import torch
         return Exit.TOO_FEW_REPLIES, f"{line}{'' if line.endswith('.') else '.'}{_hint(line)}"
     return Exit.BUG, f"{type(error).__name__}: {line} (unexpected; --debug shows where)"
+
+
+def _missing(error: BaseException) -> str:
+    """The message for a missing argument or option value; empty for any other error."""
+    from cyclopts import MissingArgumentError
+
+    if not isinstance(error, MissingArgumentError) or error.argument is None:
+        return ""
+    words = tuple(error.command_chain or ())
+    if error.keyword is not None:
+        return f"{error.keyword} needs a value."
+    table = GROUPS[words[0]][1] if words and words[0] in GROUPS else COMMANDS
+    command = next((table[word] for word in reversed(words) if word in table), None)
+    such = "" if command is None else f", as in {command.examples[0]}"
+    name = error.argument.name.removeprefix("--").upper()
+    return f"corymb {' '.join(words)} needs {name}{such}. More: corymb {' '.join(words)} --help."
 
 
 def _hint(line: str) -> str:

@@ -7,7 +7,8 @@ import dataclasses
 import inspect
 import textwrap
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter, Token
@@ -44,14 +45,24 @@ def _option(field: dataclasses.Field[Any], hint: Any, text: str, default: object
         inner = _joined([options_of(member, like=like, outer=path) for member, like in zip(nested, likes, strict=True)])
         group = Group(f"--{path}…", sort_key=LOCAL if path == "local." else NESTED + path.count("."))
         return field.name, Annotated[inner, Parameter(help=text, group=group)], inner()
+    several = _several(hint)
     shown = None if default in (None, dataclasses.MISSING, (), "") else str(default)
     parameter = Parameter(
         help=text,
         converter=None if hint is bool else _Reader(hint),
         show_default=(lambda _: shown) if shown else False,
         negative_bool="no_" if field.default is True else (),
+        negative_iterable=() if several is not None and _is_fixed(several) else None,
     )
-    return field.name, Annotated[hint | None, parameter], None
+    # a list, because cyclopts would read a tuple from several tokens: here it is one token with commas
+    items: Any = reduce(or_, (part for part in get_args(several) if part is not ...)) if several is not None else None
+    shape: Any = hint if several is None else list[items]
+    return field.name, Annotated[shape | None, parameter], None
+
+
+def _several(hint: Any) -> Any | None:
+    """The part of a type that holds several values."""
+    return next((part for part in (hint, *get_args(hint)) if get_origin(part) in (tuple, list)), None)
 
 
 def _joined(kinds: Sequence[type]) -> type:
@@ -68,6 +79,11 @@ def _joined(kinds: Sequence[type]) -> type:
     )
 
 
+def _is_fixed(several: Any) -> bool:
+    """Whether it is a tuple of fixed length, with a type for each value."""
+    return get_origin(several) is tuple and ... not in get_args(several)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Reader:
     """Converts text to a type strictly: 2.5 is not an integer, and 20 does not become 20.0."""
@@ -78,14 +94,23 @@ class _Reader:
         from pydantic import TypeAdapter, ValidationError
 
         texts = [token.value for token in tokens]
-        several = next((part for part in (self.hint, *get_args(self.hint)) if get_origin(part) in (tuple, list)), None)
+        several = _several(self.hint)
         try:
             if several is None:
                 return TypeAdapter(self.hint).validate_strings(texts[0])
-            item = TypeAdapter(get_args(several)[0])  # pydantic does not parse lists from strings
-            return [item.validate_strings(text.strip()) for text in ",".join(texts).split(",")]
+            parts = [text.strip() for text in ",".join(texts).split(",")]  # pydantic does not parse lists from strings
+            kinds = self._kinds(several, len(parts))
+            if len(kinds) != len(parts):
+                raise InvalidInput(f"wanted {len(kinds)} values separated by commas (got {' '.join(texts)!r}).")
+            return [TypeAdapter(kind).validate_strings(text) for kind, text in zip(kinds, parts, strict=True)]
         except ValidationError as error:
             raise InvalidInput(f"{error.errors()[0]['msg']} (got {' '.join(texts)!r}).") from None
+
+    @staticmethod
+    def _kinds(several: Any, n: int) -> Sequence[Any]:
+        """The types of n values; in a tuple of fixed length each has its own."""
+        kinds = get_args(several)
+        return kinds if _is_fixed(several) else kinds[:1] * n
 
 
 def given(options: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from corymb.cli.run import USAGE
 from corymb.core.engine import Engine
-from corymb.core.snapshot import Algorithm
+from corymb.core.snapshot import Algorithm, packages_of
 from corymb.data import FederatedDataset
 from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
@@ -76,8 +76,8 @@ class Request:
         data: FederatedDataset | Engine
         if self.settings.engine == "flower":
             kind = class_of(self.algorithm)
-            keeps, package = bool(getattr(kind, "keeps_memory", False)), kind.__module__.partition(".")[0]
-            data = federation(self.settings, self.data, keeps_memory=keeps, allow=(package,), clients=clients)
+            keeps, packages = bool(getattr(kind, "keeps_memory", False)), packages_of(kind)
+            data = federation(self.settings, self.data, keeps_memory=keeps, allow=packages, clients=clients)
         else:
             named = self.data != FEDERATION or Path(self.data).exists()
             require(named, f"{FEDERATION!r} stands for the data held by the nodes of a federation: {ON_NODES}.")

@@ -202,7 +202,7 @@ def advice(run: Run, folder: Path | None) -> list[str]:
         lines.append("--out DIR saves the run; --json prints the whole result as JSON.")
     else:
         lines.append(f"Saved in {folder}. In Python: corymb.Run.load({str(folder)!r})")
-        if _is_typed(data):
+        if _is_typed(data) and not str(run.config["algorithm"]).startswith("corymb."):  # wrappers exist only in Python
             lines.append(f"To run it again: {run_again(run, folder)}")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])

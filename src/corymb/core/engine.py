@@ -14,7 +14,7 @@ from corymb.core.client import ClientFn
 from corymb.core.guard import Near
 from corymb.core.objective import Objective
 from corymb.keys import Key
-from corymb.trees import Signature, Tree, leaves, map_tensors
+from corymb.trees import Signature, Tree, flatten, leaves, map_tensors
 
 T = TypeVar("T")
 DIGITS = "0123456789"
@@ -97,7 +97,19 @@ def each(rows: T, of: Tensor | None = None) -> T:
         of: The row of each client, where several have the same: `each(models, of=labels)` sends each client the model
             of its label, without a copy for every client at the server.
     """
+    check_rows(rows, "each")
     return Each(rows, of)  # type: ignore[return-value]
+
+
+def check_rows(rows: Tree, what: str) -> None:
+    """Reject values without rows: a list or a NumPy array would be sent to every client as a whole."""
+    odd = next((leaf for leaf in flatten(rows)[0] if not isinstance(leaf, Tensor)), None)
+    if odd is not None:
+        raise TypeError(
+            f"{what}(...) wants tensors with a row for each client, in a dict or tuple if there are several: got a "
+            f"{type(rows).__name__}{'' if odd is rows else f' with a {type(odd).__name__} in it'}. torch.as_tensor "
+            "converts a list or an array."
+        )
 
 
 class Call(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
-from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, each
+from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, check_rows, each
 from corymb.core.guard import HANDFUL, Near
 from corymb.core.intake import Intake, Taken
 from corymb.core.sums import Sums
@@ -127,6 +127,7 @@ class Cohort:
         `at.labels`, `fed.sizes` and other arrays for all clients have n rows, whoever is asked; `pick`, `put` and
         `where` translate between those and the rows of a cohort.
         """
+        check_rows(values, "pick")
         return map_tensors(lambda leaf: leaf[self.ids.to(leaf.device)], values)
 
     def put(self, values: T, rows: T) -> T:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, Self, TypeGuard
 import torch
 from torch import Tensor
 
-from corymb.keys import Key, fold
+from corymb.keys import Key, fold, fold_number, fold_rows
 from corymb.settings import InvalidInput, first_line, said
 from corymb.trees import Params
 
@@ -30,20 +30,33 @@ class Draws(NamedTuple):
     step: int | Tensor = 0
     rows: Tensor | None = None
     """Each example's index among all of the client's; None if these are all of them."""
+    step_key: Key | None = None
+    """The client's key for this step, if it is computed already (`with_step_key`)."""
+
+    def with_step_key(self) -> Draws:
+        """The same draws, for which `keys` does not read the number of the step."""
+        if self.key.dim() or self.key.device.type != "cpu":
+            return self._replace(step_key=fold(self.key, "training", self.step))
+        number = fold_number(fold_number(int(self.key), "training"), int(self.step))
+        return self._replace(step_key=torch.tensor(number))
 
     def keys(self, m: int) -> Key:
         """A key for each of m examples: m."""
         rows = torch.arange(m, device=self.key.device) if self.rows is None else self.rows
-        return fold(fold(self.key, "training", self.step), rows)
+        of_step = fold(self.key, "training", self.step) if self.step_key is None else self.step_key
+        return fold_rows(of_step, rows)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that differ between clients, for vmap."""
-        return (self.key,) if self.rows is None else (self.key, self.rows)
+        return tuple(t for t in (self.key, self.rows, self.step_key) if t is not None)
 
     def of(self, tensors: tuple[Tensor, ...]) -> Draws:
         """The draws of one client, from its own tensors."""
-        return Draws(tensors[0], self.step, *tensors[1:])
+        given = iter(tensors)
+        key = next(given)
+        rows, step_key = (None if own is None else next(given) for own in (self.rows, self.step_key))
+        return Draws(key, self.step, rows, step_key)
 
 
 class Objective(Protocol):

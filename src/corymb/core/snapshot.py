@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -94,3 +96,27 @@ def planned_rounds(algorithm: Algorithm) -> int:
 def ends_early(algorithm: Algorithm) -> bool:
     """Whether a run may end before its planned rounds, as a search does when it has found its result."""
     return bool(getattr(algorithm, "ends_early", False))
+
+
+def packages_of(algorithm: Algorithm | type[Algorithm]) -> tuple[str, ...]:
+    """The packages whose client functions an algorithm may call, for hosts that run only functions of known packages.
+
+    These are its own package, those of the algorithms that it wraps (`Then`, `Restarts`), and those of the client
+    functions that its modules import.
+    """
+    kind = algorithm if isinstance(algorithm, type) else type(algorithm)
+    homes = [base.__module__ for base in kind.__mro__ if base.__module__ not in sys.stdlib_module_names]
+    modules = [sys.modules[home] for home in homes if home in sys.modules]
+    homes += [fn.body.__module__ for module in modules for fn in _client_functions(module)]
+    found = dict.fromkeys(home.partition(".")[0] for home in homes)
+    inside: Any = () if isinstance(algorithm, type) or not is_dataclass(kind) else fields(kind)
+    for value in (getattr(algorithm, one.name) for one in inside):
+        found |= dict.fromkeys(packages_of(value) if hasattr(value, "run") else ())
+    return tuple(found)
+
+
+def _client_functions(module: ModuleType) -> Iterator[ClientFn[..., Any]]:
+    """The client functions in a module and in the modules that it imports."""
+    for value in tuple(vars(module).values()):
+        held = tuple(vars(value).values()) if isinstance(value, ModuleType) else (value,)
+        yield from (one for one in held if isinstance(one, ClientFn))

@@ -12,6 +12,7 @@ from torch import Tensor
 from corymb.core.federation import Federation
 from corymb.core.snapshot import Algorithm, Snapshot
 from corymb.settings import InvalidInput, require
+from corymb.trees import Params
 
 PLAIN = (bool, int, float, str, list, tuple, Mapping)
 """Types that JSON can hold. The contents of lists are not checked, since they may be long."""
@@ -56,7 +57,7 @@ class Yielded:
             "and continue from the start that is given: `at = start or Snapshot.fresh(fed, k)`, then `for t in "
             "range(at.round, self.rounds)`.",
         )
-        self._check_models(snapshot.models)
+        self._check_models(snapshot.models, {} if before is None else before.models)
         n = len(self._fed.names)
         self._check_rows("labels", snapshot.labels, n)
         kind = snapshot.labels.dtype
@@ -78,30 +79,40 @@ class Yielded:
 
     def _check_rows(self, what: str, value: object, n: int) -> None:
         rows = isinstance(value, Tensor) and value.shape[:1] == (n,)
-        shape = list(value.shape) if isinstance(value, Tensor) else _kind(value)
+        got = f"have shape {list(value.shape)}" if isinstance(value, Tensor) else f"are {_kind(value)}"
         require(
             rows,
-            f"{self._run}: {what} have shape {shape}: wanted a row for each of {n} clients, asked or not; give "
+            f"{self._run}: {what} {got}: wanted a tensor with a row for each of {n} clients, asked or not; give "
             "labels=(replies.clients, rows), and for other values replies.clients.put(values, rows).",
         )
 
-    def _check_models(self, models: object) -> None:
+    def _check_models(self, models: object, last: Params) -> None:
         if not isinstance(models, Mapping) or not all(isinstance(value, Tensor) for value in models.values()):
             raise InvalidInput(f"{self._run}: models are {_kind(models)}: wanted a dict of tensors, each with k rows.")
-        if models.keys() != self._shapes.keys():
+        if models.keys() != self._like.keys():
             return  # not models of the objective: centres, for example
         for name, value in models.items():
+            shape, kind = self._like[name].shape, last.get(name, self._like[name]).dtype
             require(
-                value.dim() == 1 + len(self._shapes[name]),  # sizes are not compared: an algorithm may change them
+                value.dim() == 1 + len(shape),  # sizes are not compared: an algorithm may change them
                 f"{self._run}: models[{name!r}] has shape {list(value.shape)}: wanted [k, "
-                f"{', '.join(map(str, self._shapes[name]))}], a row for each of k models (a client function returns "
-                "Share of one model, or Shares of k).",
+                f"{', '.join(map(str, shape))}], a row for each of k models (a client function returns Share of one "
+                "model, or Shares of k).",
+            )
+            require(
+                value.dtype == kind,
+                f"{self._run}: models[{name!r}] is {_short(value.dtype)}: wanted {_short(kind)}, the run's precision; "
+                f"a value in {_short(value.dtype)} was mixed in at the server (value.to(at.models[name]) converts it).",
             )
 
     @cached_property
-    def _shapes(self) -> dict[str, torch.Size]:
-        """The shapes of one model's parameters."""
-        return {name: value.shape for name, value in self._fed.objective.init(self._fed.key("models")).items()}
+    def _like(self) -> Params:
+        """A model of the objective, for its shapes and types."""
+        return self._fed.objective.init(self._fed.key("models"))
+
+
+def _short(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 def _kind(value: object) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +22,10 @@ from corymb.trees import Params
 class PartialObjective:
     """A custom objective with the missing members of the protocol added; only `init` and `losses` are required."""
 
-    def __init__(self, inner: Any, like: Tensor | None = None) -> None:
+    def __init__(self, inner: Any, like: Tensor | None = None, described: str | None = None) -> None:
         self.inner, self._like = inner, like
+        # Computed now, because attributes may change later.
+        self._described = _description(inner) if described is None else described
         self.name = type(inner).__qualname__
         self.movable = hasattr(inner, "to")
         self.score_name: str = getattr(inner, "score_name", "score")
@@ -31,8 +36,8 @@ class PartialObjective:
     def to(self, device: torch.device | str, dtype: torch.dtype) -> PartialObjective:
         """The same objective on another device or in another precision; without its own `to`, only models are moved."""
         if self.movable:
-            return PartialObjective(self.inner.to(device, dtype))
-        return PartialObjective(self.inner, torch.empty(0, device=device, dtype=dtype))
+            return PartialObjective(self.inner.to(device, dtype), described=self._described)
+        return PartialObjective(self.inner, torch.empty(0, device=device, dtype=dtype), self._described)
 
     def recipe(self) -> dict[str, Any]:
         """The arguments that recreate this objective: see `corymb.objectives.recipe`."""
@@ -71,13 +76,40 @@ class PartialObjective:
         )
 
     def describe(self) -> str:
-        """The objective's own description, or the name of its class."""
-        return str(self.inner.describe()) if hasattr(self.inner, "describe") else self.name
+        """The objective's own description, or the name of its class with its public attributes."""
+        return self._described
 
     def _own(self, member: str, lack: str) -> Any:
         if not hasattr(self.inner, member):
             raise InvalidInput(f"{self.name} has no {member}{lack}.")
         return getattr(self.inner, member)
+
+
+def _description(inner: Any) -> str:
+    """Distinguishes objectives of the same class, so that a run is not resumed with a different one."""
+    if hasattr(inner, "describe"):
+        return str(inner.describe())
+    own = {name: value for name, value in getattr(inner, "__dict__", {}).items() if not name.startswith("_")}
+    parts = ", ".join(f"{name}={_as_text(value)}" for name, value in sorted(own.items()))
+    return type(inner).__qualname__ + (f"({parts})" if parts else "")
+
+
+def _as_text(value: Any) -> str:
+    """An attribute as text, the same in every process."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    if isinstance(value, Tensor):
+        held = value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return f"{value.dtype}{list(value.shape)} {hashlib.sha256(held).hexdigest()[:16]}"
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _as_text(value.tolist())
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_as_text(inside)}" for name, inside in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_as_text, value))}]"
+    if hasattr(value, "describe") and not isinstance(value, type):
+        return str(value.describe())
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def completed(objective: Any) -> Objective:

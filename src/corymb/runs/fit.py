@@ -23,6 +23,7 @@ from corymb.runs.folder.reader import is_finished, read_clients, read_config, re
 from corymb.runs.folder.writer import RunStore
 from corymb.runs.history import CONVERGED, counted
 from corymb.runs.learners import Model
+from corymb.runs.own.algorithm import check_names
 from corymb.runs.own.callbacks import Callbacks
 from corymb.runs.own.metrics import Metric, check_metrics
 from corymb.runs.plan import (
@@ -267,6 +268,7 @@ def _check_algorithm(algorithm: object) -> None:
         f"{type(algorithm).__name__} is not a dataclass: its settings must be fields, so decorate it with "
         "@dataclass(frozen=True, kw_only=True).",
     )
+    check_names(type(algorithm))
     check_all_types(algorithm)
     check_plain(algorithm)
     serve = algorithm.serve  # type: ignore[attr-defined]

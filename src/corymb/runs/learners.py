@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn, no_grad
@@ -25,6 +25,7 @@ from corymb.keys import root
 from corymb.local import loss
 from corymb.models import ModelLike, Network, char_lstm, cnn, ifca_cifar, mlp, resnet9
 from corymb.models.adversarial import Convolutional, Dense
+from corymb.models.drawing import KeyedDraws
 from corymb.models.flows import Affine, Diagonal, Flow, Pixels, Planar, Projected, RealNVP, Shift
 from corymb.models.ifca_cifar import SIDE
 from corymb.models.mlp import Perceptron
@@ -224,11 +225,11 @@ def outputs(schema: DataSchema) -> int:
 def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, dropout: Dropout = "on") -> Learner:
     """The objective for a model and data of this schema; without a model, the default for this many examples.
 
-    A model is a function that returns a `torch.nn.Module`, a module, an objective, one of the names in `MODELS`, or
-    the import path of any of these: `package.module:name`.
+    A model is a function that returns a `torch.nn.Module`, a module, an objective, its class, a function that returns
+    one, one of the names in `MODELS`, or the import path of any of these: `package.module:name`.
     """
     name = model if isinstance(model, str) else OWN if model is not None else default_model(schema, examples)
-    found = _named(name, schema) if isinstance(name, str) and name != OWN else model
+    found = _made(_named(name, schema) if isinstance(name, str) and name != OWN else model, name)
     if not isinstance(found, nn.Module) and hasattr(found, "losses"):
         return Learner(completed(found), name)
     if not callable(found):
@@ -246,6 +247,24 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
     if schema.task == "regression":
         return Learner(Regression(network), name)
     return Learner(Classification(network, len(schema.classes)), name)
+
+
+def _made(found: Any, name: str) -> Any:
+    """The objective, if its class or a function that returns it was given; otherwise the argument itself."""
+    of_class = isinstance(found, type) and not issubclass(found, nn.Module) and hasattr(found, "losses")
+    if not of_class and not isinstance(found, FunctionType):
+        return found
+    try:
+        with isolated(), KeyedDraws(0):  # a function that returns a module draws random parameters
+            made = found()
+    except Exception as error:
+        if not of_class:
+            return found  # the error is reported where the module is built
+        raise InvalidInput(
+            f"The objective {found.__name__} cannot be created without arguments: {one_line(error)}. Give an "
+            f"instance, {found.__name__}(...), or a function that returns one."
+        ) from error
+    return found if isinstance(made, nn.Module) or not hasattr(made, "losses") else made
 
 
 def _named(name: str, schema: DataSchema) -> Any:

@@ -419,7 +419,7 @@ class Run:
         return answer.cluster
 
     def _served(self, position: int) -> Params | Served:
-        if self.serving is not None:
+        if self.serving is not None and self.served in ("own", "points"):
             return ask_served(*self.serving, self.snapshot, position)
         require(
             self.served != "own",

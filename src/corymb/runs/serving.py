@@ -24,7 +24,7 @@ ServedBy = Literal["assigned", "mixture", "own", "points"]
 that the client keeps itself. `points`: examples are clustered, and all models are weighted by the shares of the
 client's examples, which it keeps itself."""
 Serving = tuple[Federation, ClientFn[..., Params | Served]]
-"""The clients of a run, if they keep their own models, and the client function that returns the model to use."""
+"""The clients of a run, if they keep memory, and the client function that returns the model to use."""
 
 
 def served_by(algorithm: Algorithm) -> ServedBy:
@@ -34,6 +34,11 @@ def served_by(algorithm: Algorithm) -> ServedBy:
     if labels_points(algorithm):
         return "points"
     return "mixture" if algorithm.serve is serve_mixture else "own"
+
+
+def remembers(algorithm: Algorithm) -> bool:
+    """Whether further rounds need the client memory of this run; only rounds at the end of a run can be continued."""
+    return bool(getattr(algorithm, "keeps_memory", False)) and getattr(algorithm, "rounds_come_last", True)
 
 
 def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
@@ -46,8 +51,11 @@ def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Par
     label, shares = int(snapshot.labels[position]), snapshot.shares
     if by == "mixture" and shares is not None and float(shares[position].sum()) > 0:
         return Served(snapshot.models, shares[position] / shares[position].sum())
-    require(label >= 0, f"Client {name!r} has no cluster: it never took part in a round.")
-    return take(snapshot.models, label)
+    require(
+        label >= 0 or snapshot.k == 1,
+        f"Client {name!r} has no cluster: it never took part in a round. Choose one instead (cluster=, --cluster).",
+    )
+    return take(snapshot.models, max(label, 0))  # a single model serves every client, as in the run's scores
 
 
 def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snapshot, position: int) -> Params | Served:

@@ -52,7 +52,7 @@ from corymb.runs.own.privacy import check_covered, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.progress import EVERY, Beat, SoFar
 from corymb.runs.run import Run
-from corymb.runs.serving import served_by
+from corymb.runs.serving import remembers, served_by
 from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
@@ -112,6 +112,7 @@ class Session:
         self.environment = environment(plan.settings.seed)
         if plan.run:
             self.environment["run"] = plan.run
+        self._told_of_memory = False
         with of_standardised(self.standard is not None):
             self.engine = plan.open(objective, None if store is None else store.journal, self.environment["run"])
             self.fed = plan.federate(self.engine)
@@ -291,6 +292,7 @@ class Session:
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
                 self._evaluate_into(row, snapshot)
             self._watch(row)
+            self._watch_memory()
             with self._stopper.shielded():
                 self._end_round(row)
             before, last = after, time.perf_counter()
@@ -367,6 +369,18 @@ class Session:
             row["warning"] = divergence(self.history, to_dict(self.plan.algorithm), IN_A_ROW)
             log.warning("the run is diverging: %s", row["warning"])
 
+    def _watch_memory(self) -> None:
+        """Warn once if clients write memory that the algorithm does not declare: `refresh` and nodes rely on it."""
+        host, algorithm = getattr(self.engine, "host", None), self.plan.algorithm
+        silent = not self._told_of_memory and not getattr(algorithm, "keeps_memory", False)
+        if silent and host is not None and not host.memory.empty:
+            self._told_of_memory = True
+            log.warning(
+                "%s writes client memory but does not declare it: set keeps_memory = True in the class, or restarts, "
+                "refresh and nodes that lost their memory continue without it",
+                type(algorithm).__name__,
+            )
+
     def _diverged(self) -> bool:
         """Whether the loss has grown for too long: at evaluations or, without those, in the algorithm's notes."""
         settings = self.plan.settings
@@ -431,6 +445,11 @@ class Session:
         """Whether the server has the models, so that all of them can be evaluated at all clients."""
         return served_by(self.plan.algorithm) not in ("own", "points")
 
+    @property
+    def _is_needed(self) -> bool:
+        """Whether the clients are needed after the run: for their own models, or for their memory."""
+        return not self._has_fits or remembers(self.plan.algorithm)
+
     def _result(self) -> Run:
         plan, at = self.plan, self.at
         if at is None:
@@ -458,7 +477,7 @@ class Session:
             objective=placed(self.learner.objective, Placement(dtype=plan.placement.dtype)),
             standard=self.standard,
             stopped=self.stopped,
-            serving=None if self._has_fits else (self.fed.evaluation(), plan.algorithm.serve),
+            serving=(self.fed.evaluation(), plan.algorithm.serve) if self._is_needed else None,
             losses=fits.losses,
             scores=found.scores,
             by_client=found.by_client,

@@ -38,7 +38,7 @@ def engine_maker(engine: AnyEngine) -> MakeEngine:
 @functools.cache
 def wired(*packages: str) -> MakeEngine:
     """A factory of wired engines whose messages may also name functions and classes of these packages."""
-    return functools.partial(Wired, allow=(*OURS, *packages))
+    return functools.partial(Wired, allow=tuple(dict.fromkeys((*OURS, *packages))))
 
 
 def federation(

@@ -31,12 +31,20 @@ class SmallData(NamedTuple):
     names: list[str]
     train: SmallRows
     test: SmallRows
+    classes: int = 0
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The schema of the examples."""
+        """The schema of the examples, as in a run, without the fields that only tables have."""
         task = "regression" if self.train.y.is_floating_point() else "classification"
-        return {"task": task, "features": tuple(self.train.x.shape[1:]), "classes": ()}
+        return {
+            "task": task,
+            "features": tuple(self.train.x.shape[1:]),
+            "classes": tuple(map(str, range(self.classes))),
+            "standardise": False,
+            "codes": not self.train.x.is_floating_point(),
+            "linear": False,
+        }
 
     def fingerprint(self) -> str:
         """Equal exactly if the data are equal."""
@@ -45,7 +53,8 @@ class SmallData(NamedTuple):
 
     def at(self, positions: Sequence[int]) -> SmallData:
         """The clients at these positions, with their names, in this order."""
-        return SmallData([self.names[i] for i in positions], _at(self.train, positions), _at(self.test, positions))
+        names = [self.names[i] for i in positions]
+        return SmallData(names, _at(self.train, positions), _at(self.test, positions), self.classes)
 
 
 def _at(rows: SmallRows, positions: Sequence[int]) -> SmallRows:
@@ -64,7 +73,7 @@ def join(first: SmallData, second: SmallData) -> SmallData:
         )
         for a, b in ((first.train, second.train), (first.test, second.test))
     )
-    return SmallData([*first.names, *second.names], train, test)
+    return SmallData([*first.names, *second.names], train, test, max(first.classes, second.classes))
 
 
 def offsets(sizes: Sequence[int]) -> Tensor:
@@ -112,7 +121,7 @@ def classification(
     rule = rng.normal(size=(cluster.max() + 1, classes, int(np.prod(shape))))
     x = rng.normal(size=(sum(total), *shape))
     y = np.einsum("ncd,nd->nc", rule[np.repeat(cluster, total)], x.reshape(len(x), -1)).argmax(1)
-    return clients(torch.tensor(x), torch.tensor(y), total, test=HELD_OUT)
+    return clients(torch.tensor(x), torch.tensor(y), total, test=HELD_OUT)._replace(classes=classes)
 
 
 def _clusters(sizes: Sequence[int], truth: Sequence[int] | None) -> Any:
@@ -126,4 +135,4 @@ def tokens(
     rng = np.random.default_rng(seed)
     total = [m + HELD_OUT for m in sizes]
     x = rng.integers(words, size=(sum(total), length))
-    return clients(torch.tensor(x), torch.tensor(x.sum(1) % classes), total, test=HELD_OUT)
+    return clients(torch.tensor(x), torch.tensor(x.sum(1) % classes), total, test=HELD_OUT)._replace(classes=classes)

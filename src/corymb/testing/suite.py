@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from corymb.core.snapshot import Algorithm
+from corymb.algorithms.parts.then import keeps_memory
+from corymb.core.snapshot import Algorithm, packages_of
 from corymb.testing.bad_clients import NAN, ODD, ODD_ROWS, WORTHLESS, always_raises, raises_late
 from corymb.testing.cases import CASES, Case, Learns
 from corymb.testing.engines import ENGINES, AnyEngine, MakeEngine, wired
@@ -58,19 +59,19 @@ ALGORITHMS = ("IFCA, soft", "CFL", "keeper")
 """The algorithms that an engine is tested with."""
 
 
-def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers: bool = False) -> None:
+def check_algorithm(algorithm: Algorithm, *, learns: Learns = "line", remembers: bool | None = None) -> None:
     """Check an algorithm against the laws on every engine: loop, vectorised and over the wire.
 
     It runs with seven clients in two clusters, in float64: `learns="line"` is linear regression on three features,
-    `"classes"` a small network on four features and three classes. Keep its rounds few. Set `remembers` if its client
-    functions write client memory. The first law that is broken raises an `AssertionError` that names the law and the
-    engine.
+    `"classes"` a small network on four features and three classes. Keep its rounds few. An algorithm whose client
+    functions write client memory has `keeps_memory = True`; set `remembers` if that depends on its settings. The first
+    law that is broken raises an `AssertionError` that names the law and the engine.
 
     >>> from corymb.algorithms import FedAvg
     >>> check_algorithm(FedAvg(rounds=2))
     """
-    case = Case(algorithm, learns, remembers)
-    table = {**ENGINES, "wired": wired(type(algorithm).__module__.partition(".")[0])}
+    case = Case(algorithm, learns, keeps_memory(algorithm) if remembers is None else remembers)
+    table = {**ENGINES, "wired": wired(*packages_of(algorithm))}
     with _named(check_memory, "loop"):
         check_memory(case, "loop")
     for name, engine in table.items():
@@ -85,6 +86,8 @@ def check_memory(case: Case, engine: AnyEngine) -> None:
     """`remembers` says whether clients write client memory."""
     spy, _ = privacy.watched_run(case, engine)
     wrote = any(spy.kept)
+    fix = "set keeps_memory = True in the class: restarts, refresh and nodes that lost their memory rely on it"
+    assert keeps_memory(case.algorithm) or not wrote, f"clients wrote into their memory, so {fix}"
     assert wrote == case.remembers, f"clients {'wrote' if wrote else 'did not write'} into their memory"
 
 

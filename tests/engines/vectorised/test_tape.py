@@ -61,14 +61,39 @@ def test_descents_by_tape_are_the_same_bits(name, batch):
     assert played(kernels.tapes) == [True]
 
 
-def test_a_step_with_dropout_is_never_played():
-    def model() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
 
-    objective = Classification(Network(model), 3)
-    kernels = kernels_for(objective, "foreach")
-    kernels.descend(objective, *job(objective, 0), Descent(lr=0.1, steps=6))
-    assert played(kernels.tapes) == [False]
+
+@pytest.mark.parametrize("name", ["fused", "foreach", "serial"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_dropout_is_replayed_with_the_draws_of_each_step(name, batch):
+    objective, how = Classification(Network(dropping), 3), Descent(lr=0.1, steps=8, batch=batch)
+    kernels, plain = kernels_for(objective, name), kernels_for(objective, name, Unplayed)
+    for seed in range(3):
+        given = job(objective, seed)
+        want, want_loss = plain.descend(objective, *given, how)
+        got, loss = kernels.descend(objective, *given, how)
+        assert torch.equal(loss, want_loss)
+        assert all(torch.equal(got[name], want[name]) for name in want)
+    assert any(played(kernels.tapes))
+
+
+class Alternating(Classification):
+    """Steps that depend on their number, as those of adversarial networks do."""
+
+    def training_losses(self, params, examples, draws):
+        return self.losses(params, examples) * (2 if draws.step % 2 else 1)
+
+
+@pytest.mark.parametrize("name", ["foreach", "serial"])
+def test_a_step_that_reads_its_number_is_never_replayed(name):
+    objective = Alternating(Network(mlp(4, [5], 3)), 3)
+    kernels, plain = kernels_for(objective, name), kernels_for(objective, name, Unplayed)
+    given, how = job(objective, 0), Descent(lr=0.1, steps=6)
+    got, want = (some.descend(objective, *given, how)[0] for some in (kernels, plain))
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    assert not any(played(kernels.tapes))
 
 
 def test_functions_that_read_values_or_keep_state_are_never_played():

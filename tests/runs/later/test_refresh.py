@@ -1,6 +1,7 @@
 """A run goes on with other examples and other clients, and what was learned stays."""
 
 import logging
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import torch
 from torch import nn
 
 import corymb
-from corymb.local import Descent
+from corymb.core.client import Share, on_client
+from corymb.core.snapshot import Snapshot
+from corymb.local import Descent, gradient, one_hot, serve_assigned
 from corymb.runs.fit import as_dataset, fit
 from corymb.runs.history import labels_after
 from corymb.settings import InvalidInput
+from corymb.trees import part_of, prefixed, take
 from tests.runs import small
 
 FAST = corymb.IFCA(k=2, rounds=4, local=Descent(lr=0.3, steps=5))
@@ -90,7 +94,7 @@ def test_clients_that_are_gone_are_named(begun, caplog):
     x, y, client = small.arrays()
     with caplog.at_level(logging.WARNING):
         run = begun.refresh((x[client > 1], y[client > 1], client[client > 1]), rounds=1)
-    assert "2 clients of the run missing from the new data" in caplog.text
+    assert "2 clients of the run missing from the new data, no longer taking part: 0, 1" in caplog.text
     assert run.names == ("2", "3", "4", "5")
     assert labels_after(run.history, 4, 4) == [begun.labels[name] for name in run.names]
 
@@ -115,6 +119,52 @@ def test_models_that_stay_with_clients_go_on_in_the_run_itself(tmp_path):
         corymb.Run.load(tmp_path / "alone").refresh(small.arrays())
     with pytest.raises(InvalidInput, match=r"cannot join or leave .* same 6 clients, but differ in 6, 7"):
         run.refresh(grown())
+
+
+@on_client
+def corrected_step(client, models, control):
+    """A step of SCAFFOLD: what the client remembers and what the server carries belong together."""
+    model = take(models, 0)
+    own = client.memory.get("control", {name: torch.zeros_like(value) for name, value in model.items()})
+    slope = gradient(client, model)
+    client.memory.set("control", slope)
+    trained = {name: model[name] - 0.3 * (slope[name] - own[name] + control[name]) for name in model}
+    zero = torch.zeros((), dtype=torch.int64)
+    return Share({**trained, **prefixed("control", slope)}, one_hot(zero, 1), zero)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrected:
+    rounds: int = 3
+    keeps_memory = True
+    serve = serve_assigned
+
+    def run(self, fed, start=None):
+        at = start or Snapshot.fresh(fed, 1)
+        for _ in range(at.round, self.rounds):
+            control = dict(at.carry) or {name: torch.zeros_like(rows[0]) for name, rows in at.models.items()}
+            replies = fed.clients.sum(corrected_step, at.models, control)
+            mean = replies.value.mean(empty={**at.models, **prefixed("control", at.models)})
+            models = {name: mean[name] for name in at.models}
+            labels = (replies.clients, replies.value.label)
+            yield (at := at.next(models=models, labels=labels, carry=take(part_of(mean, "control"), 0)))
+
+
+def test_what_clients_remember_and_the_server_carries_goes_on_together(tmp_path, caplog):
+    """Also where the models are the server's: those of an algorithm of one's own, and of CFL."""
+    for kind in (Corrected, corymb.CFL):
+        algorithm = kind(rounds=3)
+        run = fit(algorithm, small.arrays(), out=tmp_path / kind.__name__)
+        before = run.predict_proba(small.arrays()[0][:5], client=0)
+        on = run.refresh(small.arrays(), rounds=2, algorithm=algorithm)
+        assert len(on.history) == 5
+        assert same(on, fit(kind(rounds=5), small.arrays()))
+        assert (run.predict_proba(small.arrays()[0][:5], client=0) == before).all()
+        with pytest.raises(InvalidInput, match="only the run returned by fit can be continued, not a loaded"):
+            corymb.Run.load(tmp_path / kind.__name__).refresh(small.arrays(), algorithm=algorithm)
+        with pytest.raises(InvalidInput, match=r"cannot join or leave .* same 6 clients, but differ in 6, 7"):
+            run.refresh(grown(), algorithm=algorithm)
+    assert not [record for record in caplog.records if "missing" in record.message]
 
 
 def test_a_model_of_ones_own_is_asked_for_again(tmp_path):

@@ -1,18 +1,21 @@
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 
 import corymb
+from corymb.algorithms.catalogue import CATALOGUE
+from corymb.cli.run import Output
 from corymb.lazy import is_place
 from corymb.local import serve_assigned
 from corymb.runs.defaults import configure, name_of
-from corymb.runs.own.algorithm import class_at, place_of
+from corymb.runs.own.algorithm import TAKEN, check_names, class_at, place_of
 from corymb.settings import InvalidInput
 
 MODULE = """
 from dataclasses import dataclass
 from corymb.algorithms import FedAvg
+from corymb.core.snapshot import Algorithm
 from corymb.local import serve_assigned
 
 thing = FedAvg()
@@ -32,6 +35,15 @@ class Odd(Plain):
 @dataclass(frozen=True, kw_only=True)
 class Good(FedAvg):
     share: float = 0.5
+
+@dataclass(frozen=True, kw_only=True)
+class Patient(FedAvg):
+    patience: int = 3
+
+@dataclass(frozen=True, kw_only=True)
+class Around(Plain):
+    inner: Algorithm
+    rounds: int = 3
 """
 
 
@@ -52,6 +64,8 @@ def module(tmp_path, monkeypatch):
         ("Plain", "is not a dataclass"),
         ("Endless", "has no number of rounds"),
         ("Odd", "types that cannot be read: name 'Nowhere'"),
+        ("Patient", "has a setting 'patience', which is also an option of every run"),
+        ("Around", r"has settings that cannot be given as text \(inner\): create it in Python"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_in_one_line(module, name, said):
@@ -83,3 +97,19 @@ def test_a_class_that_nobody_can_import_goes_by_its_name():
 
     assert place_of(Local) == "Local"
     assert not is_place(place_of(Local))
+
+
+def test_a_setting_that_would_take_the_place_of_a_runs_own_is_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class Seeded(corymb.FedAvg):
+        seed: int = 3
+
+    data = corymb.datasets.digits(clients=8, train=20, test=10)
+    with pytest.raises(InvalidInput, match="rename the setting, for example to own_seed"):
+        corymb.fit(Seeded(rounds=1), data, seed=4)
+
+
+def test_no_setting_of_ours_is_called_as_an_option_and_every_option_is_known():
+    assert {field.name for field in fields(Output)} <= TAKEN
+    for entry in CATALOGUE.values():
+        check_names(entry.algorithm)

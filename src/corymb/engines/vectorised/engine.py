@@ -212,7 +212,7 @@ class VectorisedEngine:
         traits, table = self.kernels.traits, self.host.examples["train"]
         example = table.row_bytes + 16
         at_once = size if need.examples is None else min(size, need.examples)
-        together = self.kernels.pick(None, at_once) == "foreach"
+        together = self.kernels.equal or self.kernels.pick(None, at_once) == "foreach"
         copies = 8 if together else 4  # the model, its start, its reply, and intermediate results of steps
         passing = at_once * (example + 3 * traits.activation_bytes)
         work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)

@@ -32,7 +32,7 @@ from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
 from corymb.engines.vectorised.single import Alone, descend_alone
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
-from corymb.engines.vectorised.tape import Step, Tapes
+from corymb.engines.vectorised.tape import Tapes
 from corymb.engines.vectorised.traits import Traits
 from corymb.engines.vectorised.ways import at_once, by_streams
 from corymb.keys import Key
@@ -56,6 +56,8 @@ LONG = 100
 """Steps that a descent must have left for a capture in the middle of it to pay."""
 SMALL = 2**16
 """Parameters up to which, on a CPU, Python's cost for each client outweighs the arithmetic: clients run together."""
+ROOMY = 2**21
+"""Bytes of activations of a client's batch from which one thread is faster with one client after another."""
 CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
 """Bytes of activations of a client's batch up to which the same holds for convolutional models, for recurrent ones, and
 for LSTMs, which oneDNN computes fast for one client. Measured with 16 to 200 clients: at these limits, running together
@@ -87,7 +89,8 @@ def choose(
         return "serial"
     if traits.fusable and not mixed and (how is None or how.plain):
         return "serial" if threads == 1 and device == "cpu" and how is not None and fits_cache(traits, how) else "fused"
-    if device == "cpu" and threads == 1 and traits.parameters > SMALL:
+    passing = 0 if how is None or examples is None else examples * traits.activation_bytes
+    if device == "cpu" and threads == 1 and (traits.parameters > SMALL or passing > ROOMY):
         return "serial"  # one thread gains nothing from batching large products
     return "foreach"
 
@@ -140,6 +143,15 @@ class Watch:
         finally:
             self.tell = tell
 
+    @contextmanager
+    def part(self, done: int, clients: int, everybody: int) -> Iterator[None]:
+        """Meanwhile, only so many of the stack's clients descend, after some others are done."""
+        tell, self.tell = self.tell, lambda part: tell((done + clients * part) / everybody)
+        try:
+            yield
+        finally:
+            self.tell = tell
+
     def see(self, on: Examples) -> None:
         """A stack of so many models with their examples."""
         self.rows = max(self.rows, len(on.weight))
@@ -172,6 +184,8 @@ class Kernels:
     """Use this one wherever it can do the work."""
     together: bool = False
     """Whether the model can be run for many clients at once where that is `is_little` work."""
+    equal: bool = False
+    """Whether clients with equally many examples can run together although an example's loss depends on the others."""
     watch: Watch = field(default_factory=Watch)
     tapes: Tapes = field(default_factory=Tapes)
     graphs: Graphs = field(default_factory=Graphs)
@@ -263,7 +277,8 @@ class Kernels:
         how = self.watch.descent(how)
         name, steps = self.pick(how, on.weight.shape[1]), _steps(how, on.weight.shape[1])
         if name == "serial":
-            return self._one_by_one(objective, params, on, key, how, own=own)
+            work = self._by_length if self.equal else self._one_by_one
+            return work(objective, params, on, key, how, own=own)
         part = None
         if how.safe:
             places = Batches.sample(how, on.weight, key)
@@ -283,7 +298,7 @@ class Kernels:
         if name == "fused" and self._captures:  # the size of a step is an input of its graph: so it is before, too
             lr, part = 1.0, rates
         before, player, stepper, slopes = torch.empty(0), None, None, list[Tensor]()
-        for taken, (batch, active, draws) in enumerate(_batches(on, key, how)):
+        for taken, (batch, active, draws) in enumerate(_batches(on, key, how, padded=self.traits.independent)):
             self.watch.tell(taken / steps)
             first = not draws.step
             soon = first or (how.steps or 0) - draws.step >= LONG
@@ -326,6 +341,31 @@ class Kernels:
             losses.append(descend_alone(objective, take(params, i), client, how, layers, tapes))
         self.watch.tell(1.0)
         return params, torch.stack(losses)
+
+    def _by_length(
+        self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
+    ) -> tuple[Params, Tensor]:
+        """Clients with equally many examples together: without padding, examples meet only those of their own batch."""
+        stacked = replace(self, only="foreach", equal=False)
+        trained, losses, done = params if own else _copied(params), torch.empty_like(on.weight[:, 0]), 0
+        for m, members in _equal_lengths(on):
+            which = torch.tensor(members, device=on.weight.device)
+            given = take(params, which), Examples(*(t[which, : max(1, m)] for t in on)), key[which]
+            together = len(members) > 1 and self._gains_from_stacks(how, m)
+            descend = stacked.descend if together else self._one_by_one
+            with self.watch.part(done, len(members), len(on.weight)):
+                rows, loss = descend(objective, *given, how, own=True)
+            for name, value in rows.items():
+                trained[name].index_copy_(0, which, value)
+            losses.index_copy_(0, which, loss)
+            done += len(members)
+        return trained, losses
+
+    def _gains_from_stacks(self, how: Descent, examples: int) -> bool:
+        some = examples if how.batch is None else min(examples, how.batch)
+        traits = self.traits._replace(fusable=False)
+        kernel = choose(traits, how, self.device, self.threads, mixed=self.mixed, examples=some, together=True)
+        return examples > 0 and kernel == "foreach"
 
     def _alone(self, on: Examples, key: Key, how: Descent) -> Iterator[Alone]:
         """One client after another, each with its own rows only."""
@@ -410,13 +450,14 @@ class Kernels:
             own, on, drawn, portion = _grouped(inputs, params, draws, part)
             return (fused_step(objective, own, on, drawn, lr, portion, span),)
 
-        number = Step(draws.step)
-        draws = draws._replace(step=number)
         if not self._plays:
             return fused_step(objective, params, batch, draws, lr, part, span)
+        draws = self.tapes.prepare(objective, draws)
         inputs = [*params.values(), *batch, *draws.tensors, *(() if part is None else (part,))]
-        of = ("fused", objective, lr, part is None, draws.rows is None)
-        return next(iter(self.tapes.run(of, step, inputs, number, outputs=wanted)), torch.empty(0))
+        of = ("fused", objective, lr, part is None, draws.rows is None, draws.step_key is None)
+        found = self.tapes.run(of, step, inputs, draws.step, outputs=wanted)
+        self.tapes.note(objective, draws)
+        return next(iter(found), torch.empty(0))
 
     def _slopes(
         self, objective: Objective, params: Params, batch: Examples, draws: Draws
@@ -428,13 +469,13 @@ class Kernels:
             found, loss = _gradients(objective, own, on, drawn, traits=self.traits)
             return *found.values(), loss
 
-        number = Step(draws.step)
-        draws = draws._replace(step=number)
-        inputs = [*params.values(), *batch, *draws.tensors]
         if not self._plays:
-            *found, loss = slopes(inputs)
-        else:
-            *found, loss = self.tapes.run(("slopes", objective, draws.rows is None), slopes, inputs, number)
+            *found, loss = slopes([*params.values(), *batch, *draws.tensors])
+            return found, loss
+        draws = self.tapes.prepare(objective, draws)
+        of = ("slopes", objective, draws.rows is None, draws.step_key is None)
+        *found, loss = self.tapes.run(of, slopes, [*params.values(), *batch, *draws.tensors], draws.step)
+        self.tapes.note(objective, draws)
         return found, loss
 
     @property
@@ -497,8 +538,14 @@ def _steps(how: Descent, examples: int) -> int:
     return how.epochs * -(-examples // how.batch)
 
 
-def _batches(on: Examples, key: Key, how: Descent) -> Iterator[tuple[Examples, Tensor | None, Draws]]:
+def _batches(
+    on: Examples, key: Key, how: Descent, *, padded: bool = True
+) -> Iterator[tuple[Examples, Tensor | None, Draws]]:
+    """The batches of all clients; without `padded`, of clients with equally many examples, a short one stays short."""
+    m = on.weight.shape[1]
     for step, (rows, active) in enumerate(Batches(how, on.weight, key)):
+        if rows is not None and how.batch is not None and not padded:
+            rows = rows[:, : m - step % -(-m // how.batch) * how.batch]
         yield (on if rows is None else _rows(on, rows, active)), active, Draws(key, step, rows)
 
 
@@ -517,6 +564,15 @@ def _lengths(on: Examples, least: int = 0) -> list[int]:
     """How many rows each client has, at least so many: not every model takes an empty batch."""
     lengths: list[int] = reach(on).clamp_min(least).tolist()
     return lengths
+
+
+def _equal_lengths(on: Examples) -> list[tuple[int, list[int]]]:
+    """Clients by their number of examples; one with examples of weight 0 among them is by itself."""
+    ends, sizes = torch.stack([reach(on), (on.weight > 0).sum(1)]).tolist()
+    groups: dict[tuple[int, int], list[int]] = {}
+    for client, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+        groups.setdefault((end, -1 if end == size else client), []).append(client)
+    return [(m, members) for (m, _), members in groups.items()]
 
 
 def _client(on: Examples, i: int, m: int) -> Examples:

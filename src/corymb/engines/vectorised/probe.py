@@ -59,8 +59,20 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
         if isinstance(problem, _Failure):
             raise InvalidInput(f"The model cannot be trained on these examples: {problem}.")
         raise InvalidInput(f"The model gives different results for the same examples when called again: {problem}.")
+    together = replace(kernels, equal=only is None)
+    if together.equal and _disagreement(together, objective, _of_equal_length(clients), padding=0) is None:
+        log.warning(
+            "an example's loss depends on the other examples in its batch: only clients with equally many examples run "
+            "together"
+        )
+        return together
     log.warning("an example's loss depends on the other examples in its batch: clients run one by one")
     return kernels
+
+
+def _of_equal_length(clients: list[Examples]) -> list[Examples]:
+    shortest = min(len(client.y) for client in clients)
+    return [Examples(*(t[:shortest] for t in client)) for client in clients]
 
 
 def _together(kernels: Kernels, objective: Objective, clients: list[Examples]) -> Kernels:
@@ -167,10 +179,10 @@ def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits
     )
 
 
-def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples]) -> str | None:
+def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples], padding: int = 1) -> str | None:
     """How the kernels differ from the reference, or what they raise; None if they agree."""
     models = stack([objective.init(fold(root(0), j)) for j in range(2)])
-    on = _padded(clients)
+    on = _padded(clients, padding)
     keys = fold(root(1), torch.arange(2, device=on.weight.device))
     try:
         for shared in (True, False):
@@ -220,8 +232,8 @@ def _compare(what: str, got: Params, want: Params) -> None:
             raise _Differs(f"{what} differs from the reference by {worst:.1e} in {name or 'value'}")
 
 
-def _padded(clients: list[Examples]) -> Examples:
-    longest = max(len(c.y) for c in clients) + 1
+def _padded(clients: list[Examples], padding: int = 1) -> Examples:
+    longest = max(len(c.y) for c in clients) + padding
     rows = []
     for c in clients:
         index = torch.arange(longest, device=c.y.device).clamp_max(len(c.y) - 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -120,9 +121,9 @@ def layers(
     """The outputs of all time steps and the last states, with the arguments of torch's own functions."""
     if not isinstance(weights, (tuple, list)) or (dropout and train):
         raise NotImplementedError("packed sequences and dropout between layers have no cells")
-    each, directions = 4 if has_biases else 2, 2 if bidirectional else 1
-    if len(weights) != each * directions * num_layers:
-        raise NotImplementedError("an LSTM with projections has no cells")
+    directions = 2 if bidirectional else 1
+    each = len(weights) // (directions * num_layers)
+    projected = each > (4 if has_biases else 2)
     states = state if name == "lstm" else (state, state)
     outputs = x.transpose(0, 1) if batch_first else x  # t b i
     last = []
@@ -131,7 +132,8 @@ def layers(
         for place in range(directions * layer, directions * (layer + 1)):
             backwards = place % directions == 1
             own, (h, c) = weights[each * place : each * (place + 1)], (one[place] for one in states)
-            out, c = _layer(name, outputs.flip(0) if backwards else outputs, h, c, own)
+            compute = _projected if projected else partial(_layer, name)
+            out, c = compute(outputs.flip(0) if backwards else outputs, h, c, own)
             last.append((out[-1], c))
             ways.append(out.flip(0) if backwards else out)
         outputs = torch.cat(ways, -1) if bidirectional else ways[0]
@@ -152,6 +154,17 @@ def _layer(name: str, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]
     with at_full_precision(x):  # products are lowered by themselves; autocast would lower the rest as well
         out, c, *_ = _Layer.apply(*led, name, torch.is_grad_enabled(), low)  # type: ignore[no-untyped-call]
     return out.squeeze(0), c.squeeze(0)
+
+
+def _projected(x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """One layer of an LSTM whose hidden states are projected, cell by cell: these are rare."""
+    into, across, *biases, projection = weights
+    outputs = []
+    for now in x:
+        h, c = cell("lstm_cell", now, (h, c), into, across, *(biases or (None, None)))
+        h = linear(h, projection)
+        outputs.append(h)
+    return torch.stack(outputs), c
 
 
 class _Layer(torch.autograd.Function):

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.objective import Draws, Examples, Objective
 from corymb.engines.vectorised.recurrent import at_full_precision
-from corymb.engines.vectorised.tape import Player, Step, Tapes
+from corymb.engines.vectorised.tape import Player, Tapes
 from corymb.engines.vectorised.traits import linear_arguments
 from corymb.keys import Key
 from corymb.local.curvature import step_part
@@ -49,7 +49,8 @@ class Alone(NamedTuple):
         x, y, weight = self.on
         if rows is None:
             return self.on
-        return Examples(x[rows], y[rows], weight[: len(rows)] if self.alike else weight[rows])
+        same = weight[: len(rows)] if self.alike else weight.index_select(0, rows)
+        return Examples(x.index_select(0, rows), y.index_select(0, rows), same)
 
     def mean(self, losses: Tensor, weight: Tensor) -> Tensor:
         """The mean of examples' losses; of weights that are all 1, by a third of the operations."""
@@ -70,23 +71,23 @@ def descend_alone(
         some = client.on if rows is None else Examples(*(t[rows] for t in client.on))
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
     stepper = Stepper(how, [p for name, p in params.items() if name not in layers], part)
-    players, before = dict[int, Player](), torch.empty(0)
+    players, before = dict[tuple[int, int], Player](), torch.empty(0)
     for batch, draws in client.steps(how):
-        number = Step(draws.step)
-        draws = draws._replace(step=number)
+        drawn = draws if tapes is None else tapes.prepare(objective, draws)
 
-        def step(inputs: Sequence[Tensor], draws: Draws = draws) -> Sequence[Tensor]:
-            own, on, drawn = grouped(inputs, params, draws)
-            return _step(objective, own, on, drawn, client, layers, how.lr)
+        def step(inputs: Sequence[Tensor], drawn: Draws = drawn) -> Sequence[Tensor]:
+            own, on, mine = grouped(inputs, params, drawn)
+            return _step(objective, own, on, mine, client, layers, how.lr)
 
-        inputs = [*params.values(), *batch, *draws.tensors]
+        inputs = [*params.values(), *batch, *drawn.tensors]
         if tapes is None:
             loss, *slopes = step(inputs)
         else:
-            size = len(batch.weight)
-            if size not in players:
-                players[size] = tapes.player(("alone", objective, client.alike, how.lr if layers else 0.0), inputs)
-            loss, *slopes = players[size].run(step, inputs, number)
+            shape = len(batch.weight), len(inputs)
+            if shape not in players:  # the other tensors have the same shapes in all steps of a client
+                players[shape] = tapes.player(("alone", objective, client.alike, how.lr if layers else 0.0), inputs)
+            loss, *slopes = players[shape].run(step, inputs, drawn.step)
+            tapes.note(objective, drawn)
         if slopes:
             stepper.step(slopes)
         before = before if draws.step else loss
@@ -105,7 +106,7 @@ def _step(
     """The loss before a step and the gradients of all parameters but `layers`, which are stepped."""
     if layers:
         own = {name: params[name] for name in layers}
-        loss, slopes = step_layers(objective, params, own, on, draws, lr)
+        loss, slopes = step_layers(objective, params, own, on, draws, lr, mean=client.mean)
         rest = (name for name in params if name not in own)
         return [loss, *(slopes[name] if name in slopes else torch.zeros_like(params[name]) for name in rest)]
     with torch.enable_grad():
@@ -123,6 +124,7 @@ def step_layers(
     draws: Draws,
     lr: float,
     part: Tensor | None = None,
+    mean: Callable[[Tensor, Tensor], Tensor] = weighted_mean,
 ) -> tuple[Tensor, Params]:
     """A step of one client's linear layers, in place: the loss before it, and the gradients of all other parameters.
 
@@ -136,7 +138,7 @@ def step_layers(
         given = {**params, **leaves}
         with _Linears({id(given[name]): p for name, p in own.items()}, token, lr):
             values = training_losses(objective, given, on, draws)
-        loss = weighted_mean(values, on.weight)
+        loss = mean(values, on.weight)
         whole = loss if part is None else part * loss
         _, *slopes = torch.autograd.grad(whole, [token, *leaves.values()], allow_unused=True)
     found = zip(leaves, slopes, strict=True)

@@ -1,9 +1,9 @@
-"""Replacements for layers that do not work as they are under vmap over clients: recurrent layers and embeddings."""
+"""Replacements for layers that fail or are slow under vmap over clients: recurrent layers, embeddings, attention."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -23,26 +23,44 @@ def stacked_layers(traits: Traits | None) -> Iterator[None]:
             stack.enter_context(Cells())
         if traits is not None and traits.looks_up:
             stack.enter_context(Lookups())
+        if traits is not None and traits.attends:
+            stack.enter_context(_unfused_attention())
         yield
 
 
-class Lookups(TorchFunctionMode):
-    """A mode in which an embedding gives NaN for a code out of range, so that the client's reply is rejected.
+def _unfused_attention() -> AbstractContextManager[None]:
+    """Compute attention by matrix products: without a vmap rule of its fused kernels, torch would loop over clients."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    Under vmap, torch looks codes up in the concatenated tables of all clients: a code out of range would silently read,
-    and train, another client's row.
+    unfused: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+    return unfused
+
+
+class Lookups(TorchFunctionMode):
+    """A mode that corrects embeddings under vmap, where torch looks codes up in the concatenated tables of all clients.
+
+    A code out of range would silently read, and train, another client's row: here it gives NaN, so that the client's
+    reply is rejected. `padding_idx` would be that row of the first client's table only, and the other clients would
+    train their padding: here no gradient passes where the code is the padding.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is embedding:
             return _looked_up(*args, **(kwargs or {}))
         if func is torch.embedding:
-            weight, codes, *more = args
-            return _looked_up(codes, weight, *more, **(kwargs or {}))
+            return _looked_up_raw(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def _looked_up(input: Tensor, weight: Tensor, *more: Any, **options: Any) -> Tensor:
+def _looked_up(input: Tensor, weight: Tensor, padding_idx: int | None = None, *more: Any, **options: Any) -> Tensor:
     known = (input >= 0) & (input < weight.shape[0])
-    rows = embedding(torch.where(known, input, 0), weight, *more, **options)
-    return torch.where(known.unsqueeze(-1), rows, torch.nan)
+    rows = embedding(torch.where(known, input, 0), weight, None, *more, **options)
+    rows = torch.where(known.unsqueeze(-1), rows, torch.nan)
+    if padding_idx is None:
+        return rows
+    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), rows.detach(), rows)
+
+
+def _looked_up_raw(weight: Tensor, indices: Tensor, padding_idx: int = -1, *more: Any, **options: Any) -> Tensor:
+    """`torch.embedding`, for which -1 means no padding."""
+    return _looked_up(indices, weight, None if padding_idx == -1 else padding_idx, None, 2.0, *more, **options)

@@ -5,7 +5,8 @@ products. What finally reaches the processor is a list of plain operations, the 
 same shapes. The second step is therefore recorded below vmap and autograd (the first may do things that are done only
 once), the third is computed both ways, and if the results agree bit for bit, all later ones replay the list. A step is
 never replayed if it reads values into Python (`item`, `tolist`), makes tensors whose shapes depend on values
-(`nonzero`, packed sequences), reads the number of the step (dropout), or depends on state outside its inputs.
+(`nonzero`, packed sequences), reads the number of the step, or depends on state outside its inputs. Dropout reads a
+key of the step instead, which is an input.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from corymb.core.objective import Draws
+from corymb.keys import BY_NUMPY
 
 Function = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """From inputs, which it may write into, to outputs."""
@@ -26,7 +30,7 @@ MOST = 256
 """How many tapes are kept."""
 SHAPED_BY_VALUES = {"aten::_pack_padded_sequence"}
 """Operations whose results' shapes depend on values, beside those that torch tags so."""
-KEEPS_FOR_BACKWARD = {"aten::mkldnn_rnn_layer"}
+KEEPS_FOR_BACKWARD = {"aten.mkldnn_rnn_layer.default"}
 """Operations that give their backward pass what it needs only while gradients are enabled."""
 READS_VALUES = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"}
 """Methods that hand a tensor's memory to Python without any operation."""
@@ -42,6 +46,7 @@ class _Line(NamedTuple):
     """One operation: its arguments, the places of its results, and the places that are free afterwards."""
 
     function: Any
+    """An operation of torch, or a function that computes outside torch (`keys.BY_NUMPY`)."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int | None, ...]
@@ -51,7 +56,7 @@ class _Line(NamedTuple):
     def source(self, at: int, scope: dict[str, Any]) -> str:
         """This line as an assignment in Python; what it refers to goes into the scope."""
         call_it = getattr(self.function, "_op", self.function)  # skips a function in Python
-        scope[f"f{at}"] = torch.enable_grad()(call_it) if self.function.name() in KEEPS_FOR_BACKWARD else call_it
+        scope[f"f{at}"] = torch.enable_grad()(call_it) if str(self.function) in KEEPS_FOR_BACKWARD else call_it
         given = [_source(arg, f"c{at}_{i}", scope) for i, arg in enumerate(self.args)]
         if self.kwargs:
             scope[f"k{at}"] = self.kwargs
@@ -59,8 +64,18 @@ class _Line(NamedTuple):
         call = f"f{at}({', '.join(given)})"
         if not self.results:
             return call
-        several = len(self.results) > 1 or isinstance(self.function._schema.returns[0].type, torch.ListType)
-        return f"{_names(self.results)}{', ' if several else ' '}= {call}"
+        return f"{_names(self.results)}{', ' if self._gives_several else ' '}= {call}"
+
+    @property
+    def _gives_several(self) -> bool:
+        if self.function in BY_NUMPY:
+            return False
+        return len(self.results) > 1 or isinstance(self.function._schema.returns[0].type, torch.ListType)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into its arguments."""
+        return self.function not in BY_NUMPY and self.function._schema.is_mutable
 
 
 @dataclass(frozen=True)
@@ -118,7 +133,8 @@ def _source(arg: Any, name: str, scope: dict[str, Any]) -> str:
 
 def record(function: Function, inputs: Sequence[Tensor]) -> tuple[Sequence[Tensor], Tape | None]:
     """The outputs of a function, and its tape; None if it cannot be replayed."""
-    recorder, readers = _Recorder(inputs), _Readers()
+    recorder = _Recorder(inputs)
+    readers = _Readers(recorder)
     before = [t._version for t in inputs]
     with readers, recorder:
         outputs = function(inputs)
@@ -130,12 +146,19 @@ def record(function: Function, inputs: Sequence[Tensor]) -> tuple[Sequence[Tenso
 
 
 class _Readers(TorchFunctionMode):
-    """Notes whether a function hands values to Python in a way that no operation shows."""
+    """Notes whether a function hands values to Python in a way that no operation shows.
 
-    found = False
+    Functions that compute outside torch on purpose are recorded as if they were operations.
+    """
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder, self.found = recorder, False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.found |= getattr(func, "__name__", "") in READS_VALUES
+        if func in BY_NUMPY:
+            return self.recorder.whole(func, args)
         return func(*args, **(kwargs or {}))
 
 
@@ -173,6 +196,14 @@ class _Recorder(TorchDispatchMode):
             function, given = torch.ops.aten.ones.default, (list(found.shape),)
             kwargs = {"dtype": found.dtype, "device": found.device}
         self.lines.append(_Line(function, given, kwargs, results))
+        return found
+
+    def whole(self, function: Any, args: tuple[Any, ...]) -> Tensor:
+        """Call a function that computes outside torch, and write it down as one operation."""
+        given = tuple(self._placed(arg) for arg in args)
+        with _disable_current_modes():
+            found: Tensor = function(*args)
+        self.lines.append(_Line(function, given, {}, (self._seen(found),)))
         return found
 
     def _placed(self, arg: Any) -> Any:
@@ -226,7 +257,7 @@ def _needed(lines: Sequence[_Line], wanted: set[int]) -> list[_Line]:
     """The lines whose results are outputs or used by a needed line, and those that write in place."""
     kept: list[_Line] = []
     for line in reversed(lines):
-        if line.function._schema.is_mutable or wanted & set(line.results):
+        if line.writes or wanted & set(line.results):
             wanted |= {number for arg in line.args for number in _used(arg)}
             kept.append(line)
     return kept[::-1]
@@ -297,7 +328,7 @@ class Player:
         return self.lean is not None
 
     def run(
-        self, function: Function, inputs: Sequence[Tensor], step: Step, *, outputs: bool = True
+        self, function: Function, inputs: Sequence[Tensor], step: int | Tensor, *, outputs: bool = True
     ) -> Sequence[Tensor]:
         """The function's outputs; without `outputs`, only what it writes into its inputs counts."""
         if self.lean is not None and self.whole is not None:
@@ -305,7 +336,7 @@ class Player:
         self.calls += 1
         if self.calls == 2:
             found, tape = record(function, inputs)
-            self.whole = None if step.used else tape
+            self.whole = None if isinstance(step, Step) and step.used else tape
             return found
         if self.whole is None:
             return function(inputs)
@@ -335,6 +366,19 @@ class Tapes:
     """The tapes of an engine, by function and by the signature of its inputs."""
 
     kept: dict[Any, Player] = field(default_factory=dict)
+    drawing: dict[int, tuple[Any, bool]] = field(default_factory=dict)
+    """Objectives, by id, and whether their steps are random."""
+
+    def prepare(self, objective: Any, draws: Draws) -> Draws:
+        """The draws of a step that notes whether its number is read; with a key of the step, if that is needed."""
+        _, random = self.drawing.get(id(objective), (objective, False))
+        draws = draws.with_step_key() if random else draws
+        return draws._replace(step=Step(draws.step))
+
+    def note(self, objective: Any, draws: Draws) -> None:
+        """After the first step of an objective: remember whether it is random."""
+        if id(objective) not in self.drawing and isinstance(draws.step, Step):
+            self.drawing[id(objective)] = objective, draws.step.used
 
     def player(self, of: tuple[Any, ...], inputs: Sequence[Tensor]) -> Player:
         """The player of a function for such inputs; `of` identifies the function."""
@@ -343,11 +387,18 @@ class Tapes:
         if name not in self.kept:
             if len(self.kept) >= MOST:
                 self.kept.clear()
+                self.drawing.clear()
             self.kept[name] = Player(of)
         return self.kept[name]
 
     def run(
-        self, of: tuple[Any, ...], function: Function, inputs: Sequence[Tensor], step: Step, *, outputs: bool = True
+        self,
+        of: tuple[Any, ...],
+        function: Function,
+        inputs: Sequence[Tensor],
+        step: int | Tensor,
+        *,
+        outputs: bool = True,
     ) -> Sequence[Tensor]:
         """A function's outputs, replayed where that is known to be the same."""
         return self.player(of, inputs).run(function, inputs, step, outputs=outputs)

@@ -41,6 +41,8 @@ class Traits(NamedTuple):
     """It is recurrent, and its recurrent layers may be computed for a stack of clients (`recurrent.Cells`)."""
     lstm: bool = False
     """It has LSTM layers, which oneDNN computes on a CPU for one client; other recurrent layers it does not."""
+    attends: bool = False
+    """It has scaled dot-product attention."""
     looks_up: bool = False
     """It looks codes up in embeddings."""
     independent: bool = True
@@ -81,6 +83,7 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         recurrent=watcher.recurrent,
         lstm=watcher.lstm,
         celled=watcher.recurrent and not watcher.packs,
+        attends=watcher.attends or training.attends,
         looks_up=watcher.looks_up or training.looks_up,
         writes=writes,
         largest_bytes=max(map(nbytes, params.values()), default=1),
@@ -121,7 +124,7 @@ class _Watcher(TorchFunctionMode):
         self.entry: Entry | None = None
         self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.made = 0
-        self.convolutional = self.looks_up = False
+        self.convolutional = self.looks_up = self.attends = False
         self.recurrent = self.lstm = self.packs = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -135,6 +138,7 @@ class _Watcher(TorchFunctionMode):
             return out
         self.convolutional |= name.startswith("conv")
         self.looks_up |= name == "embedding"
+        self.attends |= name in ("scaled_dot_product_attention", "multi_head_attention_forward")
         self.recurrent |= name in (*LAYERS, *CELLS)
         self.lstm |= name == "lstm"
         self.packs |= name == "_pack_padded_sequence"

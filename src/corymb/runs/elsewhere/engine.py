@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from corymb.core.engine import Engine
-from corymb.core.snapshot import Algorithm
+from corymb.core.snapshot import Algorithm, packages_of
 from corymb.data import FederatedDataset
 from corymb.engines.remote import Patience, RemoteEngine
 from corymb.runs.settings import RunSettings
@@ -25,15 +25,15 @@ def engine_elsewhere(
     settings: RunSettings, data: FederatedDataset | None, algorithm: Algorithm, clients: Collection[str] = ()
 ) -> Engine:
     """Connect to the clients; the engine has no objective yet. `clients` are those of a run to resume."""
-    keeps, package = bool(getattr(algorithm, "keeps_memory", False)), type(algorithm).__module__.partition(".")[0]
+    keeps, packages = bool(getattr(algorithm, "keeps_memory", False)), packages_of(algorithm)
     if settings.engine == "flower":
         require(data is None, "The nodes of a federation hold their data: leave out data, or use another engine.")
-        return federation(settings, FEDERATION, keeps_memory=keeps, allow=(package,), clients=clients)
+        return federation(settings, FEDERATION, keeps_memory=keeps, allow=packages, clients=clients)
     from corymb.runs.elsewhere.cluster import cluster
 
     if data is None:
         raise InvalidInput("Give the data to run on: a Ray cluster holds none.")
-    return cluster(settings, data, keeps_memory=keeps, allow=(package,))
+    return cluster(settings, data, keeps_memory=keeps, allow=packages)
 
 
 def federation(

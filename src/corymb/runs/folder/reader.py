@@ -70,7 +70,7 @@ def read_run(folder: str | Path) -> Parts:
 
 
 def _check_one(place: Path) -> None:
-    """Reject a folder of runs, such as `--seeds` writes, if a single run is expected."""
+    """Reject a folder of runs, such as `--seeds` writes, or without a run, if a single run is expected."""
     if any((place / name).exists() for name in (CONFIG, RESULT)):
         return
     within = sorted(path.parent for path in place.glob(f"*/{CONFIG}"))
@@ -78,6 +78,7 @@ def _check_one(place: Path) -> None:
         raise InvalidInput(
             f"{place} is not a run, but holds {len(within)} runs: give one of them, such as {within[0]}."
         )
+    raise InvalidInput(f"{place} is not a run: it has no {CONFIG}. Start one with corymb run ... --out {place}.")
 
 
 def is_finished(folder: str | Path) -> bool:
@@ -244,7 +245,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     _check_one(folder)
     check_plain(folder)
-    require(path.exists(), f"{folder} is not a run: it has no {CONFIG}. Start one with corymb run ... --out {folder}.")
+    require(path.exists(), f"{folder} cannot be resumed: it has no {CONFIG}.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -32,6 +32,7 @@ from corymb.runs.history import Round, counted
 from corymb.runs.learners import MODELS, Model
 from corymb.runs.own.metrics import Metric
 from corymb.runs.plan import check_longer, placed_snapshot, rounds_in, with_rounds
+from corymb.runs.serving import remembers
 from corymb.runs.session import Progress
 from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput, from_dict, require, to_dict
@@ -73,13 +74,9 @@ def refresh(
         raise InvalidInput(f"{run.config['algorithm']} has no rounds and so cannot be continued: start a new run.")
     joined = [name for name in dataset.names if name not in run.names]
     gone = [name for name in run.names if name not in dataset.names]
-    if gone:
-        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
-        log.warning(
-            "%s of the run missing from the new data, no longer taking part: %s", counted(len(gone), "client"), named
-        )
     onward, more = started(algorithm), rounds or before
-    if onward is not None:
+    if onward is not None and not remembers(onward):
+        _warn_of_missing(gone)
         onward, start = _with_rounds(onward, more), run.snapshot.handover()
     else:
         require(
@@ -90,12 +87,12 @@ def refresh(
         onward, start = _with_rounds(algorithm, before + more), replace(run.snapshot, fingerprint="")
         check_longer(onward, before, before + more, run.snapshot)
     settings = RunSettings.recorded(run.config)
-    remembers = bool(getattr(onward, "keeps_memory", False))
+    keeps = bool(getattr(onward, "keeps_memory", False))
     plan = partial(
         plan_for,
-        _living(run, dataset, out) if remembers else dataset,
+        _living(run, dataset, out) if keeps else dataset,
         settings,
-        living=run.snapshot.clock if remembers else None,
+        living=run.snapshot.clock if keeps else None,
         algorithm=onward,
         model=_model(run, model),
         standard=run.standard,
@@ -110,6 +107,14 @@ def refresh(
         if store is not None:
             session.create_folder(at)
         return finish(session, at, watch)
+
+
+def _warn_of_missing(gone: list[str]) -> None:
+    if gone:
+        named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
+        log.warning(
+            "%s of the run missing from the new data, no longer taking part: %s", counted(len(gone), "client"), named
+        )
 
 
 def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
@@ -165,8 +170,8 @@ def _living(run: Run, data: FederatedDataset, out: object) -> Engine:
     """The run's live clients, with their memory and new examples."""
     require(
         run.serving is not None and out is None,
-        "The models of this run stay with its clients: only the run returned by fit can be continued, not a loaded "
-        "one, and without out=.",
+        "The clients of this run keep memory that further rounds need: only the run returned by fit can be continued, "
+        "not a loaded one, and without out=.",
     )
     assert run.serving is not None
     engine = run.serving[0]._engine  # the view used for predictions has the same clients
