@@ -1,4 +1,4 @@
-"""The table of `corymb.testing`, and what stands above it: variants in recipes are held to the same laws."""
+"""The cases of `corymb.testing`, and the recipes' variants, which must satisfy the same laws."""
 
 from corymb.recipes.ifca.theory import FreshIFCA
 from corymb.testing import cases

@@ -1,4 +1,4 @@
-"""Every algorithm of the table keeps the laws of `corymb.testing.laws` on every engine."""
+"""Every algorithm of the table satisfies the laws of `corymb.testing.laws` on every engine."""
 
 import pytest
 

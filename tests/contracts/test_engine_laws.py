@@ -1,4 +1,4 @@
-"""Every engine and every kernel keeps the laws of `corymb.testing.laws`: the loop is the definition of right."""
+"""Every engine and every kernel satisfies the laws of `corymb.testing.laws`; the loop is the reference."""
 
 import pytest
 
@@ -45,18 +45,18 @@ def test_clients_on_the_wire_measure_and_descend_like_the_loop(learner):
 
 
 @pytest.mark.parametrize("kernel", ["loop", "wired", *KERNELS])
-def test_order_and_company_change_no_clients_numbers(kernel):
+def test_neither_order_nor_other_clients_change_a_clients_numbers(kernel):
     laws.check_order_and_company("mlp", made(kernel))
 
 
 @pytest.mark.parametrize("kernel", ["loop", "wired", *KERNELS])
-def test_a_further_client_changes_no_other_clients_numbers(kernel):
+def test_another_client_changes_no_other_clients_numbers(kernel):
     laws.check_further_client(made(kernel))
 
 
 @pytest.mark.parametrize("kernel", ["wired", *KERNELS])
 @pytest.mark.parametrize("learner", ["linear", "layer used twice"])
-def test_examples_may_count_differently_or_not_at_all(learner, kernel):
+def test_examples_may_have_other_weights_or_weight_zero(learner, kernel):
     laws.check_weights_of_examples(learner, made(kernel))
 
 
@@ -115,5 +115,5 @@ def test_a_users_own_vmap_over_models_folds_into_the_clients(learner, kernel):
     ],
 )
 @pytest.mark.parametrize("placement", [Placement(mixed=True), Placement(tf32=True)], ids=["bfloat16", "tf32"])
-def test_coarse_arithmetic_runs_and_stays_near(learner, kernel, placement):
+def test_low_precision_runs_and_stays_near(learner, kernel, placement):
     laws.check_coarse_arithmetic(learner, made(kernel), placement)

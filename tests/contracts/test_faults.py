@@ -30,7 +30,7 @@ def test_a_worthless_reply_is_dropped_and_named(engine, who, fault):
 
 @every_engine
 @pytest.mark.parametrize("fault", WORTHLESS)
-def test_the_same_for_a_value_for_every_sum(engine, fault):
+def test_a_worthless_value_for_every_sum_is_dropped_and_named(engine, fault):
     laws.check_worthless_shares(engine, fault)
 
 
@@ -100,7 +100,7 @@ def test_an_error_of_every_client_is_raised_as_it_is(engine, fn, kind, verb):
     laws.check_common_error(engine, fn, kind, verb)
 
 
-def test_a_function_must_stand_at_module_level():
+def test_a_client_function_must_be_defined_at_module_level():
     def inside(client):
         return 0
 

@@ -1,4 +1,4 @@
-"""Nothing crosses the door but what client functions return, and nothing in the library can run what it reads."""
+"""Only what client functions return leaves a client, and nothing in the library executes what it reads."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A federation of three nodes keeps the laws: every algorithm over real Flower messages, with nothing else between."""
+"""A federation of three nodes satisfies the laws: every algorithm over real Flower messages, without a network."""
 
 import pytest
 

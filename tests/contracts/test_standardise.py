@@ -1,4 +1,4 @@
-"""Standardising passes through every engine: moments come as sums, whoever adds them up."""
+"""Standardisation works on every engine: moments are sums over clients, whichever engine adds them up."""
 
 import pytest
 import torch

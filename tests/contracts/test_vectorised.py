@@ -26,7 +26,7 @@ def vectorised(learner, kernel=None):
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_a_kernel_that_is_asked_for_does_the_work_where_it_can(learner):
+def test_the_kernel_asked_for_is_used_if_it_can_be(learner):
     for kernel in ("fused", "foreach", "serial"):
         kernels = vectorised(learner, kernel).kernels
         if kernel in LEARNERS[learner].kernels:
@@ -54,7 +54,7 @@ def test_the_choice_of_a_kernel_is_a_pure_function_of_model_optimiser_and_device
 @pytest.mark.parametrize("share", [0.0, 0.4])
 @pytest.mark.parametrize("learner", ["linear", "mlp", "layer used twice", "cnn"])
 def test_the_size_of_a_chunk_changes_nothing(learner, share):
-    """One client at a time, and two or three."""
+    """With chunks of one client, and of two or three."""
     budget = int(1 + share * N * vectorised(learner)._bytes_of(max(SIZES), Need()))
     fed = small_federation(learner, with_kernel(None, budget))
     chunk = engine_of(fed).describe()["chunk"]
@@ -85,7 +85,7 @@ def test_a_chunk_that_is_too_large_for_the_machine_is_halved(most, monkeypatch, 
     assert "out of memory" in caplog.text
 
 
-# ---- what vmap cannot take
+# ---- functions that fail under vmap
 
 
 @on_client
@@ -119,7 +119,7 @@ def not_under_vmap_in_sum(client: Client, models):
     [(branch, "map"), (take_item, "map"), (only_some_rows, "map"), (not_under_vmap_in_sum, "sum")],
     ids=["branch", "item", "mask", "int in a sum"],
 )
-def test_what_vmap_cannot_take_goes_client_by_client_and_says_so_once(fn, verb, caplog):
+def test_functions_that_fail_under_vmap_run_client_by_client_and_warn_once(fn, verb, caplog):
     learner, models = LEARNERS["linear"], models_of("linear")
     fed = Federation(VectorisedEngine(learner.objective(), learner.data(), DOUBLE))
     want = ask(small_federation("linear", "loop"), fn, models, verb=verb)
@@ -136,7 +136,7 @@ def recurrent_losses(client: Client, models):
     return client.objective.losses(take(models, 0), client.train).sum()
 
 
-def test_that_a_recurrent_model_goes_client_by_client_is_no_warning(caplog):
+def test_a_recurrent_model_runs_client_by_client_without_a_warning(caplog):
     learner, models = LEARNERS["lstm"], models_of("lstm")
     fed = Federation(VectorisedEngine(learner.objective(), learner.data(), DOUBLE))
     with caplog.at_level(logging.INFO):
@@ -149,7 +149,7 @@ def look_at_test(client: Client, models):
     return losses(client, models, on=client.test).sum() + client.test.x.sum()
 
 
-def test_looking_at_test_examples_is_no_reason_to_go_client_by_client(caplog):
+def test_functions_that_read_test_examples_still_run_under_vmap(caplog):
     learner = LEARNERS["linear"]
     fed = Federation(VectorisedEngine(learner.objective(), learner.data(), DOUBLE))
     with caplog.at_level(logging.WARNING):

@@ -53,7 +53,7 @@ def test_updates_are_reduced_inside_each_cluster(aggregate):
         assert torch.allclose(torch.cat([mean["a"][j], mean["b"][j, None]]), want, atol=1e-12)
 
 
-def test_a_clip_that_nobody_reaches_is_the_plain_sum():
+def test_a_clip_longer_than_all_updates_gives_the_plain_sum():
     got, want = Reduction(clip=1e9).sums(ROWS, Near(MODELS)), add_up(ROWS)
     assert farthest((got.total, got.weight), (want.total, want.weight)) < 1e-12
 
@@ -108,7 +108,7 @@ CLIPPED = [*AVERAGING, *ROWS_OF_THEIR_OWN]
         for engine in ENGINES
     ],
 )
-def test_a_clip_that_nobody_reaches_changes_no_run(name, engine):
+def test_a_clip_longer_than_all_updates_changes_no_run(name, engine):
     case = CASES[name]
     got, want = last_of(with_settings(case, clip=1e9), engine), plain_run(case)
     assert farthest(got.models, want.models) < 1e-9
@@ -184,7 +184,7 @@ def colluding(honest, f):
 
 @pytest.mark.parametrize("aggregate", AGGREGATES)
 @pytest.mark.parametrize(("n", "f"), [(8, 2), (12, 2), (12, 3)])
-def test_a_few_that_agree_move_no_reduction_out_of_the_honest_ones_midst(aggregate, n, f):
+def test_colluding_clients_move_no_reduction_far_from_the_honest_updates(aggregate, n, f):
     for d in (1, 50):
         honest = 1 + 0.3 * torch.randn(n - f, d, generator=torch.Generator().manual_seed(d), dtype=torch.float64)
         widest = (honest - honest.mean(0)).norm(dim=1).max()

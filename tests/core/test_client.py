@@ -10,7 +10,7 @@ def test_a_client_function_takes_a_client_first():
         on_client(lambda: 1)
 
 
-def test_memory_keeps_tensors_and_says_so():
+def test_memory_accepts_only_tensors_and_numbers():
     memory = Memory({}, lengths={"train": 3, "test": 2})
     with pytest.raises(TypeError, match=r"^memory slot 'x': 'text' cannot be a tensor: wanted tensors or numbers"):
         memory.set("x", "text")

@@ -1,4 +1,4 @@
-"""The server's room: who is asked, which keys it draws, what the ledger says."""
+"""The server's view of a federation: samples of clients, keys, and the ledger."""
 
 import numpy as np
 import pytest
@@ -56,12 +56,12 @@ def test_a_sample_is_as_large_as_asked_for_and_in_order(participants, n):
 
 
 @pytest.mark.parametrize("participants", [0, -1, 0.0, -0.5, 1.5, float("nan")])
-def test_a_sample_of_nobody_or_of_more_than_all_is_refused(participants):
+def test_a_sample_of_no_clients_or_too_many_is_refused(participants):
     with pytest.raises(InvalidInput, match="participants"):
         fed_of().clients.sample(participants)
 
 
-def test_nobody_asked_for_is_everybody():
+def test_without_a_number_all_clients_are_sampled():
     assert fed_of().clients.sample(None).ids.tolist() == list(range(N))
 
 
@@ -81,7 +81,7 @@ def test_samples_follow_names_seed_clock_and_the_number_of_the_draw():
     assert set(fed.clients.sample(20).names) == drawn[0]
 
 
-def test_everybody_has_the_same_chance():
+def test_all_clients_are_equally_likely_to_be_sampled():
     fed, seen = fed_of(MANY), torch.zeros(MANY)
     for clock in range(400):
         fed.set_clock(seed=0, clock=clock)
@@ -89,8 +89,8 @@ def test_everybody_has_the_same_chance():
     assert float(((seen - 40) ** 2 / 36).sum()) < 150  # 59 degrees of freedom
 
 
-def test_who_else_is_there_changes_little():
-    """One more client takes at most one place."""
+def test_another_client_changes_a_sample_little():
+    """One more client replaces at most one member of the sample."""
     all_of_them, but_one = fed_of(MANY), fed_of(MANY, range(1, MANY))
     one, other = (set(fed.clients.sample(20).names) for fed in (all_of_them, but_one))
     assert len(one - other) <= 1
@@ -98,7 +98,7 @@ def test_who_else_is_there_changes_little():
 
 @settings(max_examples=20)
 @given(st.integers(1, 9))
-def test_a_split_deals_everybody_out_once(n):
+def test_a_split_has_each_client_once(n):
     parts = fed_of(MANY).clients.split(n)
     assert len(parts) == n
     assert sorted(i for part in parts for i in part.ids.tolist()) == list(range(MANY))
@@ -120,7 +120,7 @@ def test_the_servers_keys_follow_seed_clock_and_purpose():
     assert len(keys) == 4 * 5
 
 
-def test_a_call_moves_the_draws_of_a_tick_on_and_an_evaluation_does_not():
+def test_a_call_advances_the_draws_of_a_tick_and_an_evaluation_does_not():
     fed = fed_of()
     first = int(fed.draw("a"))
     fed.set_clock(seed=0, clock=0)
@@ -132,7 +132,7 @@ def test_a_call_moves_the_draws_of_a_tick_on_and_an_evaluation_does_not():
     assert int(fed.draw("a")) != first
 
 
-def test_a_federation_of_some_shares_clock_keys_and_ledger():
+def test_a_sub_federation_shares_clock_keys_and_ledger():
     fed = fed_of()
     some = fed.only(fed.clients[[1, 3]])
     fed.set_clock(seed=5, clock=7)
@@ -190,7 +190,7 @@ def test_a_fresh_snapshot_has_k_different_models_and_no_labels():
     assert farthest(at.models, Snapshot.fresh(fed, 3).models) > 0
 
 
-def test_labels_of_some_leave_the_others_as_they_were():
+def test_new_labels_of_some_clients_keep_those_of_the_others():
     fed = fed_of()
     at = Snapshot.fresh(fed, 3).next(labels=(fed.clients[[4, 1]], torch.tensor([2, 0])))
     assert at.labels.tolist() == [-1, 0, -1, -1, 2, -1]

@@ -45,7 +45,7 @@ def replies(far=None, label=None):
 
 
 def take_in(rows, near=NEAR, *, verb="sum", order=None, guard=True):
-    """All at once, or one by one in an order."""
+    """The part from these replies, taken in all at once or one by one in an order."""
     intake = Intake(verb, torch.arange(9), SIZES, near=near, guard=guard)
     if order is None:
         intake.add_rows(torch.arange(9), rows, {})
@@ -63,7 +63,7 @@ def test_lengths_are_from_the_model_that_a_client_started_from():
 
 @pytest.mark.parametrize("order", [None, range(9), [3, 8, 0, 1, 2, 4, 5, 6, 7], permutation(root(0), 9).tolist()])
 @pytest.mark.parametrize("length", [60.0, 1e3, 1e9, 1e14])
-def test_an_update_that_is_far_too_long_is_refused_whatever_it_is_and_whenever_it_comes(order, length):
+def test_an_update_that_is_far_too_long_is_refused_whatever_its_length_and_order(order, length):
     part = take_in(replies({3: length}), order=order)
     assert sorted(part.ids.tolist()) == [0, 1, 2, 4, 5, 6, 7, 8]
     assert [client for client, _ in part.rejected] == [3]
@@ -75,7 +75,7 @@ def test_an_update_that_is_far_too_long_is_refused_whatever_it_is_and_whenever_i
 
 
 @pytest.mark.parametrize("order", [None, range(9)])
-def test_nobody_is_refused_among_the_honest_and_every_bit_of_the_sum_stays(order):
+def test_honest_updates_are_accepted_and_their_sum_is_unchanged(order):
     guarded, plain = (take_in(replies(), order=order, guard=guard) for guard in (True, False))
     assert guarded.rejected == []
     assert torch.equal(guarded.value.total["weight"], plain.value.total["weight"])
@@ -136,7 +136,7 @@ def test_a_client_with_more_examples_may_go_farther_up_to_ten_times():
 
 
 @pytest.mark.parametrize("order", [None, range(9)])
-def test_whoever_works_on_several_models_is_compared_in_all_that_count(order):
+def test_a_client_with_several_models_is_compared_in_all_that_have_weight(order):
     rows = replies()
     value = torch.stack([rows.value["weight"], MODELS["weight"][1].expand(9, 3)], dim=1)
     value[4, 1] += 1e4
@@ -147,7 +147,7 @@ def test_whoever_works_on_several_models_is_compared_in_all_that_count(order):
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=30), st.integers(0, 99))
-def test_a_minority_is_refused_at_most_and_never_the_shorter_half(lengths, seed):
+def test_at_most_a_minority_is_refused_and_never_the_shorter_half(lengths, seed):
     length = torch.tensor(lengths, dtype=torch.float64)
     found = Lengths(length, torch.zeros(len(length), dtype=torch.int64))
     limit = bounds(found, NEAR)
@@ -159,7 +159,7 @@ def test_a_minority_is_refused_at_most_and_never_the_shorter_half(lengths, seed)
     assert (again.everybody, again.by_group) == (limit.everybody, limit.by_group)
 
 
-def test_updates_next_to_nothing_are_never_too_long():
+def test_tiny_updates_are_never_too_long():
     lengths = dict.fromkeys(range(9), 1e-9) | {5: 1e-4}
     assert take_in(replies(lengths)).rejected == []
 
@@ -177,7 +177,7 @@ def test_a_reply_of_another_form_is_not_compared_but_outvoted():
     assert [client for client, _ in intake.result().part.rejected] == [2, 4]
 
 
-def test_sums_into_nothing_are_of_no_length():
+def test_sums_without_clusters_belong_to_no_group():
     """A host may send partial sums with no clusters at all."""
     nothing = Sums({"weight": torch.zeros(0, 3)}, torch.zeros(0), None, None)
     lengths = part_lengths(nothing, None, 4)
@@ -185,7 +185,7 @@ def test_sums_into_nothing_are_of_no_length():
 
 
 @pytest.mark.parametrize("clients", [3, 4, 5])
-def test_in_a_federation_of_a_handful_only_one_that_goes_thirty_times_as_far_is_refused(clients):
+def test_among_few_clients_only_an_update_thirty_times_as_long_is_refused(clients):
     """Five shares, one of which is fifteen times as dear: nobody can say what is usual. Members of a small cluster in a
     larger federation are compared more strictly."""
     length, group = torch.arange(1.0, clients + 1).double(), torch.zeros(clients, dtype=torch.int64)
@@ -196,7 +196,7 @@ def test_in_a_federation_of_a_handful_only_one_that_goes_thirty_times_as_far_is_
 
 
 @pytest.mark.parametrize(("clients", "handful"), [(5, True), (6, False)])
-def test_the_federation_says_whether_it_is_a_handful(clients, handful):
+def test_the_federation_knows_whether_it_is_small(clients, handful):
     fed = Federation(LoopEngine(LinearRegression(3), regression(tuple(range(2, 2 + clients))), DOUBLE))
     assert fed.clients[:3].near(MODELS)._near.handful is handful
 
@@ -231,7 +231,7 @@ def test_no_number_is_larger_than_its_length_allows(seed, size):
         assert not bool((largest > most).any())  # NaN, of a row that goes into no sum, is no bound either
 
 
-def test_lengths_tell_nothing_of_a_start_that_may_be_anywhere():
+def test_lengths_bound_nothing_if_the_start_is_unknown():
     rows = Share({"weight": torch.full((1, 3), 1e20).double()}, torch.tensor([[1e20, 1 - 1e20]]).double())
     assert largest_possible(rows, NEAR, Lengths(torch.ones(1).double(), torch.tensor([-1]))).item() == torch.inf
     more = Share({"weight": torch.zeros(1, 3), "more": torch.full((1,), torch.nan)}, torch.ones(1, 2))
@@ -240,7 +240,7 @@ def test_lengths_tell_nothing_of_a_start_that_may_be_anywhere():
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 2e15, -1e30])
 @pytest.mark.parametrize("near", [True, False])
-def test_a_number_that_cannot_count_is_found_wherever_it_is(bad, near):
+def test_non_finite_and_huge_values_are_found_anywhere(bad, near):
     starts = {"wide": normal(root(0), (1, 1003)), "number": normal(root(1), (1,))}
     for place in (0, 7, 8, 500, 1001, 1002, "number"):
         value = {name: start.repeat(6, *[1] * (start.dim() - 1)) + 0.1 for name, start in starts.items()}
@@ -289,7 +289,7 @@ def drawn_replies(seed, scale, strange):
     st.sampled_from(["", "", "still", "nan", "far", "huge", "two", "none", "negative"]),
     st.lists(st.floats(0.1, 20), min_size=7, max_size=7),
 )
-def test_where_the_short_look_finds_nothing_there_is_nothing(seed, scale, strange, larger):
+def test_the_fast_check_accepts_only_what_the_full_check_accepts(seed, scale, strange, larger):
     rows, near = drawn_replies(seed, scale, strange)
     larger = torch.tensor(larger).double()
     found = measured(rows, near, 7)
@@ -301,13 +301,13 @@ def test_where_the_short_look_finds_nothing_there_is_nothing(seed, scale, strang
     assert bool((largest_possible(rows, near, lengths) <= 1e15).all())
 
 
-def test_the_short_look_says_yes_of_replies_that_are_alike():
+def test_the_fast_check_accepts_similar_replies():
     rows, near = drawn_replies(0, -2, "")
     assert bool(plainly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15))
 
 
 @pytest.mark.parametrize("changes", [{"loose": True}, {"most": 3.0}, {"by": torch.ones(7, 2)}])
-def test_bounds_of_another_kind_are_looked_into(changes):
+def test_the_fast_check_leaves_other_bounds_to_the_full_check(changes):
     rows, near = drawn_replies(0, -2, "")
     near = near._replace(**changes)
     assert plainly_near(measured(rows, near, 7), near, torch.ones(7).double(), 1e15) is None

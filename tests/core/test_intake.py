@@ -120,7 +120,7 @@ def test_a_mean_is_the_mean_and_a_row_without_weight_is_kept(rows):
             assert torch.allclose(mean[name][j], want, rtol=1e-9, atol=1e-9)
 
 
-def test_a_mean_of_nothing_is_not_touched_by_what_is_not_a_number():
+def test_a_mean_without_weight_ignores_nan():
     sums = Sums({"w": torch.tensor([[6.0], [0.0]])}, torch.tensor([2.0, 0.0]), None, ())
     assert torch.equal(sums.mean({"w": torch.tensor([[float("nan")], [7.0]])})["w"], torch.tensor([[3.0], [7.0]]))
 
@@ -206,7 +206,7 @@ def test_large_finite_rows_that_only_add_up_to_infinity_within_a_row_are_fine_in
 
 @pytest.mark.parametrize("shape", [(2, 0), (2, 0, 3), (2, 3, 0)])
 def test_values_without_numbers_add_up_to_none(shape):
-    """A fuzzer's find: clients that sent empty tensors ended the run."""
+    """Found by fuzzing: clients that sent empty tensors ended the run."""
     total = add_up(Share({"w": torch.zeros(shape)}, torch.ones(2, 4))).total["w"]
     assert total.shape == (4, *shape[1:])
 
@@ -317,7 +317,7 @@ HOSTS = ["a", "a", "a", "a", "a", "b", "b", "b", "c", "c"]
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
 @pytest.mark.parametrize(("lie", "reason"), LIES.values(), ids=LIES)
-def test_a_lie_is_refused_and_named_and_changes_nobodys_numbers(lie, reason, first):
+def test_a_lie_is_refused_and_named_and_changes_no_other_numbers(lie, reason, first):
     lie = lie if lie.host else lie._replace(host="b")
     honest = [part(0, 1, host="a"), part(2, host="a"), part(8, 9, host="c")]
     intake = Intake("sum", torch.arange(10), torch.full((10,), 4), HOSTS)
@@ -333,13 +333,13 @@ def test_a_lie_is_refused_and_named_and_changes_nobodys_numbers(lie, reason, fir
     assert bytes_up == 5 * (8 + 2 * 8 + 8)
 
 
-def test_as_much_as_its_clients_may_weigh_is_allowed_of_a_part():
+def test_a_part_may_weigh_as_much_as_its_clients_together():
     intake = asked("sum")
     intake.add_part(part(5, 6, weight=8.0, total=4 * LARGEST))
     assert intake.result().part.ids.tolist() == [5, 6]
 
 
-def test_a_host_may_turn_down_its_own_clients_only_and_is_cut_short():
+def test_a_host_may_reject_only_its_own_clients_and_long_reasons_are_cut():
     intake = Intake("sum", torch.arange(10), torch.full((10,), 4), HOSTS)
     told = [(0, "a stranger's"), (99, "nobody"), (-1, "nobody"), (6, "x" * 10**6), (5, "came too")]
     intake.add_part(part(5, host="b", rejected=told))
@@ -357,7 +357,7 @@ def test_what_is_refused_from_a_row_is_refused_from_a_part_of_that_row():
 
 
 def test_a_part_of_rows_with_a_bad_row_is_refused_whole():
-    """Its host has kept what its clients wrote, and will forget it only as a whole."""
+    """Its host has stored its clients' memory writes, and can discard them only together."""
     intake = asked("map")
     intake.add_part(Part(torch.tensor([5, 6]), {"w": torch.tensor([1.0, float("nan")])}, []))
     intake.add_part(Part(torch.tensor([1]), {"w": torch.tensor([2.0])}, []))
@@ -405,7 +405,7 @@ def test_the_order_of_arrival_changes_nothing_but_rounding(drawn):
         assert labels[0] == labels[1]
 
 
-def test_partial_sums_are_added_up_at_once_and_let_go():
+def test_partial_sums_are_added_at_once_and_released():
     intake, alive = asked("sum", n=50), []
     for client in range(50):
         one = part(client)
@@ -444,8 +444,8 @@ def test_sums_of_parts_are_those_of_their_clients(wide, rows):
         assert farthest((own.total, own.weight), (total, weight)) < 1e-9
 
 
-def test_the_short_look_and_the_long_one_take_in_the_same(monkeypatch):
-    """Sums that the host has looked at are marked, so that the door in the same process need not; others are not."""
+def test_the_fast_and_the_full_check_accept_the_same_rows(monkeypatch):
+    """Sums that the host has checked are marked sound, so that the server in the same process need not check them."""
     models = {"w": torch.ones(1, 3).double()}
     rows = Share({"w": models["w"] + torch.arange(1.0, 13).reshape(4, 3) / 100}, torch.ones(4, 1))
     found = []
@@ -460,14 +460,14 @@ def test_the_short_look_and_the_long_one_take_in_the_same(monkeypatch):
     assert torch.equal(found[0].value.total["w"], found[1].value.total["w"])
 
 
-def test_sums_of_several_chunks_are_looked_at_by_the_door():
+def test_sums_of_several_chunks_are_checked_at_the_server():
     intake = Intake("sum", torch.arange(4), torch.full((4,), 5))
     for client in range(4):
         intake.add_rows(torch.tensor([client]), Share({"w": torch.ones(1, 3)}, torch.ones(1, 1)), {})
     assert not intake.result().part.sound
 
 
-def test_a_part_from_elsewhere_is_never_sound():
+def test_a_deserialised_part_is_never_marked_sound():
     part = Part(torch.tensor([0]), {"w": torch.ones(1)}, [], sound=True)
     assert not part_from_bytes(part_to_bytes(part), "host").sound
 
@@ -475,7 +475,7 @@ def test_a_part_from_elsewhere_is_never_sound():
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [4, sums.WIDE])
 @pytest.mark.parametrize("chunk", [1, 7, 100])
-def test_halves_are_added_up_in_float32(kind, width, chunk):
+def test_half_precision_is_summed_in_float32(kind, width, chunk):
     """In halves most of a long sum is rounded away, and 100 clients with 60 examples each overflow float16."""
     start = {"w": torch.zeros(1, width, dtype=kind)}
     intake = Intake("sum", torch.arange(100), torch.full((100,), 60), near=Near(start))
@@ -494,7 +494,7 @@ def test_halves_are_added_up_in_float32(kind, width, chunk):
 
 
 @pytest.mark.parametrize("bad", [torch.tensor(3e15), torch.tensor(2**62)])
-def test_a_number_beside_the_models_that_is_too_large_is_its_clients_fault(bad):
+def test_a_value_beside_the_models_that_is_too_large_rejects_its_client(bad):
     models = {"w": torch.ones(1, 3)}
     extra = torch.ones(6, dtype=bad.dtype).index_fill(0, torch.tensor([2]), bad.item())
     rows = Share({"w": models["w"] + torch.arange(1.0, 19).reshape(6, 3) / 100, "z": extra}, torch.ones(6, 1))

@@ -1,4 +1,4 @@
-"""Distances in one pass over the rows: the same as by a difference and its norm, and a way round where it is closed."""
+"""Distances in one pass over the rows equal the norm of the difference; without the kernel there is a fallback."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_one_pass_is_a_difference_and_its_norm(monkeypatch, kind, near, width):
 
 @pytest.mark.gpu
 @on_gpu
-def test_what_is_no_number_has_no_length_in_one_pass(monkeypatch):
+def test_non_finite_rows_have_no_finite_length_in_one_pass(monkeypatch):
     monkeypatch.setattr(one_pass, "WORTH", 0)
     rows, starts, only = stacks(torch.float32, "cuda")
     rows[2, 69_999], rows[4, 0] = torch.nan, torch.inf
@@ -56,11 +56,11 @@ def test_lengths_of_wide_replies_are_those_of_the_cpu(monkeypatch):
     torch.testing.assert_close(lengths("cuda"), want, rtol=1e-5, atol=0)
 
 
-def test_few_numbers_and_those_on_a_cpu_go_the_longer_way():
+def test_small_tensors_and_those_on_a_cpu_take_several_passes():
     assert one_pass.in_one_pass(*stacks(torch.float32, "cpu")) is None
 
 
-def test_where_the_kernel_cannot_be_had_there_is_none(caplog):
+def test_without_triton_there_is_no_kernel(caplog):
     with caplog.at_level("INFO"):
         assert one_pass._kernel(torch.float32, torch.device("cpu")) is None  # no Triton, or none for a CPU
     assert "several passes" in caplog.text

@@ -1,4 +1,4 @@
-"""Questions that a run asks once are put again to whoever was silent."""
+"""Calls that a run makes only once are repeated for clients that did not answer."""
 
 import logging
 from dataclasses import replace
@@ -32,7 +32,7 @@ def federation(faults, seed=0):
 
 
 def asked(*faults, seed=0):
-    """The replies, and how many clients each question went to."""
+    """The replies, and the number of clients asked in each call."""
     fed, went_to = federation(faults, seed), []
     fed.asking = went_to.append
 
@@ -42,14 +42,14 @@ def asked(*faults, seed=0):
     return ask_again(fed.clients, ask(fed.clients), ask), went_to
 
 
-def test_who_answers_at_once_is_asked_once():
+def test_clients_that_answer_at_once_are_asked_once():
     replies, went_to = asked()
     assert went_to == [N]
     assert replies.value["n"].tolist() == list(SIZES)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_who_answers_later_stands_in_its_place(seed, caplog):
+def test_late_replies_are_in_the_order_of_clients(seed, caplog):
     with caplog.at_level(logging.WARNING):
         replies, went_to = asked(Fault("dropout", share=0.5, always=False), seed=seed)
     assert went_to == sorted(went_to, reverse=True)
@@ -60,13 +60,13 @@ def test_who_answers_later_stands_in_its_place(seed, caplog):
     assert f"{went_to[1]} of {N} clients did not answer and were asked again" in caplog.text
 
 
-def test_who_is_gone_is_asked_twice():
+def test_clients_that_never_answer_are_asked_twice():
     replies, went_to = asked(Fault("dropout", clients=("client-1", "client-4")))
     assert went_to == [N, 2]
     assert replies.clients.ids.tolist() == [0, 2, 3, 5]
 
 
-def test_who_was_refused_is_not_asked_again():
+def test_rejected_clients_are_not_asked_again():
     replies, went_to = asked(Fault("nan", clients=("client-2",)))
     assert went_to == [N]
     assert [name for name, _ in replies.rejected] == ["client-2"]
@@ -83,7 +83,7 @@ def test_a_late_client_that_fails_does_not_end_the_run():
 
 
 class AwayAtFirst:
-    """An engine that does not reach some clients in the calls of one client function when it is first asked."""
+    """An engine that does not reach some clients in the first call of one client function."""
 
     def __init__(self, engine, clients, fn):
         self._engine, self._clients, self._fn, self._first = engine, clients, fn, True
@@ -107,7 +107,7 @@ def away(fault=None, clients=(3,), fn="examples"):
 
 @pytest.mark.parametrize("clients", [(3,), (2, 3), (3, 4)])
 @pytest.mark.parametrize("fault", ["shape", "missing-key", "extra-key", "dtype", "text", "nothing", "raises"])
-def test_a_late_reply_of_another_form_is_refused_by_what_the_others_sent(fault, clients):
+def test_a_late_reply_must_have_the_form_of_the_others(fault, clients):
     fed = away(fault, clients)
     replies = ask_again(fed.clients, fed.clients.map(examples), lambda late: late.map(examples))
     assert {entry["client"] for entry in fed.ledger.rejected} == {"client-3"}
@@ -120,7 +120,7 @@ def moved(client: Client):
 
 
 @pytest.mark.parametrize("clients", [(3,), (2, 3)])
-def test_a_late_model_is_held_to_how_far_the_others_went(clients):
+def test_a_late_update_is_compared_with_the_others_in_length(clients):
     start = {"weight": torch.zeros(1, 3, dtype=torch.float64)}
     fed = away("large", clients, "moved")
     replies = ask_again_near(fed.clients, start, lambda some: some.map(moved))
@@ -140,12 +140,12 @@ ONCE = {
     "k-FED": "find_centres",
     "IFCA, from one shot": "publish_minimiser",
 }
-"""The question that an algorithm asks once."""
+"""By algorithm, the client function that is called only once."""
 
 
 @pytest.mark.parametrize("name", ONCE)
-def test_who_is_silent_once_has_the_same_part_in_a_run(name):
-    """The same as the run in which everybody answers at once, but for the random numbers of the second call."""
+def test_clients_that_are_silent_once_take_part_as_usual(name):
+    """The run equals one in which all clients answer at once, except for the random numbers of the second call."""
     case = CASES[name]
     fed = Federation(AwayAtFirst(case.engine("loop"), (1, 4), ONCE[name]))
     asked: list[int] = []
@@ -159,8 +159,8 @@ def test_who_is_silent_once_has_the_same_part_in_a_run(name):
         assert value.shape == wanted.shape
 
 
-def test_who_does_not_hear_of_its_clusters_has_none_and_is_not_blamed():
-    """k-FED's second question is put only to those who answered the first."""
+def test_a_client_that_misses_its_clusters_has_none_and_is_not_rejected():
+    """k-FED's second call goes only to clients that answered the first."""
     case = CASES["k-FED"]
     fed = Federation(inject(case.engine("loop"), [Fault("dropout", clients=("client-2",))]))
     *_, last = drive(case.algorithm, fed, seed=3)
@@ -168,8 +168,8 @@ def test_who_does_not_hear_of_its_clusters_has_none_and_is_not_blamed():
     assert "test_log_density" in evaluate(fed, case.algorithm, last)
 
 
-def test_restarts_put_memory_back_at_who_is_silent_once():
-    """Whoever does not hear which run was best would be served from another."""
+def test_restarts_restore_the_memory_of_clients_that_are_silent_once():
+    """A client that misses which restart was best would be served from another one's memory."""
     case = CASES["UIFCA"]
     algorithm = replace(case.algorithm, restarts=2)
     fed = Federation(AwayAtFirst(case.engine("loop"), (1, 4), "keep_best"))

@@ -1,4 +1,4 @@
-"""Whoever writes an algorithm that yields anything but sound snapshots is told so in a line."""
+"""An algorithm that yields anything but valid snapshots raises an error of one line."""
 
 from dataclasses import dataclass, replace
 
@@ -60,7 +60,7 @@ def go(algorithm, start=None):
     return list(drive(algorithm, fed, start))
 
 
-def test_what_is_right_passes_and_goes_on_from_any_snapshot():
+def test_a_correct_algorithm_runs_and_resumes_from_any_snapshot():
     right = Average(
         change=lambda at, replies: replace(at, notes={"loss": float(replies.value.note.mean()), "none": None})
     )
@@ -95,25 +95,25 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("line", MISTAKES)
-def test_what_is_wrong_is_told_in_a_line(line):
+def test_a_mistake_raises_an_error_of_one_line(line):
     with pytest.raises(InvalidInput, match=line) as told:
         go(Average(change=MISTAKES[line]))
     assert "\n" not in str(told.value)
 
 
-def test_a_run_that_is_no_generator_is_told_so():
+def test_a_run_that_is_no_generator_is_refused():
     with pytest.raises(InvalidInput, match=r"Returns\.run returned a Snapshot: it must yield"):
         go(Returns(change=lambda at, replies: at))
     with pytest.raises(InvalidInput, match=r"Returns\.run returned nothing: it must yield"):
         go(Returns(change=lambda at, replies: None))
 
 
-def test_a_run_without_a_start_is_told_so():
+def test_a_run_without_a_start_parameter_is_refused():
     with pytest.raises(InvalidInput, match=r"WithoutStart\.run cannot be called as run\(fed, start\)"):
         go(WithoutStart(change=None))
 
 
-def test_one_that_ignores_its_start_cannot_be_resumed_into_more_rounds_than_it_has():
+def test_an_algorithm_that_ignores_its_start_cannot_be_resumed():
     algorithm = FromTheBeginning(change=lambda at, replies: at)
     first = go(algorithm)[0]
     with pytest.raises(InvalidInput, match="yielded round 1 after round 1"):

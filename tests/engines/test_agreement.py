@@ -26,7 +26,7 @@ MINE |= {"preparation": {"scale": "standard", "top": 1, "columns": ()}}
         ({"preparation": {"columns": [7]}}, "in a form that cannot be read: install the same version"),
     ],
 )
-def test_nodes_that_are_unlike_are_told_apart_with_what_to_do(other, says):
+def test_nodes_with_different_schemas_are_named_with_a_remedy(other, says):
     hellos = [{"name": "one", "schema": MINE}, {"name": "two", "schema": MINE | other}]
     with pytest.raises(InvalidInput, match=says) as refused:
         same_schema(hellos)
@@ -59,7 +59,7 @@ def told(folders, **options):
     return line, eval(f"dict({typed[1]})")  # noqa: S307 - what a user would paste
 
 
-def test_categories_that_only_some_nodes_have_are_typed_as_it_is_said(tmp_path):
+def test_the_suggested_options_fix_categories_that_only_some_nodes_have(tmp_path):
     folders = [
         site(tmp_path / "a", "age,city,label", "1,Bonn,no", "2,Aachen,yes"),
         site(tmp_path / "b", "age,city,label", "3,Aachen,no", "4,Köln,yes"),
@@ -113,7 +113,7 @@ def test_a_column_of_numbers_here_and_text_there_is_text_everywhere(tmp_path):
     assert any("6 cells ('4') are of no category that was named" in note for note in same_schema(hellos)["notes"])
 
 
-def test_what_to_type_is_not_pushed_out_of_the_line_by_many_differences(tmp_path):
+def test_the_remedy_is_shown_even_with_many_differences(tmp_path):
     names = [f"town_{number}" for number in range(9)]
     folders = [
         site(tmp_path / "a", ",".join([*names, "label"]), ",".join(["x"] * 9 + ["no"]), ",".join(["y"] * 9 + ["yes"])),

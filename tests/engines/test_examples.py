@@ -52,7 +52,7 @@ def table(rows: Ragged) -> ExampleTable:
     return ExampleTable(rows, torch.arange(len(rows.sizes)), torch.device("cpu"), torch.float32)
 
 
-def test_bytes_are_kept_and_counted_as_what_is_handed_out():
+def test_bytes_are_stored_as_bytes_and_counted_as_floats():
     data = pictures()
     kept, other = table(data.train), table(divided(data).train)
     assert kept.x.dtype == torch.uint8
@@ -69,14 +69,14 @@ def test_new_examples_as_numbers_beside_bytes_and_the_other_way():
         assert torch.equal(changed.one(2).x, want.of(2)[0])
 
 
-def test_writing_into_what_was_handed_out_changes_nothing():
+def test_writing_into_returned_examples_changes_nothing():
     rows = table(pictures().train)
     for handed in (rows.one(0), rows.stack(torch.arange(4), copy=False)):
         handed.x.fill_(7)
     assert float(rows.one(0).x.max()) <= 1
 
 
-def test_rows_are_where_they_are_now_whoever_was_asked_before():
+def test_rows_are_current_whichever_clients_were_asked_before():
     data = pictures()
     rows, everybody = table(data.train), torch.arange(4)
     assert rows.stack(everybody).x.shape[:2] == (4, 6)

@@ -1,4 +1,4 @@
-"""A client that never comes to an end is ended, and named; the others' replies and memory are as without it."""
+"""A client that never returns is killed and named; the others' replies and memory are unaffected."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ OBJECTIVE = LinearRegression(3, dtype=torch.float64)
 
 @on_client
 def count_or_hang(client: Client, *, hang: int):
-    """How often the client was asked; those with `hang` examples never tell."""
+    """How often the client was asked; clients with `hang` examples never return."""
     visits = client.memory.get("visits", torch.zeros(())) + 1
     client.memory.set("visits", visits)
     while hang and len(client.train.y) == hang:
@@ -36,7 +36,7 @@ def main():
     serve_pipe(lambda: Node(engine, "site", allow=["tests"], folder=Path(sys.argv[-1])))
 
 
-def test_a_client_that_never_answers_is_named_and_nobody_elses_memory_is_lost(tmp_path):
+def test_a_client_that_never_answers_is_named_and_no_other_memory_is_lost(tmp_path):
     guarded = Guarded([*COMMAND, str(tmp_path)], 1.0, ["corymb", "tests"])
     try:
         engine = joined(InProcess({"site": guarded.answer}), OBJECTIVE)

@@ -1,4 +1,4 @@
-"""Memory that was freed is there again: no page of it is new."""
+"""Freed memory is reused: allocating it again causes no page faults."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def faults(*, keep: bool, told: bool = True, **environment: str) -> int:
 
 
 @pytest.mark.skipif(not GLIBC, reason="another malloc")
-def test_a_large_tensor_is_new_memory_once_and_not_every_time():
+def test_a_large_tensor_is_mapped_once_and_then_reused():
     new = faults(keep=False)
     if new < 1000:
         pytest.skip("this system's pages are huge")
@@ -39,5 +39,5 @@ def test_a_large_tensor_is_new_memory_once_and_not_every_time():
 
 
 @pytest.mark.skipif(not GLIBC, reason="another malloc")
-def test_whoever_has_set_malloc_up_is_not_overruled():
+def test_user_settings_of_malloc_are_respected():
     assert faults(keep=True, told=False, MALLOC_TRIM_THRESHOLD_="200000") >= 0

@@ -1,4 +1,4 @@
-"""What newcomers write for a client function, and what they are told."""
+"""Common mistakes in client functions, and their error messages."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def clients(engine):
 
 
 @ENGINES
-def test_text_is_no_reply(engine):
+def test_a_reply_of_text_is_refused(engine):
     with pytest.raises(
         TypeError, match=r"test_host:say returned a value that cannot be sent: 'done' cannot be a tensor: wanted"
     ):
@@ -35,7 +35,7 @@ def test_text_is_no_reply(engine):
 
 @ENGINES
 @pytest.mark.parametrize("fn", [not_marked, lambda client: client.train.weight.sum()])
-def test_a_plain_function_is_not_asked(engine, fn):
+def test_a_plain_function_is_refused_as_a_client_function(engine, fn):
     with pytest.raises(
         TypeError, match=r"is not a client function: define it at module level, decorated with @on_client"
     ):

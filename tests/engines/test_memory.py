@@ -1,4 +1,4 @@
-"""What a client keeps: defaults and presence, rows along examples, versions by the clock, the same on both engines."""
+"""Client memory: defaults and presence, rows along examples, versions by the clock, the same on both engines."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def fed(request) -> Federation:
 
 @pytest.fixture(params=["one chunk", "many chunks"])
 def chunked(request) -> Federation:
-    """The vectorised engine with all clients at once where sizes allow, and client by client."""
+    """The vectorised engine, with all clients at once if sizes allow, and client by client."""
     engine = ENGINES["vectorised"](OBJECTIVE, regression(), DOUBLE, memory=None if request.param == "one chunk" else 1)
     return Federation(engine)
 
@@ -85,7 +85,7 @@ def come(client: Client) -> None:
     client.memory.set("here", torch.tensor(True))
 
 
-def test_a_truth_stays_one_for_those_who_have_none(fed):
+def test_a_boolean_default_stays_boolean(fed):
     fed.clients[[1, 4]].map(come)
     assert fed.clients.map(was_here).value.tolist() == [0, 1, 0, 0, 1, 0]
 
@@ -96,7 +96,7 @@ def each_number(values):
     return each(values)
 
 
-def test_what_is_cleared_is_gone_for_those_who_had_it_and_those_who_had_not(fed):
+def test_a_cleared_slot_is_empty_whether_it_was_filled_or_not(fed):
     fed.clients[[1, 4]].map(keep, each_number(numbers(10, 40)))
     replies = fed.clients[[0, 1, 2]].map(forget)
     assert replies.rejected == []
@@ -106,11 +106,11 @@ def test_what_is_cleared_is_gone_for_those_who_had_it_and_those_who_had_not(fed)
     assert kept(fed) == [-1] * N
 
 
-def test_clearing_what_nobody_has_is_nothing(fed):
+def test_clearing_an_empty_slot_does_nothing(fed):
     assert fed.clients.map(forget).value.tolist() == [-1] * N
 
 
-def test_a_function_may_keep_and_return_nothing(fed):
+def test_a_function_may_write_memory_and_return_nothing(fed):
     replies = fed.clients.map(only_write, 7.0)
     assert replies.value is None
     assert len(replies.clients) == N
@@ -136,8 +136,8 @@ def test_slots_are_trees_with_their_own_dtypes(fed):
     assert torch.allclose(value["mean"], first * value["steps"][:, None], atol=1e-12)
 
 
-def test_a_default_takes_the_form_of_what_others_keep(fed):
-    """Else the replies of those who have something and those who have not could not stand in one table."""
+def test_a_default_takes_the_shape_and_dtype_of_stored_values(fed):
+    """Otherwise the replies of clients with and without a value could not be stacked."""
     fed.clients[[1]].map(keep, numbers(1, 2, 3))
     replies = fed.clients.map(look, 0.0)
     assert replies.rejected == []
@@ -156,7 +156,7 @@ def must_have(client: Client):
     return client.memory.get("slot")
 
 
-def test_who_has_not_what_it_must_have_is_turned_down_and_sees_nobody_elses(fed):
+def test_a_client_without_a_required_slot_is_rejected(fed):
     with pytest.raises(KeyError, match="memory slot 'slot' is empty"):
         fed.clients.map(must_have)
     fed.clients[[1, 4]].map(keep, each_number(numbers(10, 40)))
@@ -173,7 +173,7 @@ def test_a_slot_may_hold_a_nan(fed):
 
 @on_client
 def mark_examples(client: Client, factor):
-    """Each example's own number, and 999 in the padding, to see whether that comes back."""
+    """A different number for each example, and 999 in the padding, to see whether that comes back."""
     marks = torch.where(client.train.weight > 0, client.train.x[:, 0] * factor, 999.0)
     client.memory.set("marks", marks, along="train")
     client.memory.set("pairs", {"p": torch.stack([marks, marks], 1)}, along="train")
@@ -255,7 +255,7 @@ def test_several_writes_within_a_tick_are_taken_back_together(fed):
     assert fed.clients.map(look_count).value.tolist() == [1] * N
 
 
-def test_what_was_cleared_comes_back(fed):
+def test_a_cleared_slot_comes_back_after_a_rewind(fed):
     fed.set_clock(seed=0, clock=0)
     fed.clients[[1]].map(keep, torch.tensor(5.0).double())
     fed.set_clock(seed=0, clock=1)
@@ -266,7 +266,7 @@ def test_what_was_cleared_comes_back(fed):
 
 
 def test_after_a_rewind_a_slot_may_have_another_form(fed):
-    """The same engine, another algorithm that calls its slot by the same name."""
+    """On the same engine, another algorithm may have a slot of the same name."""
     for clock in (0, 3):
         fed.set_clock(seed=0, clock=clock)
         fed.clients.map(keep, numbers(1, 2, 3))
@@ -276,7 +276,7 @@ def test_after_a_rewind_a_slot_may_have_another_form(fed):
         fed.rewind(0)
 
 
-def test_what_is_committed_is_still_there_and_can_be_gone_back_to(fed):
+def test_committed_memory_is_kept_and_can_be_restored(fed):
     for clock in range(5):
         fed.set_clock(seed=0, clock=clock)
         fed.clients.map(count_up)
@@ -287,7 +287,7 @@ def test_what_is_committed_is_still_there_and_can_be_gone_back_to(fed):
     assert fed.clients.map(look_count).value.tolist() == [3] * N
 
 
-def test_a_clock_that_was_given_up_is_refused_rather_than_wrong(fed):
+def test_returning_to_a_dropped_clock_is_refused(fed):
     for clock in range(5):
         fed.set_clock(seed=0, clock=clock)
         fed.clients.map(count_up)
@@ -326,7 +326,7 @@ operations = st.lists(
 @settings(max_examples=12)
 @given(operations)
 def test_memory_is_a_table_with_a_history(engine, steps):
-    """Against a plain dictionary for each clock."""
+    """Compared with a plain dictionary for each clock."""
     fed = federation(engine, OBJECTIVE, regression())
     clock, now, history = 0, {}, {}
     for what, ids, back, value in steps:
@@ -357,7 +357,7 @@ def test_a_write_of_one_clients_row_leaves_the_others_alone():
     assert slot.value[[0, 2]].tolist() == [[7, 8, 9], [1, 2, 0]]
 
 
-def test_a_memory_by_itself_reads_back_what_it_was_given():
+def test_memory_reads_back_what_was_written():
     memory = Memory({"a": Slot(torch.tensor(3.0), torch.tensor(True))}, lengths={"train": 4, "test": 0})
     assert float(memory.get("a", torch.tensor(0.0))) == 3
     assert float(memory.get("a")) == 3
@@ -377,14 +377,14 @@ def with_history(client: Client):
     return {"weight": own}
 
 
-def test_how_numbers_were_made_is_not_kept():
+def test_autograd_graphs_are_not_kept():
     fed = federation("loop", LinearRegression(3, dtype=torch.float64), regression())
     assert not fed.clients.map(with_history).value["weight"].requires_grad
     assert not fed.clients.map(look, torch.zeros(3).double()).value.requires_grad
 
 
-def test_what_nobody_had_takes_no_memory_to_be_taken_back():
-    """Models that clients keep are as large as the memory they are in: not a third of the same size beside them."""
+def test_new_slots_need_no_undo_copy():
+    """The memory of clients' models is large, so that values to restore are stored only where there were any."""
     store = MemoryStore({"train": torch.tensor([2, 2, 2])})
     first, second = Version(1, 1), Version(2, 1)
     store.write(first, torch.tensor([0, 1]), {"slot": Slot(numbers(4.0, 5.0), torch.ones(2, dtype=torch.bool))})

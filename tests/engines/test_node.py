@@ -1,4 +1,4 @@
-"""A node answers whatever comes with bytes, runs what it allows, and forgets what the server never got."""
+"""A node answers every message, runs only what it allows, and discards memory writes of lost replies."""
 
 import pytest
 import torch
@@ -75,7 +75,7 @@ def not_for_nodes(client: Client, models):
         (pack(visit((0, 1)) | {"call": {}}), "not a call"),
     ],
 )
-def test_whatever_comes_is_answered(message, says):
+def test_every_message_is_answered(message, says):
     reply = unpack(opened(node()).answer(message))
     assert reply["kind"] == "refused"
     assert says in reply["why"]
@@ -104,7 +104,7 @@ def test_only_functions_on_the_allow_list_are_run():
     assert unpack(allowed.answer(request), ("tests", "corymb"))["kind"] == "parts"
 
 
-def test_a_message_that_comes_twice_gets_the_same_answer_and_is_run_once():
+def test_a_repeated_message_gets_the_same_reply_and_is_run_once():
     there = opened(node())
     first = there.answer(pack(visit((0, 1))))
     assert there.answer(pack(visit((0, 1)))) == first
@@ -112,7 +112,7 @@ def test_a_message_that_comes_twice_gets_the_same_answer_and_is_run_once():
     assert visits(ask(there, visit((0, 2), since=(0, 1)))) == [2.0] * N
 
 
-def test_what_the_server_never_got_is_forgotten_and_an_old_message_that_comes_late_does_no_harm():
+def test_writes_of_lost_replies_are_discarded_and_late_messages_do_no_harm():
     there = opened(node())
     first, second = visit((0, 1)), visit((0, 2), since=(0, 1))
     assert [visits(ask(there, request))[0] for request in (first, second)] == [1.0, 2.0]
@@ -121,7 +121,7 @@ def test_what_the_server_never_got_is_forgotten_and_an_old_message_that_comes_la
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_node_that_is_killed_goes_on_from_its_disk(tmp_path, late):
+def test_a_killed_node_resumes_from_its_disk(tmp_path, late):
     there = opened(node(tmp_path))
     for call in range(1, 4):
         ask(there, visit((0, call), since=(0, call - 1)))
@@ -150,14 +150,14 @@ def test_client_memory_that_was_tampered_with_is_refused(tmp_path):
     assert "was changed" in ask(node(tmp_path), visit((0, 2), since=(0, 1)))["why"]
 
 
-def test_a_node_without_its_folder_says_so_where_clients_remember():
+def test_a_node_without_its_folder_refuses_calls_that_need_memory():
     fresh = opened(node())
     assert "nothing of client memory at clock 3" in ask(fresh, visit((3, 2), since=(3, 1), remembers=True))["why"]
     assert visits(ask(fresh, visit((3, 2), since=(3, 1)))) == [1.0] * N  # an algorithm that keeps nothing goes on
     assert ask(node(), visit((0, 1)))["unknown"] is True
 
 
-def test_a_call_may_be_run_for_some_clients_after_others(tmp_path):
+def test_a_call_may_be_run_for_one_group_of_clients_after_another(tmp_path):
     there = opened(node(tmp_path))
     ask(there, visit((0, 1)))
     some, others = (torch.tensor(places) for places in ([0, 1], [2, 3]))
@@ -169,7 +169,7 @@ def test_a_call_may_be_run_for_some_clients_after_others(tmp_path):
     assert visits(ask(node(tmp_path), visit((0, 3), since=(0, 2)))) == [3.0] * N
 
 
-def test_memory_that_no_server_goes_back_to_is_dropped(tmp_path):
+def test_obsolete_memory_is_dropped(tmp_path):
     there = opened(node(tmp_path))
     last = START
     for clock in range(STALE + 20):

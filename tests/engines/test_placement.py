@@ -1,4 +1,4 @@
-"""Precision is what was asked for while clients compute, and as before afterwards."""
+"""The precision asked for is set while clients compute, and restored afterwards."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_float32_means_float32_in_products_and_convolutions(tf32, wanted):
 
 
 @pytest.mark.parametrize("placement", [Placement(), Placement(mixed=True), Placement(tf32=True)])
-def test_nothing_is_left_switched_after_an_error(placement):
+def test_settings_are_restored_after_an_error(placement):
     before = flags()
     with pytest.raises(ZeroDivisionError), placement.computing():
         raise ZeroDivisionError

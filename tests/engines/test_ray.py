@@ -38,7 +38,7 @@ def test_fit_takes_a_cluster_instead_of_one_process_and_ten_thousand_clients():
     assert got.metrics.keys() == want.metrics.keys()  # the truth of a simulation is known here too
 
 
-def test_a_run_that_was_stopped_is_resumed_with_what_its_clients_remember(tmp_path):
+def test_a_stopped_run_resumes_with_its_client_memory(tmp_path):
     data = corymb.datasets.digits(clients=4, train=20, test=10)
     options = {"device": "cpu", "precision": "float64", "evaluate_every": 0}
     want = corymb.fit(corymb.Alone(rounds=3), data, **options)

@@ -1,4 +1,4 @@
-"""The server's side of a federation: who hosts whom, what nodes may say, and how long silence is borne."""
+"""The server's side of a federation: discovery of nodes, checks of their replies, and waiting for silent ones."""
 
 import sys
 import time
@@ -51,7 +51,7 @@ def test_one_message_goes_to_each_node_for_a_call():
 
 
 def only_calls(there, reply):
-    """A node that is honest but for its replies to calls."""
+    """A node that is honest except in its replies to calls."""
 
     def answer(message):
         good = there.answer(message)
@@ -61,7 +61,7 @@ def only_calls(there, reply):
 
 
 def spoiled(change):
-    """What a lying node makes of its honest reply: another part."""
+    """A function that changes the part in an honest reply."""
     return lambda reply: pack(reply | {"parts": [reply["parts"][0] | change(reply["parts"][0])]})
 
 
@@ -81,8 +81,8 @@ LIES = {
     "ids twice": (spoiled(lambda part: {"ids": torch.tensor([0, 0])}), "came twice"),
     "garbage": (lambda reply: b"x" * 100, "cannot be read"),
     "nothing": (lambda reply: b"", "cannot be read"),
-    "a list": (lambda reply: pack([1]), "another kind"),
-    "another kind": (lambda reply: pack({"kind": "hello"}), "another kind"),
+    "a list": (lambda reply: pack([1]), "is a list, wanted a dict"),
+    "another kind": (lambda reply: pack({"kind": "hello"}), "is 'hello', wanted 'parts'"),
     "no part": (lambda reply: pack({"kind": "parts"}), "no parts"),
     "unknown session, for ever": (lambda reply: pack({"kind": "refused", "why": "who?", "unknown": True}), "who?"),
     "a refusal": (lambda reply: pack({"kind": "refused", "why": "no disk", "unknown": False}), "no disk"),
@@ -90,7 +90,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lying_node_is_dropped_and_named_and_nobody_elses_numbers_change(lie):
+def test_a_lying_node_is_dropped_and_named_and_no_other_numbers_change(lie):
     honest, _ = visits(federation()[0])
     reply, says = LIES[lie]
     change = lambda name, node: only_calls(node, reply) if name == "node-1" else node.answer  # noqa: E731
@@ -100,13 +100,13 @@ def test_a_lying_node_is_dropped_and_named_and_nobody_elses_numbers_change(lie):
     assert any(says in why for why in rejected.values()), rejected
 
 
-def test_sums_are_of_the_kind_that_lies_are_made_of():
+def test_honest_replies_are_sums_as_the_lies_assume():
     replies = federation()[0].clients.sum(count_visits, MODELS)
     assert isinstance(replies.value, Sums)
 
 
 def silent_for(there, times):
-    """A node that does not answer the first calls, though it has run them."""
+    """A node that runs its first calls but does not answer them."""
     left = [times]
 
     def answer(message):
@@ -194,7 +194,7 @@ def test_nodes_that_do_not_make_a_federation_are_refused(nodes, says):
         RemoteEngine(transport, expect=2, wait=0.5)
 
 
-def test_a_run_that_goes_on_has_its_own_nodes_and_no_newcomer():
+def test_a_resumed_run_waits_for_its_own_nodes_and_admits_no_others():
     nodes = {"0": shard([0, 1], "a"), "1": shard([2], "b"), "2": shard([0], "late", regression(d=4))}
     nodes["2"].engine.host.names = ["newcomer"]
     transport = InProcess({number: node.answer for number, node in nodes.items()})
@@ -209,7 +209,7 @@ def test_a_run_that_goes_on_has_its_own_nodes_and_no_newcomer():
         RemoteEngine(transport, expect=1, wait=0.3, clients=of_run)
 
 
-def test_a_node_that_knows_no_session_for_ever_is_asked_no_more_than_once_again():
+def test_a_node_that_never_knows_the_session_is_asked_again_only_once():
     fed, transport = federation()
     forgetful = pack({"kind": "refused", "why": "who?", "unknown": True})
     transport.nodes["node-1"] = lambda message: forgetful  # to calls and to openings alike
@@ -218,7 +218,7 @@ def test_a_node_that_knows_no_session_for_ever_is_asked_no_more_than_once_again(
     assert [name for name, _ in transport.messages].count("node-1") == 3
 
 
-def test_a_node_that_says_nonsense_of_itself_is_left_out():
+def test_a_node_with_an_invalid_introduction_is_left_out():
     there = shard([0, 1], "a")
     odd = lambda message: pack(unpack(there.answer(message)) | {"clients": ["client-1", "client-0"]})  # noqa: E731
     with pytest.raises(InvalidInput, match=r"0 of 1 nodes.*one was left out.*not in order"):
@@ -232,7 +232,7 @@ def test_another_version_on_a_node_is_refused():
         RemoteEngine(InProcess({"0": old}))
 
 
-def test_another_version_is_said_before_what_it_says_differently():
+def test_another_version_is_reported_before_schema_differences():
     there = [shard([0], "a"), shard([1], "b")]
     new = {"versions": {"corymb": "9.0"}, "schema": {"task": "regression", "a field of another version": 1}}
     newer = lambda message: pack(unpack(there[1].answer(message)) | new)  # noqa: E731
@@ -247,7 +247,7 @@ def test_a_session_is_refused_with_the_nodes_reason():
 
 @on_client
 def not_for_nodes(client: Client, models):
-    """Of a package that nodes do not allow."""
+    """A client function in a package that nodes do not allow."""
     return Share(take(models, 0), torch.ones(1, dtype=torch.float64))
 
 
@@ -268,12 +268,12 @@ def test_a_function_that_no_node_allows_ends_the_run_at_its_first_call():
     assert "\n" not in str(ended.value)
 
 
-def test_a_function_that_nodes_have_no_more_is_said_with_what_to_do(monkeypatch):
+def test_a_function_that_nodes_lack_is_reported_with_a_remedy(monkeypatch):
     fed, _ = federation(allowing)
     gone = not_for_nodes
     monkeypatch.delattr(sys.modules[__name__], "not_for_nodes")
     with pytest.raises(
-        InvalidInput, match=r"There is no 'tests.engines.test_remote:not_for_nodes' here.* start it again"
+        InvalidInput, match=r"There is no 'tests.engines.test_remote:not_for_nodes' here.* restart the node"
     ):
         fed.clients.sum(gone, MODELS)
 
@@ -305,7 +305,7 @@ def test_an_echo_goes_to_every_node_and_back():
 
 
 @pytest.mark.parametrize("lie", [1e300, -5.0, float("nan"), "long"])
-def test_a_node_cannot_have_worked_longer_than_it_was_waited_for(lie):
+def test_a_nodes_reported_time_is_at_most_the_time_waited(lie):
     def change(name, node):
         return only_calls(node, lambda reply: pack(reply | {"seconds": lie})) if name == "node-0" else node.answer
 
@@ -327,7 +327,7 @@ class Deaf(InProcess):
             time.sleep(0.01)
 
 
-def test_who_is_silent_before_a_run_is_named_soon(monkeypatch):
+def test_silent_nodes_are_named_soon_before_a_run(monkeypatch):
     monkeypatch.setattr("corymb.engines.remote.SOON", 0.05)
     nodes = nodes_of(OBJECTIVE, regression(), DOUBLE)
     transport = Deaf({name: node.answer for name, node in nodes.items()})
@@ -337,7 +337,7 @@ def test_who_is_silent_before_a_run_is_named_soon(monkeypatch):
     assert len([line for line in lines if "silent" in line]) == 1
 
 
-def test_how_many_nodes_are_still_to_come_is_said_soon(monkeypatch):
+def test_the_number_of_missing_nodes_is_logged_soon(monkeypatch):
     monkeypatch.setattr("corymb.engines.remote.SOON", 0.0)
     nodes = nodes_of(OBJECTIVE, regression(), DOUBLE)
     with collected_warnings() as lines, pytest.raises(InvalidInput, match="3 of 4 nodes"):

@@ -6,37 +6,37 @@ import pytest
 import torch
 
 from corymb.engines.host import one_line
-from corymb.engines.room import WouldEndProcess, copies, walls
+from corymb.engines.room import WouldEndProcess, copies, isolated
 from corymb.testing.bad_clients import Unspeakable
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()], ids=lambda error: repr(error))
-def test_what_ends_a_process_is_an_error_like_any_other(error):
-    with pytest.raises(WouldEndProcess, match=type(error).__name__) as raised, walls():
+def test_exceptions_that_end_a_process_become_errors(error):
+    with pytest.raises(WouldEndProcess, match=type(error).__name__) as raised, isolated():
         raise error
     assert raised.value.__cause__ is error
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_is_no_error_of_the_client(signal_number):
+def test_ctrl_c_is_not_the_clients_error(signal_number):
     def stop(number, frame):
         raise KeyboardInterrupt
 
     before = signal.signal(signal_number, stop)
     try:
-        with pytest.raises(KeyboardInterrupt), walls():
+        with pytest.raises(KeyboardInterrupt), isolated():
             os.kill(os.getpid(), signal_number)
         assert signal.getsignal(signal_number) is stop
     finally:
         signal.signal(signal_number, before)
 
 
-def test_in_another_thread_nobody_can_press_ctrl_c():
+def test_keyboard_interrupt_in_another_thread_is_an_error():
     caught = []
 
     def work():
         try:
-            with walls():
+            with isolated():
                 raise KeyboardInterrupt
         except WouldEndProcess as error:
             caught.append(error)
@@ -47,9 +47,9 @@ def test_in_another_thread_nobody_can_press_ctrl_c():
     assert len(caught) == 1
 
 
-def test_settings_of_torch_are_put_back():
+def test_settings_of_torch_are_restored():
     before = torch.get_default_dtype(), torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.empty(0)
-    with walls():
+    with isolated():
         torch.set_default_dtype(torch.float64)
         torch.set_default_device("meta")
         torch.set_float32_matmul_precision("medium")
@@ -68,5 +68,5 @@ def test_copies_share_no_memory():
     assert made["b"][1] == "text"
 
 
-def test_an_error_that_cannot_say_what_it_is_is_named_all_the_same():
+def test_an_error_whose_str_fails_is_named_by_its_type():
     assert one_line(Unspeakable()) == "Unspeakable"

@@ -24,7 +24,7 @@ def three(objective, data, placement):
 
 
 def cases(*plain):
-    """Some cases; the others in `make soak`."""
+    """Some cases; the others run in `make soak`."""
     return [pytest.param(name, marks=[] if name in plain else [pytest.mark.soak]) for name in CASES]
 
 
@@ -35,7 +35,7 @@ def test_the_run_is_that_of_the_loop(name):
 
 
 @pytest.mark.parametrize("name", cases("keeper"))
-def test_the_same_seed_gives_the_same_bits_and_so_does_going_on(name):
+def test_the_same_seed_gives_the_same_bits_also_when_resumed(name):
     algorithms.check_looking_changes_nothing(CASES[name], three)
     algorithms.check_resume(CASES[name], three, [0])  # some have one round only
 
@@ -45,7 +45,7 @@ def test_new_examples_reach_every_device():
 
 
 @pytest.mark.soak
-def test_all_that_an_engine_must_be():
+def test_the_sharded_engine_has_the_whole_interface():
     check_engine(three)
 
 
@@ -56,8 +56,8 @@ def go_far(client: Client, models: Params, far: torch.Tensor) -> Share[torch.Ten
     return Share({name: value[0] + far for name, value in models.items()}, one_hot(label, 1), label, far)
 
 
-def test_replies_of_all_devices_are_judged_together():
-    """A device whose clients all go far would find nothing unusual by itself."""
+def test_replies_of_all_devices_are_compared_together():
+    """A device whose clients all have long updates would by itself find none of them unusual."""
     found = []
     for engine in (LoopEngine, three):
         fed = small_federation("linear", engine)
@@ -87,7 +87,7 @@ def fails(client: Client) -> torch.Tensor:
     raise ArithmeticError("no client can do this")
 
 
-def test_an_error_of_everybody_is_raised():
+def test_an_error_of_all_clients_is_raised():
     fed = small_federation("linear", three)
     fed.set_clock(seed=0, clock=0)
     with pytest.raises(ArithmeticError, match="no client can"):
@@ -113,7 +113,7 @@ def test_a_run_on_several_devices(tmp_path):
         (dict(device="auto,cpu"), "no device"),
     ],
 )
-def test_devices_that_cannot_be(options, wanted):
+def test_invalid_devices_are_refused(options, wanted):
     with pytest.raises(InvalidInput, match=wanted):
         RunSettings(**options)
 

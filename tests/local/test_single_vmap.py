@@ -69,7 +69,7 @@ def test_both_ways_give_the_same_bits(monkeypatch):
     cases = [in_an_engine, lambda: along(0), lambda: along(1)]
     short = [flatten(case())[0] for case in cases]
     assert all(map(torch.equal, short[1], short[2]))  # wherever the axis is
-    monkeypatch.setattr(leaving, "laid_open", lambda tensors: None)
+    monkeypatch.setattr(leaving, "unwrap", lambda tensors: None)
     for found, case in zip(short, cases, strict=True):
         by_rules = flatten(case())[0]
         assert len(found) == len(by_rules)
@@ -79,8 +79,8 @@ def test_both_ways_give_the_same_bits(monkeypatch):
 def test_what_is_differentiated_goes_by_the_rules(monkeypatch):
     """There a gradient through training is refused, not forgotten."""
     seen = []
-    found = leaving.laid_open
-    monkeypatch.setattr(leaving, "laid_open", lambda tensors: seen.append(found(tensors)) or seen[-1])
+    found = leaving.unwrap
+    monkeypatch.setattr(leaving, "unwrap", lambda tensors: seen.append(found(tensors)) or seen[-1])
     next(iter(MODELS.values())).requires_grad_(True)
     try:
         Federation(ENGINE).clients.map(fit_of, MODELS)

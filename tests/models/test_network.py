@@ -243,7 +243,7 @@ def test_what_cannot_be_keyed_is_refused_in_one_line(drop, line):
 
 def test_dropout_in_forward_is_refused_where_that_is_asked_for():
     network = Network(lambda: Written(lambda x, training: functional.dropout(x, 0.5, training)), dropout="refuse")
-    with pytest.raises(InvalidInput, match=r"drops features out in training: .*dropout='off'"):
+    with pytest.raises(InvalidInput, match=r"applies dropout in training: .*dropout='off'"):
         network.training(network.init(root(0)), torch.ones(5, 4), Draws(root(0)))
 
 
@@ -586,7 +586,7 @@ def test_a_pretrained_start_is_every_clusters_start(engine):
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_an_embedding_that_changes_when_it_is_looked_at_is_refused(kind):
-    with pytest.raises(InvalidInput, match=r"Layer '0' \(Embedding(Bag)?\) has max_norm=1, by which every look"):
+    with pytest.raises(InvalidInput, match=r"Layer '0' \(Embedding(Bag)?\) has max_norm=1, so every forward pass"):
         Network(lambda: nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 2)))
 
 

@@ -18,7 +18,7 @@ from corymb.core.rules import kind_problem
 from corymb.engines.examples import ExampleTable
 from corymb.engines.memory import MemoryStore, one_client
 from corymb.engines.placement import Placement
-from corymb.engines.room import copies, walls
+from corymb.engines.room import copies, isolated
 from corymb.keys import KeyRing, hash_names
 from corymb.settings import fingerprint, first_line, require
 from corymb.trees import as_tensors, map_tensors
@@ -159,7 +159,7 @@ class ClientHost:
         where = torch.tensor(place)
         args = copies([a.at(where) if isinstance(a, Each) else a for a in call.args])
         options = copies({n: o.at(where) if isinstance(o, Each) else o for n, o in call.options.items()})
-        with walls(), self.placement.computing():
+        with isolated(), self.placement.computing():
             value = as_reply(call.fn, call.fn.body(subject, *args, **options))
         check_kinds(value, memory.writes)
         kept = {name: slot._replace(value=_without_history(slot.value)) for name, slot in memory.writes.items()}

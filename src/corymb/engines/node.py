@@ -1,8 +1,9 @@
-"""A host in a process of its own: data, sessions, client memory. Bytes come in, bytes go out, whatever came in.
+"""A host of clients in a separate process, with its data, sessions and client memory, that answers messages in bytes.
 
-A node runs only client functions, and makes only objectives, of packages on its own allow-list. Every call names its
-session and how far the server got with this host; what the host did after that is forgotten before the call is run, and
-what clients keep is on disk before the reply leaves. So a call may come twice, late, or after a restart.
+A node runs client functions and makes objectives only from packages on its allow-list, and answers every message,
+however malformed. Each call names its session and the last call of this host that the server accepted. The node
+discards later memory writes before it runs the call, and memory is on disk before the reply is sent. A call may
+therefore arrive twice, late, or after a restart.
 """
 
 from __future__ import annotations
@@ -35,35 +36,36 @@ OPENED = "session.safetensors"
 TOKEN = "token"
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 FORMAT = 1
-"""Of requests and replies: both sides must speak the same."""
+"""The version of the message format, which must be the same on both sides."""
 
 
 class UnknownSession(Exception):
-    """A call for a session that this node has never opened, or of which it has nothing left."""
+    """Raised for a session that this node never opened, or of which nothing is left."""
 
 
 class _Request(NamedTuple):
-    """A call as it came in."""
+    """The contents of a call's message."""
 
     call: Call
     ids: Tensor
     keep: int
-    """No server goes back to before this clock."""
+    """The earliest clock that the server may go back to."""
     remembers: bool
-    """Whether clients keep something in this session, as the server knows: a node that has nothing then refuses."""
+    """Whether, as far as the server knows, this node's clients have memory in this session; if it is lost, the node
+    refuses the call."""
     only: Tensor | None
-    """Places among `ids` to run now; None for all."""
+    """Indices into `ids` of the clients to run now; None for all."""
     again: bool
-    """Whether others of `ids` were run before by the same call, whose memory stays."""
+    """Whether other clients of the same call have run already; their memory writes are kept."""
 
 
 class _Session:
-    """The clients with one objective and their memory in it."""
+    """The clients with one objective, and their memory of it."""
 
     def __init__(self, engine: Any, journal: NodeJournal) -> None:
         self.engine, self.journal = engine, journal
-        self.at = START  # the call after which memory in this process is
-        self.path = [START]  # the calls that memory in this process can go back to
+        self.at = START  # the version of the memory in this process
+        self.path = [START]  # the versions that the memory in this process can go back to
         self.last: tuple[str, bytes] | None = None
 
     @property
@@ -72,11 +74,11 @@ class _Session:
 
     @property
     def remembers(self) -> bool:
-        """Whether any client has written anything."""
+        """Whether any client has memory."""
         return not self.memory.empty or any(entry.files for entry in self.journal.entries.values())
 
     def run(self, request: _Request) -> Part:
-        """Go back to where the server is, run the call, and keep what clients wrote."""
+        """Return memory to the server's version, run the call, and store the memory writes."""
         call, ids = request.call, request.ids
         begun = request.again and call.version in self.journal.entries
         self._go_back(call.version if begun else call.since.get("", START), request.remembers)
@@ -97,8 +99,8 @@ class _Session:
         place = self.journal.place_of(since, self.at if self.at > START else self.journal.head)
         if place == START < since and remembers:
             raise WireError(
-                f"this node has nothing of client memory at clock {since.clock}: its folder is gone, or it is another "
-                "one. Start it with the folder it had, or begin a new run."
+                f"this node has nothing of client memory at clock {since.clock}: its folder is missing or another one. "
+                "Start it with the folder that it had, or begin a new run."
             )
         if place in self.path and self.memory.reaches(place):
             self.path = self.path[: self.path.index(place) + 1]
@@ -106,7 +108,10 @@ class _Session:
             self.path = [START]
         else:
             if self.journal.folder is None:
-                raise WireError(f"client memory at clock {since.clock} is gone: this node keeps none on disk.")
+                raise WireError(
+                    f"client memory at clock {since.clock} is lost: this node has no folder to keep it in. Begin a new "
+                    "run, and start the node with a folder."
+                )
             self.memory.restore(place, self.journal.read(place), self.engine.host.device)
             self.path = [place]
         self.at = place
@@ -115,7 +120,7 @@ class _Session:
 def _run(engine: Any, call: Call, ids: Tensor) -> Part:
     try:
         (part,) = engine.run(call, ids)
-    except Exception as error:  # every client raised: the server decides whether everybody did
+    except Exception as error:  # every client of this node raised; the server knows whether those of all nodes did
         line = one_line(error)
         log.info("%s failed at every client", call.fn.name, exc_info=True)
         return Part(ids[:0], None, [(client, f"raised {line}") for client in ids.tolist()], error=line)
@@ -124,15 +129,19 @@ def _run(engine: Any, call: Call, ids: Tensor) -> Part:
 
 
 class Node:
-    """A host that answers messages.
+    """A host of clients that answers messages.
 
-    `engine` holds the clients, in this process; sessions are opened on it. `allow` are further packages, of the user's
-    own, whose client functions and models a message may name. `folder` is where sessions, client memory and the node's
-    token outlast the process.
+    `engine` is an in-process engine with the clients, on which sessions are opened. `allow` lists further packages
+    whose client functions and models messages may name. `folder` stores sessions, client memory and the node's token
+    beyond the life of the process.
     """
 
     def __init__(self, engine: HasHost, name: str, *, allow: Sequence[str] = (), folder: Path | None = None) -> None:
-        require(bool(SESSION.fullmatch(name)), f"A node is named with letters, digits, dots and dashes, got {name!r}.")
+        require(
+            bool(SESSION.fullmatch(name)),
+            f"A node's name has letters, digits, dots, dashes and underscores, and starts with a letter or digit, got "
+            f"{name!r}.",
+        )
         self.engine: Any = engine
         self.name, self.folder = name, folder
         self.allow = (*OURS, *(package for package in allow if package not in OURS))
@@ -146,35 +155,35 @@ class Node:
         }
 
     def answer(self, message: bytes) -> bytes:
-        """The reply to a message; whatever is wrong with it is said in the reply."""
+        """The reply to a message; if the message is wrong, a reply that says why."""
         try:
             request = unpack(message, self.allow)
             kind = request.get("kind") if isinstance(request, dict) else None
             if kind not in self._answers:
-                raise WireError(f"the message is of the unknown kind {str(kind)[:40]!r}.")
+                raise WireError(f"the message is of unknown kind {str(kind)[:40]!r}.")
             if kind != "call":
                 return pack(self._answers[str(kind)](request))
             return self._once(request, hashlib.sha256(message).hexdigest())
         except UnknownSession as problem:
             return refusal(str(problem), unknown=True)
         except (WireError, InvalidInput) as problem:
-            log.warning("refused a message: %s", problem)
+            log.warning("a message was refused: %s", problem)
             return refusal(f"{first_line(problem)}{_remedy(problem)}", never=isinstance(problem, (NotAllowed, NotHere)))
         except Exception as error:
             log.exception("a message could not be answered")
             return refusal(one_line(error))
 
     def _once(self, request: dict[str, Any], digest: str) -> bytes:
-        """The reply to a call; to one that comes again, the reply that it got."""
+        """The reply to a call; a repeated message gets the same reply again, without running the call."""
         session = self._session(request.get("session"))
         if session.last is not None and session.last[0] == digest:
-            log.info("a call came again: its answer is given again")
+            log.info("a call arrived again: sending the same reply")
             return session.last[1]
         reply = pack(self._call(request))
         session.last = (digest, reply)
         return reply
 
-    # ---- what may be asked
+    # ---- kinds of messages
 
     def _hello(self, request: dict[str, Any]) -> dict[str, Any]:
         engine = self.engine
@@ -203,14 +212,14 @@ class Node:
                 write_file(self._folder(name) / OPENED, pack({"objective": recipe}))
         wanted = made_from(recipe, self.allow).describe()
         if session.engine.objective.describe() != wanted:
-            raise WireError(f"session {name!r} is one with another objective: {wanted[:100]}")
+            raise WireError(f"session {name!r} has another objective than the one asked for, {wanted[:100]}")
         return {"kind": "opened"}
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
-        asked = _read_call(request, len(self.engine.names))
+        parsed = _read_call(request, len(self.engine.names))
         session = self._session(request["session"])
         began = time.perf_counter()
-        part = session.run(asked)
+        part = session.run(parsed)
         spent = time.perf_counter() - began
         return {"kind": "parts", "parts": [part_to_tree(part)], "seconds": spent, "remembers": session.remembers}
 
@@ -219,10 +228,10 @@ class Node:
     def _session(self, name: Any) -> _Session:
         name = _session_name(name)
         if name not in self._sessions:
-            kept = None if self.folder is None else self.folder / name / OPENED
-            if kept is None or not kept.exists():
+            stored = None if self.folder is None else self.folder / name / OPENED
+            if stored is None or not stored.exists():
                 raise UnknownSession(f"this node has no session {name!r}.")
-            self._sessions[name] = self._opened(name, unpack(kept.read_bytes(), self.allow)["objective"])
+            self._sessions[name] = self._opened(name, unpack(stored.read_bytes(), self.allow)["objective"])
         return self._sessions[name]
 
     def _opened(self, name: str, recipe: Tree) -> _Session:
@@ -246,33 +255,36 @@ def _session_name(name: Any) -> str:
 
 def _read_call(request: dict[str, Any], clients: int) -> _Request:
     ids, only, keep = request.get("ids"), request.get("only"), request.get("keep", 0)
-    if not _rise(ids, clients) or not (only is None or _rise(only, len(cast(Tensor, ids)))):
+    if not _ascending(ids, clients) or not (only is None or _ascending(only, len(cast(Tensor, ids)))):
         raise WireError("the call asks for clients that this node does not have.")
     if type(keep) is not int:
-        raise WireError("the call does not say from which clock on memory is kept.")
+        raise WireError(f"the call's earliest clock to keep is a {type(keep).__name__}, wanted an integer.")
     call = call_from_tree(request.get("call"))
     return _Request(call, cast(Tensor, ids), keep, request.get("remembers") is True, only, request.get("again") is True)
 
 
-def _rise(places: Any, most: int) -> bool:
-    """Whether these are places below `most`, each once and in order."""
+def _ascending(places: Any, most: int) -> bool:
+    """Whether these are indices below `most`, strictly ascending."""
     if not isinstance(places, Tensor) or places.dtype != torch.int64 or places.dim() != 1:
         return False
     return len(places) == 0 or (int(places[0]) >= 0 and int(places[-1]) < most and bool((places.diff() > 0).all()))
 
 
 def refusal(why: str, *, unknown: bool = False, never: bool = False) -> bytes:
-    """The reply to a message that cannot be answered; `never` says that it is of no use to ask again."""
+    """The reply to a message that cannot be answered.
+
+    `unknown` means that the node does not have the session; `never`, that sending the message again is of no use.
+    """
     return pack({"kind": "refused", "why": why[:500], "unknown": unknown, "never": never})
 
 
 def _remedy(problem: Exception) -> str:
-    """What a node's owner can do about something that is not to be found there."""
+    """What the node's owner can do about a name that is not allowed or not found."""
     if isinstance(problem, NotAllowed):
         return (
-            f" The node's owner can allow it: --allow {problem.package} (federation.toml: allow), and start it again."
+            f" The node's owner can allow it: --allow {problem.package} (federation.toml: allow), and restart the node."
         )
-    return " A node that is running knows no newer code: start it again." if isinstance(problem, NotHere) else ""
+    return " If the code is newer than the node's process, restart the node." if isinstance(problem, NotHere) else ""
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,7 +292,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token(folder: Path | None) -> str:
-    """What a node proves to be the same with after a restart."""
+    """The secret by which a restarted node proves that it is the same node; stored in `folder` if there is one."""
     if folder is None:
         return secrets.token_hex(16)
     folder.mkdir(parents=True, exist_ok=True)
@@ -292,6 +304,6 @@ def _token(folder: Path | None) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions that must agree, or may explain different bits."""
-    own = sys.modules["corymb"].__version__  # importing the package from inside would close a circle
+    """The versions of Corymb, which must agree, and of torch and Python, which may explain different results."""
+    own = sys.modules["corymb"].__version__  # not imported: that would be circular
     return {"corymb": own, "torch": str(torch.__version__), "python": platform.python_version()}

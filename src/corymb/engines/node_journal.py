@@ -1,7 +1,7 @@
-"""What a node's clients remember, on its disk: an entry for every call that may write, each with the one it follows.
+"""Client memory on a node's disk: an entry for each call that may write, with a reference to its parent.
 
-A server may go back: a reply was lost, a round was abandoned, a run is resumed. So entries form a tree, and going back
-is taking up another entry; nothing that a later call wrote is in it.
+A server may go back: if a reply was lost, a round was abandoned, or a run is resumed. Entries therefore form a tree. To
+go back is to continue from an earlier entry, which contains nothing that later calls wrote.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from corymb.wire import WireError, pack, unpack
 
 INDEX = "journal.jsonl"
 STALE = 64
-"""So many entries that nobody can go back to any more are dropped from the index at once."""
+"""Obsolete entries are removed from the index once there are this many."""
 
 
 class Entry(NamedTuple):
-    """What a call left behind: pages on top of those of `parent`, or all of them (`whole`)."""
+    """The memory after a call: files with the pages that changed since `parent`, or with all pages (`whole`)."""
 
     parent: Version
     files: tuple[tuple[str, str], ...] = ()
-    """Names and hashes; several where the call was run for some clients after others."""
+    """Names and hashes; several if the call was run for one group of clients after another."""
     whole: bool = False
 
 
 class NodeJournal:
-    """The entries of one session. Without a folder they are known, but what they hold dies with the process."""
+    """The entries of one session. Without a folder there are entries, but no files: nothing can be read back."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class NodeJournal:
     def _load(self, folder: Path) -> None:
         lines = (folder / INDEX).read_text(encoding="utf-8").splitlines(keepends=True)
         for line in lines:
-            if not line.endswith("\n"):  # the process was ended in the middle of its last line: that call gave no reply
+            if not line.endswith("\n"):  # the process was killed while writing its last line, before it replied
                 write_file(folder / INDEX, "".join(lines[:-1]).encode())
                 break
             version, parent, files, whole = json.loads(line)
@@ -51,23 +51,26 @@ class NodeJournal:
             self.entries[self.head] = Entry(Version(*parent), tuple((name, sha) for name, sha in files), whole)
 
     def lineage(self, version: Version) -> Iterator[Version]:
-        """The version and those that it follows, latest first."""
+        """The version and its ancestors, latest first."""
         while version > START and version in self.entries:
             yield version
             version = self.entries[version].parent
 
     def place_of(self, since: Version, head: Version) -> Version:
-        """Where a server that accepted calls up to `since` wants clients to be; `head` is where they are.
+        """The version to return to for a server that accepted calls up to `since`; `head` is the current version.
 
-        That is the call `since` itself. A server that knows only its clock names a place between calls: then it is the
-        last call before it among those that led to where the clients are.
+        It is `since` itself if that is a call. A server that knows only its clock gives a version between calls; the
+        result is then the last call before it in the lineage of `head`.
         """
         if since in self.entries:
             return since
         return next((version for version in self.lineage(head) if version <= since), START)
 
     def write(self, version: Version, parent: Version, pages: Pages, whole: bool) -> None:
-        """Keep what a call left behind, on disk before this returns; a call that is its own parent goes on with it."""
+        """Store the pages that a call wrote; they are on disk when this returns.
+
+        A call that is its own parent adds to its entry: it was run for one group of clients after another.
+        """
         before = self.entries[version] if parent == version else Entry(parent)
         files = () if whole else before.files
         if pages and self.folder is not None:
@@ -90,24 +93,26 @@ class NodeJournal:
 
     def read(self, version: Version) -> list[Pages]:
         """The pages that, applied in order, give client memory after the call `version`."""
-        found: list[Pages] = []
+        newest_first: list[Pages] = []
         for at in self.lineage(version):
             entry = self.entries[at]
-            found += [self._page(*file) for file in reversed(entry.files)]
+            newest_first += [self._page(*file) for file in reversed(entry.files)]
             if entry.whole:
                 break
-        return found[::-1]
+        return newest_first[::-1]
 
     def _page(self, name: str, sha: str) -> Pages:
         assert self.folder is not None
         data = (self.folder / name).read_bytes()
         if hashlib.sha256(data).hexdigest() != sha:
-            raise WireError(f"Client memory in {name} was changed since it was written.")
+            raise WireError(
+                f"Client memory in {name} was changed after it was written: restore it, or begin a new run."
+            )
         pages: Pages = unpack(data)
         return pages
 
     def drop_before(self, clock: int) -> None:
-        """No server goes back to before `clock`: forget what that would need, once it is worth the while."""
+        """Remove entries and files that are not needed to go back to `clock` or later, once there are `STALE`."""
         last = next((version for version in self.lineage(self.head) if version < Version(clock, 0)), START)
         wanted = {version for version in self.entries if version.clock >= clock} | {last}
         for version in list(wanted):
@@ -120,11 +125,11 @@ class NodeJournal:
         stale = [version for version in self.entries if version not in wanted]
         if len(stale) < STALE:
             return
-        gone = self._files(stale) - self._files(wanted & self.entries.keys())
+        unused = self._files(stale) - self._files(wanted & self.entries.keys())
         self.entries = {version: entry for version, entry in self.entries.items() if version in wanted}
         if self.folder is not None:
             write_file(self.folder / INDEX, "".join(map(self._line, self.entries)).encode())
-            for name in gone:
+            for name in unused:
                 (self.folder / name).unlink(missing_ok=True)
 
     def _files(self, versions: Iterable[Version]) -> set[str]:
@@ -132,7 +137,7 @@ class NodeJournal:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file in one step: it is there whole, or as it was."""
+    """Write a file atomically."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(data)

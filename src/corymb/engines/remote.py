@@ -1,8 +1,8 @@
-"""The server's side of hosts in other processes: who hosts whom, sessions, versions, and what to do with silence.
+"""The server's side of hosts in other processes: discovery, sessions, calls, and waiting for silent nodes.
 
-A `Transport` carries bytes to nodes and back (Flower, Ray, or a function call in tests). One message goes to each node
-for a call, whoever of its clients is asked. A node that gives no answer is asked again when it is back: calls may come
-twice (see `corymb.engines.node`). What a node says is checked by the same rules as on every engine.
+A `Transport` carries bytes to nodes and back (Flower, Ray, or a function call in tests). A call is one message to each
+node that has any of the clients asked. A node that does not answer is sent the message again when it is back: nodes
+handle repeated calls (see `corymb.engines.node`). Replies are checked by the same rules as on every engine.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 HELLO = pack({"kind": "hello"})
 POLL = 0.25
 REMIND = 60.0
-"""Seconds after which a node that the run waits for is named in the log, again and again."""
+"""Seconds between log messages that name the nodes that the run waits for."""
 SOON = 10.0
-"""Seconds after which a run that has not begun says for the first time whom it waits for."""
+"""Seconds until the first such message before a run begins."""
 
 
 class Answer(NamedTuple):
-    """What came back from an address: bytes, or why there are none."""
+    """The answer from an address: bytes, or why there are none."""
 
     address: str
     data: bytes | None
@@ -46,11 +46,11 @@ class Answer(NamedTuple):
 
 
 Hellos = dict[str, Mapping[str, Any]]
-"""What nodes say of themselves, by address."""
+"""Replies of nodes to the hello message, by address."""
 
 
 class Transport(Protocol):
-    """Carries bytes to nodes and back. An address is the transport's own name for a node; it may change on restart."""
+    """Carries bytes to nodes and back. An address is the transport's name for a node; it may change on restart."""
 
     name: str
 
@@ -59,47 +59,47 @@ class Transport(Protocol):
         ...
 
     def exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
-        """Send a message to each address, and yield what comes back as it comes: one answer each.
+        """Send a message to each address, and yield one answer for each, in order of arrival.
 
-        Where `give_up()` becomes true, those who have not answered are let go.
+        When `give_up()` becomes true, addresses that have not answered are no longer waited for.
         """
         ...
 
     def close(self) -> None:
-        """Nothing more will be sent."""
+        """Release the connection; nothing is sent after this."""
         ...
 
 
 class Patience(NamedTuple):
-    """How long to wait for nodes that are silent."""
+    """How long to wait for silent nodes."""
 
     seconds: float | None = None
-    """Once enough clients have answered, silent nodes are waited for so long; None: until they answer."""
+    """How long to wait for silent nodes once enough clients have answered; None: until they answer."""
     min_replies: int = 1
     """How many clients are enough."""
 
 
 class _Host(NamedTuple):
-    """A node, as it said when it came."""
+    """A node, as it introduced itself."""
 
     name: str
     token: str
-    clients: Tensor  # the places of its clients among all, in the node's own order
+    clients: Tensor  # the indices of its clients among all, in the node's order
     hello: Mapping[str, Any]
 
 
 class _Traffic:
-    """What passed, for whoever measures: wire bytes are not the ledger's, which counts clients' own messages."""
+    """Counts messages and wire bytes, for measurements; the ledger counts the clients' own messages instead."""
 
     def __init__(self) -> None:
         self.messages = self.bytes_down = self.bytes_up = 0
         self.slowest = 0.0
-        """Seconds of the slowest node's own work in the last call."""
+        """Seconds that the slowest node spent computing in the last call."""
         self.worked: dict[str, float] = {}
-        """Seconds of each node's own work in all calls so far."""
+        """Seconds that each node has spent computing in all calls so far."""
 
     def add_work(self, node: str, seconds: float) -> None:
-        """A node has worked for so long in the last call; whatever is no time is not counted."""
+        """Add the seconds that a node reports for the last call; anything but a positive number is ignored."""
         if seconds > 0:
             self.slowest = max(self.slowest, seconds)
             self.worked[node] = self.worked.get(node, 0.0) + seconds
@@ -108,9 +108,8 @@ class _Traffic:
 class RemoteEngine:
     """Clients on hosts in other processes.
 
-    `expect` is the number of nodes to wait for before the federation is complete. `allow` are packages of the user's
-    own that replies may name things of. `clients` are those of a run that goes on: their nodes are waited for, and
-    others are left out.
+    `expect` is the number of nodes to wait for. `allow` lists packages, beside Corymb's own, that replies may refer to.
+    `clients` are the clients of a run that is resumed: their nodes are waited for, and other nodes are left out.
     """
 
     def __init__(
@@ -127,10 +126,10 @@ class RemoteEngine:
         self._transport, self.patience = transport, patience
         self._wanted = frozenset(clients)
         self._allow = (*OURS, *allow)
-        self._address: dict[str, str] = {}  # of each host
+        self._address: dict[str, str] = {}  # by host
         self.traffic = _Traffic()
-        self._strange: dict[str, str] = {}  # who was left out, and why
-        self._unable: dict[str, set[str]] = {}  # who cannot run a function
+        self._strange: dict[str, str] = {}  # addresses of nodes that were left out, and why
+        self._unable: dict[str, set[str]] = {}  # by function, the nodes that cannot run it
         self._known = self._gather(expect or 1, wait)
         self._join(list(self._known.values()))
         self._remembers = set(self.hosts) if remembers else set[str]()
@@ -138,13 +137,14 @@ class RemoteEngine:
         self.session, self._opening = "", b""
         self.objective: Objective = None  # type: ignore[assignment]  # until `open` gives one
 
-    # ---- who is there
+    # ---- discovery
 
     def _say_hello(self, addresses: Sequence[str], least: int = 0, wait: float = REMIND) -> Hellos:
-        """What nodes at these addresses say of themselves; one that says nothing sensible is left out, and named.
+        """The introductions of the nodes at these addresses; nodes with invalid ones are left out, with a warning.
 
-        Silent ones are waited for longer where fewer than `least` have answered: a SuperNode that waits for the rest of
-        a message from a driver that was killed is deaf until Flower gives that run up, in a minute or two.
+        While fewer than `least` have answered, silent nodes are waited for up to `wait` seconds, not just `REMIND`: a
+        SuperNode that waits for the rest of a message from a killed driver does not answer until Flower abandons that
+        run, in a minute or two.
         """
         found, began = Hellos(), time.monotonic()
         messages = {address: HELLO for address in addresses if address not in self._strange}
@@ -174,7 +174,7 @@ class RemoteEngine:
         return found
 
     def _gather(self, least: int, wait: float) -> Hellos:
-        """The nodes of a federation, by address, once as many are there as are expected."""
+        """The nodes of the federation, by address, once there are at least `least` and all wanted clients."""
         began, found = time.monotonic(), Hellos()
         told = began + SOON - REMIND
         while True:
@@ -220,7 +220,7 @@ class RemoteEngine:
             self._hosts[str(hello["name"])] = _Host(str(hello["name"]), str(hello["token"]), clients, hello)
             self.sizes[clients] = hello["sizes"]
         self._address = {str(hello["name"]): address for address, hello in self._known.items()}
-        self._check_alike(hellos)  # first: another version may say of its examples what this one does not know
+        self._check_alike(hellos)  # before `same_schema`: another version's schema may have unknown fields
         self.schema = same_schema(hellos)
 
     def _check_alike(self, hellos: Sequence[Mapping[str, Any]]) -> None:
@@ -242,39 +242,42 @@ class RemoteEngine:
             )
 
     def _locate(self, missing: Collection[str]) -> None:
-        """Look for hosts that gave no answer among the nodes that are there now: a restarted node has a new address."""
-        there = set(self._transport.addresses())
+        """Look for silent hosts among the nodes that are online now: a restarted node has a new address."""
+        online = set(self._transport.addresses())
         for host in missing:
-            if self._address.get(host) not in there:
+            if self._address.get(host) not in online:
                 self._address.pop(host, None)
         taken = set(self._address.values())
-        strangers = [address for address in there if address not in taken]
+        strangers = [address for address in online if address not in taken]
         for address, hello in self._say_hello(strangers).items():
             known = self._hosts.get(str(hello["name"]))
             if known is None or known.name not in missing:
-                continue  # a node that is not of this run, or one that takes another's name
+                continue  # not a node of this run, or one with the name of a node that is online
             if hello["token"] != known.token or list(hello["clients"]) != list(known.hello["clients"]):
                 log.warning("a node calls itself %s, but it is another one: it is left out", known.name)
                 continue
             self._address[known.name] = address
 
-    # ---- what an engine is
+    # ---- the engine's interface
 
     @property
     def fingerprint(self) -> str:
-        """Equal exactly where the clients' data are."""
+        """Equal exactly if the clients' data are equal."""
         return fingerprint([(name, host.hello["fingerprint"]) for name, host in sorted(self._hosts.items())])
 
     def describe(self) -> dict[str, Any]:
-        """What changes bits, for the record of a run. The server's own arithmetic is on the CPU."""
+        """The settings that may change results in the last bits, for the record of a run.
+
+        The device is that of the server's own computations: the CPU.
+        """
         engines = {name: dict(host.hello["engine"]) for name, host in sorted(self._hosts.items())}
         precision = next(iter(engines.values())).get("precision", "float32")
         return {"engine": self._transport.name, "device": "cpu", "precision": precision, "hosts": engines}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Self:
-        """The same clients with another objective: a session of its own at every node, which keeps its own journal.
+        """An engine with the same clients and another objective, in a new session at every node.
 
-        A session with a name that nodes know is taken up again, with what clients remember.
+        Nodes keep the journal themselves. A session whose name they know is resumed, with its client memory.
         """
         engine = copy.copy(self)
         engine.objective = objective
@@ -287,33 +290,33 @@ class RemoteEngine:
     def _open_at(self, hosts: Sequence[str]) -> None:
         for host, reply in self._replies(dict.fromkeys(hosts, self._opening), self._waiting(0)):
             if isinstance(reply, str):
-                log.warning("node %s is silent, and opens the session when it is back: %s", host, reply)
+                log.warning("node %s is silent, and will open the session when it is back: %s", host, reply)
             elif reply.get("kind") != "opened":
-                why = reply.get("why", "its answer is of another kind")
+                why = reply.get("why", f"its reply is {str(reply.get('kind'))[:40]!r}, wanted 'opened'")
                 raise InvalidInput(f"Node {host!r} did not open the session: {str(why)[:300]}")
 
     def refresh(self, data: ClientData) -> list[str]:
-        """Refused: nodes hold their data."""
+        """Raise InvalidInput: the data are on the nodes."""
         raise InvalidInput("The clients' data are on their nodes: give them new examples there, and start a new run.")
 
     def remembers_from(self, algorithm: object) -> None:
-        """Nodes of an algorithm whose clients keep something must have what they kept."""
+        """If the algorithm's clients keep memory, require every node to have it."""
         if getattr(algorithm, "keeps_memory", False):
             self._remembers = set(self.hosts)
 
     def commit(self, clock: int, keep: Collection[int]) -> None:
-        """No message is sent for it: the next call says from which clock on nodes have to keep client memory."""
+        """Note the earliest clock in `keep`; the next call tells nodes from which clock on to keep client memory."""
         self._keep = min(keep, default=clock)
 
     # ---- calls
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """One message to every node that has any of the clients asked, and one part back from each."""
+        """Send a message to each node that has any of the clients asked, and yield the parts of their replies."""
         asked = {name: places for name, host in self._hosts.items() if len(places := _places(ids, host.clients))}
         messages = {name: self._message(call, ids, name, places) for name, places in asked.items()}
         waiting = self._waiting(min(self.patience.min_replies, len(ids)))
         self.traffic.slowest = 0.0
-        order, ready = sorted(messages), dict[str, list[Part]]()  # added up in one order, so that bits stay the same
+        order, ready = sorted(messages), dict[str, list[Part]]()  # a fixed order of summation keeps results the same
         never = dict[str, str]()
         for name, reply in self._replies(messages, waiting):
             own = ids[asked[name]]
@@ -330,7 +333,7 @@ class RemoteEngine:
         self._refuse(call.fn.name, never)
 
     def _refuse(self, function: str, never: Mapping[str, str]) -> None:
-        """End a run whose function no node may run, or has. Some nodes alone cannot end it: they are left out."""
+        """Raise InvalidInput if no node can run a function; if only some cannot, warn that they are rejected."""
         known = self._unable.setdefault(function, set())
         for name, why in never.items():
             require(not set(self._hosts) <= known | set(never), f"No node can run {function}. Node {name!r}: {why}")
@@ -356,7 +359,7 @@ class RemoteEngine:
         )
 
     def _replies(self, messages: Mapping[str, bytes], waiting: _Waiting) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Each host's reply as a tree, or in words why there is none; those who are silent are asked again."""
+        """Each host's reply as a tree, or a string that says why there is none; silent hosts are asked again."""
         pending = dict(messages)
         why, reopened = dict.fromkeys(pending, "did not answer"), set[str]()
         while pending:
@@ -369,7 +372,7 @@ class RemoteEngine:
                 self._count(pending[host], answer.data)
                 reply = _read(answer.data, self._allow)
                 lost = isinstance(reply, dict) and reply.get("unknown") is True and pending[host] is not self._opening
-                if lost and host not in reopened:  # its sessions: this one is opened again, and it is asked once more
+                if lost and host not in reopened:  # it lost its sessions: open this one again, and ask once more
                     reopened.add(host)
                     with suppress(InvalidInput):
                         self._open_at([host])
@@ -391,10 +394,10 @@ class RemoteEngine:
         self.traffic.bytes_up += len(received)
 
     def _parts(self, name: str, reply: dict[str, Any] | str, own: Tensor) -> list[Part]:
-        """What a node's reply comes to, in the places of all clients; one that makes no sense is every client's."""
+        """The parts of a node's reply, with indices among all clients; an invalid reply rejects all clients asked."""
         problem = reply if isinstance(reply, str) else ""
         if isinstance(reply, dict) and reply.get("kind") != "parts":
-            problem = str(reply.get("why", "its reply is of another kind"))
+            problem = str(reply.get("why", f"its reply is {str(reply.get('kind'))[:40]!r}, wanted 'parts'"))
         if not problem and isinstance(reply, dict):
             try:
                 trees = reply.get("parts")
@@ -406,11 +409,11 @@ class RemoteEngine:
             else:
                 named = {client for part in parts for client in (*part.ids.tolist(), *dict(part.rejected))}
                 rest = [client for client in own.tolist() if client not in named]
-                return [*parts, _rejected(rest, f"node {name}: it says nothing of this client", name)]
+                return [*parts, _rejected(rest, f"node {name}: its reply lacks this client", name)]
         return [_rejected(own.tolist(), f"node {name}: {problem}", name)]
 
     def _placed(self, part: Part, name: str) -> Part:
-        """A part in the places of all clients; a node can speak of its own only."""
+        """A part with indices among all clients; raises WireError if it has replies of other nodes' clients."""
         clients = self._hosts[name].clients
         if len(part.ids) and not (int(part.ids.min()) >= 0 and int(part.ids.max()) < len(clients)):
             raise WireError("its reply is for clients that it does not have")
@@ -418,7 +421,7 @@ class RemoteEngine:
         return part._replace(ids=clients[part.ids], rejected=rejected)
 
     def echo(self, payload: Tree) -> float:
-        """Seconds until every node has sent a payload back: what messages cost by themselves."""
+        """Seconds until every node has sent a payload back: the cost of messages alone."""
         began = time.perf_counter()
         messages = dict.fromkeys(self._hosts, pack({"kind": "echo", "payload": payload}))
         for host, reply in self._replies(messages, self._waiting(len(self.names))):
@@ -427,12 +430,12 @@ class RemoteEngine:
         return time.perf_counter() - began
 
     def close(self) -> None:
-        """End what connects this process with the nodes."""
+        """Close the connection to the nodes."""
         self._transport.close()
 
 
 class _Waiting:
-    """How long a call has been waited for, and whether that is enough."""
+    """Decides when a call has waited long enough for silent nodes."""
 
     def __init__(self, enough: int, patience: float | None) -> None:
         self._enough, self._patience = enough, patience
@@ -441,7 +444,7 @@ class _Waiting:
         self.answered = 0
 
     def over(self) -> bool:
-        """Whether enough clients have answered, and patience with the others is at its end."""
+        """Whether `patience` seconds have passed since enough clients answered."""
         if self._patience is None or self.answered < self._enough:
             return False
         self._since = self._since or time.monotonic()
@@ -452,7 +455,7 @@ class _Waiting:
         return time.monotonic() - self._began
 
     def remind(self, hosts: Collection[str]) -> None:
-        """Say now and then who is waited for."""
+        """Log, at most every `REMIND` seconds, which hosts the call waits for."""
         if time.monotonic() - self._reminded > REMIND:
             self._reminded = time.monotonic()
             log.warning("waiting for node %s for %.0f s (patience=… goes on without)", ", ".join(hosts), self.waited())
@@ -464,7 +467,7 @@ def _rejected(clients: Sequence[int], why: str, host: str) -> Part:
 
 
 def _places(ids: Tensor, clients: Tensor) -> Tensor:
-    """The places among those asked of a host's clients."""
+    """The indices into `ids` of a host's clients."""
     return torch.isin(ids, clients).nonzero().flatten()
 
 
@@ -473,7 +476,7 @@ def _read(data: bytes, allow: Sequence[str]) -> dict[str, Any] | str:
         tree = unpack(data, allow)
     except WireError as problem:
         return f"its reply cannot be read: {problem}"
-    return tree if isinstance(tree, dict) else "its reply is of another kind"
+    return tree if isinstance(tree, dict) else f"its reply is a {type(tree).__name__}, wanted a dict"
 
 
 _HELLO: Mapping[str, Callable[[Any], bool]] = {
@@ -492,12 +495,14 @@ def _read_hello(data: bytes, allow: Sequence[str]) -> Mapping[str, Any]:
     tree = unpack(data, allow)
     if not isinstance(tree, dict) or tree.get("kind") != "hello":
         why = tree.get("why") if isinstance(tree, dict) else None
-        raise WireError(f"it does not introduce itself: {why or 'it may serve another program'}")
+        raise WireError(f"it does not introduce itself: {why or 'it may belong to another program'}")
     if tree.get("format") != FORMAT:
-        raise WireError(f"it speaks format {tree.get('format')}, this machine {FORMAT}: install the same version.")
-    wrong = next((name for name, right in _HELLO.items() if not right(tree.get(name))), None)
+        raise WireError(
+            f"its message format is {tree.get('format')}, this machine's {FORMAT}: install the same version on both."
+        )
+    wrong = next((name for name, valid in _HELLO.items() if not valid(tree.get(name))), None)
     if wrong is None and bool((in_order(tree["clients"]).diff() <= 0).any()):
         wrong = "clients, which are not in order"
     if wrong is not None or len(tree["clients"]) != len(tree["sizes"]) or bool((tree["sizes"] < 0).any()):
-        raise WireError(f"what it says of itself cannot be used: {wrong or 'sizes'}.")
+        raise WireError(f"its introduction has invalid {wrong or 'sizes'}.")
     return tree

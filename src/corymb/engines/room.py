@@ -28,8 +28,8 @@ class WouldEndProcess(RuntimeError):
 
 
 @contextmanager
-def walls() -> Iterator[None]:
-    """The context of a client function: turns SystemExit and the like into errors, and restores torch's settings."""
+def isolated() -> Iterator[None]:
+    """Run a client function: turns SystemExit and the like into errors, and restores torch's settings."""
     before = _settings()
     try:
         with _interrupts() as interrupted:
@@ -80,7 +80,7 @@ def _interrupts() -> Iterator[list[int]]:
         handlers = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
     for which, handler in handlers.items():
         if callable(handler):
-            signal.signal(which, _noting(seen, handler))
+            signal.signal(which, _recording(seen, handler))
     try:
         yield seen
     finally:
@@ -89,12 +89,12 @@ def _interrupts() -> Iterator[list[int]]:
                 signal.signal(which, handler)
 
 
-def _noting(seen: list[int], handler: Any) -> Any:
-    def note(number: int, frame: FrameType | None) -> Any:
+def _recording(seen: list[int], handler: Any) -> Any:
+    def record(number: int, frame: FrameType | None) -> Any:
         seen.append(number)
         return handler(number, frame)
 
-    return note
+    return record
 
 
 # ---- torch's global settings

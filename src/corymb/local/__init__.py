@@ -1,7 +1,8 @@
-"""What a client does with its data: `losses`, `scores`, `loss`, `gradient`, `descend`.
+"""The operations of a client on its data: `losses`, `scores`, `loss`, `gradient`, `descend`.
 
-Written for one client. Under an engine's vmap these functions leave vmap (`corymb.local.leaving`), and an engine's
-kernel does the work of many clients at once. They have no backward pass: differentiate `client.objective.losses`.
+Client functions call them as for one client. Under an engine's vmap they leave vmap (`corymb.local.leaving`), and the
+engine's kernel computes them for many clients at once. They have no backward pass: differentiate
+`client.objective.losses` instead.
 
 One model is a dict of tensors, `params`; k models, `models`, are the same dict with a leading axis k on every tensor.
 `on` are the examples to use instead of the client's training examples.
@@ -65,17 +66,20 @@ def scores(client: Client, models: Params, on: Examples | None = None) -> Tensor
 
 
 def loss(client: Client, params: Params, on: Examples | None = None) -> Tensor:
-    """The mean loss of one model on the client's training examples, or those `on`: a number."""
+    """The mean loss of one model on the client's training examples, or on `on`: a scalar tensor."""
     return losses(client, _one_row(params), on)[0]
 
 
 def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
-    """The mean score of one model on the client's test examples, or those `on`: a number."""
+    """The mean score of one model on the client's test examples, or on `on`: a scalar tensor."""
     return scores(client, _one_row(params), on)[0]
 
 
 def point_losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
-    """The loss of each of k models on each of the client's training examples: k m. Must stay at the client."""
+    """The loss of each of k models on each of the client's m training examples: k m.
+
+    These values describe single examples: do not include them in a reply.
+    """
     on = on or client.train
     return torch.stack([leave(client, OfEach("losses"), take(models, j), on)[0] for j in range(count(models))])
 
@@ -116,10 +120,10 @@ def descend(
 def descend_with_loss(
     client: Client, params: Params, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> tuple[Params, Tensor]:
-    """The model after descent from `params`, and the training loss of `params` on the examples of the first step.
+    """Train one model as `descend` does, and return it with the training loss of `params` on the first step's examples.
 
-    Those are all examples if `how` has no batch. The step computes this loss anyway, with dropout and class weights if
-    they are used; a separate pass over all examples would cost up to as much as the steps.
+    Without a batch size in `how`, those are all examples. The first step computes this loss anyway, including dropout
+    and class weights if they are used; a separate pass over all examples could cost as much as the steps.
     """
     _check_descent(how)
     *values, before = leave(client, Descending(how), params, on or client.train, client.key(purpose))
@@ -129,16 +133,16 @@ def descend_with_loss(
 def descend_from(
     client: Client, models: Params, label: Tensor, how: Descent, on: Examples | None = None, purpose: str = "batches"
 ) -> Params:
-    """The model of a label after descent: `descend` from `take(models, label)`, with one fewer copy of the model."""
+    """Equivalent to `descend` from `take(models, label)`, with one copy of the model fewer."""
     _check_descent(how)
-    models = dict(sorted(models.items()))  # the order of what `take` gives
+    models = dict(sorted(models.items()))  # `take` returns the names in this order
     key = torch.stack([client.key(purpose), label.to(torch.int64)])
     *values, _ = leave(client, Descending(how, chosen=True), models, on or client.train, key)
     return as_params(models, values)
 
 
 def part(examples: Examples, number: int, parts: int) -> Examples:
-    """The examples of one of several disjoint parts (row i is in part i mod `parts`); the others have weight 0.
+    """One of `parts` disjoint parts of the examples: row i is in part i mod `parts`; rows of other parts get weight 0.
 
     >>> examples = Examples(torch.zeros(4, 2), torch.zeros(4), torch.ones(4))
     >>> part(examples, 0, parts=2).weight
@@ -149,7 +153,7 @@ def part(examples: Examples, number: int, parts: int) -> Examples:
 
 
 def one_hot(label: Tensor, k: int) -> Tensor:
-    """Weight 1 for one of k sums, 0 for the others.
+    """k weights: 1 at `label`, 0 elsewhere.
 
     >>> one_hot(torch.tensor(2), 4)
     tensor([0., 0., 1., 0.])
@@ -159,9 +163,9 @@ def one_hot(label: Tensor, k: int) -> Tensor:
 
 @on_client
 def losses_of(client: Client, models: Params) -> Tensor:
-    """The loss of every model sent; a loss that is NaN or infinite becomes the largest finite number.
+    """The loss of each of k models; NaN and infinity become the largest finite number.
 
-    A model that another client corrupted must not make this client's reply unusable.
+    A non-finite reply would be rejected, and a model may be corrupt through another client's fault.
     """
     fit = losses(client, models)
     most = torch.finfo(fit.dtype).max
@@ -170,7 +174,7 @@ def losses_of(client: Client, models: Params) -> Tensor:
 
 @on_client
 def serve_assigned(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The model of the client's cluster; without a cluster, the model that fits its training data best."""
+    """The model of the client's cluster; without one (label -1), the model that fits its training data best."""
     if count(models) == 1:
         return take(models, 0)
     return take(models, torch.where(label < 0, losses(client, models).argmin(), label))
@@ -178,12 +182,12 @@ def serve_assigned(client: Client, models: Params, label: Tensor, share: Tensor 
 
 @on_client
 def serve_labelled(client: Client, models: Params, label: Tensor, share: Tensor | None) -> Params:
-    """The model of the client's cluster, for clients known to have one."""
+    """The model of the client's cluster; every client asked must have one."""
     return take(models, label)
 
 
 def serving(serve: ClientFn[..., Any], labels: Tensor) -> ClientFn[..., Any]:
-    """`serve`, or a cheaper equivalent: a client with a label does not need the losses of all k models."""
+    """`serve`, or a cheaper equivalent: if all clients have labels, none needs the losses of all k models."""
     return serve_labelled if serve is serve_assigned and bool((labels >= 0).all()) else serve
 
 
@@ -199,16 +203,15 @@ def serve_mixture(client: Client, models: Params, label: Tensor, share: Tensor |
 
 
 def served_loss(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
-    """The mean loss of the served model, or models, on the training examples.
+    """The mean loss of the served model, or of the mixture of served models, on the training examples.
 
-    For several models it is the negative log-likelihood of their mixture, or, for a squared loss, the loss of their
-    mean prediction.
+    A mixture's loss is its negative log-likelihood or, for a squared loss, the loss of the weighted mean prediction.
     """
     if not isinstance(served, Served):
         return loss(client, served, on)
     on, objective = on or client.train, client.objective
     if objective.squared is not None:
-        learned = getattr(objective, "learned_targets", lambda y: y)(on.y)  # those that losses of one model are of
+        learned = getattr(objective, "learned_targets", lambda y: y)(on.y)  # as in `objective.losses`
         graded = objective.grade(_mixed(client, served, on), on._replace(y=learned)) / getattr(
             objective, "score_unit", 1.0
         )
@@ -218,7 +221,7 @@ def served_loss(client: Client, served: Params | Served, on: Examples | None = N
 
 
 def served_score(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
-    """The mean score of the served model, or models, on the test examples."""
+    """The mean score of the served model, or of the mixture of served models, on the test examples."""
     if not isinstance(served, Served):
         return score(client, served, on)
     on = on or client.test
@@ -226,14 +229,14 @@ def served_score(client: Client, served: Params | Served, on: Examples | None = 
 
 
 def served_predictions(client: Client, served: Params | Served, on: Examples | None = None) -> Tensor:
-    """The prediction of the served model, or models, for each test example; rows of weight 0 may hold anything."""
+    """The prediction of the served model, or mixture, for each test example; undefined for rows of weight 0."""
     on = on or client.test
     return _mixed(client, served, on) if isinstance(served, Served) else leave(client, OfEach("predict"), served, on)[0]
 
 
 def _mixed(client: Client, served: Served, on: Examples) -> Tensor:
-    said = [leave(client, OfEach("predict"), take(served.models, j), on)[0] for j in range(count(served.models))]
-    return client.objective.mix(torch.stack(said), served.weights)
+    predictions = [leave(client, OfEach("predict"), take(served.models, j), on)[0] for j in range(count(served.models))]
+    return client.objective.mix(torch.stack(predictions), served.weights)
 
 
 def _check_descent(how: object) -> None:

@@ -1,8 +1,8 @@
-"""How steep a client's loss is: the largest curvature, which says how long a step of descent may be.
+"""The largest curvature L of a client's loss, which limits the step size of gradient descent.
 
-Steps longer than 2/L grow without bound, where L is the largest eigenvalue of the Hessian. L is found by power
-iteration, and the product of the Hessian with a vector as a difference of gradients: that takes one gradient an
-iteration, needs no second derivative of the model, and is exact for a squared loss of a linear model.
+L is the largest eigenvalue of the Hessian; with step sizes above 2/L, descent diverges. It is estimated by power
+iteration with Hessian-vector products from differences of gradients: one gradient per iteration, no second derivatives
+of the model, and exact products for the squared loss of a linear model.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from corymb.local.descent import Descent, led
 from corymb.trees import Params
 
 ITERATIONS = 6
-"""Within a tenth of L on real tables; a step of 1/L leaves room for an L found too small by half."""
+"""Power iterations. Six come within a tenth of L on real tables; steps of 1/L leave room for an estimate that is too
+small by half."""
 APART = 1e-2
-"""How far apart, beside the size of the model, the two gradients are taken."""
+"""The distance between the two points whose gradients are compared, relative to the model's norm (at least 1)."""
 
 
 def step_part(how: Descent, gradient: Callable[[Params], Params], params: Params, clients: int | None = None) -> Tensor:
-    """The part of a step of `how.lr` that is safe at `params`: 1, or less where curvature asks for less.
+    """The factor, at most 1, by which to multiply `how.lr` so that the step size is at most 1/L at `params`.
 
-    With a number of clients the tensors have a leading axis of them, and each has a part of its own.
+    L includes the curvature of weight decay and of the proximal term. With `clients`, all tensors have a leading axis
+    of that length, and there is one factor per client.
     """
     steepest = curvature(gradient, params, clients) + how.weight_decay + how.proximal
     return (1 / (how.lr * steepest).clamp_min(torch.finfo(steepest.dtype).tiny)).clamp_max(1)
 
 
 def curvature(gradient: Callable[[Params], Params], params: Params, clients: int | None = None) -> Tensor:
-    """The largest curvature at `params`, a little less for few iterations; for each client where there is an axis."""
+    """An estimate of the largest curvature at `params`, from below; one per client if tensors are stacked."""
     lead = () if clients is None else (clients,)
     key = fold(root(0), "curvature")
     direction = {
@@ -40,15 +42,15 @@ def curvature(gradient: Callable[[Params], Params], params: Params, clients: int
         for place, (name, value) in enumerate(params.items())
     }
     size = APART * _length(params, lead).clamp_min(1)
-    here, found = gradient(params), torch.zeros(lead)
+    base, estimate = gradient(params), torch.zeros(lead)
     for _ in range(ITERATIONS):
         scale = size / _length(direction, lead).clamp_min(torch.finfo(size.dtype).tiny)
         step = {name: led(scale, value) * value for name, value in direction.items()}
-        there = gradient({name: value + step[name] for name, value in params.items()})
-        change = {name: there[name] - here[name] for name in params}
-        found = _length(change, lead) / size
+        shifted = gradient({name: value + step[name] for name, value in params.items()})
+        change = {name: shifted[name] - base[name] for name in params}
+        estimate = _length(change, lead) / size
         direction = change
-    return found
+    return estimate
 
 
 def _length(tree: Params, lead: tuple[int, ...]) -> Tensor:

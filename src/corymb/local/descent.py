@@ -14,14 +14,14 @@ from corymb.keys import Key, fold, fold_number
 from corymb.settings import check_types, require
 
 MEASURED = 8
-"""Batches whose examples curvature is measured on: of all of them it would cost more than the steps."""
+"""Curvature is estimated on this many batches' worth of examples; on all examples it would cost more than the steps."""
 HELD = 2**22
-"""Numbers of rows that are drawn for the batches of many clients together, at most."""
+"""The most row indices that are drawn in advance for the batches of many clients."""
 
 LARGEST = 1e18
-"""No step and no pull is larger: their products with parameters would be infinite."""
+"""The upper limit of step sizes and penalties: products of larger ones with parameters overflow."""
 MOST = 2**31 - 1
-"""No number of steps or examples is larger: their products are counted in 64 bits."""
+"""The upper limit of step and batch counts, so that their products fit into 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +89,11 @@ class Descent:
 
 
 class Batches:
-    """The batches of every step, the same for a client alone and for one in a padded stack.
+    """The rows of each step's batch, the same for a single client as for that client in a padded stack.
 
-    Each pass orders the examples by `fold(key, pass, row)` with padding last; a pass is ⌈m/B⌉ steps and its last batch
-    is short. Yields (rows, active): `rows` is None for all examples, short batches are filled up with rows of padding
-    or, where a client has none left, marked by the caller's weights; `active` is None, or a mask of clients not done.
+    Each pass orders the examples by `fold(key, pass, row)`, padding last. A pass has ⌈m/B⌉ steps; its last batch may be
+    short. Yields (rows, active). `rows` is None for all examples; in a stack it is n B, and short batches are filled up
+    with -1. `active` is None if every client takes this step, else a mask of those that do.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class Batches:
         size: int | None = None,
     ) -> None:
         self.how, self.weight, self.key = how, weight, key
-        self._size = size  # examples of a client alone, if known: counting them would wait for a GPU
-        self._orders = orders  # of each pass of a client alone, where somebody has drawn them (`orders_of_all`)
+        self._size = size  # of a single client, if known: counting its examples would wait for a GPU
+        self._orders = orders  # from `orders_of_all`: a single client's order of rows in each pass
 
     def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
         how = self.how
@@ -115,14 +115,14 @@ class Batches:
                 yield None, None
             return
         if self.weight.dim() == 1:
-            yield from ((rows, None) for rows in self._of_one(how.batch))
+            yield from ((rows, None) for rows in self._of_single_client(how.batch))
             return
         sizes = (self.weight > 0).sum(-1)  # n
-        passes = ((sizes + how.batch - 1) // how.batch).clamp_min(1)  # steps a pass
+        passes = ((sizes + how.batch - 1) // how.batch).clamp_min(1)  # steps per pass
         steps = torch.full_like(passes, how.steps or 1) if how.epochs is None else how.epochs * passes
-        lengths = set(passes.flatten().tolist())  # asked once: a GPU would be waited for in every step
+        lengths = set(passes.flatten().tolist())  # outside the loop: it synchronises with a GPU
         order = torch.empty(0)
-        wide = min(how.batch, self.weight.shape[-1])  # beyond, a batch would be padding for everybody
+        wide = min(how.batch, self.weight.shape[-1])  # a wider batch would be padding for every client
         last, first = int(steps.max()), int(steps.min())
         for step in range(last):
             if any(step % length == 0 for length in lengths):
@@ -133,8 +133,11 @@ class Batches:
             active = None if step < first else step < steps
             yield torch.where(inside, rows, -1), active
 
-    def _of_one(self, batch: int) -> Iterator[Tensor]:
-        """A client alone, in plain numbers: beside the steps of a small model a dozen calls of torch would be felt."""
+    def _of_single_client(self, batch: int) -> Iterator[Tensor]:
+        """The batches of a single client, computed with Python integers.
+
+        The dozen torch calls of the stacked version would take noticeable time beside the steps of a small model.
+        """
         size = int((self.weight > 0).sum()) if self._size is None else self._size
         key = int(self.key) if self._orders is None else 0
         length = max(1, -(-size // batch))
@@ -155,12 +158,13 @@ class Batches:
 
     @staticmethod
     def orders_of_all(how: Descent, weight: Tensor, key: Key) -> list[Callable[[int], Tensor] | None]:
-        """For each of n clients that run one by one, the orders of its passes: all clients' are drawn together.
+        """For each of n clients that run one by one, a function from a pass to its order of rows.
 
-        None where that is too much to hold: n m numbers for every pass.
+        A pass is drawn for all clients together, when the first of them needs it. All entries are None without batches,
+        and if the orders, n m indices for every pass, might exceed `HELD`.
         """
         n, longest = weight.shape
-        passes = how.epochs or how.steps or 1  # a client with no more than a batch has one for each step
+        passes = how.epochs or how.steps or 1  # an upper bound: a client with a single batch has a pass per step
         if how.batch is None or n * longest * passes > HELD:
             return [None] * n
         drawn: dict[int, Tensor] = {}
@@ -174,7 +178,7 @@ class Batches:
 
     @staticmethod
     def sample(how: Descent, weight: Tensor, key: Key) -> Tensor | None:
-        """The rows by which curvature is measured: some batches' worth where there are batches, else all (None)."""
+        """The rows on which curvature is estimated: `MEASURED` batches' worth, or None (all) without batches."""
         if how.batch is None:
             return None
         larger = replace(how, batch=MEASURED * how.batch, steps=1, epochs=None)
@@ -184,8 +188,8 @@ class Batches:
 class Stepper:
     """In-place steps of SGD (momentum, weight decay, proximal term) or Adam on a list of tensors.
 
-    Stacked tensors have a leading axis of clients; then `active` says whose step counts. `part` is the part of the step
-    size that each client takes, where that is not all of it.
+    `stacked` tensors have a leading axis of clients; `active` then masks the clients that take the step. `part`, if
+    given, multiplies the step size: a scalar, or one factor per client.
     """
 
     def __init__(
@@ -198,7 +202,7 @@ class Stepper:
         self.taken = 0
 
     def step(self, grads: list[Tensor], active: Tensor | None = None) -> None:
-        """θ ← θ − lr · direction, for the clients that are active."""
+        """θ ← θ − lr · direction, for the active clients."""
         how = self.how
         if how.clip_gradient is not None:
             grads = self._clipped(grads, how.clip_gradient)
@@ -214,14 +218,14 @@ class Stepper:
             torch._foreach_mul_(self.state[0], how.momentum)
             torch._foreach_add_(self.state[0], grads)
             grads = self.state[0]
-        if active is not None:  # a client that is done never becomes active again: its state no longer matters
+        if active is not None:  # an inactive client stays inactive, so its optimiser state no longer matters
             grads = [torch.where(led(active, g), g, 0) for g in grads]
         if self.part is not None:
             grads = [led(self.part, g) * g for g in grads]
         torch._foreach_add_(self.params, grads, alpha=-how.lr)
 
     def _clipped(self, grads: list[Tensor], most: float) -> list[Tensor]:
-        """Each client's gradient, no longer than `most`."""
+        """Each client's gradient, scaled down to norm `most` if it is longer."""
         first = 1 if self.stacked else 0
         norm = torch.stack([g.flatten(first).square().sum(-1) for g in grads]).sum(0).sqrt()
         factor = most / norm.clamp_min(most)
@@ -238,5 +242,5 @@ class Stepper:
 
 
 def led(rows: Tensor, like: Tensor) -> Tensor:
-    """A number, or one for each client, shaped to go with a tensor that clients lead."""
+    """`rows`, a scalar or one number per client, reshaped to broadcast against `like`, whose first axis is clients."""
     return rows.reshape(*rows.shape, *[1] * (like.dim() - rows.dim()))

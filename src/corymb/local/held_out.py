@@ -1,7 +1,7 @@
-"""The part of a client's training examples that is kept back to judge what the others taught.
+"""Splits a client's training examples into a part to train on and a held-out part to validate on.
 
-One function for everything that is decided by held-out examples: when to stop, how many clusters there are, which
-settings are better. Test examples decide nothing; they are for the final score.
+Everything that is decided on held-out examples uses this split: when to stop, how many clusters there are, which
+settings are better. Test examples are used for the final score only.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from corymb.keys import bits, fold, root
 
 
 class Parts(NamedTuple):
-    """The same rows twice; in each part, those of the other weigh nothing."""
+    """Two copies of the same rows; in each, the rows of the other part have weight 0."""
 
     kept: Examples
-    """What may be trained on."""
+    """The rows to train on."""
     held: Examples
-    """What may only be judged on."""
+    """The rows to validate on."""
 
 
 def hold_out(examples: Examples, share: float = 0.25, turn: int = 0) -> Parts:
-    """Keep back `share` of a client's examples, rounded down: at least one, and none of a single example.
+    """Hold out `share` of a client's examples, rounded down: at least one, but none of a single example.
 
-    Which ones depends on their places only, through random bits, so the split is the same in every call and on every
-    engine; `turn` gives another one. Padding is in neither part.
+    The split depends only on the rows' indices, through fixed random bits, so it is the same in every call and on every
+    engine; another `turn` gives another split. Padding is in neither part.
     """
     weight = examples.weight
     real = weight > 0

@@ -1,8 +1,9 @@
-"""Out of vmap: what a client does with its data, for all clients of a stack at once.
+"""Leaves vmap: computes a client's operation on its data for all clients of a stack at once.
 
-Each piece of work is a custom autograd Function whose vmap rule strips the axis of clients and hands the engine's
-kernel plain tensors with one leading axis, so that algorithms stay simple and rounds stay fast. Without a kernel the
-functions of `corymb.local.reference` run. There is no backward: differentiate `client.objective.losses` instead.
+Each operation is a custom autograd Function. Its vmap rule strips the batch dimension and hands the engine's kernel
+plain tensors with a leading axis of clients, so that algorithms are written for one client and still run fast. Without
+a kernel, the functions of `corymb.local.reference` are used. There is no backward pass: differentiate
+`client.objective.losses` instead.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from corymb.core.objective import Coordinates, Draws, Examples, Objective, white
 from corymb.keys import Key
 from corymb.local.descent import Descent
 from corymb.local.reference import descend_one, gradient_one, measure_one, pointwise
-from corymb.local.single_vmap import are_differentiated, laid_open, leave_alone
+from corymb.local.single_vmap import are_differentiated, run_outside, unwrap
 from corymb.trees import Params, take
 
 NO_BACKWARD = "losses, gradient and descend have no backward: differentiate client.objective.losses"
 
 
 class Operation(Protocol):
-    """A piece of work with a client's data: for one client, and for a stack of them by way of a kernel."""
+    """An operation on a client's data: `one` computes it for a single client, `many` for a stack, with a kernel.
+
+    In `many`, examples and keys have a leading axis of clients, and so do `params` unless they are `shared`.
+    """
 
     def one(self, objective: Objective, params: Params, on: Examples, key: Key | None) -> Sequence[Tensor]: ...
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]: ...
@@ -47,7 +51,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class OfEach:
-    """What a model predicts for each example, or its loss there; rows of weight 0 may hold anything."""
+    """A model's prediction, or its loss, for each example; undefined for rows of weight 0."""
 
     what: Pointwise
 
@@ -73,10 +77,10 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Descending:
-    """A model after descent; last, its training loss before: of the examples of the first step.
+    """The tensors of a model after descent, followed by its training loss before it, on the first step's examples.
 
-    With `chosen`, one of k models: `key` is then two numbers, the key and the model's. The stack of everybody's models
-    is made here, once, and stepped in place: made under vmap it would be copied again.
+    With `chosen`, descent starts at one of k models, and `key` holds two numbers: the key and the model's index. The
+    clients' models are then stacked here and stepped in place; a stack made under vmap would be copied once more.
     """
 
     how: Descent
@@ -86,10 +90,10 @@ class Descending:
         assert key is not None
         if self.chosen:
             params, key = take(params, key[1]), key[0]
-        there = self._there(objective)
-        params, on = there.into(params), there.examples(on)
-        found = descend_one(there.objective, params, on, key, self.how)
-        return [*there.back(found.params).values(), found.loss]
+        coordinates = self._coordinates(objective)
+        params, on = coordinates.into(params), coordinates.examples(on)
+        descended = descend_one(coordinates.objective, params, on, key, self.how)
+        return [*coordinates.back(descended.params).values(), descended.loss]
 
     def many(self, work: _Work, params: Params, on: Examples, key: Key | None, shared: bool) -> Sequence[Tensor]:
         assert key is not None
@@ -98,15 +102,15 @@ class Descending:
             rows = torch.arange(len(label), device=label.device)
             params = {n: p.index_select(0, label) if shared else p[rows, label] for n, p in params.items()}
             shared = False
-        there = self._there(work.objective)
-        params, on = there.into(_led(params, on) if shared else params), there.examples(on)
-        trained, loss = work.kernel.descend(there.objective, params, on, key, self.how, own=self.chosen)
-        return [*there.back(trained).values(), loss]
+        coordinates = self._coordinates(work.objective)
+        params, on = coordinates.into(_led(params, on) if shared else params), coordinates.examples(on)
+        trained, loss = work.kernel.descend(coordinates.objective, params, on, key, self.how, own=self.chosen)
+        return [*coordinates.back(trained).values(), loss]
 
-    def _there(self, objective: Objective) -> Coordinates:
-        """Where the descent takes place."""
-        there = whitened(objective) if self.how.whiten else None
-        return there or Coordinates(objective, lambda on: on, lambda params: params, lambda params: params)
+    def _coordinates(self, objective: Objective) -> Coordinates:
+        """The coordinates to descend in: whitened if `how` asks for it and the objective supports it."""
+        coordinates = whitened(objective) if self.how.whiten else None
+        return coordinates or Coordinates(objective, lambda on: on, lambda params: params, lambda params: params)
 
 
 def _led(params: Params, on: Examples) -> Params:
@@ -115,14 +119,14 @@ def _led(params: Params, on: Examples) -> Params:
 
 @dataclass(frozen=True)
 class _Work:
-    """One of the primitives on its way out of vmap: what to do, and which tensors have a leading axis already."""
+    """An operation on its way out of vmap, with the axes that it has left so far."""
 
     operation: Operation
     objective: Objective
     kernel: Any
     names: tuple[str, ...]
-    size: int | None = None  # length of the leading axis
-    led: tuple[bool, ...] = ()  # models, examples, key
+    size: int | None = None  # length of the leading axis; None outside every vmap
+    led: tuple[bool, ...] = ()  # whether models, examples and key have the leading axis
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         models, on, key = self._regroup(tensors)
@@ -138,16 +142,16 @@ class _Work:
         return tuple(self.operation.many(self, models, on, key, shared=not models_led))
 
     def _one_by_one(self, models: Params, on: Examples, key: Key | None) -> tuple[Tensor, ...]:
-        """Without a kernel there is one client, and the axis is one of its function's own vmaps."""
+        """Loop over the leading axis: without a kernel there is a single client, whose function called vmap itself."""
         rows = []
         for i in range(self.size or 0):
-            own_models, own_examples, own_key = self.led
+            models_led, on_led, key_led = self.led
             rows.append(
                 self.operation.one(
                     self.objective,
-                    take(models, i) if own_models else models,
-                    take(on, i) if own_examples else on,
-                    take(key, i) if own_key else key,
+                    take(models, i) if models_led else models,
+                    take(on, i) if on_led else on,
+                    take(key, i) if key_led else key,
                 )
             )
         return tuple(torch.stack(row) for row in zip(*rows, strict=True))
@@ -158,11 +162,16 @@ class _Work:
         return dict(zip(self.names, tensors, strict=False)), Examples(*tensors[k : k + 3]), rest[0] if rest else None
 
     def group_of(self, place: int) -> int:
+        """The group of the tensor at a place: 0 for models, 1 for examples, 2 for the key."""
         k = len(self.names)
         return 0 if place < k else 1 if place < k + 3 else 2
 
     def for_all(self, size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> tuple[_Work, list[Tensor]]:
-        """The same work for all places along these axes, which are led to the front of the tensors that have them."""
+        """The work for a whole vmap axis of length `size`, and its tensors with that axis in front.
+
+        `dims` has each tensor's batch dimension, None for a tensor without one. If one tensor of a group has a leading
+        axis, the whole group gets it. Under a nested vmap, the two axes are flattened into one.
+        """
         groups = [self.group_of(place) for place in range(len(tensors))]
         led_before = self.led or (False, False, False)
         now = {group for group, dim in zip(groups, dims, strict=True) if dim is not None}
@@ -205,14 +214,14 @@ class _Primitive(torch.autograd.Function):
 def leave(
     client: Client, operation: Operation, models: Params, on: Examples, key: Key | None = None
 ) -> tuple[Tensor, ...]:
-    """Do a piece of work for this client, or, under an engine's vmap, for all clients of its stack."""
+    """Compute an operation for this client or, under an engine's vmap, for all clients of its stack."""
     work = _Work(operation, client.objective, client._kernel, tuple(models))
     tensors = (*models.values(), *on, *(() if key is None else (key,)))
-    found = None if client._kernel is None else laid_open(tensors)
-    if found is not None:
-        return leave_alone(work.for_all, found)
+    unwrapped = None if client._kernel is None else unwrap(tensors)
+    if unwrapped is not None:
+        return run_outside(work.for_all, unwrapped)
     if are_differentiated(tensors):
-        raise RuntimeError(NO_BACKWARD)  # else the gradient would be 0, and nobody would know
+        raise RuntimeError(NO_BACKWARD)  # the gradient would silently be 0
     return _apply(work, *tensors)
 
 

@@ -1,6 +1,7 @@
-"""How many multiplications and additions a forward pass takes: counted, not guessed from the number of parameters.
+"""Counts the floating-point operations of a forward pass.
 
-A layer that is used at every place of a picture, or at every word of a text, takes far more than it has parameters.
+The number of parameters does not tell: a layer that is applied at every pixel of an image or every token of a text
+takes far more operations than it has parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from corymb.trees import Params
 
 
 def operations(objective: Objective, params: Params, on: Examples) -> int:
-    """Of products, convolutions and recurrent layers, for all of these examples together.
+    """The multiplications and additions of products, convolutions and recurrent layers, for all examples together.
 
     >>> from corymb.models import Network, mlp
     >>> from corymb.objectives import Classification
@@ -27,15 +28,15 @@ def operations(objective: Objective, params: Params, on: Examples) -> int:
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    with torch.no_grad(), _torchs_own_layers():
-        objective.losses(params, on)  # a network looks at itself in its first pass
+    with torch.no_grad(), _decomposed_layers():
+        objective.losses(params, on)  # a `Network` runs an extra check in its first pass
         with FlopCounterMode(display=False) as counter:
             objective.losses(params, on)
     return int(counter.get_total_flops())
 
 
 def one_example(schema: Mapping[str, Any], params: Params) -> Examples:
-    """An example of zeros such as a schema describes (`corymb.data.schema.DataSchema`), where the parameters are."""
+    """An all-zero example of a schema (`corymb.data.schema.DataSchema`), on the device of the parameters."""
     like = next(iter(params.values()))
     kind = torch.int64 if schema.get("codes") else like.dtype
     label = like.dtype if schema.get("task") == "regression" else torch.int64
@@ -46,8 +47,8 @@ def one_example(schema: Mapping[str, Any], params: Params) -> Examples:
 
 
 @contextmanager
-def _torchs_own_layers() -> Iterator[None]:
-    """Without libraries whose recurrent layers are one operation, of which nothing is known."""
+def _decomposed_layers() -> Iterator[None]:
+    """Disable cuDNN and oneDNN: their recurrent layers are single operations, which the counter does not know."""
     before = torch.backends.cudnn.enabled, torch._C._get_mkldnn_enabled()
     torch.backends.cudnn.enabled = False
     torch._C._set_mkldnn_enabled(False)

@@ -1,14 +1,14 @@
-"""Linear models on few examples: minimisers with penalties, weighed by how well they predict examples left out.
+"""Linear models for clients with few examples: averages over a path of penalties, weighted by validation error.
 
-A client's own few examples do not say how large coefficients should be. So a path of penalties α is tried: for the
-squared loss Σ (y − ŷ)² + α ‖θ‖², solved exactly, for cross-entropy Σ loss + (α/2) ‖θ‖². The intercept is free or, for
-the squared loss, either: penalised like the rest it stays near everybody's mean, which is 0. What is kept is not the
-best of these models but their mean, in which those that err more on examples left out count for less: few examples
-seldom say which one is best, and a mean of linear models is one. Of the squared loss, a penalty counts for as many
-degrees of freedom as lie between it and its neighbours: with fewer examples than features all weak penalties give one
-model, which goes through every example, and that would else be counted again and again.
+A client's few examples do not determine how large coefficients should be, so a path of L2 penalties α is tried. For the
+squared loss the objective is Σ (y − ŷ)² + α ‖θ‖², solved exactly; for cross-entropy it is Σ loss + (α/2) ‖θ‖². The
+intercept is unpenalised; for the squared loss, a second path penalises it like the rest, which keeps it near 0, the
+mean target of all clients. The result is not the best of these models but their mean, weighted by their errors on
+examples left out: few examples rarely tell which one is best, and a mean of linear models is a linear model. For the
+squared loss, each penalty is also weighted by the degrees of freedom between it and its neighbours: with fewer examples
+than features, all weak penalties give the same interpolating model, which would otherwise be counted many times.
 
-All of it is at the client and about its examples alone. Whoever always has one label, or has one example, predicts
+Everything is computed at the client from its own examples. A client with a single label, or a single example, predicts
 that.
 """
 
@@ -22,25 +22,25 @@ from corymb.core.objective import Examples
 from corymb.local.held_out import hold_out
 
 STRENGTHS = torch.logspace(4, -4, 9, dtype=torch.float64)
-"""α beside a sum of squares over examples of standardised features."""
+"""Penalties α for the squared loss, strongest first; losses are summed over examples, features are standardised."""
 CLASS_STRENGTHS = torch.logspace(3, -2, 6, dtype=torch.float64)
-"""α beside a sum of cross-entropies, strong ones first."""
+"""Penalties α for cross-entropy, strongest first."""
 TURNS = 8
-"""Parts that are held out, one after the other, to judge a penalty for cross-entropy: each a quarter."""
+"""The number of held-out parts, a quarter of the examples each, on which penalties for cross-entropy are compared."""
 STEPS = 15
-"""Steps at each penalty for cross-entropy, from the solution for the one before."""
+"""Steps at each penalty for cross-entropy, warm-started at the solution for the previous one."""
 FREE = 1e-2
-"""The penalty on intercepts for cross-entropy: without one, a client with one label has no minimiser."""
+"""The penalty on intercepts for cross-entropy: without one, a client with a single label has no minimiser."""
 SURE = 0.5
-"""How much errors of examples left out are believed; 1 would be as a likelihood is, were they independent."""
+"""The factor on log-likelihoods of examples left out; 1 would be right if their errors were independent."""
 NOTHING = 1e-8
-"""An error, beside the size of targets, below which models are equally good; and logits that are equally large."""
+"""Errors, relative to the targets, and differences of logits below this count as 0."""
 
 
 def ridge(on: Examples, *, intercept: bool) -> Tensor:
-    """Coefficients θ for x (m d) and y: d of them, and the intercept where there is one.
+    """Coefficients θ of a linear regression of y on x (m d): d values, followed by the intercept if there is one.
 
-    Errors are those of each example when it is left out, which for a minimiser of squares are known in closed form.
+    Penalties are weighted by leave-one-out errors, which for least squares are known in closed form.
     """
     x, y, weight = (value.to(_wide(on.x)) for value in on)
     if not intercept:
@@ -57,7 +57,18 @@ def ridge(on: Examples, *, intercept: bool) -> Tensor:
 
 
 def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """For every α: coefficients (d a; `free`: d + 1), the sum of squares of what is left out, and what α counts for."""
+    """Ridge regression for each of a penalties α.
+
+    Arguments:
+        x: Features, m d.
+        y: Targets, m.
+        weight: Weights of the examples, m.
+        free: Whether to fit an unpenalised intercept.
+
+    Returns:
+        Coefficients (d a; with `free` d + 1 a, the intercept last), the sums of squared leave-one-out errors (a), and
+        the degrees of freedom that each α accounts for (a).
+    """
     total = weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)
     centre, level = (weight @ x / total * free, weight @ y / total * free)
     x, y, root = x - centre, y - level, weight.sqrt()[:, None]
@@ -75,14 +86,13 @@ def _path(x: Tensor, y: Tensor, weight: Tensor, *, free: bool) -> tuple[Tensor, 
 
 
 def logistic(on: Examples, classes: int, *, shares: Tensor | None = None) -> Tensor:
-    """Coefficients of each class's logit for x (m d) and labels y: c d + 1, the intercept last.
+    """Coefficients of the c classes' logits for x (m d) and labels y: c d + 1, intercepts last.
 
-    Errors are those on parts held out in turns. `shares` (m c) are the probabilities to come near to, in place of 1
-    for the label.
+    Penalties are weighted by errors on held-out parts. `shares` (m c) are soft targets to fit instead of the labels.
     """
     x, y, weight = on.x.to(_wide(on.x)), on.y, on.weight.to(_wide(on.x))
     parts = [hold_out(on._replace(weight=weight), turn=turn) for turn in range(TURNS)]
-    kept = torch.stack([*(part.kept.weight for part in parts), weight])  # the last are all examples
+    kept = torch.stack([*(part.kept.weight for part in parts), weight])  # the last row keeps all examples
     held = torch.stack([part.held.weight for part in parts])
     x, right = torch.cat([x, torch.ones_like(x[:, :1])], 1), one_hot(y, classes).to(x)
     targets = right if shares is None else shares.to(x)
@@ -98,21 +108,23 @@ def logistic(on: Examples, classes: int, *, shares: Tensor | None = None) -> Ten
 
 
 def _wrong(logits: Tensor, right: Tensor) -> Tensor:
-    """1 where another class has a larger logit, half where one has the same."""
-    own = (logits * right).sum(-1)
+    """The 0-1 loss of logits (... c) for one-hot labels; a tie between the right class and another counts one half."""
+    true = (logits * right).sum(-1)
     other = torch.where(right > 0, -torch.inf, logits).amax(-1)
-    return ((other > own + NOTHING).to(own) + (other > own - NOTHING).to(own)) / 2
+    return ((other > true + NOTHING).to(true) + (other > true - NOTHING).to(true)) / 2
 
 
 def _frequencies(counts: Tensor, d: int) -> Tensor:
-    """Models that know only how frequent classes are: f c d, from counts f c."""
+    """f models (f c d) that predict class frequencies, from counts (f c): all coefficients but the intercept are 0."""
     share = (counts + FREE).log()
     level = share - share.mean(-1, keepdim=True)
     return torch.cat([level.new_zeros(*level.shape, d - 1), level[..., None]], -1)
 
 
 def _descend(theta: Tensor, x: Tensor, targets: Tensor, weight: Tensor, alpha: Tensor) -> Tensor:
-    """Steps that never go up, for f models with weights f m: Σ x xᵀ / 2 bounds the curvature of every class's logit.
+    """`STEPS` majorisation steps for f models (f c d) with weights f m; the penalised loss never increases.
+
+    Σ x xᵀ / 2 bounds the Hessian in each class's coefficients, so one inverse serves all steps.
 
     Böhning: Multinomial Logistic Regression Algorithm. Annals of the Institute of Statistical Mathematics 1992.
     """

@@ -1,4 +1,4 @@
-"""One client at a time: the definition of right, which every kernel is compared with."""
+"""The reference implementation, for one client at a time, which every kernel is compared with."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from corymb.trees import Params, take
 
 
 class Descended(NamedTuple):
-    """A model after descent, and its training loss before: the mean of the examples of the first step."""
+    """A model after descent, and the mean training loss before it, on the examples of the first step."""
 
     params: Params
     loss: Tensor
 
 
 def pointwise(what: Pointwise, objective: Objective) -> Callable[[Params, Examples], Tensor]:
-    """What a model predicts for each example, or its loss there."""
+    """The function that gives a model's prediction, or its loss, for each example."""
     return objective.losses if what == "losses" else lambda params, on: objective.predict(params, on.x)
 
 
@@ -36,7 +36,7 @@ def measure_one(what: Measure, objective: Objective, models: Params, on: Example
 
 
 def training_losses(objective: Objective, params: Params, on: Examples, draws: Draws) -> Tensor:
-    """The loss of each example that a step of training makes smaller."""
+    """The loss of each example that a training step minimises: with dropout and the like, if the objective has any."""
     if has_training_losses(objective):
         return objective.training_losses(params, on, draws)
     return objective.losses(params, on)
@@ -62,15 +62,15 @@ def descend_one(objective: Objective, params: Params, on: Examples, key: Key, ho
     part = None
     if how.safe:
         rows = Batches.sample(how, on.weight, key)
-        some, same = _rows(on, rows), Draws(key, 0, rows)
-        part = step_part(how, lambda at: gradient_one(objective, at, some, same), params)
+        sample, draws = _rows(on, rows), Draws(key, 0, rows)
+        part = step_part(how, lambda at: gradient_one(objective, at, sample, draws), params)
     stepper = Stepper(how, list(params.values()), part)
     before: Tensor | None = None
     for step, (rows, _) in enumerate(Batches(how, on.weight, key)):
         slopes, loss = gradient_and_loss(objective, params, _rows(on, rows), Draws(key, step, rows))
         before = loss if before is None else before
         stepper.step(list(slopes.values()))
-    assert before is not None  # there is no descent of no steps
+    assert before is not None  # every descent has at least one step
     return Descended(params, before)
 
 
@@ -79,11 +79,11 @@ def _rows(on: Examples, rows: Tensor | None) -> Examples:
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Σ w·v / Σ w along the last axis. Rows of weight 0 are left out, not multiplied: 0 × NaN is NaN."""
+    """Σ w·v / Σ w along the last axis. Values of weight 0 are masked, not multiplied by 0, since 0 × NaN is NaN."""
     total = torch.where(weight > 0, values * weight, 0).sum(-1)
     return total / weight.sum(-1).clamp_min(torch.finfo(weight.dtype).tiny)
 
 
 def as_params(like: Params, values: Sequence[Tensor]) -> Params:
-    """Values with the names that `like` has, in its order."""
+    """`values` as a dict with the names of `like`, in its order."""
     return dict(zip(like, values, strict=True))

@@ -1,8 +1,8 @@
-"""Into a vmap that stands alone and out of it again, by the few calls of torch that `torch.func` itself is made of.
+"""Enters and leaves a single vmap with the low-level functions that `torch.func` itself is built on.
 
-`torch.func.vmap` and the vmap rule of an autograd Function do the same for whatever they are given and nested in, and
-take several times as long: half a millisecond of every round. Those calls are private to torch: where they are missing,
-the public way does the work.
+`torch.func.vmap` and the vmap rule of an autograd Function do the same for any arguments and any nesting, and take
+several times as long: half a millisecond of every round. The functions used here are private to torch; if they are
+missing, the public ones are used.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ try:
     )
     from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
     from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
-except ImportError:  # pragma: no cover - a torch that has other ones
+except ImportError:  # pragma: no cover - another version of torch
     peek_interpreter_stack = None  # type: ignore[assignment]
 
 Prepare = Callable[
     [int, Sequence[int | None], Sequence[Tensor]], tuple[Callable[..., tuple[Tensor, ...]], list[Tensor]]
 ]
-"""The work for all places along these axes, and the tensors with these axes in front."""
+"""From an axis's size, each tensor's batch dimension and the tensors: the work for the whole axis, and the tensors with
+that axis in front."""
 
 
-def stands_plain() -> bool:
-    """Whether no vmap, and nothing else of `torch.func`, is known to be at work here."""
+def no_transform_active() -> bool:
+    """Whether no `torch.func` transform, such as vmap, is active; False if this torch cannot tell."""
     return peek_interpreter_stack is not None and peek_interpreter_stack() is None
 
 
 def over_rows(fn: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """`vmap(fn)(*tensors)`, for tensors with n rows each and a function from tensors to tensors."""
-    if not stands_plain():
+    """`vmap(fn)(*tensors)`, for tensors with n rows each and a function from tensors to a tuple of tensors."""
+    if not no_transform_active():
         return vmap(fn)(*tensors)
     lazy_load_decompositions()
     n = len(tensors[0])
@@ -55,35 +56,38 @@ def over_rows(fn: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor]) 
         _vmap_decrement_nesting()
 
 
-class Laid(NamedTuple):
-    """A tensor without its hidden axis, and where that is; None for one that is the same at every place."""
+class Unwrapped(NamedTuple):
+    """The plain tensor inside a batched one, and its batch dimension; None for a tensor that is not batched."""
 
     plain: Tensor
     axis: int | None
 
 
-def laid_open(tensors: Sequence[Tensor]) -> list[Laid] | None:
-    """Tensors with their hidden axes, in a single vmap; None elsewhere, and where somebody wants to differentiate."""
+def unwrap(tensors: Sequence[Tensor]) -> list[Unwrapped] | None:
+    """The tensors unwrapped, if the only active transform is one vmap; else None.
+
+    None as well if no tensor is batched, or if one requires gradients.
+    """
     inner: Any = None if peek_interpreter_stack is None else peek_interpreter_stack()
     if inner is None or inner.level() != 1 or inner.key() != TransformType.Vmap:
         return None
-    found = [Laid(*_unwrap_batched(tensor, 1)) for tensor in tensors]
-    if all(one.axis is None for one in found) or any(one.plain.requires_grad for one in found):
+    unwrapped = [Unwrapped(*_unwrap_batched(tensor, 1)) for tensor in tensors]
+    if all(one.axis is None for one in unwrapped) or any(one.plain.requires_grad for one in unwrapped):
         return None
-    return found
+    return unwrapped
 
 
 def are_differentiated(tensors: Sequence[Tensor]) -> bool:
-    """Whether some of `torch.func` is at work here that differentiates by these: `grad`, or what is made of it."""
+    """Whether `torch.func.grad`, or a transform built on it, is active and one of these tensors requires gradients."""
     stack: Any = None if peek_interpreter_stack is None else get_interpreter_stack()
-    at_work = any(inner.key() == TransformType.Grad for inner in stack or ())
-    return at_work and any(tensor.requires_grad for tensor in tensors)
+    differentiating = any(inner.key() == TransformType.Grad for inner in stack or ())
+    return differentiating and any(tensor.requires_grad for tensor in tensors)
 
 
-def leave_alone(prepare: Prepare, found: Sequence[Laid]) -> tuple[Tensor, ...]:
-    """What the work gives for all places, as seen from inside."""
-    size = next(one.plain.shape[one.axis] for one in found if one.axis is not None)
+def run_outside(prepare: Prepare, tensors: Sequence[Unwrapped]) -> tuple[Tensor, ...]:
+    """Run the work outside the active vmap, on the whole batch; returns its results batched again."""
+    size = next(one.plain.shape[one.axis] for one in tensors if one.axis is not None)
     with temporarily_pop_interpreter_stack(), torch.no_grad():
-        work, moved = prepare(size, [one.axis for one in found], [one.plain for one in found])
+        work, moved = prepare(size, [one.axis for one in tensors], [one.plain for one in tensors])
         out = work(*moved)
     return tuple(_add_batch_dim(one, 0, 1) for one in out)

@@ -37,7 +37,7 @@ class KeyedDraws(TorchFunctionMode):
 _DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "alpha_dropout_"}
 _BY_CHANNEL = {"dropout1d": 3, "dropout2d": 3, "dropout3d": 5}
 _BY_CHANNEL |= {name: 2 for name in ("feature_dropout", "feature_dropout_", "feature_alpha_dropout")}
-"""Dropout of whole channels, and the least number of input axes: with fewer, examples would be taken for channels."""
+"""Dropout of whole channels, and the least number of input axes: with fewer, the first axis would be channels."""
 _ATTENTION = ("multi_head_attention_forward", "scaled_dot_product_attention")
 _ALPHA = 1.7580993408473766  # minus SELU's lower limit, which replaces dropped inputs in alpha dropout
 
@@ -45,8 +45,8 @@ _ALPHA = 1.7580993408473766  # minus SELU's lower limit, which replaces dropped 
 class KeyedDropout(TorchFunctionMode):
     """A mode in which dropout draws from each example's own keys; any other random function raises InvalidInput.
 
-    So an example loses the same features whatever else is in its batch, on every engine. Without `draws` the model is
-    evaluated, and nothing in it may be random.
+    The same features of an example are therefore dropped whatever else is in its batch, on every engine. Without
+    `draws` the model is evaluated, and dropout raises InvalidInput as well.
     """
 
     def __init__(self, draws: Draws | None, m: int) -> None:
@@ -100,7 +100,7 @@ class KeyedDropout(TorchFunctionMode):
 def _arguments(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool = True
 ) -> tuple[Tensor, float, bool]:
-    """The arguments of `torch.nn.functional`'s dropouts, and of torch's own, which call `training` `train`."""
+    """The arguments of dropout in `torch.nn.functional`, and in `torch`, where `training` is named `train`."""
     return input, p, training and train
 
 

@@ -24,21 +24,22 @@ from corymb.settings import InvalidInput, require
 from corymb.trees import Params
 
 Places = dict[str, list[tuple[dict[str, nn.Parameter | None], str]]]
-"""Where a module's parameters are, by name: tied ones are in several places."""
+"""For each parameter, by name, the layers' dicts that hold it and its key there: a tied parameter has several."""
 ModelLike = nn.Module | Callable[[], nn.Module]
 
 
 class Network:
-    """A module, and how to make its parameters.
+    """A module as a function of its parameters, and their initialisation.
 
-    `model` is a function that makes a module, or a module whose layers have `reset_parameters`. Layers that couple
-    examples (batch normalisation) are refused. Dropout, as a layer or in `forward`, is active in steps of training and
-    draws from keys: the same on every engine. `dropout="off"` switches it off, `dropout="refuse"` refuses the model.
+    `model` is a function that returns a new module, or a module whose layers have `reset_parameters`. Layers that
+    couple examples (batch normalisation) are refused. Dropout, as a layer or in `forward`, is active in training steps
+    and draws from keys, so that it is the same on every engine. `dropout="off"` disables it; with `dropout="refuse"`, a
+    model that has dropout is refused.
 
-    Frozen parameters (`requires_grad=False`) are part of the module, not of its parameters: they keep the values that
-    the module came with (of a function: of its first module, unless `frozen` gives others), the same for every cluster,
-    and are not trained; to a node in another process they travel once. A frozen batch normalisation only scales by what
-    it has kept, and is welcome.
+    Frozen parameters (`requires_grad=False`) belong to the module and are not among the parameters to train. They keep
+    their initial values (those of the first module if `model` is a function, unless `frozen` has others), the same for
+    every cluster, and are sent to a node in another process once. Frozen batch normalisation is accepted: it only
+    applies its stored statistics.
     """
 
     def __init__(
@@ -63,27 +64,27 @@ class Network:
             what = "only frozen parameters" if names else "no parameters"
             raise InvalidInput(f"The model {type(module).__name__} has {what}: there is nothing to learn.")
         if len(self.trainable) < len(names):
-            module = copy.deepcopy(module)  # its frozen values are used: a function may give the same module again
+            module = copy.deepcopy(module)  # protects the frozen values: a function may return the same module again
         self._given = frozen
         if frozen is not None:
             _load_frozen(module, frozen, self.trainable)
         self.module = _deterministic(module).to(device=device, dtype=dtype)
         self._places: dict[nn.Module, Places] = {}
         self._evaluated = False
-        self._draws: bool | None = False if dropout == "off" else None  # not known before the first step of training
+        self._draws: bool | None = False if dropout == "off" else None  # None: unknown until the first training step
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Network:
-        """The same network elsewhere, or in another precision."""
+        """The same network on another device, or in another precision."""
         return Network(self.model, dropout=self.dropout, frozen=self._given, device=device, dtype=dtype)
 
     def recipe(self) -> dict[str, Any]:
-        """What makes the same network elsewhere: see `corymb.objectives.recipe`. Frozen values are part of it."""
+        """The arguments that make the same network elsewhere, with frozen values: see `corymb.objectives.recipe`."""
         state = self.module.state_dict()
         frozen = {name: value for name, value in state.items() if name not in self.trainable}
         return {"model": self.model, "dropout": self.dropout, "frozen": frozen or None}
 
     def init(self, key: Key) -> Params:
-        """Fresh parameters, without frozen ones; tied ones appear once."""
+        """New initial values of the trainable parameters; tied ones appear once."""
         params = self._make(int(key)).named_parameters()
         return {name: p.detach().to(self.device, self.dtype) for name, p in params if name in self.trainable}
 
@@ -98,23 +99,23 @@ class Network:
                 return module
             module = copy.deepcopy(self.model)
             for layer in module.modules():
-                own = [name for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
-                if own and not hasattr(layer, "reset_parameters"):
+                trained = [name for name, p in layer.named_parameters(recurse=False) if p.requires_grad]
+                if trained and not hasattr(layer, "reset_parameters"):
                     raise InvalidInput(
-                        f"Layer {type(layer).__name__} has parameters {own} but no reset_parameters(): "
+                        f"Layer {type(layer).__name__} has parameters {trained} but no reset_parameters(): "
                         "give a function that makes the module instead of the module itself."
                     )
-                if own:
+                if trained:
                     layer.reset_parameters()  # type: ignore[operator]
         given = dict(self.model.named_parameters())
         for name, p in module.named_parameters():
-            if not p.requires_grad:  # a layer may be frozen in part
+            if not p.requires_grad:  # `reset_parameters` also resets the frozen ones of a partly frozen layer
                 p.data.copy_(given[name].data)
         return module
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
-        """The module's output with these parameters; nothing in it is random."""
-        if not self._evaluated:  # look once: watching every operation takes time
+        """The module's output with these parameters, in evaluation mode: nothing in it is random."""
+        if not self._evaluated:  # check once: intercepting every operation takes time
             few = x[:2]
             with torch.no_grad(), KeyedDropout(None, len(few)):
                 self._call(self.module, params, few)
@@ -122,14 +123,14 @@ class Network:
         return _only_tensor(self._call(self.module, params, x))
 
     def training(self, params: Params, x: Tensor, draws: Draws) -> Tensor:
-        """The module's output in a step of training: dropout is active, and drawn from the examples' own keys."""
+        """The module's output in a training step: dropout is active, and draws from each example's key."""
         if self._draws is None:
             with torch.no_grad(), KeyedDropout(draws, len(x)) as dropout:
                 self._call(self._in_training, params, x)
             self._draws = dropout.layers > 0
             if self._draws and self.dropout == "refuse":
                 raise InvalidInput(
-                    f"The model {type(self.module).__name__} drops features out in training: take that out, or {_OFF}."
+                    f"The model {type(self.module).__name__} applies dropout in training: remove it, or {_OFF}."
                 )
         if not self._draws:
             return self(params, x)
@@ -137,28 +138,28 @@ class Network:
             return _only_tensor(self._call(self._in_training, params, x))
 
     def _call(self, module: nn.Module, params: Params, x: Tensor) -> Any:
-        """The module's output with these parameters in the place of its own.
+        """The module's output with these parameters substituted for its own.
 
-        `torch.func.functional_call` does the same, but looks for the places anew in every call: a step of a small
-        model would take a fifth longer.
+        `torch.func.functional_call` does the same, but looks up where the parameters are in every call, which makes a
+        step of a small model a fifth longer.
         """
         if (places := self._places.get(module)) is None:
             places = self._places[module] = _places(module)
         if not params.keys() <= places.keys():
-            return functional_call(module, params, (x,))  # says what is wrong
-        kept = [(own, name, own[name]) for key in params for own, name in places[key]]
+            return functional_call(module, params, (x,))  # raises, and names the unknown parameters
+        before = [(holder, name, holder[name]) for key in params for holder, name in places[key]]
         try:
             for key, value in params.items():
-                for own, name in places[key]:
-                    own[name] = value  # type: ignore[assignment]
+                for holder, name in places[key]:
+                    holder[name] = value  # type: ignore[assignment]
             return module(x)
         finally:
-            for own, name, before in kept:
-                own[name] = before
+            for holder, name, value_before in before:
+                holder[name] = value_before
 
     @cached_property
     def _in_training(self) -> nn.Module:
-        """The module in training mode, but for normalisations: those are frozen. Its tensors are the module's own."""
+        """A copy of the module in training mode, except for normalisation layers; it shares the module's tensors."""
         tensors = (*self.module.parameters(), *self.module.buffers())
         module = copy.deepcopy(self.module, {id(tensor): tensor for tensor in tensors}).train()
         for layer in module.modules():
@@ -167,13 +168,13 @@ class Network:
         return module
 
     def describe(self) -> str:
-        """What the model is, for fingerprints and run records."""
+        """A description of the model, for fingerprints and run records."""
         shapes = {name: list(p.shape) for name, p in self.module.named_parameters()}
         return f"{self.module} {shapes}{self._frozen}{', dropout on' if self.drops else ''}"
 
     @cached_property
     def _frozen(self) -> str:
-        """The frozen parameters by a hash of their values: with another backbone it is another model."""
+        """A hash of the frozen values, so that models with different backbones have different descriptions."""
         frozen = {name: p for name, p in self.module.named_parameters() if name not in self.trainable}
         if not frozen:
             return ""
@@ -185,39 +186,40 @@ class Network:
 
 
 def _places(module: nn.Module) -> Places:
-    of = dict[int, str]()  # the first name that a parameter has
+    names = dict[int, str]()  # by id: a tied parameter goes by its first name
     places: Places = {}
     for prefix, layer in module.named_modules():
         for name, p in layer._parameters.items():
             if p is not None:
-                key = of.setdefault(id(p), f"{prefix}.{name}".removeprefix("."))
+                key = names.setdefault(id(p), f"{prefix}.{name}".removeprefix("."))
                 places.setdefault(key, []).append((layer._parameters, name))
     return places
 
 
 def _deterministic(module: nn.Module) -> nn.Module:
-    """The module with nothing random in it: in evaluation mode, but for recurrent layers and attention.
+    """Put the module into evaluation mode, so that nothing in it is random, except for recurrent layers and attention.
 
-    cuDNN has no backward for the first outside training mode, and torch takes a short cut for the second that has none
-    under vmap: so they stay in it, with their dropout off. Embeddings have dense gradients: nothing takes sparse ones.
+    In evaluation mode, cuDNN's recurrent layers have no backward pass, and attention takes a fast path without a vmap
+    rule: these stay in training mode, with their own dropout set to 0. Embeddings get dense gradients, since optimisers
+    and kernels do not support sparse ones.
     """
     module.eval()
     for layer in module.modules():
         if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)):
             layer.dropout = 0.0
         if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)):
-            layer.training = True  # of itself: layers inside it, such as dropout, are not
+            layer.training = True  # not `train()`, which would include inner layers such as dropout
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             layer.sparse = False
     return module
 
 
 def refuse_coupled(module: nn.Module) -> None:
-    """Refuse layers under which an example's loss depends on other examples."""
+    """Raise InvalidInput for layers that make an example's loss depend on other examples."""
     for name, layer in module.named_modules():
         kind = type(layer).__name__
-        keeps = isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
-        if keeps and not _constant(layer):
+        tracks = isinstance(layer, _BatchNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats)
+        if tracks and not _constant(layer):
             raise InvalidInput(
                 f"Layer {name!r} ({kind}) makes an example's loss depend on the other examples and keeps running "
                 "statistics: use GroupNorm (or LayerNorm) instead, or freeze it."
@@ -225,23 +227,29 @@ def refuse_coupled(module: nn.Module) -> None:
 
 
 def refuse_unfit(module: nn.Module) -> None:
-    """Refuse layers that change their weights when they are only looked at, and parameters that are complex."""
+    """Raise InvalidInput for layers whose forward pass changes their weights, and for complex parameters."""
     for name, layer in module.named_modules():
         if getattr(layer, "max_norm", None) is not None and isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             raise InvalidInput(
-                f"Layer {name!r} ({type(layer).__name__}) has max_norm={layer.max_norm:g}, by which every look at it "
-                "changes its weights: leave max_norm out, or scale what it gives in forward."
+                f"Layer {name!r} ({type(layer).__name__}) has max_norm={layer.max_norm:g}, so every forward pass "
+                "changes its weights: remove max_norm, or scale the layer's output in forward."
             )
-    odd = [name for name, p in module.named_parameters() if p.is_complex()]
-    require(not odd, f"The model's {', '.join(odd)} are complex: give their real and imaginary parts as parameters.")
+    names = [name for name, p in module.named_parameters() if p.is_complex()]
+    require(
+        not names, f"The model's {', '.join(names)} are complex: give their real and imaginary parts as parameters."
+    )
 
 
 _OFF = "switch all dropout off with dropout='off'"
 
 
 def refuse_dropout(module: nn.Module, *, every: bool) -> bool:
-    """Whether layers of a module drop out; refuses those whose draws cannot be keyed, or with `every` all of them."""
-    found = False
+    """Whether the module has dropout layers.
+
+    Raises InvalidInput for dropout inside recurrent and attention layers, which cannot draw from keys, and with `every`
+    for any dropout.
+    """
+    has_dropout = False
     for name, layer in module.named_modules():
         kind, plain = type(layer).__name__, isinstance(layer, _DropoutNd)
         rate = getattr(layer, "p", 0) if plain else getattr(layer, "dropout", 0)
@@ -251,18 +259,18 @@ def refuse_dropout(module: nn.Module, *, every: bool) -> bool:
         if every or inside:
             where = " inside torch's own code, where it cannot draw from keys" if inside else ""
             raise InvalidInput(f"Layer {name!r} ({kind}) has dropout {rate}{where}: set it to 0, or {_OFF}.")
-        found |= plain
-    return found
+        has_dropout |= plain
+    return has_dropout
 
 
 def _constant(layer: nn.Module) -> bool:
-    """Whether a normalisation is frozen: it then scales by the statistics that it came with."""
-    own = list(layer.parameters())
-    return bool(own and layer.track_running_stats) and not any(p.requires_grad for p in own)
+    """Whether a normalisation layer is frozen, so that it applies its stored statistics only."""
+    params = list(layer.parameters())
+    return bool(params and layer.track_running_stats) and not any(p.requires_grad for p in params)
 
 
 def _load_frozen(module: nn.Module, frozen: Params, trainable: set[str]) -> None:
-    """Put values that came from elsewhere in the place of a module's own frozen ones."""
+    """Replace a module's frozen values by those of another process."""
     own = {name: value for name, value in module.state_dict(keep_vars=True).items() if name not in trainable}
     if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in frozen.items()}:
         raise InvalidInput(

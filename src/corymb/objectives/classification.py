@@ -13,7 +13,7 @@ from torch import Tensor
 from corymb.core.client import Examples
 from corymb.core.objective import Draws
 from corymb.keys import Key
-from corymb.local.single_vmap import stands_plain
+from corymb.local.single_vmap import no_transform_active
 from corymb.models.network import Network
 from corymb.objectives.linear_form import LinearForm, layer_form
 from corymb.objectives.measures.classes import OfClasses
@@ -134,6 +134,6 @@ class Classification:
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """The cross-entropy of each example. Under vmap torch's own is avoided, since its `ignore_index` imports sympy."""
-    if stands_plain():
+    if no_transform_active():
         return torch.nn.functional.cross_entropy(logits, y, reduction="none", ignore_index=NO_CLASS)
     return (-logits.log_softmax(-1)).gather(-1, y.unsqueeze(-1)).squeeze(-1)

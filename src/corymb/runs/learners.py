@@ -20,7 +20,7 @@ from corymb.core.federation import Federation, TooFewReplies
 from corymb.core.objective import Examples, Objective, model_takes
 from corymb.data.schema import DataSchema
 from corymb.engines.host import one_line
-from corymb.engines.room import walls
+from corymb.engines.room import isolated
 from corymb.keys import root
 from corymb.local import loss
 from corymb.models import ModelLike, Network, char_lstm, cnn, ifca_cifar, mlp, resnet9
@@ -238,7 +238,7 @@ def learner_for(model: Model | None, schema: DataSchema, *, examples: int = 0, d
             "objective with init, losses and scores."
         )
     try:
-        with walls():
+        with isolated():
             network = Network(found, dropout=dropout)
     except InvalidInput:
         raise
@@ -255,7 +255,7 @@ def _made(found: Any, name: str) -> Any:
     if not of_class and not isinstance(found, FunctionType):
         return found
     try:
-        with walls(), KeyedDraws(0):  # a function that returns a module draws random parameters
+        with isolated(), KeyedDraws(0):  # a function that returns a module draws random parameters
             made = found()
     except Exception as error:
         if not of_class:
@@ -285,7 +285,7 @@ def imported(place: str, what: str = "the model") -> Any:
             re.fullmatch(r"\w+(\.\w+)*:\w+", place) is not None, f"{place!r} is not of the form package.module:name."
         )
         try:
-            with walls():
+            with isolated():
                 module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is None or not module_name.startswith(error.name):

@@ -1,4 +1,4 @@
-"""Bytes over a grid: one message a node, errors and silence as answers."""
+"""Bytes over a grid: one message per node, and errors and silence as answers."""
 
 import pytest
 
@@ -65,7 +65,7 @@ class Unwilling(DirectGrid):
         ("ended", "ended its run"),
     ],
 )
-def test_what_gives_no_answer_is_said(how, says):
+def test_the_reason_for_a_missing_answer_is_given(how, says):
     (answer,) = FlowerTransport(Unwilling(how), poll=0.01).exchange({str(FIRST): b"x"}, lambda: True)
     assert answer.data is None
     assert says in answer.problem
@@ -87,12 +87,12 @@ def test_a_node_whose_reply_was_lost_gets_its_message_again_and_one_answer_count
     assert [answer.data for answer in answers] == [b"x"]
 
 
-def test_a_message_of_somebody_elses_holds_nothing():
+def test_a_foreign_message_holds_no_bytes():
     DirectGrid({})
     assert bytes_in(Message(RecordDict(), dst_node_id=1, message_type="query")) == b""
 
 
-def test_a_supernode_sleeps_less_only_where_its_waits_are_fixed(monkeypatch):
+def test_a_supernode_shortens_only_its_fixed_waits(monkeypatch):
     slept = []
     monkeypatch.setattr("time.sleep", slept.append)
     clock = Brisk(0.4)

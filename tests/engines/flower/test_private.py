@@ -1,4 +1,4 @@
-"""A canary: what we use of Flower that is not its public API. When Flower moves a name, this says which."""
+"""Names each part of Flower's private API in use that a new version has moved."""
 
 import ast
 import importlib
@@ -32,7 +32,7 @@ def test_private_names_are_used_in_one_file_only():
     assert {module for _, module in used} <= allowed, used
 
 
-def test_the_members_that_are_reached_into_are_there():
+def test_flower_still_has_the_private_members_that_are_used():
     from flwr.superlink.grid import HttpGrid
     from flwr.supernode import start_client_internal
 
@@ -54,7 +54,7 @@ class Tree:
         self.object_id, self.children = object_id, list(children)
 
 
-def test_a_message_is_read_as_it_comes_and_nothing_is_read_twice():
+def test_a_message_is_read_as_it_arrives_and_nothing_twice():
     from corymb.engines.flower.private import ObjectUnavailableError, _Arriving
 
     there, read = set(), []
@@ -74,7 +74,7 @@ def test_a_message_is_read_as_it_comes_and_nothing_is_read_twice():
     assert arriving.silent < 60
 
 
-def test_a_task_is_given_up_when_the_node_has_a_next_one():
+def test_a_task_is_abandoned_when_the_node_has_another():
     from corymb.engines.flower.executor import _Tasks
 
     tokens = ["first", "", "second"]

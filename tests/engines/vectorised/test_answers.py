@@ -1,4 +1,4 @@
-"""A client function whose answer depends on padding, or on chance, runs client by client, and is named."""
+"""A client function whose answer depends on padding or chance, or that fails under vmap, runs client by client."""
 
 import itertools
 import logging
@@ -59,7 +59,7 @@ def ask(engine, fn, sizes=SIZES):
 
 
 @pytest.mark.parametrize("fn", [count_rows, average_rows, weigh_by_rows, keep_by_rows])
-def test_whoever_counts_padding_gets_what_the_loop_gives_and_is_told(fn, caplog):
+def test_functions_that_count_padding_give_the_loops_answer_and_a_warning(fn, caplog):
     with caplog.at_level(logging.WARNING):
         assert farthest(ask(VectorisedEngine, fn), ask(LoopEngine, fn)) < 1e-12
     (line,) = (record.getMessage() for record in caplog.records)
@@ -67,12 +67,12 @@ def test_whoever_counts_padding_gets_what_the_loop_gives_and_is_told(fn, caplog)
     assert "client.train.weight.sum()" in line
 
 
-def test_where_nobody_is_padded_nobody_is_told(caplog):
+def test_without_padding_there_is_no_warning(caplog):
     ask(VectorisedEngine, average_rows, ALIKE)
     assert caplog.records == []
 
 
-def test_whoever_first_meets_padding_later_is_told_then(caplog):
+def test_padding_in_a_later_call_is_checked_then(caplog):
     fed = Federation(VectorisedEngine(OBJECTIVE, regression([6, 6, 6, 9]), DOUBLE))
     fed.clients[[0, 1, 2]].map(average_rows, MODEL)
     assert caplog.records == []
@@ -81,13 +81,13 @@ def test_whoever_first_meets_padding_later_is_told_then(caplog):
 
 
 @pytest.mark.parametrize("sizes", [SIZES, ALIKE])
-def test_whoever_answers_otherwise_when_asked_again_is_told(sizes, caplog):
+def test_functions_with_different_answers_on_each_call_give_a_warning(sizes, caplog):
     ask(VectorisedEngine, count_calls, sizes)
     (line,) = (record.getMessage() for record in caplog.records)
-    assert "asked again, it gives another answer. Draw from client.key(...)" in line
+    assert "it gives a different answer when called again. Draw random numbers from client.key(...)" in line
 
 
-def test_whoever_weighs_examples_runs_with_all_clients_at_once(caplog):
+def test_functions_that_use_weights_run_for_all_clients_at_once(caplog):
     fed = Federation(VectorisedEngine(OBJECTIVE, regression(SIZES), DOUBLE))
     for _ in range(2):
         fed.clients.map(as_it_should_be, MODEL)
@@ -95,7 +95,7 @@ def test_whoever_weighs_examples_runs_with_all_clients_at_once(caplog):
     assert caplog.records == []
 
 
-# ---- what vmap cannot take
+# ---- functions that fail under vmap
 
 
 @on_client
@@ -129,15 +129,15 @@ def go_backward(client, model):
 
 WORDS = {
     branch: "it branches on a tensor's value. Use torch.where",
-    print_a_value: "it asks for a tensor's value",
-    use_numpy: "it leaves torch, as numpy does",
-    draw: "it draws from torch's generator: no run can be repeated. Draw from client.key(...)",
+    print_a_value: "it reads a tensor's value",
+    use_numpy: "it uses tensors outside torch, as in numpy",
+    draw: "it draws from torch's generator: runs are irreproducible. Draw from client.key(...)",
     go_backward: "it calls backward. Use corymb.local.gradient",
 }
 
 
 @pytest.mark.parametrize("fn", WORDS, ids=lambda fn: fn.__name__)
-def test_what_vmap_cannot_take_runs_client_by_client_and_is_told_why(fn, caplog):
+def test_functions_that_fail_under_vmap_run_client_by_client_with_a_reason(fn, caplog):
     assert farthest(ask(VectorisedEngine, fn), ask(LoopEngine, fn)) < 1e-12
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith(f"{fn.name} runs client by client: {WORDS[fn]}")

@@ -50,7 +50,7 @@ def test_rows_by_example_are_refused_by_size_on_both_engines(fn, caplog):
     torch.testing.assert_close(got, want)
     assert also == refused
     assert len(refused) == 1
-    assert "it replies with a row for each example, and clients have unlike numbers of examples" in caplog.text
+    assert "it replies with a row for each example, and clients have different numbers of examples" in caplog.text
 
 
 def test_a_mean_over_padded_test_examples_is_noticed_where_training_examples_are_not_padded(caplog):
@@ -65,13 +65,13 @@ def test_a_mean_over_padded_test_examples_is_noticed_where_training_examples_are
     assert "the number of padded rows changes its answer" in caplog.text
 
 
-def test_clients_of_one_size_may_send_them():
+def test_clients_of_one_size_may_send_rows_by_example():
     (want, _), (got, refused) = (asked(engine, send_point_losses, [4, 4], test=0) for engine in ENGINES)
     torch.testing.assert_close(got, want)
     assert not refused
 
 
-def test_a_reply_that_is_as_long_by_chance_is_none(caplog):
+def test_a_reply_that_has_the_length_by_chance_is_accepted(caplog):
     value, refused = asked("vectorised", send_four_numbers, [8, 4], test=0.5)
     assert value.shape == (2, 4)
     assert not refused

@@ -19,7 +19,7 @@ SIZES = (3, 0, 70, 41)
 
 @pytest.fixture(params=["mlp", "cnn"])
 def case(request):
-    """Four clients of unlike sizes, one without examples, and a model that fits them."""
+    """Four clients of different sizes, one without examples, and a model for their data."""
     shape = (6,) if request.param == "mlp" else (1, 8, 8)
     network = mlp(6, [5], 3) if request.param == "mlp" else cnn(1, 8, 3, width=8)
     objective = Classification(Network(network), 3).to("cpu", torch.float64)
@@ -61,7 +61,7 @@ def test_a_measure_in_blocks_is_that_of_all_examples(case, shared, what, monkeyp
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("what", ["predict", "losses"])
-def test_what_is_said_in_blocks_is_what_is_said_of_all_examples(case, shared, what, monkeypatch):
+def test_predictions_in_blocks_are_those_of_all_examples(case, shared, what, monkeypatch):
     objective, on = case
     model = objective.init(keys.root(0)) if shared else models_of(objective, len(SIZES))
     kernels = kernels_for(objective, on)
@@ -73,14 +73,14 @@ def test_what_is_said_in_blocks_is_what_is_said_of_all_examples(case, shared, wh
     torch.testing.assert_close(parts[real], whole[real], rtol=1e-12, atol=1e-12)
 
 
-def test_clients_that_nobody_weighs_measure_nothing():
-    """Nothing has weight where all examples are held out: 0, as without blocks."""
+def test_clients_without_weight_have_a_loss_of_zero():
+    """If all examples are held out, their weight is 0; the mean is then 0, as without blocks."""
     on = Examples(torch.zeros(2, 40, 1), torch.zeros(2, 40), torch.zeros(2, 40))
     found = blocks.mean_of_blocks(lambda some, who: torch.ones(len(who), 3), on, [slice(0, 16), slice(16, 40)])
     assert found.tolist() == [[0.0] * 3] * 2
 
 
-def test_examples_that_know_of_each_other_stay_together(case):
+def test_coupled_examples_stay_in_one_pass(case):
     objective, on = case
     traits = kernels_for(objective, on).traits
     many = Examples(*(t.repeat_interleave(10_000, 1)[:, :600_000] if t.dim() == 2 else t for t in on))
@@ -91,7 +91,7 @@ def test_examples_that_know_of_each_other_stay_together(case):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_on_a_gpu_clients_of_unlike_sizes_are_measured_with_little_padding(case, shared, monkeypatch):
+def test_on_a_gpu_clients_of_different_sizes_are_measured_with_little_padding(case, shared, monkeypatch):
     objective, on = case
     models = models_of(objective, 2)
     if not shared:

@@ -1,4 +1,4 @@
-"""Chunks are as large as memory allows: replies and models worked on at once count, not only one descent a client."""
+"""Chunks are as large as memory allows: replies and the number of models at once count, not only one descent."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def train_and_measure(client: Client, model, *, how):
 
 
 def largest_chunk(fn, models, memory: int) -> int:
-    """How many clients were at work at the same time."""
+    """The most clients that were run at once."""
     engine = VectorisedEngine(OBJECTIVE, regression([5] * MANY), DOUBLE, memory=memory)
     work, seen = engine._under_vmap, []
 
@@ -79,7 +79,7 @@ def test_large_replies_make_small_chunks():
     assert largest_chunk(send_much, MODEL, 2**30) == MANY
 
 
-def test_what_clients_keep_counts_too():
+def test_memory_writes_count_towards_the_size_of_chunks():
     assert largest_chunk(keep_much, MODEL, 2**20) <= 3
 
 
@@ -91,7 +91,7 @@ def test_a_function_that_trains_k_models_takes_k_times_the_memory():
 
 
 @pytest.mark.parametrize(("batch", "chunks"), [(10, [4, 1]), (None, [1, 1, 1, 1])])  # then one is compared with its row
-def test_clients_of_unlike_sizes_work_together_where_they_take_batches(batch, chunks):
+def test_clients_of_different_sizes_share_chunks_if_they_use_batches(batch, chunks):
     data, calls = regression([500, 1_500, 4_500, 13_500]), []
     engine = VectorisedEngine(OBJECTIVE, data, DOUBLE, memory=2**24)
     work = engine._under_vmap
@@ -101,7 +101,7 @@ def test_clients_of_unlike_sizes_work_together_where_they_take_batches(batch, ch
 
 
 @pytest.mark.parametrize(("batch", "chunks"), [(10, [4, 1]), (None, [1, 1, 1, 1])])
-def test_on_a_gpu_so_do_those_who_measure_all_of_their_examples_beside(batch, chunks):
+def test_on_a_gpu_clients_that_also_measure_all_examples_share_chunks(batch, chunks):
     sizes, calls = [500, 1_500, 4_500, 13_500], []
     objective = Classification(Network(mlp(4, [], 3), dtype=torch.float64), 3)
     how, model = Descent(lr=0.1, steps=1, batch=batch), objective.init(root(0))
@@ -126,7 +126,7 @@ def test_a_small_job_is_not_measured_first():
     assert calls == [3, 1]  # the second is one client, whose answer is compared with its row
 
 
-def test_a_client_shows_its_need_on_some_of_its_examples(monkeypatch):
+def test_need_is_measured_on_some_examples_of_a_client(monkeypatch):
     monkeypatch.setattr("corymb.engines.vectorised.engine.ENOUGH", 30)
     seen = []
     engine = noting(seen)
@@ -149,13 +149,13 @@ def noting(seen):
     return engine
 
 
-def test_examples_that_take_long_are_shown_by_fewer():
+def test_need_is_measured_on_fewer_examples_if_they_take_long():
     one = completed(Classification(Network(mlp(4, [100_000], 3)), 3))
-    assert VectorisedEngine(one, classification([5] * 3))._few == 64
-    assert VectorisedEngine(OBJECTIVE, regression([5] * 3), DOUBLE)._few == 1024
+    assert VectorisedEngine(one, classification([5] * 3))._trial_examples == 64
+    assert VectorisedEngine(OBJECTIVE, regression([5] * 3), DOUBLE)._trial_examples == 1024
 
 
-def test_time_that_is_up_while_a_client_shows_its_need_ends_the_call():
+def test_a_timeout_while_measuring_the_need_ends_the_call():
     engine = VectorisedEngine(OBJECTIVE, regression([500, 600]), DOUBLE, memory=2**14)
     begun = []
     engine.host.begun = begun.append
@@ -170,7 +170,7 @@ def test_time_that_is_up_while_a_client_shows_its_need_ends_the_call():
 
 
 class Noting:
-    """An objective that notes how many examples it is asked about at once."""
+    """An objective that records how many examples it is given at once."""
 
     def __init__(self, inner, seen) -> None:
         self.inner, self.seen = inner, seen
@@ -184,7 +184,7 @@ class Noting:
 
 
 class Doubling(torch.nn.Module):
-    """Writes into what it is given."""
+    """Writes into its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Doubling(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("model", "writes"), [(Doubling, True), (lambda: torch.nn.Linear(3, 1), False)])
-def test_only_a_model_that_writes_into_examples_is_given_copies_by_the_library(model, writes):
+def test_examples_are_copied_only_for_models_that_write_into_them(model, writes):
     data = regression([5] * MANY)
     before = data.train.x.clone()
     engine = VectorisedEngine(Regression(Network(model, dtype=torch.float64)), data, DOUBLE)

@@ -58,7 +58,7 @@ def test_captured_descents_are_those_of_the_plain_kernel(name):
 
 
 @pytest.mark.parametrize("how", [{"momentum": 0.9, "batch": 2}, {"optimiser": "adam"}, {"proximal": 0.1}])
-def test_a_long_descent_is_captured_on_its_way(how):
+def test_a_long_descent_is_captured_midway(how):
     how = Descent(lr=0.05, steps=LONG + WORTH, **how)
     objective = Classification(Network(lambda: small(nn.Tanh())), 3)
     plain, kernels = on_gpu(objective), on_gpu(objective)
@@ -133,14 +133,14 @@ def test_the_cells_of_an_lstm_give_its_numbers_and_can_be_stacked():
 
 
 class Twice(Augmented):
-    """One that has training losses of its own."""
+    """An objective with training losses of its own."""
 
     def training_losses(self, params, examples, draws):
         return 2 * super().training_losses(params, examples, draws)
 
 
 @pytest.mark.parametrize("kind", [Augmented, Twice])
-def test_pictures_of_all_clients_are_changed_at_once_before_streams_part(kind, monkeypatch):
+def test_images_of_all_clients_are_augmented_at_once_before_the_streams(kind, monkeypatch):
     objective = kind(Classification(Network(cnn(1, 8, 3, width=4)), 3), (Flip(), Translate(1)))
     draw = torch.Generator().manual_seed(0)
     on = Examples(torch.rand((3, 5, 1, 8, 8), generator=draw), torch.arange(15).reshape(3, 5) % 3, torch.ones(3, 5))

@@ -1,4 +1,4 @@
-"""Whoever waits for a kernel is told before every step how far it is."""
+"""Kernels report their progress before every step."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def train(client: Client, model, *, how):
 
 
 def told(kernel, fn, *args, **options):
-    """What is told while two clients with six and eight examples are asked."""
+    """The progress reported during a call to two clients, with six and eight examples."""
     engine, parts = VectorisedEngine(OBJECTIVE, classification([6, 8]), DOUBLE, kernel=kernel), []
     engine.kernels.watch.tell = parts.append
     Federation(engine).clients.map(fn, *args, **options)
@@ -33,7 +33,7 @@ def told(kernel, fn, *args, **options):
 
 @pytest.mark.parametrize("how", [Descent(steps=4), Descent(steps=4, momentum=0.5)], ids=["plain", "momentum"])
 @pytest.mark.parametrize("kernel", ["fused", "foreach"])
-def test_every_step_of_a_stack_is_told(kernel, how):
+def test_every_step_of_a_stack_is_reported(kernel, how):
     assert told(kernel, train, MODEL, how=how)[-5:] == [0, 0.25, 0.5, 0.75, 1]
 
 
@@ -42,19 +42,19 @@ def test_every_step_of_a_stack_is_told(kernel, how):
     [Descent(steps=2), Descent(steps=2, momentum=0.5), Descent(steps=2, safe=True)],
     ids=["plain", "slow", "safe"],
 )
-def test_every_step_of_every_client_is_told(how):
+def test_every_step_of_every_client_is_reported(how):
     parts = told("serial", train, MODEL, how=how)
     assert sorted(set(parts)) == [0, 0.25, 0.5, 0.75, 1]
     assert parts[1:] == sorted(parts[1:])
 
 
-def test_passes_are_counted_in_steps():
+def test_progress_of_epochs_is_counted_in_steps():
     parts = told("serial", train, MODEL, how=Descent(epochs=1, batch=3))  # two steps, and three
     assert sorted(set(parts)) == [0, 0.2, 0.4, 0.6, 0.8, 1]
 
 
 @pytest.mark.parametrize("kernel", ["serial", "foreach"])
-def test_measures_are_told_of(kernel):
+def test_measures_report_zero_progress(kernel):
     parts = told(kernel, losses_of, stack([MODEL] * 2))
     assert parts
     assert set(parts) == {0}

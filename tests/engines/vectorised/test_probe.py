@@ -22,7 +22,7 @@ def embedding():
     return nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(8, 2))
 
 
-def test_codes_without_a_row_are_found_before_a_gpu_meets_them():
+def test_codes_without_a_row_are_found_before_they_reach_a_gpu():
     refuse_unknown_codes(engine_of(embedding, top=5).host)
     refuse_unknown_codes(engine_of(mlp(2, [4], 2), top=50, scale="none").host)
     with pytest.raises(InvalidInput, match=r"Clients '3' \(1 in all\) have codes that the model has no row for"):

@@ -132,7 +132,7 @@ def test_slopes_where_only_a_part_is_used(what):
     assert farthest(dict(enumerate(got)), want) < 1e-12
 
 
-def test_a_shared_start_and_shared_examples_are_everybodys():
+def test_a_shared_start_and_shared_examples_are_expanded_to_all_clients():
     module = nn.LSTM(2, 3).double()
     stacked = {name: drawn(CLIENTS, *p.shape) for name, p in module.named_parameters()}
     x = drawn(TIME, BATCH, 2)

@@ -1,4 +1,4 @@
-"""Clients that run one by one get the loop's numbers: stepped in the backward pass, replayed, or as defined."""
+"""Clients that run one by one give the loop's results: stepped in the backward pass, replayed, or as defined."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -70,7 +70,7 @@ def job(network):
 
 @pytest.fixture
 def stepped(monkeypatch):
-    """The layers that were stepped in place, call by call."""
+    """The layers that were stepped in place, for each call."""
     seen, descend = [], module.descend_alone
 
     def noted(*given):
@@ -86,7 +86,7 @@ def stepped(monkeypatch):
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("how", [PLAIN, BATCHES], ids=["all", "batches"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_loops_numbers(name, how, own, stepped):
+def test_descents_give_the_loops_numbers(name, how, own, stepped):
     network, known = NETWORKS[name]
     objective, params, on, key, kernels = job(network)
     before = {n: p.clone() for n, p in params.items()}
@@ -102,7 +102,7 @@ def test_the_loops_numbers(name, how, own, stepped):
         assert all(torch.equal(params[n], before[n]) for n in params)
 
 
-def test_narrow_layers_are_not_worth_it(stepped, monkeypatch):
+def test_narrow_layers_are_not_stepped_in_the_backward_pass(stepped, monkeypatch):
     objective, params, on, key, kernels = job(NETWORKS["convolution first"][0])
     monkeypatch.setattr(module, "WIDE", kernels.traits.largest_bytes + 1)
     kernels.descend(objective, params, on, key, PLAIN)
@@ -154,7 +154,7 @@ def test_no_layer_is_stepped_in_its_backward_where_the_serial_kernel_is_asked_fo
 
 
 class Chosen(nn.Module):
-    """Means over the features above zero, whose number depends on values; or by a look at the values."""
+    """Means over the features above zero: by a selection whose size depends on values, or by reading values."""
 
     def __init__(self, how: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The layer that reads the examples, stepped by way of them: the loop's numbers, and only where it pays."""
+"""Steps of the first layer in the span of the examples: the loop's results, and only if it pays."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def kernels_for(objective, on: Examples, device: str = "cpu") -> Kernels:
 
 @pytest.fixture
 def taken(monkeypatch):
-    """How often a descent went by way of the examples."""
+    """The spans that descents used."""
     begun, begin = [], Span.begin
     monkeypatch.setattr(Span, "begin", lambda span, *given: begun.append(span) or begin(span, *given))
     return begun
@@ -89,7 +89,7 @@ def test_in_single_precision_it_is_as_near_to_the_truth_as_the_plain_form(taken)
     assert all(torch.allclose(got[part], want[part], rtol=1e-5, atol=1e-6) for part in want)
 
 
-def test_a_client_has_the_same_numbers_in_any_company():
+def test_a_client_has_the_same_numbers_whatever_the_stack():
     objective = Classification(Network(mlp(D, [WIDE], CLASSES)), CLASSES).to(torch.device("cpu"), torch.float64)
     params, on, key = job(objective)
     kernels = kernels_for(objective, on)
@@ -98,7 +98,7 @@ def test_a_client_has_the_same_numbers_in_any_company():
     assert all(torch.allclose(alone[part][0], together[part][1], rtol=1e-11, atol=1e-13) for part in alone)
 
 
-def test_captured_steps_go_by_way_of_the_examples_too(taken):
+def test_captured_steps_use_the_span_too(taken):
     objective, how = Classification(Network(mlp(D, [WIDE], CLASSES)), CLASSES), replace(PLAIN, steps=WORTH)
     params, on, key = job(objective, dtype=torch.float32)
     kernels, plain = (kernels_for(objective, on, device) for device in ("cuda", "cpu"))
@@ -112,7 +112,7 @@ def test_captured_steps_go_by_way_of_the_examples_too(taken):
 
 
 class Beside(nn.Module):
-    """Reads the examples twice: as they are, and by halves."""
+    """Reads the examples twice: as they are, and in halves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Beside(nn.Module):
         return self.out(torch.relu(self.one(x)) + self.other(x / 2) + x.mean(-1, keepdim=True))
 
 
-def test_what_else_reads_the_examples_reads_them_still(taken):
+def test_other_layers_that_read_the_examples_still_do(taken):
     objective = Classification(Network(Beside), CLASSES).to(torch.device("cpu"), torch.float64)
     params, on, key = job(objective)
     kernels = kernels_for(objective, on)
@@ -146,7 +146,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_elsewhere_the_weights_themselves_are_stepped(name, taken):
+def test_otherwise_the_weights_themselves_are_stepped(name, taken):
     network, how = NEVER[name]
     objective = Classification(Network(network), CLASSES)
     params, on, key = job(objective, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""A step that is played from a tape gives the bits of the step itself, or it is not played."""
+"""A step that is replayed from a tape gives the same bits as the step itself, or it is not replayed."""
 
 import pytest
 import torch
@@ -96,7 +96,7 @@ def test_a_step_that_reads_its_number_is_never_replayed(name):
     assert not any(played(kernels.tapes))
 
 
-def test_what_looks_at_values_or_keeps_a_state_is_not_recorded_or_not_trusted():
+def test_functions_that_read_values_or_keep_state_are_never_played():
     def looks(inputs):
         return (inputs[0] * float(inputs[0].sum()),)
 
@@ -123,7 +123,7 @@ def test_what_looks_at_values_or_keeps_a_state_is_not_recorded_or_not_trusted():
     assert record(lambda inputs: (inputs[0] + shared,), [kept[0]])[1] is None
 
 
-def test_a_tape_writes_where_the_function_wrote_and_lets_go_of_the_rest():
+def test_a_tape_writes_into_the_same_inputs_and_frees_the_rest():
     def step(inputs):
         w, x = inputs
         loss = (x * w).sum(1)
@@ -142,7 +142,7 @@ def test_a_tape_writes_where_the_function_wrote_and_lets_go_of_the_rest():
         assert [s.tolist() for s in said] == ([[6.0, 6.0]] if one is tape else [])
 
 
-def test_results_that_are_not_there_and_operations_that_fail_alone():
+def test_missing_results_are_recorded_and_a_tape_that_fails_is_not_played():
     def step(inputs):  # no gradient of the examples is asked for: the backward's first result is None
         x, weight = inputs
         with torch.enable_grad():
@@ -165,7 +165,7 @@ def test_results_that_are_not_there_and_operations_that_fail_alone():
     assert played(tapes) == [False]
 
 
-def test_the_number_of_a_step_tells_when_it_is_used():
+def test_a_step_number_records_its_use():
     step = Step(3)
     assert Draws(root(0), step).of((root(1),)).step is step
     assert not step.used
@@ -173,8 +173,8 @@ def test_the_number_of_a_step_tells_when_it_is_used():
     assert step.used
 
 
-def test_a_tape_without_outputs_does_without_the_loss():
-    """A backward begins with ones that are as many as the loss's numbers, and need none of them."""
+def test_a_tape_without_outputs_skips_the_loss():
+    """A backward pass starts from ones of the loss's shape, and does not need its values."""
 
     def step(inputs):
         weight, x = inputs

@@ -1,4 +1,4 @@
-"""The ways of a step that are captured on a GPU: plain vmap's numbers, and nothing that differs from them is used."""
+"""The captured implementations of a step give the results of plain vmap; one that differs is not used."""
 
 import logging
 
@@ -113,6 +113,6 @@ def test_only_ways_that_give_the_plain_step_are_used(caplog):
         assert found(right=right).way == "right"
         assert caplog.messages == []
         assert found(wrong=wrong) is None
-        assert "a captured step by wrong" in caplog.messages[0]
+        assert "the captured step by wrong" in caplog.messages[0]
         assert "is not used" in caplog.messages[0]
         assert found(wrong=wrong, right=right).way == "right"

@@ -1,4 +1,4 @@
-"""Nodes in this process behind real Flower messages: all of the engine but the network, for tests and for debugging."""
+"""Nodes in this process behind real Flower messages: the whole engine except the network, for tests and debugging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answering = Callable[[bytes], bytes]
 
 
 class DirectGrid:
-    """A grid whose nodes answer as soon as a message is pushed; what arrives went through Flower's own packing."""
+    """A grid whose nodes answer when a message is pushed; messages and replies go through Flower's serialisation."""
 
     def __init__(self, nodes: Mapping[int, Answering]) -> None:
         self.nodes = dict(nodes)
@@ -22,11 +22,11 @@ class DirectGrid:
         identify(1, 1, 1)
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes."""
+        """The ids of all nodes."""
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Let every node answer."""
+        """Deliver each message and keep the node's reply; returns the messages' ids."""
         return [self._push(message) for message in messages]
 
     def _push(self, message: Message) -> str:
@@ -37,5 +37,5 @@ class DirectGrid:
         return name
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies, each once."""
+        """The replies to these messages; each is returned once."""
         return [self._replies.pop(name) for name in message_ids if name in self._replies]

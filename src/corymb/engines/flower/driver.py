@@ -1,4 +1,4 @@
-"""The server's end, outside Flower's processes: starts a run and becomes its ServerApp, in the caller's process."""
+"""The server's side: starts a Flower run and acts as its ServerApp, in the caller's process instead of Flower's."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ COMPONENT = "corymb"
 def connect(address: str, *, ca: Path | None = None, secret: Path | None = None) -> FlowerTransport:
     """A transport over the federation at a SuperLink's address.
 
-    `ca` is the certificate that the SuperLink's own is signed with; without it the connection is plain text. `secret`
-    is the file that the SuperLink was started with (`--superexec-auth-secret-file`).
+    `ca` is the certificate of the authority that signed the SuperLink's; without it, the connection is plain text.
+    `secret` is the file that the SuperLink was started with (`--superexec-auth-secret-file`).
     """
     grid = RunGrid(link_to(address, ca, secret))
     return FlowerTransport(grid, identify=grid.identify, close=grid.close)
 
 
 class RunGrid:
-    """The grid of a run that this process has started; if Flower gives the run up, of another one."""
+    """The grid of a Flower run that this process started; if Flower abandons the run, a new one is started."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -50,27 +50,30 @@ class RunGrid:
 
     @property
     def run_id(self) -> int:
-        """Flower's number of the run."""
+        """Flower's id of the run."""
         return self._task.run_id
 
     def identify(self) -> None:
-        """This process is about to make messages of this run."""
+        """Identify this process to Flower as this run's; required before it creates messages."""
         self._task.identify()
 
     def get_node_ids(self) -> Iterable[int]:
-        """The nodes that are online."""
+        """The ids of the nodes that are online."""
         return self._tried(lambda: list(self._task.grid.get_node_ids()))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages: their names, an empty one for each that could not be sent."""
+        """Send messages; returns their ids, empty for each that could not be sent."""
         return self._tried(lambda: [name or "" for name in self._task.grid.push_messages(list(messages))])
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies that are there."""
+        """The replies to these messages that have arrived."""
         return self._tried(lambda: self._task.pull(list(message_ids)))
 
     def _tried(self, do: Callable[[], T]) -> T:
-        """Flower may give a run up, as when its SuperLink was away for long: then a new one is started."""
+        """Call `do`; if Flower has abandoned the run, start a new one and raise GridChanged.
+
+        Flower abandons a run after a long outage of its SuperLink, for example.
+        """
         try:
             if not self._task.lost.is_set():
                 return do()
@@ -83,20 +86,20 @@ class RunGrid:
         raise GridChanged
 
     def close(self) -> None:
-        """The run has ended."""
+        """Tell Flower that the run has ended."""
         self._task.finish()
 
 
 def _take_run(link: Link) -> ServerTask:
     try:
         if ended := stop_runs_of_ended_drivers(link):
-            log.info("runs of drivers that were killed are stopped: %s", ended)
+            log.info("stopped the runs of drivers that were killed: %s", ended)
         start_run(link)
         client = runtime_client(link, COMPONENT, patience=20)
         began = time.monotonic()
         try:
             while time.monotonic() - began < ACQUIRE_SECONDS:
-                # Whoever else starts a run may get ours, and we theirs: all are of an app that holds no code.
+                # Two drivers that start at once may get each other's run, which does no harm: the app has no code.
                 if token := acquire(client, SERVER):
                     return ServerTask(link, token)
                 time.sleep(0.25)
@@ -104,8 +107,8 @@ def _take_run(link: Link) -> ServerTask:
             client.close()
     except httpx.HTTPStatusError as error:
         code = error.response.status_code
-        why = "it wants the secret that it was started with (secret=…)" if code in (401, 403) else f"error {code}"
-        raise InvalidInput(f"The SuperLink at {link.address} refuses: {why}.") from None
+        why = "give the secret that it was started with (secret=…)" if code in (401, 403) else f"HTTP status {code}"
+        raise InvalidInput(f"The SuperLink at {link.address} refuses the connection: {why}.") from None
     except (httpx.HTTPError, OSError) as error:
         how = "over TLS " if link.ca is not None else ""
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Bytes as Flower messages, and back."""
+"""Wraps bytes in Flower messages, and unwraps them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ KIND = f"{MessageType.QUERY}.corymb"
 
 
 def message_to(node: int, data: bytes) -> Message:
-    """A message for a node; it lives as long as Flower lets it, which is 12 hours."""
+    """A message for a node, with Flower's default lifetime of 12 hours."""
     return Message(_content(data), dst_node_id=node, message_type=KIND)
 
 
@@ -23,7 +23,7 @@ def _content(data: bytes) -> RecordDict:
 
 
 def bytes_in(message: Message) -> bytes:
-    """The bytes in a message; none in one that is somebody else's, which no reader accepts."""
+    """The bytes in a message; empty, which no reader accepts, if it is not one of Corymb's."""
     record = message.content.array_records.get(RECORD) if message.has_content() else None
     array = None if record is None else record.get(FIELD)
     return b"" if array is None else bytes(array.data)

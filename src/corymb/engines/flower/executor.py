@@ -1,6 +1,7 @@
-"""A node's end: takes tasks from a SuperNode (`--isolation process`) and lets the node answer.
+"""A node's side: takes tasks from a SuperNode (`--isolation process`) and lets the node answer their messages.
 
-One process for all messages, with data, objective and memory in it. It never loads the app that Flower sends along.
+One process serves all messages, and keeps data, objective and memory between them. It never loads the app that Flower
+sends along.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from corymb.engines.flower.private import (
 log = logging.getLogger(__name__)
 COMPONENT = "flwr-clientapp"
 POLL = 0.2
-"""Seconds between two looks for a task."""
+"""Seconds between polls for a task."""
 
 
 class _Tasks:
-    """The tasks of a SuperNode: it has one at a time, so the former is at its end when there is a next one."""
+    """The tasks of a SuperNode, which has one at a time: if there is a next one, the current one has ended."""
 
     def __init__(self, acquire: Callable[[], str]) -> None:
         self._acquire, self._ahead = acquire, ""
@@ -39,13 +40,13 @@ class _Tasks:
         return token
 
     def another(self) -> bool:
-        """Whether there is a next one."""
+        """Whether there is a next task; it is kept for `take`."""
         self._ahead = self._ahead or self._acquire()
         return bool(self._ahead)
 
 
 def serve(answer: Callable[[bytes], bytes], link: Link, stop: threading.Event | None = None) -> None:
-    """Answer message after message, until told to stop; a SuperNode that is away is waited for."""
+    """Answer messages until `stop` is set; waits for a SuperNode that cannot be reached."""
     stop = stop or threading.Event()
     client = runtime_client(link, COMPONENT)
     tasks = _Tasks(lambda: acquire(client, CLIENT))
@@ -60,7 +61,7 @@ def serve(answer: Callable[[bytes], bytes], link: Link, stop: threading.Event | 
 
 
 def _do_task(answer: Callable[[bytes], bytes], link: Link, token: str, overtaken: Callable[[], bool]) -> None:
-    """One message and its reply; what goes wrong with it is logged, and the next one is taken."""
+    """Answer one message; errors are logged, so that the next one can be served."""
     client = runtime_client(link, COMPONENT, token, patience=30)
     try:
         with beating(client):

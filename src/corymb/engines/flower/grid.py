@@ -1,4 +1,4 @@
-"""A Flower grid as a transport: pushes a message a node, and pulls replies until all are there."""
+"""A Flower grid as a transport: pushes one message to each node, and pulls replies until all have arrived."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from corymb.engines.remote import POLL, Answer
 
 log = logging.getLogger(__name__)
 RESEND = 120.0
-"""A node that is silent for so many seconds gets its message again, and once more after twice as long: Flower can lose
-a message or a reply, as when its SuperLink is killed. A call that comes twice is run once."""
+"""Seconds after which a silent node is sent its message again; the interval then doubles each time. Flower can lose a
+message or a reply, for example if its SuperLink is killed. A call that arrives twice is run once."""
 
 
 class Grid(Protocol):
@@ -27,13 +27,13 @@ class Grid(Protocol):
 
 
 class GridChanged(Exception):
-    """The run that messages belonged to has ended: whatever was sent in it gets no reply."""
+    """Raised when the messages' run has ended: they will not be answered."""
 
 
 class FlowerTransport:
-    """Carries bytes over a grid. `poll` are seconds between two looks for replies: SuperLink works for every look.
+    """Carries bytes over a grid. `poll` is the number of seconds between polls for replies, which load the SuperLink.
 
-    `identify` is called before messages are made: whose they are is the whole process's to Flower.
+    `identify` is called before messages are made: Flower keeps the identity of their sender for the whole process.
     """
 
     name = "flower"
@@ -53,10 +53,10 @@ class FlowerTransport:
         return [str(node) for node in self._grid.get_node_ids()]
 
     def exchange(self, messages: Mapping[str, bytes], give_up: Callable[[], bool]) -> Iterator[Answer]:
-        """One message to each node; answers as they come."""
+        """Send a message to each node, and yield answers as they arrive."""
         if not messages:
             return
-        waiting = dict[str, str]()  # the node of each message that was sent
+        waiting = dict[str, str]()  # from the id of each unanswered message to its node
         try:
             yield from self._exchange(messages, waiting, give_up)
         except GridChanged:
@@ -83,7 +83,7 @@ class FlowerTransport:
             if waiting and give_up():
                 break
             if waiting and time.monotonic() - sent > patience:
-                log.info("sent again to nodes that are silent for %.0f s: %s", patience, set(waiting.values()))
+                log.info("resending to nodes that were silent for %.0f s: %s", patience, set(waiting.values()))
                 self._push({node: messages[node] for node in set(waiting.values())}, waiting)
                 patience, sent = 2 * patience, time.monotonic()
             if waiting:
@@ -92,7 +92,7 @@ class FlowerTransport:
             yield Answer(node, None, "did not answer in time")
 
     def _push(self, messages: Mapping[str, bytes], waiting: dict[str, str]) -> None:
-        """Send messages; those that could be sent are waited for."""
+        """Send messages, and add those that could be sent to `waiting`."""
         nodes = list(messages)
         self._identify()
         pushed = list(self._grid.push_messages([message_to(int(node), messages[node]) for node in nodes]))

@@ -1,4 +1,4 @@
-"""How to reach a SuperLink, by the names of files; no torch is needed for it."""
+"""Makes a `Link` from the names of files; does not import torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corymb.settings import InvalidInput
 
 
 def link_to(address: str, ca: Path | None, secret: Path | None) -> Link:
-    """How to reach a SuperLink, with the contents of the files."""
+    """The link to a SuperLink, with the contents of the certificate and secret files."""
     try:
         return Link(address, *(None if path is None else path.expanduser().read_bytes() for path in (ca, secret)))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""All names of Flower that are not its public API, in one place: they move with its minor versions.
+"""All uses of Flower's private API, in one place: its names move between minor versions.
 
-`tests/engines/flower/test_private.py` fails by name when one of them has moved.
+`tests/engines/flower/test_private.py` names each one that has moved.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""Without these Flower reports telemetry, looks for updates and installs what apps list."""
+"""Turns off Flower's telemetry, update checks and installation of apps' dependencies."""
 for _name, _value in QUIET.items():
-    os.environ.setdefault(_name, _value)  # flwr reads them as it is imported
+    os.environ.setdefault(_name, _value)  # before flwr is imported, which reads them
 
 import httpx  # noqa: E402
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey  # noqa: E402
@@ -97,13 +97,13 @@ from corymb.pids import has_ended, this_process  # noqa: E402
 from corymb.settings import InvalidInput  # noqa: E402
 
 log = logging.getLogger(__name__)
-logging.getLogger("flwr").setLevel(logging.WARNING)  # it tells every step
+logging.getLogger("flwr").setLevel(logging.WARNING)  # it logs every step
 BEAT = 15.0
-"""Seconds between signs of life for a task; Flower takes one for dead after 60."""
+"""Seconds between heartbeats of a task; Flower considers it dead after 60 s without one."""
 STALLED = 60.0
-"""A reply of which nothing more has come for so many seconds is lost: its node died while it sent it."""
+"""A reply of which nothing has arrived for this many seconds counts as lost: its node died while sending it."""
 FIRST_LOOK, LAST_LOOK = 0.05, 0.5
-"""Seconds between looks for the objects of a message, which come after it; Flower's own go from 1 s to 10 s."""
+"""The first and the longest wait, in seconds, between polls for the objects of a message; Flower's are 1 s and 10 s."""
 DRIVER = "driver"
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 FAB_FILES = {
@@ -124,7 +124,7 @@ driver = ""
 """,
     "README.md": b"Holds no code: nodes have theirs.\n",
 }
-"""What Flower calls an app and sends to nodes: names, and no code."""
+"""The files of the app that Flower requires and sends to nodes; it has no code."""
 
 
 class Link(NamedTuple):
@@ -132,13 +132,16 @@ class Link(NamedTuple):
 
     address: str
     ca: bytes | None = None
-    """The certificate of whoever signed the server's; without one the connection is plain text."""
+    """The certificate of the authority that signed the server's; without one, the connection is plain text."""
     secret: bytes | None = None
-    """Shared with whoever may take tasks."""
+    """The secret shared with the processes that may take tasks."""
 
 
 def _retrying(seconds: float | None, address: str) -> RetryInvoker:
-    """Goes on while a server is away, for so long; Flower's own ends the process when it is told it has no right."""
+    """Retries for up to `seconds` (None: forever) while a server cannot be reached.
+
+    Flower's own retry invoker ends the process if the server refuses the request.
+    """
     how_long = "" if seconds is None else f" for {seconds:.0f} s"
 
     def away(state: RetryState) -> None:
@@ -161,7 +164,7 @@ def _retrying(seconds: float | None, address: str) -> RetryInvoker:
 
 
 def runtime_client(link: Link, component: str, token: str = "", patience: float | None = None) -> RuntimeHttpClient:
-    """A client of a runtime: with a token for a task that was taken, without one to take tasks."""
+    """A client of a runtime: with the token of a task to work on it, without one to take tasks."""
     interceptors: list[Any] = [RuntimeVersionHttpInterceptor(component_name=component)]
     if token:
         interceptors.append(RuntimeTokenHttpInterceptor(token))
@@ -174,7 +177,7 @@ def runtime_client(link: Link, component: str, token: str = "", patience: float 
 
 @contextmanager
 def _control(link: Link) -> Iterator[ControlHttpClient]:
-    """A client of the SuperLink for those who run things there."""
+    """A client of the SuperLink's control interface."""
     version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
     client = ControlHttpClient.from_server_address(
         link.address, link.ca is None, link.ca, [version], retry_invoker=_retrying(20, link.address)
@@ -186,9 +189,9 @@ def _control(link: Link) -> Iterator[ControlHttpClient]:
 
 
 def start_run(link: Link) -> int:
-    """A new run at the SuperLink, of an app without code."""
+    """Start a run of the app without code at the SuperLink; returns its id."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of what Flower itself imports
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Flower's own imports
         fab, _ = build_fab_from_files(FAB_FILES)
     request = StartRunRequest(
         fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})),
@@ -199,9 +202,9 @@ def start_run(link: Link) -> int:
 
 
 def stop_runs_of_ended_drivers(link: Link) -> list[int]:
-    """End runs whose driver was killed on this machine: which they were.
+    """Stop runs whose driver was killed on this machine; returns their ids.
 
-    Flower notices in a minute or two, and until then nodes wait for the rest of what such a driver was sending.
+    Flower itself takes a minute or two to notice, during which nodes wait for the rest of the driver's last message.
     """
     stopped = []
     with _control(link) as client:
@@ -218,7 +221,7 @@ def stop_runs_of_ended_drivers(link: Link) -> list[int]:
 
 
 def register_node(link: Link, public_key: bytes) -> None:
-    """Let a node in that has the private key; one that is known already stays."""
+    """Admit the node with this public key; does nothing if it is registered already."""
     with _control(link) as client:
         try:
             client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(_elliptic(public_key))))
@@ -230,12 +233,12 @@ def register_node(link: Link, public_key: bytes) -> None:
 def _elliptic(public_key: bytes) -> EllipticCurvePublicKey:
     key = load_ssh_public_key(public_key)
     if not isinstance(key, EllipticCurvePublicKey):
-        raise InvalidInput("A node's key must be of an elliptic curve, such as ecdsa-sha2-nistp384.")
+        raise InvalidInput("A node's key must be an elliptic-curve key, such as ecdsa-sha2-nistp384.")
     return key
 
 
 def nodes_online(link: Link) -> list[str]:
-    """The numbers of the nodes that the SuperLink hears of."""
+    """The ids of the nodes that the SuperLink lists as online."""
     with _control(link) as client:
         return [
             str(node.node_id) for node in client.ListNodes(ListNodesRequest()).nodes_info if node.status == "online"
@@ -243,7 +246,7 @@ def nodes_online(link: Link) -> list[str]:
 
 
 class _Arriving:
-    """A message that was announced: its objects come one by one, and are kept as they come."""
+    """A message that was announced but may not have arrived: collects its objects one by one."""
 
     def __init__(self, tree: Any, pull: Callable[[str], bytes]) -> None:
         self._name, self._pull = tree.object_id, pull
@@ -252,7 +255,10 @@ class _Arriving:
         self._heard = time.monotonic()
 
     def read(self) -> bool:
-        """Read what is there; whether that is all. ObjectPullError if no more will come."""
+        """Read the objects that have arrived; returns whether the message is complete.
+
+        Raises ObjectPullError if no more will arrive.
+        """
         for name in self._objects:
             if name not in self._contents:
                 try:
@@ -264,18 +270,18 @@ class _Arriving:
 
     @property
     def silent(self) -> float:
-        """Seconds since something of it came."""
+        """Seconds since the last object arrived."""
         return time.monotonic() - self._heard
 
     def message(self) -> Message:
-        """The message, once all of it is there."""
+        """The message; requires that it is complete."""
         message = cast(Message, inflate_object_from_contents(self._name, self._contents))
         message.metadata.__dict__["_message_id"] = self._name
         return message
 
 
 def acquire(client: RuntimeHttpClient, kind: str) -> str:
-    """Take the oldest task of a kind: its token, or nothing."""
+    """Take the oldest task of a kind; returns its token, empty if there is none."""
     reply = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
     return str(reply.token) if reply.HasField("task") and reply.token else ""
 
@@ -285,7 +291,7 @@ SERVER, CLIENT = TaskType.SERVER_APP, TaskType.CLIENT_APP
 
 @contextmanager
 def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
-    """Signs of life for a task while the block runs; the event is set if its server has given the task up."""
+    """Send heartbeats for a task while the block runs; the event is set if its server has abandoned the task."""
     ended, lost = threading.Event(), threading.Event()
 
     def beat() -> None:
@@ -295,8 +301,8 @@ def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
                     lost.set()
             except httpx.HTTPStatusError:
                 lost.set()
-            except Exception as error:  # the server is away: it may come back
-                log.info("no sign of life got through: %s", error)
+            except Exception as error:  # the server may come back
+                log.info("a heartbeat could not be sent: %s", error)
 
     thread = threading.Thread(target=beat, daemon=True, name="corymb-heartbeat")
     thread.start()
@@ -307,13 +313,13 @@ def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
 
 
 def run_ended(error: Exception) -> bool:
-    """Whether an error says that the run of a task is no longer one that runs."""
+    """Whether an error means that the task's run has ended."""
     ended = isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403)
     return ended or isinstance(error, RunNotRunningException)
 
 
 def _lost(run: int, node: int, reply_to: str, why: str) -> Message:
-    """What stands for a reply that did not arrive whole, as Flower's own grid has it."""
+    """An error message in place of a reply that did not arrive completely, as Flower's own grid makes it."""
     metadata = Metadata(
         run_id=run,
         message_id="",
@@ -341,17 +347,17 @@ class ServerTask:
         self.grid.set_run(run_from_proto(given.run))
         self._beating = beating(self.grid._runtime_client)
         self.lost = self._beating.__enter__()
-        self._arriving: dict[str, tuple[str, _Arriving]] = {}  # by the message that they reply to
+        self._arriving: dict[str, tuple[str, _Arriving]] = {}  # by the id of the message that they answer
 
     def identify(self) -> None:
-        """This process is about to make messages of this run; it may have others, of other federations."""
+        """Identify this process to Flower as this run's; it may have other runs, in other federations."""
         identify(*self._identity)
 
     def pull(self, names: Sequence[str]) -> list[Message]:
-        """The replies to messages that are there, each once.
+        """The replies to these messages that have arrived completely; each is returned once.
 
-        One that is still coming is left for the next look: Flower's own grid would wait for the whole of it, and read
-        nobody else's meanwhile.
+        Incomplete replies are left for the next poll: Flower's own grid would block until they are complete, and read
+        no other reply meanwhile.
         """
         client, node = self.grid._runtime_client, self.grid.node
         pull = make_pull_object_fn_protobuf(client.PullObject, node, self.run_id)
@@ -360,20 +366,20 @@ class ServerTask:
             given = client.PullMessages(PullAppMessagesRequest(message_ids=asked))
             for proto, tree in zip(given.messages_list, given.message_object_trees, strict=True):
                 self._arriving[proto.metadata.reply_to_message_id] = (tree.object_id, _Arriving(tree, pull))
-        found = []
+        replies = []
         for asked_for, (name, reply) in list(self._arriving.items()):
             try:
                 if reply.read():
                     confirm(name)
-                    found.append(reply.message())
+                    replies.append(reply.message())
                 elif reply.silent < STALLED:
                     continue
                 else:
-                    raise ObjectPullError(name, f"nothing more of it came for {STALLED:.0f} s")
+                    raise ObjectPullError(name, f"nothing more of it arrived for {STALLED:.0f} s")
             except ObjectPullError as problem:
-                found.append(_lost(self.run_id, node.node_id, asked_for, str(problem)))
+                replies.append(_lost(self.run_id, node.node_id, asked_for, str(problem)))
             del self._arriving[asked_for]
-        return found
+        return replies
 
     def finish(self, problem: str = "") -> None:
         """Tell the SuperLink that the run has ended."""
@@ -386,22 +392,23 @@ class ServerTask:
 
 
 def identify(task: int, run: int, node: int) -> None:
-    """Who this process is to Flower: messages cannot be made without."""
+    """Set this process's identity in Flower, which is required to create messages."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
 
 
 class Task(NamedTuple):
-    """A message for a node, and what Flower wants back with the reply."""
+    """A message for a node, and the context that Flower wants back with the reply."""
 
     message: Message
     context: Context
 
 
 def pull_task(client: RuntimeHttpClient, overtaken: Callable[[], bool]) -> Task | None:
-    """The message of a task that was taken. The app that comes with it is not looked at: no code is loaded.
+    """The message of a task that was taken, or None if it will never be complete. The app's code is not loaded.
 
-    The task is there before all of its message is. Nothing says that no more will come, as when the driver was killed
-    while it sent it; but a SuperNode has one task at a time, so one that is `overtaken` is at its end. Then it is None.
+    A task can be taken before all of its message has arrived. If the driver was killed while sending, nothing reports
+    that no more will arrive. But a SuperNode has one task at a time: if there is another (`overtaken`), this one has
+    ended.
     """
     given = client.PullTaskInput(PullTaskInputRequest())
     identify(given.task_id, given.run.run_id, given.context.node_id)
@@ -424,7 +431,7 @@ def pull_task(client: RuntimeHttpClient, overtaken: Callable[[], bool]) -> Task 
 
 
 def push_reply(client: RuntimeHttpClient, reply: Message, context: Context) -> None:
-    """Hand a reply over to the SuperNode."""
+    """Send a reply to the SuperNode."""
     reply.metadata.__dict__["_message_id"] = reply.object_id
     with no_object_id_recompute():
         request = PushAppMessagesRequest(
@@ -445,18 +452,18 @@ def push_reply(client: RuntimeHttpClient, reply: Message, context: Context) -> N
 
 
 def push_output(client: RuntimeHttpClient, context: Context, problem: str = "") -> None:
-    """Tell whoever gave a task that it has ended, and how."""
+    """Report that a task has ended: completed or, with a `problem`, failed."""
     status = SubStatus.FAILED if problem else SubStatus.COMPLETED
     try:
         client.PushTaskOutput(
             PushTaskOutputRequest(context=context_to_proto(context), sub_status=status, details=problem)
         )
     except httpx.HTTPError as error:
-        log.warning("the end of a task could not be told: %s", error)
+        log.warning("the end of a task could not be reported: %s", error)
 
 
 def delivered(message: Message) -> Message:
-    """The message as it arrives: taken apart into objects as Flower sends them, and put together again."""
+    """The message as it would arrive: split into the objects that Flower sends, and reassembled."""
     message.metadata.__dict__["_message_id"] = message.object_id
     with no_object_id_recompute():
         contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
@@ -466,14 +473,14 @@ def delivered(message: Message) -> Message:
 
 
 UNKNOWN_KEY, KEYS_ONLY, VERSION = 2004, 2001, 606
-"""Flower's numbers: a node could not be activated, nodes cannot register themselves, another version of Flower."""
+"""Flower's codes: a node could not be activated, nodes cannot register themselves, another version of Flower."""
 
 
 def why_refused(code: int, message: str, known: Callable[[], bool]) -> str:
-    """What Flower's reason to end a SuperNode comes to: `key`, other words, or nothing where it may yet be let in.
+    """Why Flower ends a SuperNode for good: `key`, or Flower's message; empty if the node may be admitted later.
 
-    `known` says whether the SuperLink has the node's key: one that it has is refused only while Flower takes its former
-    process for running.
+    `known` returns whether the SuperLink has the node's key. A node with a known key is refused only while Flower
+    believes that its previous process is still running.
     """
     if f"[code: {KEYS_ONLY}]" in message or (f"[code: {UNKNOWN_KEY}]" in message and not known()):
         return "key"
@@ -483,7 +490,7 @@ def why_refused(code: int, message: str, known: Callable[[], bool]) -> str:
 
 
 def _key_is_known(options: Sequence[str]) -> bool:
-    """Whether the SuperLink that a SuperNode's options name has the key that they name; True if there is no telling."""
+    """Whether the SuperLink has the key, both as named in a SuperNode's options; True if that cannot be determined."""
     given = dict(pairwise(options))
     try:
         key = load_ssh_private_key(Path(given["--auth-supernode-private-key"]).read_bytes(), None)
@@ -496,9 +503,9 @@ def _key_is_known(options: Sequence[str]) -> bool:
 
 
 def supernode(clock: Any, refused: str | None = None) -> None:
-    """Run a SuperNode in this process, with another clock to sleep by, and more frequent looks for objects.
+    """Run a SuperNode in this process, with `clock` in place of the module `time`, and more frequent polls for objects.
 
-    `refused` is a file to write why the SuperLink will never let it in.
+    If the SuperLink refuses the node for good, the reason is written to the file `refused`.
     """
     from flwr.supernode import fleet_http_connection, start_client_internal
     from flwr.supernode.cli.flower_supernode import flower_supernode

@@ -1,6 +1,6 @@
-"""Flower's SuperNode, which looks for messages more often than every 3 s: `python -m …supernode [its options]`.
+"""Flower's SuperNode, polling for messages more often than every 3 s: `python -m …supernode [its options]`.
 
-Its waits are fixed in its code. A call of ours has to wait for its next look, so they are most of what a call takes.
+Its waits are hard-coded. A call waits for the next poll, so these waits are most of the time that a call takes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import time
 from typing import Any
 
 IDLE = 3.0
-"""What a SuperNode sleeps when there was no message."""
+"""Seconds that a SuperNode sleeps if there was no message."""
 ANSWER = 0.5
-"""What it sleeps when a reply is not there yet."""
+"""Seconds that it sleeps if a reply is not ready."""
 POLL = "CORYMB_FLOWER_POLL"
-"""The variable that says how many seconds it sleeps instead of the former."""
+"""The environment variable with the number of seconds to sleep instead of `IDLE`."""
 REFUSED = "CORYMB_FLOWER_REFUSED"
-"""The variable that names a file to say in why the SuperLink refuses this node for good, if it does."""
+"""The environment variable with the name of a file for the reason why the SuperLink refuses this node for good."""
 
 
 class Brisk:
-    """The module `time`, with shorter sleeps."""
+    """Stands in for the module `time`, with shorter sleeps."""
 
     def __init__(self, poll: float) -> None:
         self._poll = poll
@@ -29,7 +29,7 @@ class Brisk:
         return getattr(time, name)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for less, where that is one of the fixed waits."""
+        """Sleep; shorter if `seconds` is one of the SuperNode's hard-coded waits."""
         time.sleep({IDLE: min(IDLE, self._poll), ANSWER: min(ANSWER, self._poll / 4)}.get(float(seconds), seconds))
 
 

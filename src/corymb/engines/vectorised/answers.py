@@ -1,4 +1,4 @@
-"""Whether a client function gives under vmap what it gives alone, and why where it does not."""
+"""Checks that a client function gives the same answer in a stack under vmap as for one client, and explains if not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from corymb.engines.host import Outcome, one_line
 from corymb.trees import Tree, flatten
 
 APART = {torch.float64: 1e-6}
-"""How far an answer may be from another, as a part of its size: rounding only, but of many steps."""
+"""The largest relative difference of two equal answers, by dtype: rounding errors, accumulated over many steps."""
 APART_ELSE = 1e-2
+"""The same for all other dtypes."""
 
 
 def same_answer(alone: Outcome, together: Outcome, row: int = 0) -> bool:
-    """Whether the only row of one outcome is this row of another, up to rounding; slots along examples are longer."""
+    """Whether the only row of `alone` equals this row of `together`, up to rounding.
+
+    Memory slots with a row for each example are not compared: in a stack they are padded.
+    """
     slots = [name for name in alone.writes if alone.writes[name].along is None]
     if alone.writes.keys() != together.writes.keys():
         return False
@@ -23,12 +27,13 @@ def same_answer(alone: Outcome, together: Outcome, row: int = 0) -> bool:
 
 
 def _same(one: Tree, other: Tree, row: int) -> bool:
-    (left, form), (right, theirs) = flatten(one), flatten(other)
-    if form != theirs:
+    (left, structure), (right, other_structure) = flatten(one), flatten(other)
+    if structure != other_structure:
         return False
     rows = [(a[0], b[row]) for a, b in zip(left, right, strict=True)]
-    whole = not any(a.is_floating_point() for a, _ in rows)  # else labels: of two models that tie, either may be chosen
-    return all(_near(a, b, exactly=whole) for a, b in rows)
+    # Integers beside floats may be labels, which rounding can change where two models tie.
+    integers_only = not any(a.is_floating_point() for a, _ in rows)
+    return all(_near(a, b, exactly=integers_only) for a, b in rows)
 
 
 def _near(a: Tensor, b: Tensor, *, exactly: bool) -> bool:
@@ -44,19 +49,19 @@ def _near(a: Tensor, b: Tensor, *, exactly: bool) -> bool:
 
 
 def why_answers_differ(alone: Outcome, again: Outcome, together: Outcome) -> str:
-    """What a client function does wrong that answers otherwise together with other clients."""
+    """Why a client function's answer depends on being stacked with other clients, and how to fix it."""
     if not same_answer(again, alone):
         return (
-            "asked again, it gives another answer. Draw from client.key(...) and corymb.keys only, and keep what lasts "
-            "in client.memory"
+            "it gives a different answer when called again. Draw random numbers from client.key(...) and corymb.keys "
+            "only, and keep state in client.memory"
         )
     if _shapes(alone) != _shapes(together):
         return (
-            "it replies with a row for each example, and clients have unlike numbers of examples. Reply with a mean or "
-            "a sum over them"
+            "it replies with a row for each example, and clients have different numbers of examples. Reply with a mean "
+            "or a sum over them"
         )
     return (
-        "the number of padded rows changes its answer. Rows of client.train with weight 0 only fill up: count with "
+        "the number of padded rows changes its answer. Rows of client.train with weight 0 are padding: count with "
         "client.train.weight.sum() and average with that weight, not with len() or mean()"
     )
 
@@ -67,15 +72,15 @@ def _shapes(outcome: Outcome) -> list[tuple[int, ...]]:
 
 HINTS = {
     "data-dependent control flow": "it branches on a tensor's value. Use torch.where to run all clients at once",
-    ".item()": "it asks for a tensor's value (item, int, float, f-string). Keep tensors to run all clients at once",
-    "randomness error mode": "it draws from torch's generator: no run can be repeated. Draw from client.key(...)",
-    "data pointer": "it leaves torch, as numpy does. Use torch's functions to run all clients at once",
-    "doesn't have storage": "it leaves torch, as numpy does. Use torch's functions to run all clients at once",
+    ".item()": "it reads a tensor's value (item, int, float, f-string). Keep it a tensor to run all clients at once",
+    "randomness error mode": "it draws from torch's generator: runs are irreproducible. Draw from client.key(...)",
+    "data pointer": "it uses tensors outside torch, as in numpy. Use torch's to run all clients at once",
+    "doesn't have storage": "it uses tensors outside torch, as in numpy. Use torch's to run all clients at once",
     "requires_grad_": "it calls backward. Use corymb.local.gradient, or torch.func.grad, to run all clients at once",
 }
 
 
 def why_not_vmap(error: Exception) -> str:
-    """Why clients cannot run at once, in one line, and what to do about it where that is known."""
+    """One line on why a client function cannot run under vmap, and what to do about it if that is known."""
     line = one_line(error)
-    return next((hint for part, hint in HINTS.items() if part in str(error)), f"vmap cannot take it ({line})")
+    return next((hint for part, hint in HINTS.items() if part in str(error)), f"vmap does not support it ({line})")

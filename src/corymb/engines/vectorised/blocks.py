@@ -1,4 +1,4 @@
-"""Measures over many examples, some of them at a time: what a pass takes of memory does not grow with the clients."""
+"""Evaluates models on blocks of examples, so that memory use is bounded however many examples clients have."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from torch import Tensor
 from corymb.core.client import Examples
 from corymb.engines.vectorised.traits import Traits
 
-ON_CPU, ON_GPU = 2**28, 2**32  # bytes of one pass; a GPU wants more at once to be busy
-LEAST = 16  # examples of a client
-UNEVEN = 1.5  # the longest client of a pass may be this much longer than the shortest
-GATES = 8  # what the four gates of an LSTM take, for all time steps and in two orders, beside its states
-MANY = 64  # passes that are as small as such a part of the largest are not worth another
-CACHED, WORTH = (
-    2**21,
-    1000,
-)  # bytes that stay in a processor's caches from layer to layer; rows that are worth a product
+ON_CPU, ON_GPU = 2**28, 2**32
+"""Bytes of activations in one pass; a GPU needs more at once to be busy."""
+LEAST = 16
+"""The least number of rows per client in a pass."""
+UNEVEN = 1.5
+"""The largest ratio of the longest to the shortest client in a pass, or in a chunk."""
+GATES = 8
+"""Memory for an LSTM's four gates, for all time steps and in two layouts, relative to that for its states."""
+MANY = 64
+"""To avoid padding, a pass is not made smaller than one `MANY`-th of the largest."""
+CACHED, WORTH = 2**21, 1000
+"""Bytes of activations that stay in a core's caches from layer to layer; rows from which a product is efficient."""
 
 
 def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
-    """The rows that go through a model in one pass each, if all at once would be too many; None if they would not.
+    """The slices of rows to evaluate one after another; None if all rows fit into one pass.
 
-    On a GPU clients of unlike sizes stay together for the sake of their training, so that a pass over all rows may be
-    mostly padding: there it ends, too, where the clients that still have examples have half as many again as they
-    would at their shortest. Examples that know of each other stay together.
+    On a GPU, clients of very different sizes share a chunk, which makes training faster, so a single pass might be
+    mostly padding. A pass there also ends at `UNEVEN` times the length of the shortest client that has rows in it. If
+    examples depend on each other, there is always one pass.
     """
     if not traits.independent:
         return None
@@ -35,15 +38,18 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
     room, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.celled else 1)
     most = max(LEAST, room // max(1, clients * each * traits.activation_bytes))
     ends = [longest] if device == "cpu" else _even_ends(sorted(reach(on).tolist()), longest, most // MANY)
-    found, start = [], 0
+    slices, start = [], 0
     for end in ends:
-        found += [slice(at, min(end, at + most)) for at in range(start, end, most)]
+        slices += [slice(at, min(end, at + most)) for at in range(start, end, most)]
         start = end
-    return found if len(found) > 1 else None
+    return slices if len(slices) > 1 else None
 
 
 def _even_ends(rising: list[int], longest: int, least: int) -> list[int]:
-    """Where passes end so that nobody's examples are padded to more than half as many again, in steps of `least`."""
+    """Rows at which passes end, so that each client is padded to at most `UNEVEN` times its length.
+
+    `rising` has the clients' lengths in ascending order. Passes have at least `least` rows, even if that pads more.
+    """
     ends, end = [], 0
     while end < longest:
         following = bisect_right(rising, end)
@@ -54,42 +60,45 @@ def _even_ends(rising: list[int], longest: int, least: int) -> list[int]:
 
 
 def rows_in_cache(traits: Traits, threads: int) -> int:
-    """How many examples pass through a model at once on a CPU: with more, each layer waits for memory.
+    """How many examples to evaluate at once on a CPU: with more, activations leave the caches between layers.
 
-    Measured: 60,000 examples through four perceptrons take a fifth longer 20,000 at a time than 2,000 at a time.
+    Measured: four perceptrons on 60,000 examples take a fifth longer 20,000 at a time than 2,000 at a time.
     """
     return threads * max(WORTH, CACHED // max(1, traits.activation_bytes))
 
 
 def mean_of_blocks(measure: Callable[[Examples, Tensor], Tensor], on: Examples, rows: Sequence[slice]) -> Tensor:
-    """The weighted mean of a measure over all examples, n k, from those of blocks of the clients that reach them."""
+    """The weighted mean of a measure over all examples, n k, combined from blocks of rows.
+
+    `measure` gets a block and the indices of the clients that have rows in it.
+    """
     total = torch.zeros(())
-    for start, who, block in _blocks(on, rows):
+    for start, clients, block in _blocks(on, rows):
         weight = block.weight.sum(1, keepdim=True)
-        share = torch.where(weight > 0, measure(block, who) * weight, 0)
-        total = total.index_add(0, who, share) if start else share
+        share = torch.where(weight > 0, measure(block, clients) * weight, 0)
+        total = total.index_add(0, clients, share) if start else share
     return total / on.weight.sum(1, keepdim=True).clamp_min(torch.finfo(on.weight.dtype).tiny)
 
 
 def rows_of_blocks(predict: Callable[[Examples, Tensor], Tensor], on: Examples, rows: Sequence[slice]) -> Tensor:
-    """What is said of each example, n m ...; zeros where a client has none in a block."""
-    said: list[Tensor] = []
-    for _, who, block in _blocks(on, rows):
-        part = predict(block, who)
-        everybody = part.new_zeros(len(on.weight), *part.shape[1:])
-        said.append(everybody.index_copy(0, who, part))
-    return torch.cat(said, dim=1)
+    """The prediction for each example, n m ..., computed in blocks; zeros where a client has no rows in a block."""
+    predictions: list[Tensor] = []
+    for _, clients, block in _blocks(on, rows):
+        part = predict(block, clients)
+        zeros = part.new_zeros(len(on.weight), *part.shape[1:])
+        predictions.append(zeros.index_copy(0, clients, part))
+    return torch.cat(predictions, dim=1)
 
 
 def _blocks(on: Examples, rows: Sequence[slice]) -> Iterator[tuple[int, Tensor, Examples]]:
-    """Where a block begins, the clients that reach it (the first: everybody) and their examples there."""
+    """For each block its first row, the indices of clients with rows in it (all, in the first), and their examples."""
     lengths = reach(on).clamp_min(1)
-    for some in rows:
-        who = (lengths > some.start).nonzero().flatten()
-        yield some.start, who, Examples(*(t[who, some] for t in on))
+    for block in rows:
+        clients = (lengths > block.start).nonzero().flatten()
+        yield block.start, clients, Examples(*(t[clients, block] for t in on))
 
 
 def reach(on: Examples) -> Tensor:
-    """Up to which row each client's examples go; after that there is only padding."""
+    """Each client's number of rows up to its last example; all later rows are padding."""
     places = torch.arange(1, on.weight.shape[1] + 1, device=on.weight.device)
     return torch.where(on.weight > 0, places, 0).amax(1)

@@ -1,7 +1,7 @@
-"""Many clients at once: client functions under vmap, their work with data handed to a kernel.
+"""Runs client functions for many clients at once under vmap; a kernel does the work on their data.
 
-Clients are sorted by size, cut into chunks that fit a memory budget and padded with weight 0; sums are streamed chunk
-by chunk, so that memory holds k models and one chunk, not n models.
+Clients are sorted by size, split into chunks that fit a memory budget, and padded with rows of weight 0. Sums are
+accumulated chunk by chunk, so that memory holds k models and one chunk, not n models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corymb.core.objective import Examples, Objective
 from corymb.engines.heap import REUSED, keep_freed_memory
 from corymb.engines.host import ClientHost, OfHost, Outcome, Replies, as_reply, blame, check_kinds
 from corymb.engines.placement import Placement
-from corymb.engines.room import copies, walls
+from corymb.engines.room import copies, isolated
 from corymb.engines.vectorised.answers import same_answer, why_answers_differ, why_not_vmap
 from corymb.engines.vectorised.blocks import ON_GPU, UNEVEN
 from corymb.engines.vectorised.kernels import Kernels
@@ -32,49 +32,55 @@ from corymb.local.single_vmap import over_rows
 from corymb.trees import flatten, nbytes, unflatten
 
 log = logging.getLogger(__name__)
-CPU_BUDGET = 2**29  # by estimates on the safe side; larger chunks gain nothing
-LIGHT = 1024  # so many further numbers of padding cost less than another chunk
-LEAST, ENOUGH = 64, 1024  # examples by which a client shows what a client function takes,
-TRIED = 2**23  # and what they may take of memory by it, as a measure of time
-LIKELY_FACTOR = 64  # a client function hardly takes more than this many times one descent
-OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")  # where client functions are known to read only
+CPU_BUDGET = 2**29
+"""Bytes of a chunk on a CPU, by conservative estimates; larger chunks are not faster."""
+LIGHT = 1024
+"""Up to this many padded values per client cost less than another chunk."""
+LEAST, ENOUGH = 64, 1024
+"""The least and the most examples on which the memory need of a client function is measured on a CPU."""
+TRIED = 2**23
+"""Bytes of activations of those examples, which bound the time of the measurement."""
+LIKELY_FACTOR = 64
+"""A client function is unlikely to need more memory than this many times that of one descent."""
+OURS = ("corymb.algorithms.", "corymb.local", "corymb.evaluate")
+"""Modules whose client functions are known not to write into examples."""
 Errors = list[tuple[int, Exception]]
 
 
 class Need(NamedTuple):
-    """What a client function takes of memory for each client."""
+    """The memory that a client function needs for each client."""
 
     models: int = 1
-    """Models that are worked on at once: k where the function maps over the models it was sent."""
+    """Models per client that are evaluated or trained at once: k if the function uses vmap over its k models."""
     examples: int | None = None
-    """Examples of a client that go through a model at once, where that is known to be fewer than all."""
+    """Examples per client that go through a model at once; None if that may be all of them."""
     measures: bool = False
-    """Whether all examples go through models beside those, in passes of a bounded size (`blocks.passes`)."""
+    """Whether, in addition, all examples are evaluated in passes of bounded size (`blocks.passes`)."""
     reply: int = 0
-    """Bytes of the reply and of what the client keeps."""
+    """Bytes of the reply and of the memory writes."""
     part: float = 1.0
-    """What was really taken, as a part of what is expected on the safe side; a GPU tells."""
+    """The ratio of the measured to the estimated need, which is conservative; 1 on a CPU, where it is not measured."""
 
 
 class _Queue(NamedTuple):
-    """Clients that are still to be asked, by size."""
+    """The clients that are still to be asked, sorted by size."""
 
     ids: Tensor
     places: Tensor
-    """Where each stands among those that were asked."""
+    """The index of each client in the call's list of clients."""
     fitting: dict[tuple[Need, int], int]
-    """How many of them go into the next chunk, by what they need and the budget, where that is known."""
+    """The size of the next chunk, by need and budget, as far as it has been computed."""
 
     def after(self, n: int) -> _Queue:
-        """Without the first n."""
+        """The queue without its first n clients."""
         return _Queue(self.ids[n:], self.places[n:], {})
 
 
 class VectorisedEngine:
     """Runs a call for many clients at once in this process, on CPU or GPU.
 
-    `memory` is the budget of one chunk in bytes (`None`: from the device), `kernel` overrides the choice of kernel.
-    `journal` is where client memory outlasts the process.
+    `memory` is the budget of one chunk in bytes (by default, it depends on the device), and `kernel` overrides the
+    choice of kernel. `journal` stores client memory beyond the life of the process.
     """
 
     def __init__(
@@ -98,12 +104,12 @@ class VectorisedEngine:
         self.commit, self.refresh = host.commit, host.refresh
         self.kernels = kernels
         self.budget = self._memory or _budget(host.device)
-        self._serial: set[str] = set()  # client functions that vmap cannot take, or whose answers it would change
-        self._looked_at: set[tuple[str, bool]] = set()  # client functions, and whether clients were padded
-        self._look_at_test: set[str] = set()
+        self._serial: set[str] = set()  # client functions that fail, or answer differently, under vmap
+        self._compared: set[tuple[str, bool]] = set()  # client functions whose answers were checked; whether padded
+        self._use_test: set[str] = set()  # client functions that read test examples
         self._needs: dict[str, Need] = {}
-        self._purposes: dict[str, tuple[str, ...]] = {}
-        self._latest: tuple[Tensor, Tensor, _Queue] | None = None  # of all clients' sizes and the ids that were asked
+        self._purposes: dict[str, tuple[str, ...]] = {}  # purposes of the keys that a client function last used
+        self._latest: tuple[Tensor, Tensor, _Queue] | None = None  # sizes and ids of the last call, and its queue
 
     names = OfHost(lambda host: host.names)
     hosts = OfHost(lambda host: host.hosts)
@@ -112,7 +118,7 @@ class VectorisedEngine:
     fingerprint = OfHost(lambda host: host.fingerprint)
 
     def describe(self) -> dict[str, Any]:
-        """What changes bits, for the record of a run."""
+        """The settings that may change results in the last bits, for the record of a run."""
         chunk = min(self._most, max(1, self.budget // self._bytes_of(int(self.sizes.max()), Need())))
         kernel = self.kernels.only or self.kernels.pick(None)
         return {
@@ -124,20 +130,20 @@ class VectorisedEngine:
         }
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> VectorisedEngine:
-        """The same clients with another objective and nothing in their memory; examples are shared."""
+        """An engine with the same clients, another objective and empty client memory; examples are shared."""
         engine, host = copy.copy(self), self.host.opened(objective, journal)
         engine._use(host, self.kernels if objective is self.objective else probe(host, only=self._kernel))
         return engine
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
-        """Ask the clients, chunk by chunk."""
+        """Run a call for these clients, chunk by chunk."""
         call = self.host.deliver(call)
         intake = Intake.at_host(call, ids, self.sizes)
         blame(*self.fill(call, ids, intake), intake, everybody=len(ids) == len(self.names))
         yield self.host.settle(call, intake)
 
     def fill(self, call: Call, ids: Tensor, intake: Replies) -> tuple[int, Errors]:
-        """Ask the clients and take their replies in: how many answered, and the errors of those that raised."""
+        """Run a call and pass replies to `intake`; returns how many answered, and the errors of those that raised."""
         answered, errors = 0, Errors()
         queue = self._queue(ids)
         need = self._need(call, queue.ids, queue.places)
@@ -149,7 +155,7 @@ class VectorisedEngine:
         return answered, errors
 
     def _queue(self, ids: Tensor) -> _Queue:
-        """The clients by size; most rounds ask the same ones as the round before."""
+        """The clients sorted by size, cached since most rounds ask the same clients as the last one."""
         if self._latest is None or self._latest[0] is not self.sizes or not torch.equal(self._latest[1], ids):
             places = self.sizes[ids].argsort(stable=True)
             self._latest = self.sizes, ids, _Queue(ids[places], places, {})
@@ -158,72 +164,76 @@ class VectorisedEngine:
     # ---- chunks
 
     def _need(self, call: Call, ids: Tensor, places: Tensor) -> Need:
-        """What a client function takes beside one descent, seen at one client the first time it matters."""
+        """The memory need of a client function, measured on one client the first time that it could matter.
+
+        It does not matter if the function runs client by client, or if the clients have similar sizes and fit into one
+        chunk by a wide margin (`LIKELY_FACTOR`).
+        """
         name = f"{call.fn.name} {nbytes((call.args, call.options))}"
         if len(ids) <= 1:
-            return Need()  # there is nothing to divide
+            return Need()  # nothing to split into chunks
         if name not in self._needs:
             least, most = (int(size) for size in self.sizes[ids].aminmax())
             alike = most <= UNEVEN * least or not self.kernels.cuts_unlike_sizes
-            crowd = len(ids) * self._bytes_of(most, Need())
-            if (alike and crowd * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
+            total = len(ids) * self._bytes_of(most, Need())
+            if (alike and total * LIKELY_FACTOR <= self.budget) or call.fn.name in self._serial:
                 return Need()
-            # On a GPU the largest tells most, and is quick.
+            # The largest client gives the best estimate, and on a GPU it is quick; on a CPU the smallest is used.
             one = slice(-1, None) if self.host.device.type == "cuda" else slice(1)
             self._needs[name] = self._measured(call, ids[one], places[one])
         return self._needs[name]
 
     def _measured(self, call: Call, ids: Tensor, places: Tensor) -> Need:
         watch, peak, watched = self.kernels.watch, Peak(self.host.device), Watched(self.objective)
-        few = None if self.host.device.type == "cuda" else self._few  # a GPU tells what all of them take
+        few = None if self.host.device.type == "cuda" else self._trial_examples  # a GPU measures bytes: use all
         try:
             with watch.trial(brief=few is not None):
                 outcome = self._stacked(call, ids, places, watched, few)
         except TimeIsUp:
             raise
-        except Exception:  # what is wrong is found out when everybody is asked
+        except Exception:  # the call itself will find out what is wrong
             return Need()
         writes = nbytes([slot.value for slot in outcome.writes.values()])
         size = min(int(self.sizes[ids]), few or 2**62)
-        some = max(watched.examples, watch.batch) if 0 < watched.examples < size else None
-        need = Need(watch.rows, some, reply=nbytes(outcome.value) + writes)
-        if some is None and 0 < watched.trained < size and self.kernels.cuts_unlike_sizes:
+        examples = max(watched.examples, watch.batch) if 0 < watched.examples < size else None
+        need = Need(watch.rows, examples, reply=nbytes(outcome.value) + writes)
+        if examples is None and 0 < watched.trained < size and self.kernels.cuts_unlike_sizes:
             need = need._replace(examples=max(watched.trained, watch.batch), measures=True)
         taken = peak.bytes()
         return need if taken is None else need._replace(part=taken / self._bytes_of_chunk(1, size, need))
 
     @property
-    def _few(self) -> int:
-        """Examples by which a client shows on a CPU what a client function takes: fewer where each takes long."""
+    def _trial_examples(self) -> int:
+        """The number of examples for measuring a client function's need on a CPU: fewer if each takes long."""
         return min(ENOUGH, max(LEAST, TRIED // max(1, self.kernels.traits.activation_bytes)))
 
     def _bytes_of(self, size: int, need: Need) -> int:
-        """What one client with `size` examples takes in a chunk, roughly and on the safe side."""
+        """A conservative estimate of the bytes that a client with `size` examples takes in a chunk."""
         traits, table = self.kernels.traits, self.host.examples["train"]
         example = table.row_bytes + 16
         at_once = size if need.examples is None else min(size, need.examples)
         together = self.kernels.equal or self.kernels.pick(None, at_once) == "foreach"
-        copies = 8 if together else 4  # the model, its start, its reply, steps in flight
+        copies = 8 if together else 4  # the model, its start, its reply, and intermediate results of steps
         passing = at_once * (example + 3 * traits.activation_bytes)
         work = passing + copies * traits.parameter_bytes + (size * example if at_once < size else 0)
-        beside = max(0, need.reply - traits.parameter_bytes)  # a reply, and its copy on the way out of vmap
-        return int(need.part * (need.models * work + 2 * beside)) + 64
+        extra = max(0, need.reply - traits.parameter_bytes)  # twice: vmap copies the reply on the way out
+        return int(need.part * (need.models * work + 2 * extra)) + 64
 
     def _bytes_of_chunk(self, clients: int, size: int, need: Need) -> int:
-        """What so many clients take, the largest of which has `size` examples."""
+        """An estimate of the bytes of a chunk of `clients` clients, the largest of which has `size` examples."""
         passing = min(ON_GPU, 3 * clients * size * self.kernels.traits.activation_bytes) if need.measures else 0
         return clients * self._bytes_of(size, need) + int(need.part * passing)
 
     def _fitting(self, sizes: Tensor, need: Need) -> int:
-        """How many of the clients (sorted by size) go into the next chunk."""
-        passing = sizes if need.examples is None else sizes.clamp(max=need.examples)  # padding beyond costs memory only
+        """How many of the clients, whose sizes ascend, go into the next chunk."""
+        passing = sizes if need.examples is None else sizes.clamp(max=need.examples)  # more padding costs only memory
         first = int(passing[0])
         light = max(8, LIGHT // max(1, self.host.examples["train"].x[:1].numel()))
         n = min(self._most, int((passing <= max(UNEVEN * first, first + light)).sum()))
         low, high = 1, n
         if self._bytes_of_chunk(n, int(sizes[n - 1]), need) <= self.budget:
             return n
-        while low < high:  # the need grows with the number: bisect
+        while low < high:  # bisect: the need grows with the number of clients
             middle = (low + high + 1) // 2
             fits = self._bytes_of_chunk(middle, int(sizes[middle - 1]), need) <= self.budget
             low, high = (middle, high) if fits else (low, middle - 1)
@@ -231,13 +241,13 @@ class VectorisedEngine:
 
     @property
     def _most(self) -> int:
-        """Clients whose stack of the largest parameter is not too large for a tensor."""
+        """The most clients in a chunk; on a CPU, malloc can then reuse the block of the largest stacked parameter."""
         return max(8, REUSED // self.kernels.traits.largest_bytes) if self.host.device.type == "cpu" else 2**62
 
     # ---- one chunk
 
     def _ask(self, call: Call, ids: Tensor, places: Tensor, intake: Replies) -> tuple[int, Errors]:
-        """Ask a chunk; how many answered, and the errors of those that raised."""
+        """Run a call for a chunk; returns how many answered, and the errors of those that raised."""
         if call.fn.name in self._serial:
             return self.host.ask_each(call, zip(ids.tolist(), places.tolist(), strict=True), intake)
         self.host.begun(ids.tolist())
@@ -245,14 +255,14 @@ class VectorisedEngine:
             value, writes = self._stacked(call, ids, places)
         except TimeIsUp:
             raise
-        except Exception as error:  # whose fault it is, is found out below
+        except Exception as error:
             if _out_of_memory(error) and len(ids) > 1:
                 self.budget = max(1, self.budget // 2)
-                log.warning("out of memory with %d clients at once: chunks are halved", len(ids))
+                log.warning("out of memory with %d clients at once: halving the size of chunks", len(ids))
                 return self._halves(call, ids, places, intake)
             return self._find_fault(call, ids, places, intake, error)
         if len(ids) > 1 and not _reads_only(call):
-            problem = self._problem_of_company(call, ids, places, Outcome(value, writes))
+            problem = self._problem_of_stacking(call, ids, places, Outcome(value, writes))
             if problem is not None:
                 self._serial.add(call.fn.name)
                 log.warning("%s runs client by client: %s", call.fn.name, problem)
@@ -260,15 +270,15 @@ class VectorisedEngine:
         intake.add_rows(ids, value, writes)
         return len(ids), []
 
-    def _problem_of_company(self, call: Call, ids: Tensor, places: Tensor, together: Outcome) -> str | None:
-        """What is wrong where a client answers otherwise when it is asked alone; None if it does not.
+    def _problem_of_stacking(self, call: Call, ids: Tensor, places: Tensor, together: Outcome) -> str | None:
+        """Run one client of the chunk alone: None if its answer is the same, else why it differs.
 
-        A function is looked at once in a chunk without padding and once in one with it.
+        A client function is checked once in a padded chunk, and before that at most once in a chunk without padding.
         """
         one, padded = self._most_padded(call, ids)
-        if {(call.fn.name, padded), (call.fn.name, True)} & self._looked_at:
+        if {(call.fn.name, padded), (call.fn.name, True)} & self._compared:
             return None
-        self._looked_at.add((call.fn.name, padded))
+        self._compared.add((call.fn.name, padded))
         self.host.begun([int(ids[one])])
         here = slice(one, one + 1)
         try:
@@ -279,14 +289,17 @@ class VectorisedEngine:
                 again = self._stacked(call, ids[here], places[here])
         except TimeIsUp:
             raise
-        except Exception:  # together it worked: whatever this is, it says nothing about the answers
+        except Exception:  # it worked in the stack, so this says nothing about the answers
             return None
         return why_answers_differ(alone, again, together)
 
     def _most_padded(self, call: Call, ids: Tensor) -> tuple[int, bool]:
-        """The place of a client whose examples are padded in this stack, the most of all if it can be; and whether."""
+        """The index of the client with the most padding in this chunk, and whether it has any.
+
+        Training examples are considered first, then, if the function reads them, test examples.
+        """
         tables = [self.host.examples["train"]]
-        if call.fn.name in self._look_at_test:
+        if call.fn.name in self._use_test:
             tables.append(self.host.examples["test"])
         for sizes in (table.sizes[ids] for table in tables):
             if bool((sizes < sizes.max()).any()):
@@ -302,17 +315,21 @@ class VectorisedEngine:
     def _find_fault(
         self, call: Call, ids: Tensor, places: Tensor, intake: Replies, error: Exception
     ) -> tuple[int, Errors]:
-        """A chunk raised: vmap cannot take the function, or some clients are at fault, or it is everybody's bug."""
+        """Handle a chunk that raised, which can have three reasons.
+
+        Either some clients fail: the chunk is split until they are found. Or vmap does not support the function: it
+        runs client by client from now on. Or the function fails for all clients: their errors are returned.
+        """
         if len(ids) > 1 and self._works(call, ids[:1], places[:1]):
             return self._halves(call, ids, places, intake)
         errors = Errors()
         for i, (client, place) in enumerate(zip(ids.tolist(), places.tolist(), strict=True)):
             answered, problems = self.host.ask_each(call, [(client, place)], intake)
             errors += problems
-            if answered:  # by itself, but not under vmap?
+            if answered:  # it works without vmap; if not under vmap, that is the reason
                 if not self._works(call, ids[i : i + 1], places[i : i + 1]):
                     self._serial.add(call.fn.name)
-                    level = logging.INFO if self.kernels.traits.recurrent else logging.WARNING  # that one is no news
+                    level = logging.INFO if self.kernels.traits.recurrent else logging.WARNING  # expected if recurrent
                     log.log(level, "%s runs client by client: %s", call.fn.name, why_not_vmap(error))
                 rest = (0, Errors()) if i + 1 == len(ids) else self._ask(call, ids[i + 1 :], places[i + 1 :], intake)
                 return 1 + rest[0], errors + rest[1]
@@ -323,7 +340,7 @@ class VectorisedEngine:
             self._stacked(call, ids, places)
         except TimeIsUp:
             raise
-        except Exception:  # the caller finds out which it is
+        except Exception:
             return False
         return True
 
@@ -333,16 +350,16 @@ class VectorisedEngine:
         try:
             return self._under_vmap(call, ids, places, objective or self.objective, few)
         except TestExamplesWanted:
-            self._look_at_test.add(call.fn.name)
+            self._use_test.add(call.fn.name)
             return self._under_vmap(call, ids, places, objective or self.objective, few)
 
     def _under_vmap(
         self, call: Call, ids: Tensor, places: Tensor, objective: Objective, few: int | None = None
     ) -> Outcome:
-        """Run a call for a stack of clients, on their first `few` examples where only its need is wanted."""
+        """Run a call for a stack of clients; with `few`, on their first `few` examples, to measure its need."""
         host = self.host
-        splits: list[Split] = ["train", "test"] if call.fn.name in self._look_at_test else ["train"]
-        copy = self.kernels.traits.writes or not _reads_only(call)  # a tenth of a round, where batches are few
+        splits: list[Split] = ["train", "test"] if call.fn.name in self._use_test else ["train"]
+        copy = self.kernels.traits.writes or not _reads_only(call)  # a copy takes a tenth of a round with few batches
         unwritten = {split: host.examples[split].unwritten for split in splits}
         examples = {split: host.examples[split].stack(ids, copy=copy) for split in splits}
         padded = {split: table.longest(ids) for split, table in host.examples.items()}
@@ -353,16 +370,16 @@ class VectorisedEngine:
         along = {name: slot.along for name, slot in stored.items()}
         slots = {name: (slot.value, slot.present) for name, slot in stored.items()}
         every = (*call.args, *call.options.values())
-        given_args = copies([None if isinstance(arg, Each) else arg for arg in every])
+        shared = copies([None if isinstance(arg, Each) else arg for arg in every])
         rows = [_rows_at(arg, places) for arg in every]
-        purposes = self._purposes.get(call.fn.name, ())  # what it asked for keys for the last time
+        purposes = self._purposes.get(call.fn.name, ())
         inputs, structure = flatten((examples, slots, host.keys(call, ids, purposes), rows))
         answer: dict[str, Any] = {}
 
         def one(*leaves: Tensor) -> tuple[Tensor, ...]:
-            given, kept, keys, own = unflatten(structure, leaves)
+            given, slots_of_one, keys, own = unflatten(structure, leaves)
             memory = Memory(
-                {name: Slot(value, present, along[name]) for name, (value, present) in kept.items()},
+                {name: Slot(value, present, along[name]) for name, (value, present) in slots_of_one.items()},
                 lengths=padded,
                 readonly=call.readonly,
             )
@@ -375,21 +392,21 @@ class VectorisedEngine:
                 keys={purpose: keys[place] for place, purpose in enumerate(purposes, 1)},
                 kernel=self.kernels,
             )
-            mine = [
-                row if isinstance(arg, Each) else given for arg, row, given in zip(every, own, given_args, strict=True)
+            arguments = [
+                row if isinstance(arg, Each) else same for arg, row, same in zip(every, own, shared, strict=True)
             ]
             n = len(call.args)
-            value = call.fn.body(subject, *mine[:n], **dict(zip(call.options, mine[n:], strict=True)))
+            value = call.fn.body(subject, *arguments[:n], **dict(zip(call.options, arguments[n:], strict=True)))
             self._purposes[call.fn.name] = subject.purposes
             writes = {name: (slot.value, slot.present) for name, slot in memory.writes.items()}
             answer["along"] = {name: slot.along for name, slot in memory.writes.items()}
             out, answer["structure"] = flatten(as_reply(call.fn, (value, writes)))
             return tuple(leaf.to(host.device) for leaf in out)
 
-        with walls(), host.placement.computing():
-            outputs = [out.detach() for out in over_rows(one, inputs)]  # how clients came by them is nobody else's
+        with isolated(), host.placement.computing():
+            outputs = [out.detach() for out in over_rows(one, inputs)]  # drop autograd graphs
         if unwritten != {split: host.examples[split].unwritten for split in splits}:
-            raise AssertionError(f"{call.fn.name} wrote into the examples of its clients")
+            raise AssertionError(f"{call.fn.name} wrote into its clients' examples")
         value, writes = unflatten(answer["structure"], outputs)
         slots_out = {name: Slot(v, present, answer["along"][name]) for name, (v, present) in writes.items()}
         check_kinds(value, slots_out)
@@ -397,7 +414,7 @@ class VectorisedEngine:
 
 
 class Peak:
-    """The most memory that is in use on a GPU between two moments."""
+    """The peak of a GPU's memory use since this object was made."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.before = device, 0
@@ -406,12 +423,12 @@ class Peak:
             self.before = torch.cuda.memory_allocated(device)
 
     def bytes(self) -> int | None:
-        """So many bytes more than at the beginning; unknown on a CPU."""
+        """The peak in bytes above the memory in use at the start; None on a CPU, where it is unknown."""
         return torch.cuda.max_memory_allocated(self.device) - self.before if self.device.type == "cuda" else None
 
 
 def _reads_only(call: Call) -> bool:
-    """Whether all that runs at clients is this library's, which writes into nobody's examples."""
+    """Whether only this library's client functions run, which never write into examples."""
     functions = [call.fn, *(option for option in call.options.values() if isinstance(option, ClientFn))]
     return all(fn.body.__module__.startswith(OURS) for fn in functions)
 
@@ -423,7 +440,7 @@ def _rows_at(arg: Any, places: Tensor) -> Any:
 def _budget(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        return free // 3  # allocations are estimated, and fragments cost
+        return free // 3  # a margin for errors of the estimates and for fragmentation
     return CPU_BUDGET
 
 

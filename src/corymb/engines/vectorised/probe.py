@@ -1,7 +1,7 @@
-"""Before a run: does the kernel chosen for a model agree with the definition? If not, a slower one is used.
+"""Checks before a run that the kernel chosen for a model agrees with the reference; if not, a slower one is used.
 
-Two clients of unequal size go through one padded chunk in float64 and through the loop. Equal sizes would hide a layer
-that couples examples: padding is what gives it away.
+Two clients of unequal size are computed as one padded stack and one by one with `local.reference`, both in float64.
+Sizes are unequal so that there is padding: it reveals layers that couple examples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from corymb.choices import KernelName
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws, model_takes
 from corymb.engines.host import ClientHost, one_line
-from corymb.engines.room import walls
+from corymb.engines.room import isolated
 from corymb.engines.vectorised.kernels import Kernels
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
@@ -29,7 +29,7 @@ from corymb.trees import Params, stack, take
 
 log = logging.getLogger(__name__)
 TRIED = 8
-"""Clients that the model is tried on before its complaint counts."""
+"""The most clients that a model is tried on until it accepts the examples of one."""
 DESCENTS = (
     Descent(lr=0.01, steps=2),
     Descent(lr=0.01, epochs=1, batch=2, momentum=0.5),
@@ -38,27 +38,27 @@ DESCENTS = (
 
 
 def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
-    """The kernels to use for this host's objective: the ones chosen, or the fastest that agree with the loop."""
+    """The kernels for a host's objective: those requested or chosen, or the fastest that agree with the reference."""
     if host.device.type == "cuda":
         refuse_unknown_codes(host)
     objective, clients = _in_double(host)
     traits = _watched(objective, clients[0], host)
     kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
-    said = set[str]()  # the choice may be a kernel that is tried by name next, and complains alike
-    for name in _from(only):
+    warned = set[str]()  # the default choice may be a kernel that is tried by name next, with the same problem
+    for name in _candidates(only):
         kernels = replace(kernels, only=name)
         problem = _disagreement(kernels, objective, clients)
         if problem is None:
             return _together(kernels, objective, clients)
         line = f"kernel {name or kernels.pick(DESCENTS[0])} does not fit this model ({problem})"
-        if line not in said:
+        if line not in warned:
             log.warning(line)
-        said.add(line)
+        warned.add(line)
     kernels = replace(kernels, traits=traits._replace(independent=False))
     if problem := _disagreement(kernels, objective, clients):
         if isinstance(problem, _Failure):
             raise InvalidInput(f"The model cannot be trained on these examples: {problem}.")
-        raise InvalidInput(f"The model gives other results for the same examples when asked again: {problem}.")
+        raise InvalidInput(f"The model gives different results for the same examples when called again: {problem}.")
     together = replace(kernels, equal=only is None)
     if together.equal and _disagreement(together, objective, _of_equal_length(clients), padding=0) is None:
         log.warning(
@@ -76,7 +76,7 @@ def _of_equal_length(clients: list[Examples]) -> list[Examples]:
 
 
 def _together(kernels: Kernels, objective: Objective, clients: list[Examples]) -> Kernels:
-    """The same kernels, with little work of models that are run one by one done for all clients at once, if it can."""
+    """The kernels with `together` set, if the model runs one by one but small amounts of work can be done at once."""
     longest = _padded(clients).weight.shape[1]
     possible = replace(kernels, together=True)
     if possible.pick(None, longest) == kernels.pick(None, longest):
@@ -84,14 +84,14 @@ def _together(kernels: Kernels, objective: Objective, clients: list[Examples]) -
     return possible if _disagreement(possible, objective, clients) is None else kernels
 
 
-def _from(only: KernelName | None) -> Sequence[KernelName | None]:
-    """The kernel asked for (or the choice), then slower ones that take more models."""
+def _candidates(only: KernelName | None) -> Sequence[KernelName | None]:
+    """The kernel asked for (None: chosen by `Kernels.pick`), then slower ones that support more models."""
     known: list[KernelName] = ["fused", "foreach", "serial"]
     return known[known.index(only) :] if only else [None, "foreach", "serial"]
 
 
 def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
-    """The objective and two clients' examples in float64, where the device has it."""
+    """The objective and two clients' examples, in float64 if the device and the model support it."""
     objective, dtype = host.objective, host.placement.dtype
     if host.device.type != "mps":
         objective, dtype = objective.to(host.device, torch.float64), torch.float64
@@ -112,33 +112,33 @@ def _in_double(host: ClientHost) -> tuple[Objective, list[Examples]]:
 
     clients = both()
     if dtype != host.placement.dtype and not _takes(objective, clients[0]):
-        # A model that makes tensors of its own may know float32 only: then it is tried as it will be used.
-        wide, objective, dtype = (objective, clients), host.objective, host.placement.dtype
+        # A model that creates float32 tensors itself may fail in float64: it is then checked as it will be used.
+        in_double, objective, dtype = (objective, clients), host.objective, host.placement.dtype
         clients = both()
         if not _takes(objective, clients[0]):
-            return wide
+            return in_double
     return objective, clients
 
 
 def _first_taken(objective: Objective, clients: list[Examples]) -> Examples:
-    """The first client whose examples the model takes: what one of them has must not end everybody's run."""
+    """The first client whose examples the model accepts: one client's bad examples must not end the run."""
     for client in clients:
         if _takes(objective, client):
             return client
-    return clients[0]  # the model is at fault, and its complaint is told
+    return clients[0]  # the model is at fault: its error is reported later
 
 
 def _takes(objective: Objective, client: Examples) -> bool:
-    with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError), walls():
+    with suppress(RuntimeError, ValueError, TypeError, IndexError, AttributeError), isolated():
         objective.losses(objective.init(root(0)), client)
         return True
     return False
 
 
 def refuse_unknown_codes(host: ClientHost) -> None:
-    """Refuse codes that the model has no row for, before a GPU meets one: there the whole process would end with it.
+    """Raise InvalidInput for codes that the model's embedding has no row for; on a GPU, they would crash the process.
 
-    A model that looks codes up fails at the largest of each place, if it fails at all: that is tried on the CPU.
+    The model is tried on the CPU with the largest code at each position: if any code is out of range, that one is.
     """
     table = host.examples["train"]
     if table.x.is_floating_point() or table.x.dtype == torch.uint8 or not len(table.x):
@@ -157,16 +157,19 @@ def refuse_unknown_codes(host: ClientHost) -> None:
         names = [host.names[client] for client in range(len(host.names)) if unknown(table.one(client).x)]
         raise InvalidInput(
             f"Clients {', '.join(map(repr, names[:3]))} ({len(names)} in all) have codes that the model has no row "
-            "for: leave them out, or give its embedding more rows."
+            "for: leave these clients out, or give its embedding more rows."
         )
 
 
 def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits:
     params = objective.init(root(0))
-    with model_takes(client.x), walls():
+    with model_takes(client.x), isolated():
         losses = objective.losses(params, client)
     if losses.shape != client.weight.shape:
-        raise InvalidInput(f"The objective's losses have shape {list(losses.shape)}, wanted one for each example.")
+        raise InvalidInput(
+            f"The objective's losses have shape {list(losses.shape)} for {len(client.weight)} examples, wanted one for "
+            "each example."
+        )
     traits = watch(objective, params, Examples(*(t[:1] for t in client)))
     scale = torch.finfo(host.placement.dtype).bits / torch.finfo(next(iter(params.values())).dtype).bits
     return traits._replace(
@@ -177,7 +180,7 @@ def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits
 
 
 def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples], padding: int = 1) -> str | None:
-    """Where kernel and loop differ, or None."""
+    """How the kernels differ from the reference, or what they raise; None if they agree."""
     models = stack([objective.init(fold(root(0), j)) for j in range(2)])
     on = _padded(clients, padding)
     keys = fold(root(1), torch.arange(2, device=on.weight.device))
@@ -185,8 +188,8 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
         for shared in (True, False):
             given = models if shared else {name: torch.stack([p, p.flip(0)]) for name, p in models.items()}
             got = kernels.measure("losses", objective, given, on, shared=shared)
-            own = [given if shared else take(given, i) for i in range(2)]
-            want = torch.stack([measure_one("losses", objective, own[i], c) for i, c in enumerate(clients)])
+            each = [given if shared else take(given, i) for i in range(2)]
+            want = torch.stack([measure_one("losses", objective, each[i], c) for i, c in enumerate(clients)])
             _compare("losses", {"": got}, {"": want})
         got_rows = kernels.gradient(objective, models, on, keys)
         rows = [gradient_one(objective, take(models, i), c, Draws(keys[i])) for i, c in enumerate(clients)]
@@ -198,7 +201,7 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
             _compare(f"the loss before descent with {how}", {"": got}, {"": torch.stack([end.loss for end in ends])})
     except _Differs as difference:
         return str(difference)
-    except InvalidInput:  # the model is at fault, whichever the kernel
+    except InvalidInput:  # the model is at fault, whatever the kernel
         raise
     except (RuntimeError, NotImplementedError, ValueError, IndexError) as error:
         return _Failure(one_line(error))
@@ -206,7 +209,7 @@ def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples
 
 
 def _within_reach(gradients: list[Params]) -> list[Descent]:
-    """The descents to try, with steps so short that a steep loss does not grow: rounding would grow with it."""
+    """The descents to compare, with step sizes reduced for steep losses: in a diverging descent, rounding grows too."""
     steepest = max(float(sum(g.square().sum() for g in row.values())) ** 0.5 for row in gradients)
     return [replace(how, lr=how.lr / steepest) if 1 < steepest < float("inf") else how for how in DESCENTS]
 
@@ -216,7 +219,7 @@ class _Differs(Exception):
 
 
 class _Failure(str):
-    """What a kernel raised, rather than how its numbers differ."""
+    """The message of an error that a kernel raised, rather than a difference of results."""
 
     __slots__ = ()
 
@@ -226,7 +229,7 @@ def _compare(what: str, got: Params, want: Params) -> None:
         tolerance = 1e-9 if value.dtype == torch.float64 else 1e-3
         if not torch.allclose(got[name], value, rtol=tolerance, atol=tolerance):
             worst = float((got[name] - value).abs().max())
-            raise _Differs(f"{what} differs from the loop's by {worst:.1e} in {name or 'value'}")
+            raise _Differs(f"{what} differs from the reference by {worst:.1e} in {name or 'value'}")
 
 
 def _padded(clients: list[Examples], padding: int = 1) -> Examples:

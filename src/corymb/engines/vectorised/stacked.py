@@ -1,4 +1,4 @@
-"""Layers that a stack of clients needs in a form of their own: LSTMs, and look-ups of codes."""
+"""Replacements for layers that fail or are slow under vmap over clients: recurrent layers, embeddings, attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corymb.engines.vectorised.traits import Traits
 
 @contextmanager
 def stacked_layers(traits: Traits | None) -> Iterator[None]:
-    """What a model with these traits has to run in, under vmap over clients."""
+    """The modes in which a model with these traits must run under vmap over clients."""
     with ExitStack() as stack:
         if traits is not None and traits.celled:
             stack.enter_context(Cells())
@@ -29,7 +29,7 @@ def stacked_layers(traits: Traits | None) -> Iterator[None]:
 
 
 def _unfused_attention() -> AbstractContextManager[None]:
-    """Attention by matrix products: its fused kernels have no vmap rule, so that torch would loop over the clients."""
+    """Compute attention by matrix products: without a vmap rule of its fused kernels, torch would loop over clients."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     unfused: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
@@ -37,11 +37,11 @@ def _unfused_attention() -> AbstractContextManager[None]:
 
 
 class Lookups(TorchFunctionMode):
-    """Embeddings under vmap, where torch looks codes up in the tables of all clients laid end to end.
+    """A mode that corrects embeddings under vmap, where torch looks codes up in the concatenated tables of all clients.
 
-    A code that a table has no row for would read, and train, another client's row: here it becomes NaN, so that its
-    client's reply is refused. `padding_idx` would be the row of that number in the first client's table only, and every
-    other client would train its padding: here no gradient passes where the code is the padding.
+    A code out of range would silently read, and train, another client's row: here it gives NaN, so that the client's
+    reply is rejected. `padding_idx` would be that row of the first client's table only, and the other clients would
+    train their padding: here no gradient passes where the code is the padding.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -54,11 +54,11 @@ class Lookups(TorchFunctionMode):
 
 def _looked_up(input: Tensor, weight: Tensor, padding_idx: int | None = None, *more: Any, **options: Any) -> Tensor:
     known = (input >= 0) & (input < weight.shape[0])
-    found = embedding(torch.where(known, input, 0), weight, None, *more, **options)
-    found = torch.where(known.unsqueeze(-1), found, torch.nan)
+    rows = embedding(torch.where(known, input, 0), weight, None, *more, **options)
+    rows = torch.where(known.unsqueeze(-1), rows, torch.nan)
     if padding_idx is None:
-        return found
-    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), found.detach(), found)
+        return rows
+    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), rows.detach(), rows)
 
 
 def _looked_up_raw(weight: Tensor, indices: Tensor, padding_idx: int = -1, *more: Any, **options: Any) -> Tensor:

@@ -1,7 +1,8 @@
-"""The ways to take a step that are captured on a GPU (`graphs`): all clients at once, or one by one on streams.
+"""The implementations of a step that are captured on a GPU (`graphs`): all clients at once, or one by one on streams.
 
-Where steps are plain, a way takes them itself, by the rate of each client: linear layers in their backward, so that
-their gradients are never stored. Else it gives gradients, and an optimiser takes the step.
+With plain SGD, the captured function takes the step itself, with each client's step size; linear layers are stepped in
+their backward pass, so that their gradients are never stored. Otherwise it returns gradients, and an optimiser takes
+the step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from corymb.trees import Params, take
 
 
 def at_once(objective: Objective, traits: Traits | None, span: Span | None = None, *, steps: bool) -> StepFunction:
-    """All clients by vmap; without `traits` every parameter is a linear layer's."""
+    """A step of all clients at once, by vmap; without `traits`, all parameters must belong to linear layers.
+
+    With `steps`, the function takes the step and returns losses; else it returns losses and gradients.
+    """
 
     def step(params: Params, on: Examples, draws: Draws, rates: Tensor) -> list[Tensor]:
         if steps:
@@ -35,7 +39,10 @@ def at_once(objective: Objective, traits: Traits | None, span: Span | None = Non
 
 
 def by_streams(objective: Objective, device: torch.device, traits: Traits, *, steps: bool) -> StepFunction:
-    """One client after another, on streams; pictures are changed at random before, all at once."""
+    """A step of one client after another, on a few streams; random changes of images are made before, all at once.
+
+    With `steps`, the function takes the step and returns losses; else it returns losses and gradients.
+    """
     streams = OnStreams(device)
     ahead = _changes_examples(objective)
     trained: Any = SimpleNamespace(training_losses=objective.losses_of_changed) if ahead else objective  # type: ignore[attr-defined]
@@ -45,14 +52,14 @@ def by_streams(objective: Objective, device: torch.device, traits: Traits, *, st
         own = {name: p for name, p in params.items() if steps and name in traits.layers}
         read = lowered(params, traits)
         slopes = {name: torch.empty_like(p) for name, p in params.items() if name not in own}
-        if ahead:  # client by client these are hundreds of tiny operations
+        if ahead:  # client by client, this would be hundreds of tiny operations
             on = vmap(lambda own, drawn: objective.changed(own, draws.of(drawn)))(on, draws.tensors)  # type: ignore[attr-defined]
 
         def one(i: int) -> None:
             drawn, part = draws.of(tuple(t[i] for t in draws.tensors)), rates[i] if steps else None
-            loss, found = step_layers(trained, take(read, i), take(own, i), take(on, i), drawn, 1.0, part)
-            torch._foreach_copy_([losses[i], *(slopes[n][i] for n in found)], [loss, *found.values()])
-            for name in slopes.keys() - found.keys():
+            loss, grads = step_layers(trained, take(read, i), take(own, i), take(on, i), drawn, 1.0, part)
+            torch._foreach_copy_([losses[i], *(slopes[n][i] for n in grads)], [loss, *grads.values()])
+            for name in slopes.keys() - grads.keys():
                 slopes[name][i].zero_()
 
         streams.each(len(on.weight), one)
@@ -66,6 +73,9 @@ def by_streams(objective: Objective, device: torch.device, traits: Traits, *, st
 
 
 def _changes_examples(objective: Objective) -> bool:
-    """Whether it trains by `losses_of_changed` on what `changed` gives; one that has or wraps other losses does not."""
+    """Whether the objective's training loss is `losses_of_changed` of the examples that `changed` returns.
+
+    That is known only if `changed` and `training_losses` are defined in the same class, not overridden or wrapped.
+    """
     defining = next((kind for kind in type(objective).__mro__ if "training_losses" in vars(kind)), object)
     return "changed" in vars(defining)

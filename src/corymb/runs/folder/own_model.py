@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from corymb.core.objective import Objective
 from corymb.data.schema import DataSchema
-from corymb.engines.room import torch_quiet, walls
+from corymb.engines.room import isolated, torch_quiet
 from corymb.keys import Key, fold, integers, root, uniform
 from corymb.objectives import Classification, Regression
 from corymb.runs.history import is_number
@@ -43,7 +43,7 @@ def answers_of(objective: Objective, schema: DataSchema) -> list[float]:
     Empty if they would not identify the model: it rejects the examples (a text model may find no word in them), is
     random, or its outputs are not finite or change visibly by rounding alone, as after a long recurrence.
     """
-    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+    with suppress(Exception), torch.no_grad(), torch_quiet(), isolated():
         params = _made_up(objective.init(KEY))
         examples = _examples_for(params, schema)
         nudged = {name: value * (1 + NUDGE) for name, value in params.items()}
@@ -59,7 +59,7 @@ def ends_in_softmax(objective: Objective, schema: DataSchema) -> bool:
     """
     if not isinstance(objective, Classification):
         return False  # a user-defined loss may expect them
-    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+    with suppress(Exception), torch.no_grad(), torch_quiet(), isolated():
         params = _made_up(objective.init(KEY))
         outputs = objective.predict(params, _examples_for(params, schema)).double()
         return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < ALIKE).all())
@@ -98,7 +98,7 @@ def bounds_of(objective: Objective, schema: DataSchema) -> Bounds:
     """
     if not isinstance(objective, Regression):
         return "none"
-    with suppress(Exception), torch.no_grad(), torch_quiet(), walls():
+    with suppress(Exception), torch.no_grad(), torch_quiet(), isolated():
         began, found = objective.init(KEY), []
         for draw in range(DRAWS):
             params = {name: STRETCH * value for name, value in _made_up(began, fold(KEY, f"draw {draw}")).items()}
