@@ -72,6 +72,7 @@ bench: $(READY) ## Time start-up, rounds, how they grow, GPU steps and checkpoin
 	$(BIN)/python benchmarks/rounds.py --json build/rounds.json $(if $(SMALL),--small) $(ARGS)
 	$(BIN)/python benchmarks/rounds.py --fedavg --json build/rounds-fedavg.json $(if $(SMALL),--small) $(ARGS)
 	$(BIN)/python benchmarks/rounds.py --cnn --json build/rounds-cnn.json $(if $(SMALL),--small) $(ARGS)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.zoo $(if $(SMALL),--clients 4 --repeats 1) --write build/zoo.md
 	PYTHONPATH=. $(BIN)/python -m benchmarks.growth $(if $(SMALL),--most 1000) --write build/growth.md
 	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu --json build/gpu.json $(if $(SMALL),--small)
 	$(BIN)/python benchmarks/checkpoints.py $(if $(SMALL),--demo --repeat 1)
