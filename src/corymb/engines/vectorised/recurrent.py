@@ -70,13 +70,13 @@ def cell(name: str, x: Tensor, state: Any, into: Tensor, across: Tensor, *biases
 
 
 class Moment(NamedTuple):
-    """A time step that the backward pass returns to: nb h each."""
+    """A time step that the backward pass returns to."""
 
     before: Tensor
-    """The hidden state before it."""
+    """The hidden state before it: n b h, not contiguous, so that only those who need it flatten it."""
     after: Tensor
     memory: Tensor
-    """The memory before it, of an LSTM."""
+    """The memory before it, of an LSTM: nb h."""
     kept: Sequence[Tensor]
     """What the forward pass kept."""
 
@@ -224,10 +224,10 @@ class _Layer(torch.autograd.Function):
         slopes, recurring_slopes = [], []
         for step in reversed(range(t)):
             to_h = to_h if to_out is None else to_h + to_out[:, step]
-            before = out[:, step - 1].flatten(0, 1) if step else h.flatten(0, 1)
+            before = out[:, step - 1] if step else h
             memory = saved[kind.kept * (step - 1)] if step and saved else c.flatten(0, 1)
             kept = saved[kind.kept * step : kind.kept * (step + 1)]
-            found = kind.backward(to_h.flatten(0, 1), to_c, Moment(before, out[:, step].flatten(0, 1), memory, kept))
+            found = kind.backward(to_h.flatten(0, 1), to_c, Moment(before, out[:, step], memory, kept))
             slopes.append(found.given.unflatten(0, (n, b)))
             same = found.recurring is found.given
             recurring_slopes.append(slopes[-1] if same else found.recurring.unflatten(0, (n, b)))
@@ -322,7 +322,7 @@ def _gru_back(to_h: Tensor, to_c: Tensor, at: Moment) -> Slopes:
         return Slopes(slope, recurring, to_c, hidden)
     r, z, n, into_n = kept.chunk(4, -1)
     hidden = to_h * z
-    to_z = (at.before - n) * hidden * (1 - z)
+    to_z = (at.before.flatten(0, 1) - n) * hidden * (1 - z)
     to_n = (to_h - hidden) * (1 - n * n)
     to_r = to_n * into_n * r * (1 - r)
     return Slopes(torch.cat([to_r, to_z, to_n], -1), torch.cat([to_r, to_z, to_n * r], -1), to_c, hidden)
@@ -333,7 +333,8 @@ def _rnn_tanh(given: Tensor, recurring: Tensor, h: Tensor, c: Tensor) -> tuple[T
 
 
 def _rnn_tanh_back(to_h: Tensor, to_c: Tensor, at: Moment) -> Slopes:
-    slope = to_h * (1 - at.after * at.after)
+    after = at.after.flatten(0, 1)
+    slope = to_h * (1 - after * after)
     return Slopes(slope, slope, to_c)
 
 
@@ -342,7 +343,7 @@ def _rnn_relu(given: Tensor, recurring: Tensor, h: Tensor, c: Tensor) -> tuple[T
 
 
 def _rnn_relu_back(to_h: Tensor, to_c: Tensor, at: Moment) -> Slopes:
-    slope = torch.where(at.after > 0, to_h, 0)
+    slope = torch.where(at.after.flatten(0, 1) > 0, to_h, 0)
     return Slopes(slope, slope, to_c)
 
 
