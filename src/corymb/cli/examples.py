@@ -11,7 +11,7 @@ import numpy as np
 
 from corymb.data.features import Array
 from corymb.data.prepare.cells import Kind
-from corymb.data.prepare.columns import FEW, ColumnPlan, Table, unknown_categories
+from corymb.data.prepare.columns import ColumnPlan, Table
 from corymb.data.prepare.road import Preparation
 from corymb.data.readers.archives import FEATURES, LABELS, arrays_in, names_of
 from corymb.data.readers.contents import CLIENT, LABEL, TEST, Columns, ids_of
@@ -69,8 +69,6 @@ def read_examples(file: Path, run: Run, label: str | None = None, *, labelled: b
     cells = {name: column.take(rows) for name, column in cells.items()} if len(rows) < n else cells
     x = how._replace(columns=plans).apply(cells, lambda row: table.place(int(rows[row]))).numpy()
     owners, left = table.ids.get(owner), np.setdiff1d(np.arange(n), rows)
-    for note in unknown_categories(cells, plans)[:FEW]:
-        print(f"corymb: {note}", file=sys.stderr)
     if len(left):
         print(f"corymb: {len(left)} of {n} rows lack a value and are left out: {_places(table, left)}", file=sys.stderr)
     return Examples(

@@ -72,6 +72,7 @@ def read_labels(
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
     notes = (*_held_by_one(named, codes, clients), *_spelled(named)) if len(named) > 1 else _all_alike(cells)
+    notes += _say_padded(cells) + (() if told else _say_counts(named, codes, cells))
     return Labels(torch.from_numpy(codes), "classification", named, notes)
 
 
@@ -81,6 +82,35 @@ def _spelled(named: Sequence[str]) -> tuple[str, ...]:
     pairs = [(first, name) for name in named if (first := seen.setdefault(spelling(name), name)) != name]
     how = "differ only in capitals, blanks or zeros in front and count as two: write them in one way if they are one"
     return tuple(f"classes {one!r} and {other!r} {how}" for one, other in pairs[:1])
+
+
+COUNTS = 6
+"""From so many whole numbers on, labels may as well be counts or grades as classes, ..."""
+PEAK = 3
+"""... if their frequencies rise to a peak, so many times the least, and fall: numbers of classes follow no order."""
+
+
+def _say_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str, ...]:
+    """That whole numbers which may be amounts are taken as classes, whose order and distances do not count."""
+    if len(named) < COUNTS or (cells.kinds != Kind.NUMBER).any() or np.ptp(cells.values) >= 2 * len(named):
+        return ()
+    often = np.bincount(codes)
+    peak, change, error = int(often.argmax()), np.diff(often), np.sqrt(often[1:] + often[:-1])
+    one_peak = (change[:peak] > -2 * error[:peak]).all() and (change[peak:] < 2 * error[peak:]).all()
+    if not one_peak or often.max() < PEAK * often.min():
+        return ()
+    said = f"the labels {named[0]} to {named[-1]} are taken as {len(named)} classes"
+    return (f"{said}: if they are counts or grades, say task='regression' (--task regression)",)
+
+
+def _say_padded(cells: Column) -> tuple[str, ...]:
+    """That classes written with zeros in front are numbers here, and are called so."""
+    if not cells.padded:
+        return ()
+    same = (
+        f"{cells.padded!r} and {numeral(float(cells.padded))!r} are one class, called {numeral(float(cells.padded))!r}"
+    )
+    return (f"labels with zeros in front are read as numbers: {same}; write a letter in front to keep them apart",)
 
 
 def no_labels(rows: int) -> Labels:
@@ -185,7 +215,8 @@ def _named(cells: Column, where: RowName) -> tuple[tuple[str, ...], Array]:
 
 def _among(named: tuple[str, ...], codes: Array, classes: tuple[str, ...], where: RowName) -> Tensor:
     """Positions among classes that were given; whole numbers that are no names of theirs are positions."""
-    number = {name: place for place, name in enumerate(classes)}
+    number = {str(int(name)): place for place, name in enumerate(classes) if name.isdecimal()}  # labels are numbers
+    number |= {name: place for place, name in enumerate(classes)}
     if not set(named) <= set(number) and all(name.isdigit() and int(name) < len(classes) for name in named):
         number = {name: int(name) for name in named}
     for code, name in enumerate(named):

@@ -357,7 +357,7 @@ class Run:
             if self.points
             else f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
-            f"  ledger    {counted(self.ledger.rounds, 'round')}, "
+            f"  ledger    {counted(len(self.history), 'round')}, "
             f"{self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
         if self.stopped:

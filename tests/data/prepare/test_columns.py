@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from corymb.data.clients import Clients
-from corymb.data.prepare.cells import as_column, read_values
+from corymb.data.prepare.cells import as_column, joined, read_values
 from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns, unknown_categories
 from corymb.settings import InvalidInput
 
@@ -173,3 +173,26 @@ def test_text_that_no_category_stands_for_is_spoken_of():
         "column 's': 2 cells ('z') are of no category that the run knew, and taken as 'other'",
         "column 't': 1 cell ('z') is of no category that the run knew, and left without one",
     ]
+
+
+def test_codes_with_zeros_in_front_are_spoken_of():
+    table = {"plz": ["12", " 00123", "00456"], "size": ["0", "0.5", "10"], "icd": ["A1", "A1", "001"], "n": [0, 1, 2]}
+    _, notes, rows = learn(table)
+    assert notes == [
+        "column 'plz': '00123' has zeros in front and is read as a number: if it is a code, write it with a letter "
+        "('c00123')",
+        "column 'icd': '001' has zeros in front and counts as the number: if it is a code, write it with a letter "
+        "('c001')",
+    ]
+    assert rows[1][0] == 123
+
+
+def test_what_zeros_were_read_stays_known():
+    column = joined([read_values(["7", "8"]), read_values(["07"])])
+    assert (column.padded, column.take(np.array([0, 1])).padded) == ("07", "07")
+
+
+def test_a_number_that_is_no_category_is_spoken_of():
+    plans = [ColumnPlan("s", "category", None, ("1", "a"))]
+    said = ["column 's': 1 cell ('7') is of no category that the run knew, and left without one"]
+    assert unknown_categories({"s": read_values(["a", "1", "7", None])}, plans) == said

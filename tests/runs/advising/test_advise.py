@@ -45,6 +45,8 @@ def test_one_model_never_says_that_there_are_no_clusters():
     advice = advice_on("one-model")
     text = " ".join([*advice.sentences, *advice.cautions])
     assert "does not say that there are no clusters" in text or "clusters that were found" in text
+    assert "of the loss by models of their own would mostly not have been seen" in text
+    assert "If you expect two groups, run ifca --k 2 as well and compare." in text
     assert " no clusters" not in text.replace("does not say that there are no clusters", "")
 
 

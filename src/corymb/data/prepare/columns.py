@@ -86,11 +86,13 @@ def learn_columns(
         elif what != "category":
             fill = _fill(mine, owners, missing)
             plans.append(ColumnPlan(name, what, fill))
+            notes += [] if codes else _say_padded(name, column.padded, "is read as a number")
             if fill is not None and empty.any():
                 filled[name] = (int(empty.sum()), fill)
         elif kept := _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
             notes += _say_what_text_looks_like(name, kept) + _say_split(name, kept)
+            notes += _say_padded(name, column.padded, "counts as the number")
             if empty.any():
                 without[name] = int(empty.sum())
         else:
@@ -140,8 +142,9 @@ def unknown_categories(table: Table, plans: Sequence[ColumnPlan]) -> list[str]:
     """What is to be said of text that no category of a plan stands for."""
     notes = []
     for plan in plans:
-        texts = [] if plan.what != "category" else list(table[plan.name].texts.values())
-        if unknown := [text for text in texts if text not in plan.categories]:
+        column, known = table[plan.name], frozenset(plan.categories)
+        rows = np.flatnonzero(column.kinds != Kind.MISSING).tolist() if plan.what == "category" else ()
+        if unknown := [text for row in rows if (text := column.text(row)) not in known]:
             counted = (
                 f"1 cell ({unknown[0]!r}) is" if len(unknown) == 1 else f"{len(unknown)} cells ({unknown[0]!r}) are"
             )
@@ -200,6 +203,12 @@ def _say_filled(filled: Mapping[str, tuple[int, float]], missing: Missing) -> li
         ]
     each = _few({name: empty for name, (empty, _) in filled.items()})
     return [f"missing cells of {len(filled)} columns are taken as each column's {missing}: {each}"]
+
+
+def _say_padded(name: str, cell: str, taken: str) -> list[str]:
+    """That a code with zeros in front is a number here, whose zeros are lost."""
+    how = f"has zeros in front and {taken}: if it is a code, write it with a letter ('c{cell}')"
+    return [f"column {name!r}: {cell!r} {how}"] if cell else []
 
 
 def _few(counts: Mapping[str, int]) -> str:

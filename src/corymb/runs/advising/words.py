@@ -108,10 +108,13 @@ def _unseen(advice: Advice) -> list[str]:
     lines = []
     visible, guarded = seen_apart(advice.clustering), advice.clustering.get("guarded")
     if advice.verdict == "one-model" and not guarded and visible is not None:
-        small = f"differ by less than about {visible:.0%} of the loss would mostly not"
+        small = (
+            f"two groups that gain less than about {visible:.0%} of the loss by models of their own would mostly not"
+        )
+        large = "even two groups that gain a lot by models of their own would not"
         lines.append(
-            "This does not say that there are no clusters: groups whose models "
-            f"{small if visible <= BLIND else 'differ a lot would not'} have been seen with these clients."
+            f"This does not say that there are no clusters: {small if visible <= BLIND else large} have been seen with "
+            "these clients. If you expect two groups, run ifca --k 2 as well and compare."
         )
     alone = advice.candidates.get(ALONE)
     if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - SURE:
