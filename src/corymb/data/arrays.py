@@ -71,7 +71,10 @@ def features_in(x: Values) -> Array:
     try:
         array = as_array(x)
     except ValueError as error:
+        _check_sizes(x)
         raise InvalidInput(f"x is no array ({error}): wanted [rows, features].") from None
+    if array.dtype.kind == "O" and array.ndim == 1:
+        _check_sizes(array)
     require(array.dtype.kind in "biufUO", f"Features are of type {array.dtype}: wanted numbers or text.")
     require(
         array.ndim >= 2,
@@ -82,12 +85,36 @@ def features_in(x: Values) -> Array:
     return array
 
 
+def _check_sizes(x: Any) -> None:
+    """Refuse examples of several sizes: pictures, windows, texts as they come."""
+    try:
+        shapes = [list(np.shape(one)) for one in x]
+    except ValueError:  # an example is no array by itself
+        return
+    for place, shape in [(place, shape) for place, shape in enumerate(shapes) if shape != shapes[0]][:1]:
+        raise InvalidInput(
+            f"Examples have different sizes (example 0 {shapes[0]}, example {place} {shape}): bring pictures to one "
+            "size, and cut or pad sequences to one length."
+        )
+
+
+def _how(y: Array) -> str:
+    """What to do about labels that are not one for each example; nothing where they are."""
+    if y.ndim < 2:
+        return ""
+    if y.ndim != 2 or y.dtype.kind not in "biuf":
+        return "; labels of pixels or of the parts of a sequence cannot be learned"
+    one_hot = bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all())
+    return ": y.argmax(1) gives it" if one_hot else "; of several labels or targets each has a run of its own"
+
+
 def labels_in(y: Values) -> Column:
     """One label for each row."""
     values = as_array(y)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    require(values.ndim == 1, f"Labels have the shape {list(values.shape)}: wanted one label for each example.")
+    shape = list(values.shape)
+    require(values.ndim == 1, f"Labels have the shape {shape}: wanted one label for each example{_how(values)}.")
     require(
         values.dtype.kind in "biufUO",
         f"Labels are of type {values.dtype}: wanted numbers, booleans or text.",

@@ -19,7 +19,8 @@ Round = dict[str, Any]
 seconds; if the round was evaluated, `metrics`, `not_scored`, the names of clients that could not be scored, `points`,
 the training examples of each cluster where examples have clusters, and `evaluated_loss`, the training loss of the
 others, infinite once a client's is; `diverging` in rounds whose loss has
-grown (see `GROWN`), and `warning`, in one round, where that was said. `moves` maps the position of each client whose
+grown (see `GROWN`), and `warning`, in one round, where that was said; `refreshed` in the first round on new data:
+losses on the old are no yardstick for those that follow. `moves` maps the position of each client whose
 label changed, as text, to its new label; in the first round, of all clients with a label: see `labels_after`. `notes`
 come from the algorithm: a repair, say, or the evidence for k or for a threshold. `loss_unit` is there where losses have
 no zero of their own, as negative log-densities have none: how much of a loss counts as little."""
@@ -144,8 +145,19 @@ def evaluated_loss(row: Round) -> float | None:
     return math.inf if row["evaluated_loss"] is None else float(row["evaluated_loss"])  # JSON has null for infinity
 
 
+def on_these_data(history: Sequence[Round]) -> Sequence[Round]:
+    """The rounds since the run went on with new data; all, if it never did.
+
+    >>> on_these_data([{"clock": 1}, {"clock": 2, "refreshed": True}, {"clock": 3}])
+    [{'clock': 2, 'refreshed': True}, {'clock': 3}]
+    """
+    begun = next((place for place in reversed(range(len(history))) if history[place].get("refreshed")), 0)
+    return history[begun:] if begun else history
+
+
 def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], times: int = IN_A_ROW) -> Growth | None:
     """How the loss grew, if it has for that many of the rounds in which it is known, up to the last; else None."""
+    history = on_these_data(history)
     last = [(row, loss) for row in history[-1:] if (loss := loss_of(row)) is not None]
     for row in reversed(history[:-1] if last else ()):
         if len(last) == times:
@@ -194,7 +206,7 @@ standard error of their means is at most this part of the loss. Two means of ten
 
 def converged(history: Sequence[Round]) -> bool:
     """Whether the last rounds, all of one stage, have changed nothing: neither the training loss nor who is where."""
-    window = SETTLED
+    history, window = on_these_data(history), SETTLED
     while len(history) >= 2 * window:
         rows = history[-2 * window :]
         losses = [noted_loss(row) for row in rows]
@@ -233,6 +245,7 @@ def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
     >>> unfinished(rows, {"until": "converged", "rounds": 40, "local": {"decay": 0.97}})
     'the training loss still falls (by 65 % in the last 10 rounds): --rounds 160 --local.decay 0.9925 trains longer'
     """
+    history = on_these_data(history)
     rows, rounds, local = history[-2 * SETTLED :], config.get("rounds"), config.get("local") or {}
     losses = [loss for row in rows if (loss := noted_loss(row)) is not None and math.isfinite(loss)]
     if not isinstance(rounds, int) or len(losses) < 2 * SETTLED or rows[0]["stage"] != rows[-1]["stage"]:

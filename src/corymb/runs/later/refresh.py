@@ -76,7 +76,7 @@ def refresh(
     if gone:
         named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
         log.warning(
-            "%s of the run not in the new data, and takes no further part: %s", counted(len(gone), "client"), named
+            "no longer part of the run, because the new data lack them: %s (%s)", named, counted(len(gone), "client")
         )
     onward, more = started(algorithm), rounds or before
     if onward is not None:
@@ -115,10 +115,10 @@ def refresh(
 def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
     """The data with the run's classes, unless they are of another kind."""
     plans = [one.columns if one else () for one in (data.preparation, run.schema.preparation)]
-    new, old = ([(plan.name, plan.categories) for plan in columns] for columns in plans)
+    new, old = ([plan._replace(fill=None) for plan in columns] for columns in plans)
     require(
         new == old or not new or not old,
-        "The columns of the new data have other names or categories than those of the run: start a new run.",
+        "The columns of the new data have other names, types or categories than those of the run: start a new run.",
     )
     if data.task == "classification" == run.schema.task and data.classes != run.schema.classes:
         places = {name: place for place, name in enumerate(run.schema.classes)}
