@@ -4,6 +4,7 @@
 import csv
 import json as json_module
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -14,6 +15,7 @@ from corymb.cli.assign import OwnModel, RunFolder
 from corymb.cli.examples import Examples, read_examples
 from corymb.data.features import Array
 from corymb.data.readers.contents import CLIENT
+from corymb.runs.folder.files import whole
 from corymb.runs.history import plain
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -47,7 +49,7 @@ def predict_file(
             found |= {"classes": list(loaded.schema.classes), "probabilities": _nested(chances)}
         print(json_module.dumps(plain(found), allow_nan=False))
     if out is not None:
-        with expanded(out).open("w", newline="", encoding="utf-8") as place:
+        with whole(expanded(out)) as file, TextIOWrapper(file, newline="", encoding="utf-8") as place:
             _write(place, loaded, predicted, chances)
     elif not json:
         _write(sys.stdout, loaded, predicted, chances)

@@ -48,6 +48,8 @@ def read_run(folder: str | Path) -> Parts:
     require(place.is_dir(), f"{place} is not a folder: give the folder of a run.")
     _check_one(place)
     check_plain(place)
+    begun = (place / CONFIG).exists() or (place / RESULT).exists()
+    require(begun, f"{place} holds no run: it has no {CONFIG}.")
     try:
         if not (place / RESULT).exists() and (place / CONFIG).exists():
             return _unfinished(place)
