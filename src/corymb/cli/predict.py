@@ -12,7 +12,7 @@ import numpy as np
 from cyclopts import Parameter
 
 from corymb.cli.assign import OwnModel, RunFolder
-from corymb.cli.examples import Examples, read_examples
+from corymb.cli.examples import Examples, read_examples, rows_of
 from corymb.data.features import Array
 from corymb.data.readers.contents import CLIENT
 from corymb.runs.folder.files import whole
@@ -103,13 +103,17 @@ def _nested(values: Array) -> list[Any]:
 
 
 def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
-    """Each row's prediction with the model of the row's client."""
-    names, place = np.unique(owners, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    parts = [
-        _predict(run, Examples(x[place == number], None, None), str(name), None) for number, name in enumerate(names)
-    ]
-    back = np.argsort(order)
+    """Each row's prediction with the model of the row's client; clients that use the same model predict together."""
+    groups, labels = list[tuple[str | None, int | None, Array]](), run.labels if run.served == "assigned" else {}
+    together: dict[int, list[Array]] = {}
+    for name, rows in rows_of(owners):
+        if (label := labels.get(name, -1)) >= 0:
+            together.setdefault(label, []).append(rows)
+        else:
+            groups.append((name, None, rows))
+    groups += [(None, label, np.concatenate(rows)) for label, rows in together.items()]
+    parts = [_predict(run, Examples(x[rows], None, None), name, label) for name, label, rows in groups]
+    back = np.argsort(np.concatenate([rows for _, _, rows in groups]))
     chances = [part for _, part in parts if part is not None]
     return np.concatenate([part for part, _ in parts])[back], np.concatenate(chances)[back] if chances else None
 
