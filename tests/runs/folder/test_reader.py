@@ -77,8 +77,3 @@ def test_a_config_of_format_1_can_be_run_again(old, capsys):
     assert main(["run", "--config", "stopped/config.toml", "--out", "again", "--json", "-q"]) == 0
     config = json.loads(capsys.readouterr().out)["config"]
     assert (config["k"], config["rounds"], config["label"]) == (2, 4, "outcome")
-
-
-def test_a_folder_without_a_run_is_told_so(tmp_path):
-    with pytest.raises(InvalidInput, match=r"holds no run: it has no config\.toml"):
-        corymb.Run.load(tmp_path)
