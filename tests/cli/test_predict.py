@@ -176,3 +176,32 @@ def test_rows_that_lack_a_value_are_left_empty_after_a_run_that_dropped_them(kin
     (tmp_path / "none.csv").write_text("client,u,v\na,,2\n")
     assert main(["predict", kind, "none.csv"]) == 2
     assert "Every row of none.csv lacks a value" in capsys.readouterr().err
+
+
+def test_clients_whose_names_do_not_print_are_found_in_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    x, y, client = small.arrays()
+    rows = [
+        ["who", "age", "dose", "outcome"],
+        *([f"a\n{c}", a, d, o] for (a, d), o, c in zip(x, y, client, strict=True)),
+    ]
+    with open("t.csv", "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    assert main(shlex.split("run t.csv ifca --k 2 --client who --label outcome --rounds 3 -q --out run")) == 0
+    run = corymb.Run.load("run")
+    assert run.names[0] == "a\\n0"
+    found = json.loads(told("predict run t.csv --json", capsys))["predictions"]
+    want = [run.predict([row], client=f"a\\n{c}")[0] for row, c in zip(x, client, strict=True)]
+    assert found == want
+    assert len(told("assign run t.csv", capsys).splitlines()) == 6
+
+
+def test_clients_of_one_cluster_predict_together(here, monkeypatch, capsys):
+    x, y, client = small.arrays()
+    rows = "".join(f"{c},{a},{d},{o}\n" for (a, d), o, c in zip(x, y, client, strict=True))
+    (here / "t.csv").write_text(f"client,age,dose,label\n{rows}")
+    assert main(shlex.split("run t.csv ifca --k 2 --rounds 3 -q --out run")) == 0
+    calls, plain = [], corymb.Run.predict
+    monkeypatch.setattr(corymb.Run, "predict", lambda *args, **how: calls.append(how) or plain(*args, **how))
+    told("predict run t.csv", capsys)
+    assert len(calls) <= 2  # clusters, not six clients

@@ -170,3 +170,24 @@ def test_a_loader_is_no_data_set():
     items = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))
     with pytest.raises(InvalidInput, match=r"A DataLoader has no items by number: give .* its \.dataset"):
         FederatedDataset.from_torch(torch.utils.data.DataLoader(items), [0, 0, 1, 1])
+
+
+RAGGED = [[1, 2], [3, 4], [5], [6, 7]]
+ONE_HOT = np.eye(2)[Y]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "complaint"),
+    [
+        (RAGGED, Y, r"different sizes \(example 0 \[2\], example 2 \[1\]\): .* cut or pad sequences to one length"),
+        (np.array([np.array(row) for row in RAGGED], dtype=object), Y, "Examples have different sizes"),
+        ([torch.zeros(3, 4, 4 + row % 2) for row in range(4)], Y, r"example 0 \[3, 4, 4\], example 1 \[3, 4, 5\]"),
+        ([[[1], [2, 3]]] * 4, Y, "x cannot be converted to an array"),
+        (X, ONE_HOT, r"one label for each example: use y\.argmax\(1\)"),
+        (X, np.ones((4, 3)), "for several labels or targets, fit one run for each"),
+        (X, np.ones((4, 8, 8)), "labels for each pixel .* are not supported"),
+    ],
+)
+def test_what_to_do_is_said_where_sizes_differ_or_labels_are_many(x, y, complaint):
+    with pytest.raises(InvalidInput, match=complaint):
+        from_arrays(x, y, [0, 1, 0, 1])

@@ -155,3 +155,22 @@ def test_classes_that_only_test_examples_have_are_spoken_of():
     data = corymb.FederatedDataset.from_arrays(x, list("abcabcabdabd"), [0, 1] * 6, test=np.array(test))
     assert data.notes == ("classes 'c', 'd': only test examples have them, so that no model can learn them",)
     assert corymb.FederatedDataset.from_arrays(x, list("abaabaabaaba"), [0, 1] * 6, test=np.array(test)).notes == ()
+
+
+def test_labels_that_may_be_counts_get_a_note():
+    counts = np.repeat(np.arange(9), [12, 30, 40, 41, 30, 18, 9, 4, 2])
+    said = "the labels 0 to 8 are taken as 9 classes: if they are counts or grades, use task='regression'"
+    assert any(note.startswith(said) for note in labels(counts).notes)
+    assert labels(counts, task="classification").notes == ()
+    assert labels(np.repeat(np.arange(10), 20)).notes == ()  # digits
+    assert labels(np.repeat(np.arange(8), [50, 3, 40, 5, 60, 9, 44, 2])).notes == ()  # classes in no order
+    assert labels(np.repeat([0, 1, 2], [50, 30, 5])).notes == ()
+
+
+def test_classes_with_zeros_in_front():
+    found = labels(["01", "02", "01"])
+    assert found.classes == ("1", "2")
+    assert "'01' and '1' are one class, named '1'" in found.notes[0]
+    assert labels(["1", "2", "1"]).notes == ()
+    given = read(["01", "02", "01"], classes=("01", "02", "03"))
+    assert given == ("classification", [0, 1, 0], ("01", "02", "03"))

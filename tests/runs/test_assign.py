@@ -163,3 +163,23 @@ def test_thresholds_are_interpolated():
     calibration = Calibration(torch.arange(len(SIZES), 0, -1.0), torch.ones(()))
     assert [_threshold(calibration, m) for m in (1, 2, 50, 500)] == [6.0, 5.0, 1.0, 1.0]
     assert 4.0 < _threshold(calibration, 3) < 5.0
+
+
+def test_a_category_that_the_run_did_not_know_is_spoken_of(tmp_path, capsys, caplog):
+    rows = "".join(
+        f"{name},{'fm'[age % 2]},{age},{'yes' if age > 5 else 'no'}\n" for name in "abc" for age in range(10)
+    )
+    (tmp_path / "t.csv").write_text(f"client,sex,age,label\n{rows}")
+    assert main(["run", str(tmp_path / "t.csv"), "fedavg", "--rounds", "1", "--out", str(tmp_path / "run"), "-q"]) == 0
+    said = "column 'sex': 1 cell ('x') is not among the run's categories and without a category"
+    run = corymb.Run.load(tmp_path / "run")
+    caplog.clear()
+    run.predict({"sex": "f", "age": 3}, cluster=0)
+    assert not caplog.messages
+    run.predict({"sex": "x", "age": 3}, cluster=0)
+    assert caplog.messages == [said]
+    caplog.clear()
+    (tmp_path / "new.csv").write_text("sex,age\nx,3\n")
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 0
+    assert caplog.messages == [said]  # once
+    assert said not in capsys.readouterr().err

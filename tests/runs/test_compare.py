@@ -6,6 +6,7 @@ import torch
 from scipy import stats
 
 from corymb.cli.app import main
+from corymb.report.text import as_markdown
 from corymb.runs.compare import compare, confusion, group
 from corymb.settings import InvalidInput
 from tests.report.reported import runs
@@ -116,3 +117,13 @@ def test_the_metric_that_leads_comes_first_and_says_who_is_better(tmp_path, caps
     assert main(["compare", *folders, "--metric", "auc", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["metric"], said["better"]) == ("auc", "A")
+
+
+def test_rounds_are_those_that_a_run_tells_of():
+    run = runs()[0]
+    assert run.ledger.rounds > len(run.history)  # the ledger also counts what standardises
+    found = {delta.name: delta.a for delta in compare(alone(run), alone(run)).deltas}
+    assert found["rounds"] == len(run.history)
+    told = f"{len(run.history)} rounds, "
+    assert told in repr(run)
+    assert told in as_markdown([run]).decode()

@@ -272,7 +272,7 @@ def test_a_damaged_folder_is_refused_in_a_line(name, damage, run, tmp_path):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path, run):
-    with pytest.raises(InvalidInput, match="is not a run: it has no config"):
+    with pytest.raises(InvalidInput, match=r"is not a run: it has no config\.toml"):
         corymb.Run.load(tmp_path)
     with pytest.raises(InvalidInput, match="not a folder"):
         corymb.Run.load(tmp_path / "nothing")
@@ -401,3 +401,17 @@ def test_numbers_without_end_become_null():
     from corymb.runs.history import plain
 
     assert plain({"a": [float("nan"), 1.0, (float("inf"), "x")]}) == {"a": [None, 1.0, [None, "x"]]}
+
+
+def test_many_examples_are_predicted_block_by_block(monkeypatch):
+    x, y, client = small.arrays()
+    run = corymb.fit(corymb.IFCA(k=2, rounds=2), (x, y, client))
+    want = run.predict_proba(x, cluster=0)
+    sizes, plain = [], type(run.objective).predict
+    monkeypatch.setattr("corymb.runs.serving.AT_ONCE", 2 * 100)
+    kind = type(run.objective)
+    monkeypatch.setattr(
+        kind, "predict", lambda self, params, rows: sizes.append(len(rows)) or plain(self, params, rows)
+    )
+    assert np.allclose(run.predict_proba(x, cluster=0), want, atol=1e-6)
+    assert sizes == [100, 20]

@@ -5,10 +5,9 @@ import json as json_module
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from cyclopts import Parameter
 
-from corymb.cli.examples import read_examples
+from corymb.cli.examples import read_examples, rows_of
 from corymb.data.readers.archives import LABELS
 from corymb.data.readers.contents import LABEL
 from corymb.data.readers.folder import NPZ
@@ -44,9 +43,7 @@ def assign_file(
         answer = loaded.assign(examples.x, examples.y)
         print(json_module.dumps(plain(answer._asdict()), allow_nan=False) if json else f"{file.stem}: {answer}")
         return
-    names, place = np.unique(examples.client, return_inverse=True)
-    rows = {str(name): place == number for number, name in enumerate(names)}
-    answers = {name: loaded.assign(examples.x[mine], examples.y[mine]) for name, mine in rows.items()}
+    answers = {name: loaded.assign(examples.x[mine], examples.y[mine]) for name, mine in rows_of(examples.client)}
     if json:
         print(json_module.dumps({name: plain(one._asdict()) for name, one in answers.items()}, allow_nan=False))
     else:

@@ -11,7 +11,7 @@ import numpy as np
 
 from corymb.data.features import Array
 from corymb.data.prepare.cells import Kind
-from corymb.data.prepare.columns import FEW, ColumnPlan, Table, unknown_categories
+from corymb.data.prepare.columns import ColumnPlan, Table
 from corymb.data.prepare.road import Preparation
 from corymb.data.readers.archives import FEATURES, LABELS, arrays_in, names_of
 from corymb.data.readers.contents import CLIENT, LABEL, TEST, Columns, ids_of
@@ -19,7 +19,7 @@ from corymb.data.readers.folder import KINDS, NPZ, SUFFIXES
 from corymb.data.readers.tables import kind_of, read_table
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
-from corymb.settings import InvalidInput, require
+from corymb.settings import InvalidInput, printable, require
 
 
 class Examples(NamedTuple):
@@ -46,7 +46,7 @@ def read_examples(file: Path, run: Run, label: str | None = None, *, labelled: b
     require(kind_of(file) in SUFFIXES, f"{file} is of an unknown type: only {KINDS} files can be read.")
     options = DataOptions.recorded(run.config)
     if kind_of(file) == NPZ:
-        return _from_npz(file, options, label)
+        return _from_npz(file, run, options, label)
     target, owner = label or options.label or LABEL, options.client or CLIENT
     table = read_table(file, [owner])
     how = run.schema.preparation or Preparation("none")
@@ -68,14 +68,12 @@ def read_examples(file: Path, run: Run, label: str | None = None, *, labelled: b
     cells = {name: column.take(rows) for name, column in cells.items()} if len(rows) < n else cells
     x = how._replace(columns=plans).apply(cells, lambda row: table.place(int(rows[row]))).numpy()
     owners, left = table.ids.get(owner), np.setdiff1d(np.arange(n), rows)
-    for note in unknown_categories(cells, plans)[:FEW]:
-        print(f"corymb: {note}", file=sys.stderr)
     if len(left):
         print(f"corymb: {len(left)} of {n} rows lack a value and are left out: {_places(table, left)}", file=sys.stderr)
     return Examples(
         x,
         None if y is None else y.take(rows).as_objects(),
-        None if owners is None else owners[rows],
+        None if owners is None else _as_in_run(owners[rows], run),
         unused,
         tuple(left.tolist()),
     )
@@ -94,13 +92,30 @@ def _complete(cells: Table, plans: Sequence[ColumnPlan], n: int) -> Array:
     return np.flatnonzero(~sum((cells[name].kinds == Kind.MISSING for name in wanted), np.zeros(n, dtype=bool)))
 
 
-def _from_npz(file: Path, options: DataOptions, label: str | None) -> Examples:
+def _from_npz(file: Path, run: Run, options: DataOptions, label: str | None) -> Examples:
     features, target, owner = options.features or FEATURES, label or options.label or LABELS, options.client or CLIENT
     arrays = arrays_in(file, {features, target, owner})
     held = ", ".join(map(repr, names_of(file))) or "nothing"
     require(features in arrays, f"{file} has no array {features!r}: it holds {held}.")
     ids = arrays.get(owner)
-    return Examples(arrays[features], arrays.get(target), None if ids is None else ids_of(ids, owner))
+    return Examples(arrays[features], arrays.get(target), None if ids is None else _as_in_run(ids_of(ids, owner), run))
+
+
+def rows_of(owners: Array) -> list[tuple[str, Array]]:
+    """Each client with the indices of its rows, sorted by name.
+
+    >>> [(name, rows.tolist()) for name, rows in rows_of(np.array(["b", "a", "b"]))]
+    [('a', [1]), ('b', [0, 2])]
+    """
+    names, place, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    parts = np.split(np.argsort(place, kind="stable"), np.cumsum(sizes)[:-1])
+    return [(str(name), rows) for name, rows in zip(names, parts, strict=True)]
+
+
+def _as_in_run(ids: Array, run: Run) -> Array:
+    """Client names as the run has them, with unprintable characters escaped."""
+    known, (names, place) = frozenset(run.names), np.unique(ids.astype(np.str_), return_inverse=True)
+    return np.array([name if name in known else printable(name) for name in names.tolist()])[place]
 
 
 def _check_columns(

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from torch import nn
 
 from corymb.cli.assign import OwnModel, RunFolder
+from corymb.runs.folder.files import whole
 from corymb.runs.history import plain
 from corymb.runs.run import Run
 from corymb.settings import InvalidInput, expanded, first_line, require
@@ -39,7 +40,9 @@ def export(
     place = run / f"cluster-{number}.{format}" if out is None else expanded(out)
     require(not place.is_dir(), f"{place} is a folder: give a file name for the model.")
     meaning = json.dumps(about(loaded, number))
-    place.write_bytes(_safetensors(module, meaning) if format == "safetensors" else _onnx(module, meaning, loaded))
+    written = _safetensors(module, meaning) if format == "safetensors" else _onnx(module, meaning, loaded)
+    with whole(place) as file:
+        file.write(written)
     print(place)
 
 

@@ -4,6 +4,7 @@
 import csv
 import json as json_module
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -11,9 +12,10 @@ import numpy as np
 from cyclopts import Parameter
 
 from corymb.cli.assign import OwnModel, RunFolder
-from corymb.cli.examples import Examples, read_examples
+from corymb.cli.examples import Examples, read_examples, rows_of
 from corymb.data.features import Array
 from corymb.data.readers.contents import CLIENT
+from corymb.runs.folder.files import whole
 from corymb.runs.history import plain
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions
@@ -47,7 +49,7 @@ def predict_file(
             found |= {"classes": list(loaded.schema.classes), "probabilities": _nested(chances)}
         print(json_module.dumps(plain(found), allow_nan=False))
     if out is not None:
-        with expanded(out).open("w", newline="", encoding="utf-8") as place:
+        with whole(expanded(out)) as raw, TextIOWrapper(raw, newline="", encoding="utf-8") as place:
             _write(place, loaded, predicted, chances)
     elif not json:
         _write(sys.stdout, loaded, predicted, chances)
@@ -102,13 +104,17 @@ def _nested(values: Array) -> list[Any]:
 
 
 def _by_client(run: Run, x: Array, owners: Array) -> tuple[Array, Array | None]:
-    """Predict each row with the model of its client."""
-    names, place = np.unique(owners, return_inverse=True)
-    order = np.argsort(place, kind="stable")
-    parts = [
-        _predict(run, Examples(x[place == number], None, None), str(name), None) for number, name in enumerate(names)
-    ]
-    back = np.argsort(order)
+    """Predict each row with the model of its client; clients that use the same model are predicted together."""
+    groups, labels = list[tuple[str | None, int | None, Array]](), run.labels if run.served == "assigned" else {}
+    together: dict[int, list[Array]] = {}
+    for name, rows in rows_of(owners):
+        if (label := labels.get(name, -1)) >= 0:
+            together.setdefault(label, []).append(rows)
+        else:
+            groups.append((name, None, rows))
+    groups += [(None, label, np.concatenate(rows)) for label, rows in together.items()]
+    parts = [_predict(run, Examples(x[rows], None, None), name, label) for name, label, rows in groups]
+    back = np.argsort(np.concatenate([rows for _, _, rows in groups]))
     chances = [part for _, part in parts if part is not None]
     return np.concatenate([part for part, _ in parts])[back], np.concatenate(chances)[back] if chances else None
 

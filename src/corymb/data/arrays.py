@@ -71,7 +71,10 @@ def features_in(x: Values) -> Array:
     try:
         array = as_array(x)
     except ValueError as error:
+        _check_sizes(x)
         raise InvalidInput(f"x cannot be converted to an array ({error}): wanted [rows, features].") from None
+    if array.dtype.kind == "O" and array.ndim == 1:
+        _check_sizes(array)
     require(array.dtype.kind in "biufUO", f"Features are of type {array.dtype}: wanted numbers or text.")
     require(
         array.ndim >= 2,
@@ -82,12 +85,36 @@ def features_in(x: Values) -> Array:
     return array
 
 
+def _check_sizes(x: Any) -> None:
+    """Reject examples of different sizes, such as pictures or sequences that were not brought to one size."""
+    try:
+        shapes = [list(np.shape(one)) for one in x]
+    except ValueError:  # a single example cannot be converted to an array
+        return
+    for place, shape in [(place, shape) for place, shape in enumerate(shapes) if shape != shapes[0]][:1]:
+        raise InvalidInput(
+            f"Examples have different sizes (example 0 {shapes[0]}, example {place} {shape}): resize pictures to one "
+            "size, and cut or pad sequences to one length."
+        )
+
+
+def _how(y: Array) -> str:
+    """Advice for the error on labels with several values for each example; empty for a single axis."""
+    if y.ndim < 2:
+        return ""
+    if y.ndim != 2 or y.dtype.kind not in "biuf":
+        return "; labels for each pixel or each part of a sequence are not supported"
+    one_hot = bool(((y == 0) | (y == 1)).all() and (y.sum(1) == 1).all())
+    return ": use y.argmax(1)" if one_hot else "; for several labels or targets, fit one run for each"
+
+
 def labels_in(y: Values) -> Column:
     """Convert labels to a column with one label for each row."""
     values = as_array(y)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    require(values.ndim == 1, f"Labels have shape {list(values.shape)}: wanted one label for each example.")
+    shape = list(values.shape)
+    require(values.ndim == 1, f"Labels have shape {shape}: wanted one label for each example{_how(values)}.")
     require(
         values.dtype.kind in "biufUO",
         f"Labels are of type {values.dtype}: wanted numbers, booleans or text.",

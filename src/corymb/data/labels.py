@@ -72,6 +72,7 @@ def read_labels(
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
     notes = (*_held_by_one(named, codes, clients), *_spelled(named)) if len(named) > 1 else _all_alike(cells)
+    notes += _say_padded(cells) + (() if told else _say_counts(named, codes, cells))
     return Labels(torch.from_numpy(codes), "classification", named, notes)
 
 
@@ -81,6 +82,35 @@ def _spelled(named: Sequence[str]) -> tuple[str, ...]:
     pairs = [(first, name) for name in named if (first := seen.setdefault(spelling(name), name)) != name]
     how = "differ only in capitals, blanks or leading zeros and count as two: write them in one way if they are one"
     return tuple(f"classes {one!r} and {other!r} {how}" for one, other in pairs[:1])
+
+
+COUNTS = 6
+"""The smallest number of different integers among labels for which they may be counts or grades."""
+PEAK = 3
+"""Frequencies of counts rise to a peak and fall; the peak must be at least this many times the lowest frequency."""
+
+
+def _say_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str, ...]:
+    """A note that integers which may be counts are taken as classes, which ignores their order and distances."""
+    if len(named) < COUNTS or (cells.kinds != Kind.NUMBER).any() or np.ptp(cells.values) >= 2 * len(named):
+        return ()
+    often = np.bincount(codes)
+    peak, change, error = int(often.argmax()), np.diff(often), np.sqrt(often[1:] + often[:-1])
+    one_peak = (change[:peak] > -2 * error[:peak]).all() and (change[peak:] < 2 * error[peak:]).all()
+    if not one_peak or often.max() < PEAK * often.min():
+        return ()
+    said = f"the labels {named[0]} to {named[-1]} are taken as {len(named)} classes"
+    return (f"{said}: if they are counts or grades, use task='regression' (--task regression)",)
+
+
+def _say_padded(cells: Column) -> tuple[str, ...]:
+    """A note that classes written with leading zeros are read as numbers and named without the zeros."""
+    if not cells.padded:
+        return ()
+    same = (
+        f"{cells.padded!r} and {numeral(float(cells.padded))!r} are one class, named {numeral(float(cells.padded))!r}"
+    )
+    return (f"labels with leading zeros are read as numbers: {same}; add a letter in front to keep them apart",)
 
 
 def no_labels(rows: int) -> Labels:
@@ -185,7 +215,8 @@ def _named(cells: Column, where: RowName) -> tuple[tuple[str, ...], Array]:
 
 def _among(named: tuple[str, ...], codes: Array, classes: tuple[str, ...], where: RowName) -> Tensor:
     """Indices among the given classes; integers that are not names of classes are taken as indices."""
-    number = {name: place for place, name in enumerate(classes)}
+    number = {str(int(name)): place for place, name in enumerate(classes) if name.isdecimal()}  # as labels are read
+    number |= {name: place for place, name in enumerate(classes)}
     if not set(named) <= set(number) and all(name.isdigit() and int(name) < len(classes) for name in named):
         number = {name: int(name) for name in named}
     for code, name in enumerate(named):

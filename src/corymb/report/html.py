@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from corymb.report.scores import score_of, trivial_of
 from corymb.report.sections import Filled, fill
 from corymb.report.text import as_csv, as_markdown
 from corymb.report.words import title_of, verdict, warnings_of
+from corymb.runs.folder.files import whole
 from corymb.runs.history import counted, plain
 from corymb.runs.progress import readable_bytes
 from corymb.settings import InvalidInput, expanded, require
@@ -59,9 +59,8 @@ def put(place: Path, page: bytes) -> None:
     """Write a file atomically: a reader never sees it half written."""
     require(not place.is_dir(), f"{place} is a folder: give a file name for the report.")
     place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f".{place.name}.part")
-    partial.write_bytes(page)
-    os.replace(partial, place)
+    with whole(place) as file:
+        file.write(page)
 
 
 def _format_of(path: str | Path | None) -> str:

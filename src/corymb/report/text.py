@@ -25,7 +25,7 @@ def as_markdown(runs: Sequence[Run]) -> bytes:
         f"# {_cell(title_of(run))} on {_cell(run.config['data'])}",
         " ".join(_cell(sentence) for sentence in verdict(runs)),
         *(f"> {_cell(text)}" for text in warnings_of(run)),
-        f"{counted(ledger.rounds, 'round')}, {sent}, {run.seconds:.1f} seconds.",
+        f"{counted(len(run.history), 'round')}, {sent}, {run.seconds:.1f} seconds.",
     ]
     for filled in fill(runs):
         written = [text for content in filled.contents if (text := _written(content))]

@@ -23,8 +23,6 @@ from corymb.settings import require
 if TYPE_CHECKING:
     from corymb.runs.run import Run
 
-COSTS = ("bytes_down", "bytes_up", "rounds", "seconds")
-
 
 class Side(NamedTuple):
     """One run, or several that differ only in their seed, keyed by seed."""
@@ -182,8 +180,10 @@ def deltas(pairs: Sequence[tuple[Run, Run]], leading: str = "") -> list[Delta]:
 
 
 def _measures(run: Run) -> dict[str, float]:
-    costs = {name: float(getattr(run.ledger, name)) for name in COSTS[:-1]}
-    return {**run.metrics, "clusters": float(run.clusters), **costs, "seconds": run.seconds}
+    """Rounds are those of the history: the ledger also counts the requests for standardising."""
+    sent = {name: float(getattr(run.ledger, name)) for name in ("bytes_down", "bytes_up")}
+    own = {"clusters": float(run.clusters), **sent, "rounds": float(len(run.history)), "seconds": run.seconds}
+    return {**run.metrics, **own}
 
 
 def _delta(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Delta:

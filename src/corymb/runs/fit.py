@@ -14,6 +14,7 @@ from corymb.core.client import ClientFn
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
 from corymb.engines.room import torch_quiet
+from corymb.keys import root
 from corymb.runs.elsewhere.cluster import kept_in
 from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
@@ -135,10 +136,32 @@ def start_run(
     rest = _asked(algorithm, model, data_options, max_seconds, watch)
     plan = partial(plan_for, data, settings, data_name=data_name, **rest)
     with session_for(plan, settings.threads, store) as session:
-        at = None if start is None else placed_snapshot(start, session.plan.placement)
+        at = None
+        if start is not None:
+            _check_start(start, session)
+            at = placed_snapshot(start, session.plan.placement)
         if store is not None:
             session.create_folder(at)
         return finish(session, at, watch)
+
+
+def _check_start(start: Snapshot, session: Session) -> None:
+    """Reject a snapshot with another number of clients or of another model."""
+    before, clients = len(start.labels), len(session.fed.names)
+    require(
+        before == clients,
+        f"start has {counted(before, 'client')}, but the data have {clients}: use run.refresh(data) if clients join or "
+        "leave.",
+    )
+    if labels_points(session.plan.algorithm):  # the shapes of these models depend on the clusters
+        return
+    for name, made in session.fed.objective.init(root(0)).items():
+        got, wanted = list(start.models[name].shape[1:]) if name in start.models else None, list(made.shape)
+        require(
+            got in (None, wanted),
+            f"start is of another model or from data with other features: its {name!r} has shape {got}, "
+            f"wanted {wanted}.",
+        )
 
 
 def resume_run(

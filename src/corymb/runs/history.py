@@ -22,7 +22,8 @@ evidence for k or a threshold. An evaluated round also has `metrics`; `not_score
 be scored; `points`, the number of training examples in each cluster if examples are clustered; and `evaluated_loss`,
 the training loss of the scored clients, infinite once a client's loss is. `diverging` marks rounds whose loss has grown
 (see `GROWN`), and `warning` the one round in which that was reported. `loss_unit` is present if losses have no natural
-zero, such as negative log-densities: the amount of loss that counts as small."""
+zero, such as negative log-densities: the amount of loss that counts as small. `refreshed` marks the first round on new
+data, since losses on the old data cannot be compared with later ones."""
 
 
 CONVERGED = "converged"
@@ -144,8 +145,19 @@ def evaluated_loss(row: Round) -> float | None:
     return math.inf if row["evaluated_loss"] is None else float(row["evaluated_loss"])  # JSON has null for infinity
 
 
+def on_these_data(history: Sequence[Round]) -> Sequence[Round]:
+    """The rounds since the last refresh with new data; all rounds if there was none.
+
+    >>> on_these_data([{"clock": 1}, {"clock": 2, "refreshed": True}, {"clock": 3}])
+    [{'clock': 2, 'refreshed': True}, {'clock': 3}]
+    """
+    begun = next((place for place in reversed(range(len(history))) if history[place].get("refreshed")), 0)
+    return history[begun:] if begun else history
+
+
 def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], times: int = IN_A_ROW) -> Growth | None:
     """The growth of the loss, if it has grown in each of the last `times` rounds in which it is known; else None."""
+    history = on_these_data(history)
     last = [(row, loss) for row in history[-1:] if (loss := loss_of(row)) is not None]
     for row in reversed(history[:-1] if last else ()):
         if len(last) == times:
@@ -195,7 +207,7 @@ most this fraction of the loss: two means over ten rounds would soon be equal by
 
 def converged(history: Sequence[Round]) -> bool:
     """Whether the last rounds, all of one stage, changed neither the training loss nor any cluster assignment."""
-    window = SETTLED
+    history, window = on_these_data(history), SETTLED
     while len(history) >= 2 * window:
         rows = history[-2 * window :]
         losses = [noted_loss(row) for row in rows]
@@ -234,6 +246,7 @@ def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
     >>> unfinished(rows, {"until": "converged", "rounds": 40, "local": {"decay": 0.97}})
     'the training loss is still falling (by 65 % in the last 10 rounds); try --rounds 160 --local.decay 0.9925'
     """
+    history = on_these_data(history)
     rows, rounds, local = history[-2 * SETTLED :], config.get("rounds"), config.get("local") or {}
     losses = [loss for row in rows if (loss := noted_loss(row)) is not None and math.isfinite(loss)]
     if not isinstance(rounds, int) or len(losses) < 2 * SETTLED or rows[0]["stage"] != rows[-1]["stage"]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +35,7 @@ from corymb.runs.folder.own_model import answers_of, check_answers, check_parame
 from corymb.runs.folder.reader import read_run
 from corymb.runs.history import Round, counted, plain, readable, unfinished
 from corymb.runs.learners import MODELS, Model, learner_for
-from corymb.runs.serving import ServedBy, Serving, ask_served, classes_at, predictions, served_in
+from corymb.runs.serving import ServedBy, Serving, ask_served, by_blocks, classes_at, predictions, served_in
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
@@ -262,7 +263,7 @@ class Run:
         features = self._examples(x)
         with torch.no_grad():
             seen = objective.seen(features) if isinstance(objective, Standardised) else features
-            labels: Array = model.label_points(self.models, seen).numpy()
+            labels: Array = by_blocks(partial(model.label_points, self.models), seen).numpy()
         return labels
 
     def sample(self, cluster: int, n: int, seed: int = 0) -> Array:
@@ -361,7 +362,7 @@ class Run:
             if self.points
             else f"  clients   {len(self.names)} in {counted(self.clusters, 'cluster')} of {sizes or 'none'}",
             f"  metrics   {', '.join(shown)}",
-            f"  ledger    {counted(self.ledger.rounds, 'round')}, "
+            f"  ledger    {counted(len(self.history), 'round')}, "
             f"{self.ledger.bytes_down} bytes down, {self.ledger.bytes_up} up",
         ]
         if self.stopped:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -65,8 +67,28 @@ def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snaps
     return map_tensors(lambda leaf: leaf[0].cpu(), replies.value)
 
 
+AT_ONCE, LEAST_ROWS = 2**20, 64
+"""Examples are predicted in blocks of at most `AT_ONCE` feature values, but at least `LEAST_ROWS` rows: the activations
+of a network may take a hundred times the memory of its input."""
+
+
 def predictions(objective: Objective, served: Params | Served, x: Tensor) -> Tensor:
     """The prediction for each example by one model or a mixture of several."""
+    return by_blocks(partial(_predicted, objective, served), x)
+
+
+def by_blocks(of: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function to blocks of examples and join its rows.
+
+    >>> by_blocks(lambda block: block.sum(1), torch.ones(3, 2)).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    rows = max(LEAST_ROWS, AT_ONCE // max(1, x[:1].numel()))
+    parts = [of(block) for block in x.split(rows)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _predicted(objective: Objective, served: Params | Served, x: Tensor) -> Tensor:
     if not isinstance(served, Served):
         return objective.predict(served, x)
     of_each = [objective.predict(take(served.models, j), x) for j in range(count(served.models))]

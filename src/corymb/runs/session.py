@@ -287,6 +287,7 @@ class Session:
         for snapshot in beat.over(drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about)):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
             row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
+            row |= {"refreshed": True} if self._begins_anew() else {}
             self.history.append(row)
             self.at, self._evaluation = snapshot, None
             if settings.evaluate_every and snapshot.clock % settings.evaluate_every == 0:
@@ -297,6 +298,11 @@ class Session:
                 self._end_round(row)
             before, last = after, time.perf_counter()
             yield row
+
+    def _begins_anew(self) -> bool:
+        """Whether the next round is the first on new data."""
+        refreshed = self.plan.record.get("refreshed", ())
+        return bool(refreshed and self.history) and self.history[-1]["clock"] == refreshed[-1]["clock"]
 
     def _rehearsed(self, limit: float, elsewhere: Hosts | None) -> Ending:
         """Estimate the cost of the final evaluation by measuring it on a few clients."""

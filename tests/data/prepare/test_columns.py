@@ -5,7 +5,7 @@ import pytest
 
 from corymb.data import FederatedDataset
 from corymb.data.clients import Clients
-from corymb.data.prepare.cells import as_column, read_values
+from corymb.data.prepare.cells import as_column, joined, read_values
 from corymb.data.prepare.columns import ColumnPlan, encode, learn_columns, unknown_categories
 from corymb.settings import InvalidInput
 
@@ -231,3 +231,26 @@ def test_columns_without_names_are_named_by_their_number():
     options = {"categories": {"0": ["v", "other"]}, "missing": {"1": 5}}
     data = FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0, **options)
     assert data.train.x.tolist() == [[0, 1, 1], [1, 0, 5]]
+
+
+def test_codes_with_leading_zeros_get_a_note():
+    table = {"plz": ["12", " 00123", "00456"], "size": ["0", "0.5", "10"], "icd": ["A1", "A1", "001"], "n": [0, 1, 2]}
+    _, notes, rows = learn(table)
+    assert notes == [
+        "column 'plz': '00123' has leading zeros and is read as a number: if it is a code, add a letter in front "
+        "('c00123')",
+        "column 'icd': '001' has leading zeros and is treated as the number: if it is a code, add a letter in front "
+        "('c001')",
+    ]
+    assert rows[1][0] == 123
+
+
+def test_leading_zeros_stay_known_when_columns_are_joined():
+    column = joined([read_values(["7", "8"]), read_values(["07"])])
+    assert (column.padded, column.take(np.array([0, 1])).padded) == ("07", "07")
+
+
+def test_a_number_that_is_not_a_category_gets_a_note():
+    plans = [ColumnPlan("s", "category", None, ("1", "a"))]
+    said = ["column 's': 1 cell ('7') is not among the run's categories and without a category"]
+    assert unknown_categories({"s": read_values(["a", "1", "7", None])}, plans) == said

@@ -310,3 +310,9 @@ def test_arrays_that_are_not_used_are_named(folder):
     assert from_folder(folder(a__npz=arrays), test=0).notes == ()
     data = from_folder(folder(a__npz=arrays | {"x_test": np.ones((2, 3)), "y_test": np.array([0, 1])}), test=0)
     assert data.notes == ("arrays not used: 'x_test', 'y_test'",)
+
+
+def test_a_single_file_of_an_unknown_type_is_rejected(tmp_path):
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(InvalidInput, match=r"t\.json is of an unknown type: only npz, csv, .* can be read\.$"):
+        from_folder(tmp_path / "t.json")

@@ -45,6 +45,8 @@ def test_one_model_never_says_that_there_are_no_clusters():
     advice = advice_on("one-model")
     text = " ".join([*advice.sentences, *advice.cautions])
     assert "does not mean that there are no clusters" in text or "clusters that were found" in text
+    assert "of the loss from separate models would mostly go undetected" in text
+    assert "If you expect two groups, also run ifca --k 2 and compare." in text
     assert " no clusters" not in text.replace("does not mean that there are no clusters", "")
 
 

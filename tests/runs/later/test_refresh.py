@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -94,7 +95,7 @@ def test_clients_that_are_gone_are_named(begun, caplog):
     x, y, client = small.arrays()
     with caplog.at_level(logging.WARNING):
         run = begun.refresh((x[client > 1], y[client > 1], client[client > 1]), rounds=1)
-    assert "2 clients of the run missing from the new data, no longer taking part: 0, 1" in caplog.text
+    assert "no longer part of the run, because missing from the new data: 0, 1 (2 clients)" in caplog.text
     assert run.names == ("2", "3", "4", "5")
     assert labels_after(run.history, 4, 4) == [begun.labels[name] for name in run.names]
 
@@ -196,3 +197,38 @@ def test_what_has_no_further_rounds_is_refused_in_a_line():
     run = fit(corymb.SRFCA(rounds=1, refinements=1), as_dataset(small.arrays(), seed=0))
     with pytest.raises(InvalidInput, match="cannot be extended from 1 to 2 rounds"):
         run.refresh(small.arrays())
+
+
+def test_losses_on_new_data_are_not_compared_with_those_on_the_old():
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(200, 2)), np.repeat(np.arange(4), 50)
+    y = x @ np.ones(2) + 0.1 * rng.normal(size=200)
+    begun = fit(corymb.FedAvg(rounds=4, local=Descent(lr=0.1, steps=5)), (x, y, client), evaluate_every=1)
+    far = as_dataset((x + 15, y * 30, client), seed=0)
+    run = begun.refresh(far, rounds=6, algorithm=corymb.FedAvg(rounds=6, local=Descent(lr=1e-4, steps=1)))
+    assert run.history[4]["evaluated_loss"] > 20 * begun.history[0]["evaluated_loss"]
+    assert (run.stopped, len(run.history)) == ("", 10)
+    assert [bool(row.get("refreshed")) for row in run.history] == [place == 4 for place in range(10)]
+    assert not any("diverging" in row for row in run.history)
+
+
+def test_a_column_that_is_of_another_type_now_is_refused():
+    def frame(column):
+        rows = {"client": list("ab") * 20, "when": column, "label": [0, 1, 1, 0] * 10}
+        return corymb.FederatedDataset.from_dataframe(pd.DataFrame(rows))
+
+    begun = fit(corymb.FedAvg(rounds=1), frame([float(day) for day in range(40)]))
+    with pytest.raises(InvalidInput, match="differ from those of the run in name, type or categories"):
+        begun.refresh(frame([f"2024-01-{1 + day % 28:02}" for day in range(40)]))
+
+
+def test_a_start_of_other_clients_or_another_model_is_refused(begun):
+    start = begun.snapshot.handover()
+    with pytest.raises(InvalidInput, match=r"start has 6 clients, but the data have 8: use run\.refresh"):
+        fit(FAST, grown(), start=start)
+    with pytest.raises(InvalidInput, match=r"another model or from data with other features: its '1\.weight'"):
+        fit(FAST, small.arrays(), "mlp", start=start)
+    x, y, client = small.arrays()
+    with pytest.raises(InvalidInput, match=r"has shape \[2, 2\], wanted \[2, 3\]"):
+        fit(FAST, (np.c_[x, x[:, :1]], y, client), start=start)
+    assert len(fit(FAST, small.arrays(), start=start).history) == 4

@@ -52,6 +52,8 @@ class Column(NamedTuple):
     """uint8: the `Kind` of each cell."""
     texts: Mapping[int, str]
     """The cells that are text, by row."""
+    padded: str = ""
+    """The first cell that was read as a number but has leading zeros, as codes have; empty if there is none."""
 
     def text(self, row: int) -> str:
         """A cell as text, for the name of a category or class."""
@@ -74,7 +76,7 @@ class Column(NamedTuple):
         """The cells of some rows, in that order."""
         numbered = enumerate(rows.tolist()) if self.texts else ()
         texts = {new: self.texts[old] for new, old in numbered if old in self.texts}
-        return Column(self.values[rows], self.kinds[rows], texts)
+        return Column(self.values[rows], self.kinds[rows], texts, self.padded)
 
 
 def numeral(value: float) -> str:
@@ -92,6 +94,7 @@ class ColumnBuilder:
     def __init__(self, *, comma: bool = False) -> None:
         self._values, self._kinds, self._texts = array("d"), bytearray(), dict[int, str]()
         self._of_texts = 0  # bytes
+        self._padded = ""
         self._comma = comma  # whether a comma is the decimal point
 
     def add(self, cell: str) -> None:
@@ -101,6 +104,8 @@ class ColumnBuilder:
         except ValueError:
             self._add_word(cell.strip())
             return
+        if cell[0] in "0 " and len(cell) > 1 and not self._padded:
+            self._see_zeros(cell.strip())
         self._append(Kind.NUMBER if value == value else Kind.MISSING, value)
 
     def add_value(self, value: object) -> None:
@@ -135,6 +140,10 @@ class ColumnBuilder:
             self._of_texts += _ENTRY + sys.getsizeof(word)
             self._append(Kind.TEXT, np.nan)
 
+    def _see_zeros(self, word: str) -> None:
+        if word[0] == "0" and len(word) > 1 and word.isdecimal():
+            self._padded = word
+
     def _append(self, kind: Kind, value: float) -> None:
         self._values.append(value)
         self._kinds.append(kind)
@@ -147,7 +156,7 @@ class ColumnBuilder:
     def column(self) -> Column:
         """The column of the cells added so far."""
         values = np.frombuffer(self._values, np.float64) if self._values else np.empty(0)
-        return Column(values, np.frombuffer(bytes(self._kinds), np.uint8), self._texts)
+        return Column(values, np.frombuffer(bytes(self._kinds), np.uint8), self._texts, self._padded)
 
 
 def _is_missing(value: object) -> bool:
@@ -223,4 +232,4 @@ def joined(columns: Sequence[Column]) -> Column:
         start + row: text for start, column in zip(starts, columns, strict=False) for row, text in column.texts.items()
     }
     values, kinds = (np.concatenate([getattr(column, name) for column in columns]) for name in ("values", "kinds"))
-    return Column(values, kinds, texts)
+    return Column(values, kinds, texts, next((column.padded for column in columns if column.padded), ""))

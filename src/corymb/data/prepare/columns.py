@@ -97,12 +97,14 @@ def learn_columns(
         elif what != "category":
             fill = fills.get(name) if fills else _fill(mine, owners, missing)
             plans.append(ColumnPlan(name, what, fill))
+            notes += [] if codes else _say_padded(name, column.padded, "is read as a number")
             if fill is not None and empty.any():
                 filled[name] = (int(empty.sum()), fill)
         elif kept := named.get(name) or _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
             learned = _say_what_text_looks_like(name, kept) + _say_split(name, kept)
             notes += say_unnamed(name, column, kept) if name in named else learned
+            notes += _say_padded(name, column.padded, "is treated as the number")
             if empty.any():
                 without[name] = int(empty.sum())
         else:
@@ -149,11 +151,12 @@ def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: 
 
 
 def unknown_categories(table: Table, plans: Sequence[ColumnPlan]) -> list[str]:
-    """Notes on text that is not among the categories of its plan."""
+    """Notes on cells that are not among the categories of their plan."""
     notes = []
     for plan in plans:
-        texts = [] if plan.what != "category" else list(table[plan.name].texts.values())
-        if unknown := [text for text in texts if text not in plan.categories]:
+        column, known = table[plan.name], frozenset(plan.categories)
+        rows = np.flatnonzero(column.kinds != Kind.MISSING).tolist() if plan.what == "category" else ()
+        if unknown := [text for row in rows if (text := column.text(row)) not in known]:
             counted = (
                 f"1 cell ({unknown[0]!r}) is" if len(unknown) == 1 else f"{len(unknown)} cells ({unknown[0]!r}) are"
             )
@@ -210,6 +213,12 @@ def _say_filled(filled: Mapping[str, tuple[int, float]], missing: str) -> list[s
         ]
     each = _few({name: empty for name, (empty, _) in filled.items()})
     return [f"missing cells of {len(filled)} columns are filled with each column's {missing}: {each}"]
+
+
+def _say_padded(name: str, cell: str, taken: str) -> list[str]:
+    """A note that a code with leading zeros is read as a number, which loses the zeros."""
+    how = f"has leading zeros and {taken}: if it is a code, add a letter in front ('c{cell}')"
+    return [f"column {name!r}: {cell!r} {how}"] if cell else []
 
 
 def _few(counts: Mapping[str, int]) -> str:

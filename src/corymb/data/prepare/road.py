@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
@@ -15,13 +16,24 @@ from corymb.data.clients import Clients, name_clients
 from corymb.data.features import Array, as_codes, as_features, blurred, require_sums
 from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
-from corymb.data.prepare.columns import MOST_TOLD, ColumnPlan, RowName, Table, encode, learn_columns
+from corymb.data.prepare.columns import (
+    FEW,
+    MOST_TOLD,
+    ColumnPlan,
+    RowName,
+    Table,
+    encode,
+    learn_columns,
+    unknown_categories,
+)
 from corymb.data.prepare.named import Categories, Fills
 from corymb.data.prepare.pictures import as_in_run, channels_first, in_unit_range, is_picture
 from corymb.data.ragged import Ragged, by_client
 from corymb.data.split import held_out
 from corymb.data.validate import check_features
 from corymb.settings import require
+
+log = logging.getLogger(__name__)
 
 _MISSING, _SCALES = get_args(Missing), ("auto", *get_args(Scale))
 
@@ -79,7 +91,9 @@ class Preparation(NamedTuple):
         if isinstance(table, Mapping):
             absent = [plan.name for plan in self.columns if plan.name not in table]
             require(not absent, f"There is no column {', '.join(map(repr, absent))}: give all columns of the run.")
-            table = encode(table, self.columns, where, codes=self.scale == "codes")
+            cells, table = table, encode(table, self.columns, where, codes=self.scale == "codes")
+            for note in unknown_categories(cells, self.columns)[:FEW]:
+                log.warning("%s", note)
         if self.scale == "codes":
             return as_codes(table, where)
         return as_in_run(channels_first(table), self.top) if self.scale == "pixels" else as_features(table)

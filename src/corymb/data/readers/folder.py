@@ -55,7 +55,7 @@ def join(contents: Sequence[Contents], *, test: float, names: Sequence[str] | No
 def _files(place: Path) -> list[Path]:
     """The files to read, sorted by the names of their clients and all of one type."""
     if place.is_file():
-        _check_suffix(place)
+        require(kind_of(place) in SUFFIXES, f"{place} is of an unknown type: only {KINDS} files can be read.")
         return [place]
     require(place.is_dir(), f"{place} is not a folder: give a folder of {KINDS} files, or one such file.")
     files = [file for file in place.iterdir() if not file.name.startswith(".")]

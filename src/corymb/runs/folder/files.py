@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from corymb.runs.folder.chain import FIRST, LINK, chained
 from corymb.runs.folder.layout import TEMPORARY
@@ -50,12 +50,37 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def explained(error: OSError, path: Path) -> OSError:
-    """The error, with advice in its message if the disk is full."""
+RESUME = "Earlier rounds are saved; free some space, then resume"
+
+
+def explained(error: OSError, path: Path, what_now: str = RESUME) -> OSError:
+    """The error with the name of the file, and with advice in its message if the disk is full."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        line = f"The disk is full: {path} cannot be written. Earlier rounds are saved; free some space, then resume"
-        return OSError(error.errno, line)
-    return error
+        return OSError(error.errno, f"The disk is full: {path} cannot be written. {what_now}")
+    return error if error.filename is not None else OSError(error.errno, error.strerror, str(path))
+
+
+@contextmanager
+def whole(place: Path) -> Iterator[BinaryIO]:
+    """Open an output file for writing; it appears only once it is complete.
+
+    A device or a pipe is written to directly. For a link, its target is written and the link is kept.
+    """
+    plain = place.is_file() or not place.exists()
+    there = Path(os.path.realpath(place)) if plain else place
+    partial = there.with_name(f".{there.name}.part") if plain else place
+    try:
+        with partial.open("wb") as file:
+            yield file
+        if plain:
+            os.replace(partial, there)
+    except BaseException as error:
+        if plain:
+            partial.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        named = OSError(error.errno, error.strerror, str(place))  # not the temporary name
+        raise explained(named, place, "Free some space, then try again") from None
 
 
 class Lines:

@@ -113,17 +113,17 @@ def _warn_of_missing(gone: list[str]) -> None:
     if gone:
         named = ", ".join(gone[:5]) + (", ..." if len(gone) > 5 else "")
         log.warning(
-            "%s of the run missing from the new data, no longer taking part: %s", counted(len(gone), "client"), named
+            "no longer part of the run, because missing from the new data: %s (%s)", named, counted(len(gone), "client")
         )
 
 
 def _like(run: Run, data: FederatedDataset) -> FederatedDataset:
     """The data with the run's numbering of classes; rejects data whose schema differs from the run's."""
     plans = [one.columns if one else () for one in (data.preparation, run.schema.preparation)]
-    new, old = ([(plan.name, plan.categories) for plan in columns] for columns in plans)
+    new, old = ([plan._replace(fill=None) for plan in columns] for columns in plans)
     require(
         new == old or not new or not old,
-        "The columns of the new data differ from those of the run in name or categories: start a new run.",
+        "The columns of the new data differ from those of the run in name, type or categories: start a new run.",
     )
     if data.task == "classification" == run.schema.task and data.classes != run.schema.classes:
         places = {name: place for place, name in enumerate(run.schema.classes)}
