@@ -111,8 +111,9 @@ def _unseen(advice: Advice) -> list[str]:
         small = f"two groups that gain less than about {visible:.0%} of the loss from separate models would mostly"
         large = "even two groups that gain a lot from separate models would mostly"
         lines.append(
-            f"This does not mean that there are no clusters: with these clients, "
-            f"{small if visible <= BLIND else large} go undetected. If you expect two groups, also run ifca --k 2 and compare."
+            "This does not mean that there are no clusters: with these clients, "
+            f"{small if visible <= BLIND else large} go undetected. "
+            "If you expect two groups, also run ifca --k 2 and compare."
         )
     alone = advice.candidates.get(ALONE)
     if advice.verdict == "one-model" and alone is not None and alone.gain is not None and alone.gain.p < 1 - SURE:
