@@ -77,7 +77,7 @@ def test_cfl_keeps_its_clients_memory_on_the_nodes(nodes, federation):
 def test_whoever_has_no_secret_starts_no_run(federation):
     from corymb.engines.flower.driver import connect
 
-    with pytest.raises(InvalidInput, match="wants the secret"):
+    with pytest.raises(InvalidInput, match="give the secret"):
         connect(federation.address)
 
 

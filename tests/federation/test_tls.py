@@ -59,9 +59,9 @@ def test_a_server_without_tls_or_with_the_wrong_authority_or_without_the_secret_
         connect(secure, ca=None)
     with pytest.raises(InvalidInput, match="No SuperLink answers over TLS"):
         connect(secure, ca=wrong / "ca.pem")
-    with pytest.raises(InvalidInput, match="wants the secret"):
+    with pytest.raises(InvalidInput, match="give the secret"):
         connect(secure, secret=None)
-    with pytest.raises(InvalidInput, match="wants the secret"):
+    with pytest.raises(InvalidInput, match="give the secret"):
         connect(secure, secret=wrong / "ca.pem")
 
 
