@@ -49,22 +49,22 @@ from corymb.local.reference import (
 from corymb.trees import Params, take
 
 WIDE = 2**18
-"""Bytes of a layer's weights from which it pays to step the layer in its backward pass."""
+"""Layers with at least this many bytes of weights are stepped in their backward pass."""
 FEW = 64
-"""Clients up to which steps one by one on streams are tried."""
+"""Stepping clients one by one on CUDA streams is tried for at most this many clients."""
 LONG = 100
-"""Steps that a descent must have left for a capture in the middle of it to pay."""
+"""A step is captured in the middle of a descent only if at least this many steps are left."""
 SMALL = 2**16
-"""Parameters up to which, on a CPU, Python's cost for each client outweighs the arithmetic: clients run together."""
+"""Up to this many parameters, Python overhead per client outweighs the arithmetic on a CPU: clients run together."""
 ROOMY = 2**21
-"""Bytes of activations of a client's batch from which one thread is faster with one client after another."""
+"""Above this many bytes of activations per batch, a single thread is faster client by client."""
 CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
-"""Bytes of activations of a client's batch up to which the same holds for convolutional models, for recurrent ones, and
-for LSTMs, which oneDNN computes fast for one client. Measured with 16 to 200 clients: at these limits, running together
-is 1.1 to 1.8 times as fast."""
+"""Up to this many bytes of activations per batch, clients run together on a CPU: limits for convolutional models, for
+recurrent ones, and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to 200 clients: at these
+limits, running together is 1.1 to 1.8 times as fast."""
 LARGE, BRIEF = 300_000, 20
-"""Parameters from which and examples in a step up to which one thread is faster with one client after another than with
-stacked linear layers. Measured: 1.08 to 1.3 times as fast there, and slower with 25 examples or 250,000 parameters."""
+"""With at least this many parameters and at most this many examples per step, one thread is faster client by client than
+with stacked linear layers. Measured: 1.08 to 1.3 times as fast; slower with 25 examples or 250,000 parameters."""
 
 
 def choose(
@@ -96,7 +96,7 @@ def choose(
 
 
 def fits_cache(traits: Traits, how: Descent) -> bool:
-    """Whether steps are so small and the model so large that it pays to finish one client's steps before the next's.
+    """Whether it pays to take all steps of one client before those of the next: small steps of a large model.
 
     A stack of large models does not fit a processor's caches, so each step of all clients reads and writes all of it in
     memory; one model stays in the caches from step to step. Products of more than a few examples hide that.
@@ -106,7 +106,7 @@ def fits_cache(traits: Traits, how: Descent) -> bool:
 
 
 def is_little(traits: Traits, examples: int) -> bool:
-    """Whether so many examples are so little work for a convolutional or recurrent model that clients go together."""
+    """Whether a batch of this size is too little work to run a convolutional or recurrent model client by client."""
     if traits.recurrent and not traits.celled:
         return False
     most = BY_ONEDNN if traits.lstm else RECURRED if traits.recurrent else CONVOLVED
@@ -114,7 +114,7 @@ def is_little(traits: Traits, examples: int) -> bool:
 
 
 class Watch:
-    """What a kernel works on at once, seen and not guessed; and who is told how far it is.
+    """Observes how much a kernel works on at once, and reports its progress.
 
     Before each step `tell` gets the part that is done of the descents of all clients of the stack, and 1 after them;
     during other work, which has no steps, it gets 0.
@@ -127,7 +127,7 @@ class Watch:
 
     @contextmanager
     def trial(self, *, brief: bool) -> Iterator[None]:
-        """Forget what was seen, and see it anew; `brief` descents take one step with one example instead of a batch."""
+        """Observe anew; `brief` descents take one step, with one example instead of a batch."""
         self.rows, self.batch, self.brief = 1, 0, brief
         try:
             yield
@@ -136,7 +136,7 @@ class Watch:
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Nobody is told of work that is done twice, to compare it."""
+        """Report no progress for work that is only repeated for a comparison."""
         tell, self.tell = self.tell, lambda part: None
         try:
             yield
@@ -145,7 +145,7 @@ class Watch:
 
     @contextmanager
     def part(self, done: int, clients: int, everybody: int) -> Iterator[None]:
-        """Meanwhile, only so many of the stack's clients descend, after some others are done."""
+        """Report progress as part of a larger stack, of which `done` clients are finished and `clients` descend now."""
         tell, self.tell = self.tell, lambda part: tell((done + clients * part) / everybody)
         try:
             yield
@@ -153,12 +153,12 @@ class Watch:
             self.tell = tell
 
     def see(self, on: Examples) -> None:
-        """A stack of so many models with their examples."""
+        """Note the number of models in a stack."""
         self.rows = max(self.rows, len(on.weight))
         self.tell(0.0)
 
     def descent(self, how: Descent) -> Descent:
-        """Take note of a descent and its batches; the descent to do."""
+        """Note a descent and its batch size; returns the descent to run, shortened during a brief trial."""
         self.how = how
         if how.batch is not None:
             self.batch = max(self.batch, how.batch * (MEASURED if how.safe else 1))
@@ -167,23 +167,23 @@ class Watch:
         return replace(how, steps=1, epochs=None, batch=None if how.batch is None else 1, safe=False)
 
     def work(self, sizes: Tensor) -> Tensor:
-        """How clients with so many examples compare in what the last descent takes: by examples that pass."""
+        """The relative cost of the last descent for clients of these sizes: the number of examples per step."""
         batch = None if self.how is None or self.how.epochs is not None else self.how.batch
         return sizes if batch is None else sizes.clamp(max=batch)
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernel of an engine: does each piece of work with the kernel chosen for it."""
+    """The kernels of an engine: each operation runs with the kernel chosen for it."""
 
     traits: Traits
     device: str
     threads: int
     mixed: bool = False
     only: KernelName | None = None
-    """Use this one wherever it can do the work."""
+    """Use this kernel wherever it is applicable."""
     together: bool = False
-    """Whether the model can be run for many clients at once where that is `is_little` work."""
+    """Whether the model can run for many clients at once if the work is little (`is_little`)."""
     equal: bool = False
     """Whether clients with equally many examples can run together although an example's loss depends on the others."""
     watch: Watch = field(default_factory=Watch)
@@ -191,7 +191,7 @@ class Kernels:
     graphs: Graphs = field(default_factory=Graphs)
 
     def pick(self, how: Descent | None, examples: int | None = None) -> KernelName:
-        """The name of the kernel for this work, with so many examples of each client."""
+        """The kernel for this descent (None: a measure or a gradient), with this many examples per client."""
         if self.only == "fused" and not (self.traits.fusable and not self.mixed and (how is None or how.plain)):
             return "foreach"
         if self.only is not None:
@@ -229,7 +229,7 @@ class Kernels:
             return _measure_own(getattr(objective, what), models, on)
 
     def of_each(self, what: Pointwise, objective: Objective, params: Params, on: Examples, *, shared: bool) -> Tensor:
-        """What a model predicts for each example of every client, or its loss there: n m ..."""
+        """A model's prediction or loss for each example of every client: n m ..."""
         parts = passes(self.traits, on, self.device)
         if parts is None:
             return self._of_each(what, objective, params, on, shared=shared)
@@ -331,7 +331,7 @@ class Kernels:
     def _one_by_one(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
     ) -> tuple[Params, Tensor]:
-        """Client by client, wide linear layers stepped in their backward where that is known to be right."""
+        """Client by client; wide linear layers are stepped in their backward pass if that is known to be correct."""
         wide = self.traits.largest_bytes >= WIDE and self.only is None and not self.mixed
         layers = self.traits.layers if wide and how.plain and not how.safe else ()
         if not (own and all(p.is_contiguous() for p in params.values())):
@@ -345,7 +345,7 @@ class Kernels:
     def _by_length(
         self, objective: Objective, params: Params, on: Examples, key: Key, how: Descent, *, own: bool
     ) -> tuple[Params, Tensor]:
-        """Clients with equally many examples together: without padding, examples meet only those of their own batch."""
+        """Clients with equally many examples together: no padding, so that a batch holds only its own examples."""
         stacked = replace(self, only="foreach", equal=False)
         trained, losses, done = params if own else _copied(params), torch.empty_like(on.weight[:, 0]), 0
         for m, members in _equal_lengths(on):
@@ -368,7 +368,7 @@ class Kernels:
         return examples > 0 and kernel == "foreach"
 
     def _alone(self, on: Examples, key: Key, how: Descent) -> Iterator[Alone]:
-        """One client after another, each with its own rows only."""
+        """One client after another, without padding."""
         counts = [reach(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
         lengths, sizes, ones = torch.stack(counts).tolist()  # at once: each would wait for a GPU
         ends_at = list(accumulate(_steps(how, m) for m in lengths))
@@ -377,7 +377,7 @@ class Kernels:
             yield Alone(_client(on, i, m), key[i], orders[i], sizes[i], ones[i] == m, self._teller(ends_at, i))
 
     def _teller(self, ends_at: Sequence[int], client: int) -> Callable[[], None]:
-        """Tells, when a client's next step begins, how far its stack is; `ends_at` has everybody's steps added up.
+        """Reports the progress of a stack when a client's next step begins; `ends_at` are cumulative numbers of steps.
 
         Curvature is no step of the descent, but looks like some: a client is never said to have more than it has.
         """
@@ -385,7 +385,7 @@ class Kernels:
         return lambda: self.watch.tell(min(next(taken), ends_at[client] - 1) / ends_at[-1])
 
     def _clients(self, on: Examples, least: int = 0) -> Iterator[Examples]:
-        """One client's examples after another; after each it is told that time has passed."""
+        """One client's examples after another; reports after each that time has passed."""
         for i, m in enumerate(_lengths(on, least)):
             yield _client(on, i, m)
             self.watch.tell(0.0)
@@ -399,7 +399,7 @@ class Kernels:
         rates: Tensor,
         span: Span | None,
     ) -> Player | None:
-        """The captured step for such tensors, at these models; None before it pays."""
+        """The captured step for tensors like these, loaded with these models; None if it is not worth capturing yet."""
         objective, name, steps = of
 
         def ways() -> dict[str, StepFunction]:
@@ -426,7 +426,7 @@ class Kernels:
 
     @property
     def cuts_unlike_sizes(self) -> bool:
-        """Whether measures of clients of unlike sizes are cut so that hardly any padding is measured."""
+        """Whether measures of clients of different sizes are divided into passes with little padding."""
         return self.device == "cuda" and self.traits.independent
 
     @property
@@ -445,7 +445,7 @@ class Kernels:
         *,
         wanted: bool,
     ) -> Tensor:
-        """A fused step; gives the losses before it where they are wanted."""
+        """A fused step; returns the losses before it if `wanted`."""
 
         def step(inputs: Sequence[Tensor]) -> tuple[Tensor]:
             own, on, drawn, portion = _grouped(inputs, params, draws, part)
@@ -481,14 +481,14 @@ class Kernels:
 
     @property
     def _plays(self) -> bool:
-        """On a GPU operations are not the same bits twice, and casts of a mixed precision are kept elsewhere."""
+        """Whether steps are replayed: not on a GPU, where bits vary, nor with autocast, which caches its casts."""
         return self.device == "cpu" and not self.mixed
 
 
 def _grouped(
     inputs: Sequence[Tensor], like: Params, draws: Draws, part: Tensor | None
 ) -> tuple[Params, Examples, Draws, Tensor | None]:
-    """Flat inputs as what they are: a stack of models, their examples, what is random, parts of steps."""
+    """Flat inputs regrouped: a stack of models, their examples, their draws, their parts of a step."""
     n = len(like)
     own, rest = dict(zip(like, inputs, strict=False)), list(inputs[n + 3 :])
     portion = None if part is None else rest.pop()
@@ -498,7 +498,7 @@ def _grouped(
 def _measure_shared(
     per_example: Callable[[Params, Examples], Tensor], models: Params, on: Examples, rows: int
 ) -> Tensor:
-    """All examples of all clients, so many at a time under one model after another: they do not know of each other."""
+    """All examples of all clients in blocks of `rows`, through one model after another; examples are independent."""
     n, m = on.weight.shape
     each = [take(models, j) for j in range(next(iter(models.values())).shape[0])]
     flat = zip(*(t.flatten(0, 1).split(rows) for t in on), strict=True)
@@ -516,7 +516,7 @@ def _measure_own(per_example: Callable[[Params, Examples], Tensor], models: Para
 def _gradients(
     objective: Objective, params: Params, on: Examples, draws: Draws, *, traits: Traits | None = None
 ) -> tuple[Params, Tensor]:
-    """Every client's gradient, and its mean training loss; with `traits`, in layers for a stack of clients."""
+    """Every client's gradient and mean training loss; `traits` select the layers made for stacks of clients."""
 
     def mean_loss(one: Params, examples: Examples, drawn: tuple[Tensor, ...]) -> Tensor:
         with stacked_layers(traits):
@@ -533,7 +533,7 @@ def _gradients(
 
 
 def _steps(how: Descent, examples: int) -> int:
-    """How many steps a descent of a client with so many examples has."""
+    """The number of steps in the descent of a client with this many examples."""
     if how.batch is None or how.epochs is None or not examples:
         return how.steps or how.epochs or 1
     return how.epochs * -(-examples // how.batch)
@@ -542,7 +542,7 @@ def _steps(how: Descent, examples: int) -> int:
 def _batches(
     on: Examples, key: Key, how: Descent, *, padded: bool = True
 ) -> Iterator[tuple[Examples, Tensor | None, Draws]]:
-    """The batches of all clients; without `padded`, of clients with equally many examples, a short one stays short."""
+    """The batches of all clients. Without `padded`, for clients of equal size, a short last batch is not filled up."""
     m = on.weight.shape[1]
     for step, (rows, active) in enumerate(Batches(how, on.weight, key)):
         if rows is not None and how.batch is not None and not padded:
@@ -551,7 +551,7 @@ def _batches(
 
 
 def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
-    """Some rows of every client's examples; row -1 is one that counts for nothing."""
+    """Some rows of every client's examples; row -1 gets weight 0."""
     count = rows >= 0 if active is None else (rows >= 0) & active[:, None]
     n, m = on.weight.shape
     flat = (rows.clamp_min(0) + m * torch.arange(n, device=rows.device)[:, None]).flatten()
@@ -562,13 +562,13 @@ def _rows(on: Examples, rows: Tensor, active: Tensor | None) -> Examples:
 
 
 def _lengths(on: Examples, least: int = 0) -> list[int]:
-    """How many rows each client has, at least so many: not every model takes an empty batch."""
+    """The number of rows of each client, at least `least`: not every model takes an empty batch."""
     lengths: list[int] = reach(on).clamp_min(least).tolist()
     return lengths
 
 
 def _equal_lengths(on: Examples) -> list[tuple[int, list[int]]]:
-    """Clients by their number of examples; one with examples of weight 0 among them is by itself."""
+    """Clients grouped by their number of examples; one that has examples of weight 0 is a group of its own."""
     ends, sizes = torch.stack([reach(on), (on.weight > 0).sum(1)]).tolist()
     groups: dict[tuple[int, int], list[int]] = {}
     for client, (end, size) in enumerate(zip(ends, sizes, strict=True)):
@@ -581,7 +581,7 @@ def _client(on: Examples, i: int, m: int) -> Examples:
 
 
 def _copied(params: Params) -> Params:
-    """A stack that may be written into."""
+    """A contiguous copy, which may be written into."""
     return {n: p.clone() if p.is_contiguous() else p.contiguous() for n, p in params.items()}
 
 

@@ -1,9 +1,9 @@
-"""A client by itself, for networks that are run one by one; wide linear layers are stepped in their backward.
+"""A single client's descent, for models that run client by client; wide linear layers step in their backward pass.
 
-The gradient of a wide linear layer is as large as its weights, which are far larger than a processor's caches: to write
-it, to read it again and to add it to the weights takes longer than the products. Here the backward of such a layer adds
-−lr · gradᵀx to the weights at once (`fused` does so for stacks of clients). All other parameters take their steps by
-their gradients. Right for plain SGD, and for weights that one linear layer uses once.
+The gradient of a wide linear layer is as large as its weights, and both are far larger than a processor's caches.
+Writing the gradient, reading it again and adding it to the weights takes longer than the products. The backward pass of
+such a layer therefore adds −lr · gradᵀx to the weights directly (`fused` does so for stacks of clients); all other
+parameters are stepped by their gradients. Correct for plain SGD and weights that a single linear layer uses once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from corymb.trees import Params
 
 
 class Alone(NamedTuple):
-    """A client by itself: its examples, its key, and what is known of them beforehand."""
+    """A single client: its examples, its key, and what is already known about them."""
 
     on: Examples
     key: Key
@@ -39,10 +39,10 @@ class Alone(NamedTuple):
     alike: bool = False
     """Whether every example weighs 1."""
     begins: Callable[[], None] = lambda: None
-    """Told of every step."""
+    """Called before every step."""
 
     def steps(self, how: Descent) -> Iterator[tuple[Examples, Draws]]:
-        """The examples of each step, and what is random in it."""
+        """The examples and the draws of each step."""
         for step, (rows, _) in enumerate(Batches(how, self.on.weight, self.key, self.orders, self.size)):
             self.begins()
             yield self._at(rows), Draws(self.key, step, rows)
@@ -55,7 +55,7 @@ class Alone(NamedTuple):
         return Examples(x.index_select(0, rows), y.index_select(0, rows), same)
 
     def mean(self, losses: Tensor, weight: Tensor) -> Tensor:
-        """The mean of examples' losses; of weights that are all 1, by a third of the operations."""
+        """The weighted mean of losses; with weights of 1, it takes a third of the operations."""
         return losses.sum(-1) / max(1, losses.shape[-1]) if self.alike else weighted_mean(losses, weight)
 
 
