@@ -63,8 +63,8 @@ CONVOLVED, RECURRED, BY_ONEDNN = 2**20, 2**20, 2**16
 recurrent ones, and for LSTMs, which oneDNN makes fast for a single client. Measured with 16 to 200 clients: at these
 limits, running together is 1.1 to 1.8 times as fast."""
 LARGE, BRIEF = 300_000, 20
-"""With at least this many parameters and at most this many examples per step, one thread is faster client by client than
-with stacked linear layers. Measured: 1.08 to 1.3 times as fast; slower with 25 examples or 250,000 parameters."""
+"""With at least this many parameters and at most this many examples per step, one thread is faster client by client
+than with stacked linear layers. Measured: 1.08 to 1.3 times as fast; slower with 25 examples or 250,000 parameters."""
 
 
 def choose(
