@@ -229,7 +229,12 @@ BY_NUMPY = happens, fold_rows
 def numpy_takes(tensor: Tensor) -> bool:
     """Whether a tensor is plain memory of the CPU: not batched by vmap, for example."""
     plain = type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.dtype == torch.int64
-    return plain and peek_interpreter_stack is not None and peek_interpreter_stack() is None
+    return plain and no_transform_active()
+
+
+def no_transform_active() -> bool:
+    """Whether no `torch.func` transform, such as vmap, is active; False if this torch cannot tell."""
+    return peek_interpreter_stack is not None and peek_interpreter_stack() is None
 
 
 def integers(key: Key, high: int, shape: tuple[int, ...] = ()) -> Tensor:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from corymb.keys import no_transform_active
+
 try:
     from torch._C._functorch import (
         TransformType,
@@ -35,11 +37,6 @@ Prepare = Callable[
 ]
 """From an axis's size, each tensor's batch dimension and the tensors: the work for the whole axis, and the tensors with
 that axis in front."""
-
-
-def no_transform_active() -> bool:
-    """Whether no `torch.func` transform, such as vmap, is active; False if this torch cannot tell."""
-    return peek_interpreter_stack is not None and peek_interpreter_stack() is None
 
 
 def over_rows(fn: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

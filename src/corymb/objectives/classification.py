@@ -12,8 +12,7 @@ from torch import Tensor
 
 from corymb.core.client import Examples
 from corymb.core.objective import Draws
-from corymb.keys import Key
-from corymb.local.single_vmap import no_transform_active
+from corymb.keys import Key, no_transform_active
 from corymb.models.network import Network
 from corymb.objectives.linear_form import LinearForm, layer_form
 from corymb.objectives.measures.classes import OfClasses

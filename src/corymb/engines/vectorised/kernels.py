@@ -29,7 +29,7 @@ from corymb.core.objective import Draws
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
-from corymb.engines.vectorised.single import Alone, descend_alone
+from corymb.engines.vectorised.single import Alone, descend_alone, grouped
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
@@ -489,10 +489,9 @@ def _grouped(
     inputs: Sequence[Tensor], like: Params, draws: Draws, part: Tensor | None
 ) -> tuple[Params, Examples, Draws, Tensor | None]:
     """Flat inputs regrouped: a stack of models, their examples, their draws, their parts of a step."""
-    n = len(like)
-    own, rest = dict(zip(like, inputs, strict=False)), list(inputs[n + 3 :])
-    portion = None if part is None else rest.pop()
-    return own, Examples(*inputs[n : n + 3]), draws.of(tuple(rest)), portion
+    if part is None:
+        return *grouped(inputs, like, draws), None
+    return *grouped(inputs[:-1], like, draws), inputs[-1]
 
 
 def _measure_shared(

@@ -119,12 +119,8 @@ class _Slots:
     """The values that a tape plays with, by number: tensors at their places, then all other arguments."""
 
     def __init__(self, tape: Tape) -> None:
-        used = (
-            n
-            for line in tape.lines
-            for n in (*(r or 0 for r in line.results), *(n for arg in line.args for n in _used(arg)))
-        )
-        self.values: list[Any] = [None] * (1 + max((*used, *tape.constants, tape.inputs)))
+        made = (number for line in tape.lines for number in line.results if number is not None)
+        self.values: list[Any] = [None] * (1 + max((*made, *tape.constants, tape.inputs)))
         for number, value in tape.constants.items():
             self.values[number] = value
 
