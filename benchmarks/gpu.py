@@ -148,7 +148,7 @@ class Ways:
         params = {name: value.clone() for name, value in self.start.items()}
         with self.placement.computing(), torch.no_grad():
             for _ in range(steps):
-                plain_step(self.objective, params, self.on, recurrent=self.traits.celled)
+                plain_step(self.objective, params, self.on, recurrent=self.traits.recurrent)
         return params
 
     def naive(self, steps: int) -> None:
@@ -181,7 +181,7 @@ class Ways:
 def ways_of(objective: Objective, device: str, traits: Traits, *, steps: bool) -> dict[str, StepFunction]:
     """Every way to capture a step, by name."""
     found = {"vmap": at_once(objective, traits, steps=steps)}
-    if not traits.celled:
+    if not traits.recurrent:
         found["streams"] = by_streams(objective, torch.device(device), traits, steps=steps)
     return {f"{way}, {'steps' if steps else 'gradients'}": function for way, function in found.items()}
 

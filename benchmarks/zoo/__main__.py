@@ -24,7 +24,8 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
-from benchmarks.zoo.networks import CASES, CLASSES, WORDS, Case
+from benchmarks.zoo import further, networks
+from benchmarks.zoo.networks import CLASSES, WORDS, Case
 from torch import Tensor, nn
 
 from corymb.algorithms import FedAvg
@@ -36,6 +37,7 @@ from corymb.local import Descent
 from corymb.models import Network
 from corymb.objectives import Classification, Regression
 
+CASES = networks.CASES | further.CASES
 EXAMPLES, STEPS, BATCH = 50, 5, 10
 WARM = 2  # rounds before those that count
 BAR = 0.95

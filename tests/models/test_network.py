@@ -1,6 +1,7 @@
 """Any module is a model, unless its examples know of each other or it draws from a global generator."""
 
 import logging
+from functools import partial
 
 import pytest
 import torch
@@ -652,3 +653,19 @@ def test_a_call_leaves_the_modules_own_parameters_where_they_were():
         network(params, x / 0)
     assert all(p is before[name] for name, p in network.module.named_parameters())
     assert network.module.two.weight is network.module.one.weight
+
+
+def test_recurrent_weights_that_lie_together_are_not_moved_in_every_call(monkeypatch):
+    moved = []
+    monkeypatch.setattr(nn.RNNBase, "flatten_parameters", lambda layer: moved.append(layer))
+    network = Network(partial(nn.GRU, 2, 3))
+    params = network.init(root(0))
+    x = torch.zeros(4, 1, 2)
+    moved.clear()
+    want = network._call(network.module, params, x)[0]
+    assert len(moved) == 1  # by name, each weight has its own memory
+    memory = torch.cat([p.flatten() for p in params.values()])
+    together = dict(zip(params, memory.split([p.numel() for p in params.values()]), strict=True))
+    got = network._call(network.module, {n: p.view_as(params[n]) for n, p in together.items()}, x)[0]
+    assert len(moved) == 1
+    assert torch.equal(got, want)

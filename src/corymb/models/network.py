@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -196,6 +196,18 @@ def _places(module: nn.Module) -> Places:
     return places
 
 
+def _flatten_where_apart(layer: nn.RNNBase) -> None:
+    """Move a recurrent layer's weights into one piece of memory for cuDNN, unless they are in one.
+
+    A layer does so whenever its weights are not those of the call before: here, in every call. A kernel that takes many
+    steps with the same weights moves them itself, once.
+    """
+    weights = [weight for weight in layer._flat_weights if isinstance(weight, Tensor)]
+    # Without cuDNN, weights may be those of a stack, which has no memory to ask for.
+    if not torch.backends.cudnn.enabled or len({weight.untyped_storage().data_ptr() for weight in weights}) != 1:
+        nn.RNNBase.flatten_parameters(layer)
+
+
 def _deterministic(module: nn.Module) -> nn.Module:
     """Put the module into evaluation mode, so that nothing in it is random, except for recurrent layers and attention.
 
@@ -209,6 +221,8 @@ def _deterministic(module: nn.Module) -> nn.Module:
             layer.dropout = 0.0
         if isinstance(layer, (nn.RNNBase, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)):
             layer.training = True  # not `train()`, which would include inner layers such as dropout
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters = partial(_flatten_where_apart, layer)  # type: ignore[method-assign]
         if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             layer.sparse = False
     return module

@@ -123,7 +123,7 @@ def test_the_cells_of_an_lstm_give_its_numbers_and_can_be_stacked():
     objective = Classification(Network(Reader), 3)
     params, on, key = job(objective, 1)
     kernels = on_gpu(objective)
-    assert kernels.traits.celled
+    assert kernels.traits.recurrent
     got, loss = kernels.descend(objective, params, on, key, Descent(lr=0.1, steps=2))
     serial = Kernels(kernels.traits, "cpu", 1)
     want, want_loss = serial.descend(objective, params, on, key, Descent(lr=0.1, steps=2))

@@ -35,7 +35,7 @@ def passes(traits: Traits, on: Examples, device: str) -> list[slice] | None:
     if not traits.independent:
         return None
     clients, longest = on.weight.shape
-    room, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.celled else 1)
+    room, each = (ON_CPU, 1) if device == "cpu" else (ON_GPU, GATES if traits.recurrent else 1)
     most = max(LEAST, room // max(1, clients * each * traits.activation_bytes))
     ends = [longest] if device == "cpu" else _even_ends(sorted(reach(on).tolist()), longest, most // MANY)
     slices, start = [], 0

@@ -27,6 +27,7 @@ from corymb.choices import KernelName
 from corymb.core.client import Examples, Measure, Objective, Pointwise
 from corymb.core.objective import Draws
 from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows_in_cache, rows_of_blocks
+from corymb.engines.vectorised.flat_weights import flattened
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
 from corymb.engines.vectorised.single import Alone, descend_alone, grouped
@@ -85,8 +86,6 @@ def choose(
     if device == "cpu" and (traits.convolutional or traits.recurrent):
         little = together and examples is not None and not mixed and is_little(traits, examples)
         return "foreach" if little else "serial"
-    if traits.recurrent and not traits.celled:
-        return "serial"
     if traits.fusable and not mixed and (how is None or how.plain):
         return "serial" if threads == 1 and device == "cpu" and how is not None and fits_cache(traits, how) else "fused"
     passing = 0 if how is None or examples is None else examples * traits.activation_bytes
@@ -107,8 +106,6 @@ def fits_cache(traits: Traits, how: Descent) -> bool:
 
 def is_little(traits: Traits, examples: int) -> bool:
     """Whether a batch of this size is too little work to run a convolutional or recurrent model client by client."""
-    if traits.recurrent and not traits.celled:
-        return False
     most = BY_ONEDNN if traits.lstm else RECURRED if traits.recurrent else CONVOLVED
     return examples * traits.activation_bytes <= most and traits.parameters <= SMALL
 
@@ -337,8 +334,13 @@ class Kernels:
         if not (own and all(p.is_contiguous() for p in params.values())):
             params = _copied(params)
         losses, tapes = [], self.tapes if self._plays else None
+        recurrences = self.traits.recurrences if self.device == "cuda" and not self.mixed else ()
         for i, client in enumerate(self._alone(on, key, how)):
-            losses.append(descend_alone(objective, take(params, i), client, how, layers, tapes))
+            model = take(params, i)
+            flat = flattened(model, recurrences)
+            losses.append(descend_alone(objective, {**model, **flat}, client, how, layers, tapes))
+            if flat:
+                torch._foreach_copy_([model[name] for name in flat], list(flat.values()))
         self.watch.tell(1.0)
         return params, torch.stack(losses)
 
@@ -406,7 +408,7 @@ class Kernels:
             if name == "fused":
                 return {"vmap": at_once(objective, None, span, steps=True)}
             found = {"vmap": at_once(objective, self.traits, steps=steps)}
-            if len(batch.weight) <= FEW and not self.traits.celled:
+            if len(batch.weight) <= FEW and not self.traits.recurrent:
                 found["streams"] = by_streams(objective, batch.weight.device, self.traits, steps=steps)
             return found
 

@@ -19,6 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
+from corymb.engines.vectorised.packed import PackedSequences
+
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 CELLS = ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 
@@ -27,10 +29,11 @@ class Cells(TorchFunctionMode):
     """Computes recurrent layers and cells by the functions of this module; other operations are left alone.
 
     cuDNN is off meanwhile: `torch.nn.RNNBase` would ask where its weights are in memory, which a stack cannot say.
+    Whole numbers stay on their device: lengths need not be on the CPU (`packed`), and a GPU need not wait for them.
     """
 
     def __enter__(self) -> Cells:
-        self.before = torch.backends.cudnn.enabled
+        self.before, self.packed = torch.backends.cudnn.enabled, PackedSequences()
         torch.backends.cudnn.enabled = False
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -42,10 +45,40 @@ class Cells(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in LAYERS and len(args) == 9 and not kwargs:
-            return layers(name, *args)
+            return self._packed_layers(name, *args) if are_packed(args) else layers(name, *args)
         if name in CELLS and not kwargs:
             return cell(name, *args)
+        if name == "_pack_padded_sequence":
+            return self.packed.pack(*args)
+        if name == "_pad_packed_sequence":
+            rows, _, *form = args
+            return self.packed.pad(rows, *form)
+        if (
+            name == "scatter_"
+        ):  # of `pack_padded_sequence`; in place it has no vmap rule, so torch would loop over clients
+            return args[0].copy_(torch.scatter(*args, **(kwargs or {})))
+        if name in ("cpu", "to") and not args[0].is_floating_point():
+            return _moved(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def _packed_layers(self, name: str, rows: Tensor, sizes: Tensor, *form: Any) -> tuple[Tensor, ...]:
+        series = self.packed.find(rows)
+        given = (*form, False, series.real)
+        out, *ends = layers(name, series.x, *given)
+        return self.packed.remember(series._replace(x=out)), *ends
+
+
+def are_packed(args: Sequence[Any]) -> bool:
+    """Whether these arguments of a recurrent layer of torch's are those for packed sequences."""
+    return len(args) == 9 and isinstance(args[3], (tuple, list))  # the weights, which otherwise are the third
+
+
+def _moved(func: Any, tensor: Tensor, device: Any = "cpu", *more: Any, **options: Any) -> Tensor:
+    """`cpu` or `to`, which do not move a tensor to the CPU."""
+    to_cpu = isinstance(device, (str, torch.device)) and torch.device(device).type == "cpu"
+    if not to_cpu or func is torch.Tensor.cpu:
+        return tensor if to_cpu else func(tensor, device, *more, **options)
+    return tensor.to(tensor.device, *more, **options)
 
 
 # ---- cells that a model moves along its series by itself
@@ -117,10 +150,14 @@ def layers(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    real: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The outputs of all time steps and the last states, with the arguments of torch's own functions."""
-    if not isinstance(weights, (tuple, list)) or (dropout and train):
-        raise NotImplementedError("packed sequences and dropout between layers have no cells")
+    """The outputs of all time steps and the last states, with the arguments of torch's own functions.
+
+    Where series differ in length, `real` tells which time steps are within each (t b); past its end a state stays.
+    """
+    if dropout and train:
+        raise NotImplementedError("recurrent layers with dropout between them have no implementation for a stack")
     directions = 2 if bidirectional else 1
     each = len(weights) // (directions * num_layers)
     projected = each > (4 if has_biases else 2)
@@ -133,7 +170,8 @@ def layers(
             backwards = place % directions == 1
             own, (h, c) = weights[each * place : each * (place + 1)], (one[place] for one in states)
             compute = _projected if projected else partial(_layer, name)
-            out, c = compute(outputs.flip(0) if backwards else outputs, h, c, own)
+            series, within = (outputs.flip(0), real if real is None else real.flip(0)) if backwards else (outputs, real)
+            out, c = compute(series, h, c, own, within)
             last.append((out[-1], c))
             ways.append(out.flip(0) if backwards else out)
         outputs = torch.cat(ways, -1) if bidirectional else ways[0]
@@ -141,7 +179,9 @@ def layers(
     return outputs.transpose(0, 1) if batch_first else outputs, *(ends if name == "lstm" else ends[:1])
 
 
-def _layer(name: str, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _layer(
+    name: str, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], real: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """One layer of one client in one direction: its outputs t b h and last memory b h."""
     into, across, *biases = weights
     low = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else None
@@ -149,20 +189,25 @@ def _layer(name: str, x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]
     bias, recurring_bias = (
         (biases or (None, None)) if name == "gru" else (biases[0] + biases[1] if biases else None, None)
     )
-    given = [x, h.to(into.dtype), c.to(into.dtype), into, across, bias, recurring_bias]
+    given = [x, h.to(into.dtype), c.to(into.dtype), into, across, bias, recurring_bias, real]
     led = [None if one is None else one.unsqueeze(0) for one in given]
     with at_full_precision(x):  # products are lowered by themselves; autocast would lower the rest as well
         out, c, *_ = _Layer.apply(*led, name, torch.is_grad_enabled(), low)  # type: ignore[no-untyped-call]
     return out.squeeze(0), c.squeeze(0)
 
 
-def _projected(x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _projected(
+    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], real: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """One layer of an LSTM whose hidden states are projected, cell by cell: these are rare."""
     into, across, *biases, projection = weights
     outputs = []
-    for now in x:
-        h, c = cell("lstm_cell", now, (h, c), into, across, *(biases or (None, None)))
+    for step, now in enumerate(x):
+        before = h, c
+        h, c = cell("lstm_cell", now, before, into, across, *(biases or (None, None)))
         h = linear(h, projection)
+        if real is not None:
+            h, c = (torch.where(real[step].unsqueeze(-1), *both) for both in zip((h, c), before, strict=True))
         outputs.append(h)
     return torch.stack(outputs), c
 
@@ -170,6 +215,7 @@ def _projected(x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]) -> tu
 class _Layer(torch.autograd.Function):
     """n clients' layers: x n t b i, h and c n b h, into n gh i, across n gh h, both biases n gh, with g gates.
 
+    `real` (n t b), if given, tells which time steps are within each series; past its end its states stay as they are.
     Returns the outputs n t b h and the last memory n b h and, if they are `kept` for the backward pass, what each time
     step's `Kind.forward` kept. Products have precision `low`, if given; the rest has that of the inputs. vmap adds to
     the axis of clients.
@@ -184,6 +230,7 @@ class _Layer(torch.autograd.Function):
         across: Tensor,
         bias: Tensor | None,
         recurring_bias: Tensor | None,
+        real: Tensor | None,
         name: str,
         kept: bool,
         low: Any,
@@ -196,27 +243,32 @@ class _Layer(torch.autograd.Function):
         h, c = h.flatten(0, 1), c.flatten(0, 1)
         outputs: list[Tensor] = []
         saved: list[Tensor] = []
-        for now in steps:
+        for step, now in enumerate(steps):
+            before = h, c
             recurring = _product(h.unflatten(0, (n, b)), turned, low, across.dtype)
             recurring = recurring if recurring_bias is None else recurring + recurring_bias.unsqueeze(1)
             h, c, made = KINDS[name].forward(now, recurring.flatten(0, 1), h, c)
+            if real is not None:
+                within = real[:, step].reshape(-1, 1)
+                h, c = torch.where(within, h, before[0]), torch.where(within, c, before[1])
+                made = (c, *made[1:]) if name == "lstm" else made
             outputs.append(h.unflatten(0, (n, b)))
             saved += made if kept else ()
         return torch.stack(outputs, 1), c.unflatten(0, (n, b)).clone(), *saved
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        *tensors, ctx.name, _, ctx.low = inputs
+        *tensors, real, ctx.name, _, ctx.low = inputs
         out, _, *saved = output
         ctx.biased = [bias is not None for bias in tensors[5:]]
-        ctx.save_for_backward(*tensors[:5], out, *saved)
+        ctx.save_for_backward(*tensors[:5], real, out, *saved)
         ctx.mark_non_differentiable(*saved)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_out: Tensor | None, to_last: Tensor | None, *_: None) -> Any:
-        x, h, c, into, across, out, *saved = ctx.saved_tensors
+        x, h, c, into, across, real, out, *saved = ctx.saved_tensors
         (n, t, b, _), low, kind = out.shape, ctx.low, KINDS[ctx.name]
         dtype, turned = across.dtype, across if low is None else across.to(low)
         to_c = torch.zeros_like(c).flatten(0, 1) if to_last is None else to_last.flatten(0, 1)
@@ -227,12 +279,19 @@ class _Layer(torch.autograd.Function):
             before = out[:, step - 1] if step else h
             memory = saved[kind.kept * (step - 1)] if step and saved else c.flatten(0, 1)
             kept = saved[kind.kept * step : kind.kept * (step + 1)]
+            past = None
+            if real is not None:  # where a series has ended, the states were passed on as they were
+                within = real[:, step].unsqueeze(-1)
+                past = torch.where(within, 0, to_h), torch.where(within.flatten(0, 1), 0, to_c)
+                to_h, to_c = to_h - past[0], to_c - past[1]
             found = kind.backward(to_h.flatten(0, 1), to_c, Moment(before, out[:, step], memory, kept))
             slopes.append(found.given.unflatten(0, (n, b)))
             same = found.recurring is found.given
             recurring_slopes.append(slopes[-1] if same else found.recurring.unflatten(0, (n, b)))
             to_h = _product(recurring_slopes[-1], turned, low, dtype)
             to_h, to_c = to_h if found.hidden is None else to_h + found.hidden.unflatten(0, (n, b)), found.memory
+            if past is not None:
+                to_h, to_c = to_h + past[0], to_c + past[1]
         slope = torch.stack(slopes[::-1], 1).flatten(1, 2)  # n tb gh
         same = recurring_slopes[0] is slopes[0]
         recurring_slope = slope if same else torch.stack(recurring_slopes[::-1], 1).flatten(1, 2)
@@ -246,7 +305,7 @@ class _Layer(torch.autograd.Function):
         to_across = to_across + _product(recurring_slope[:, :b].mT, h, low, dtype)
         to_into = _product(slope.mT, x.flatten(1, 2), low, dtype)
         to_x = _product(slope, into, low, x.dtype).unflatten(1, (t, b)) if ctx.needs_input_grad[0] else None
-        return to_x, to_h, to_c.unflatten(0, (n, b)), to_into, to_across, *biases, None, None, None
+        return to_x, to_h, to_c.unflatten(0, (n, b)), to_into, to_across, *biases, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *given: Any) -> Any:

@@ -19,7 +19,7 @@ from corymb.engines.vectorised.traits import Traits
 def stacked_layers(traits: Traits | None) -> Iterator[None]:
     """The modes in which a model with these traits must run under vmap over clients."""
     with ExitStack() as stack:
-        if traits is not None and traits.celled:
+        if traits is not None and traits.recurrent:
             stack.enter_context(Cells())
         if traits is not None and traits.looks_up:
             stack.enter_context(Lookups())

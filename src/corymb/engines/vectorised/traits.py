@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from corymb.core.client import Examples, Objective
 from corymb.core.objective import Draws
-from corymb.engines.vectorised.recurrent import CELLS, LAYERS
+from corymb.engines.vectorised.flat_weights import Recurrence, recurrence
+from corymb.engines.vectorised.recurrent import CELLS, LAYERS, are_packed
 from corymb.keys import root
 from corymb.local.reference import training_losses
 from corymb.trees import Params, leaves, nbytes
@@ -37,10 +38,8 @@ class Traits(NamedTuple):
     """Every parameter is used exactly once, by a linear layer."""
     convolutional: bool
     recurrent: bool
-    celled: bool = False
-    """It is recurrent, and its recurrent layers may be computed for a stack of clients (`recurrent.Cells`)."""
     lstm: bool = False
-    """It has LSTM layers, which oneDNN computes on a CPU for one client; other recurrent layers it does not."""
+    """It has LSTM layers of series of one length, the only recurrent layers that oneDNN computes on a CPU."""
     attends: bool = False
     """It has scaled dot-product attention."""
     looks_up: bool = False
@@ -57,6 +56,8 @@ class Traits(NamedTuple):
     """Parameters that one linear layer uses once, in training too, and nothing else."""
     products: frozenset[str] = frozenset()
     """Parameters that only linear layers and convolutions use, in training too."""
+    recurrences: tuple[Recurrence, ...] = ()
+    """Its recurrent layers, in training."""
 
 
 def watch(objective: Objective, params: Params, one: Examples) -> Traits:
@@ -82,7 +83,6 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         convolutional=watcher.convolutional,
         recurrent=watcher.recurrent,
         lstm=watcher.lstm,
-        celled=watcher.recurrent and not watcher.packs,
         attends=watcher.attends or training.attends,
         looks_up=watcher.looks_up or training.looks_up,
         writes=writes,
@@ -90,6 +90,7 @@ def watch(objective: Objective, params: Params, one: Examples) -> Traits:
         entry=watcher.entry if watcher.entry == training.entry and not writes else None,
         layers=watcher.layers & training.layers,
         products=watcher.products & training.products,
+        recurrences=tuple(training.recurrences),
     )
 
 
@@ -125,7 +126,8 @@ class _Watcher(TorchFunctionMode):
         self.linears: list[tuple[Tensor, Tensor | None]] = []
         self.made = 0
         self.convolutional = self.looks_up = self.attends = False
-        self.recurrent = self.lstm = self.packs = False
+        self.recurrent = self.lstm = False
+        self.recurrences: list[Recurrence] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -140,8 +142,9 @@ class _Watcher(TorchFunctionMode):
         self.looks_up |= name == "embedding"
         self.attends |= name in ("scaled_dot_product_attention", "multi_head_attention_forward")
         self.recurrent |= name in (*LAYERS, *CELLS)
-        self.lstm |= name == "lstm"
-        self.packs |= name == "_pack_padded_sequence"
+        self.lstm |= name == "lstm" and not are_packed(args)
+        if name in LAYERS and (found := recurrence(name, args, self.names)):
+            self.recurrences.append(found)
         for leaf in leaves([list(args), dict(kwargs or {})]):
             if id(leaf) in self.uses:
                 self.uses[id(leaf)].append(name)

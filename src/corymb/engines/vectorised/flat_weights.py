@@ -1,0 +1,61 @@
+"""The weights of a recurrent layer in one piece of memory, as cuDNN needs them.
+
+If they are elsewhere, torch copies them in every forward and backward pass, at a third of the cost of a small layer. A
+module keeps them together (`flatten_parameters`); a client's model taken from a stack has each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.backends.cudnn.rnn import get_cudnn_mode
+
+from corymb.engines.vectorised.recurrent import are_packed
+from corymb.trees import Params
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+class Recurrence(NamedTuple):
+    """A recurrent layer, or several in a row: its weights by name, in torch's order, and its form."""
+
+    kind: str
+    weights: tuple[str, ...]
+    biased: bool
+    layers: int
+    both_ways: bool
+
+
+def recurrence(kind: str, args: Sequence[Any], names: Mapping[int, str]) -> Recurrence | None:
+    """The layer that one of torch's functions is called for, by the names of its weights' ids; None if one has none."""
+    if len(args) != 9:
+        return None
+    weights, biased, layers, _, _, both_ways = args[3:9] if are_packed(args) else args[2:8]
+    if not all(id(weight) in names for weight in weights):
+        return None
+    return Recurrence(kind, tuple(names[id(weight)] for weight in weights), biased, layers, both_ways)
+
+
+def flattened(params: Params, recurrences: Iterable[Recurrence]) -> Params:
+    """Copies of the weights of these layers, each layer's in one piece of memory; only those that cuDNN takes."""
+    found: dict[str, Tensor] = {}
+    for one in recurrences:
+        weights = [params[name].clone() for name in one.weights]
+        if found.keys().isdisjoint(one.weights) and all(map(torch.backends.cudnn.is_acceptable, weights)):
+            _flatten(one, weights)
+            found |= zip(one.weights, weights, strict=True)
+    return found
+
+
+def _flatten(one: Recurrence, weights: list[Tensor]) -> None:
+    """Move these weights into one piece of memory."""
+    each = len(weights) // (one.layers * (2 if one.both_ways else 1))
+    across = weights[1]
+    hidden = across.shape[0] // GATES[one.kind]
+    projected = across.shape[1] if each > (4 if one.biased else 2) else 0
+    mode = get_cudnn_mode(one.kind.upper())
+    form = (weights[0].shape[1], mode, hidden, projected, one.layers, False, one.both_ways)
+    torch._cudnn_rnn_flatten_weight(weights, each, *form)
