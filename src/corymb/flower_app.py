@@ -54,9 +54,9 @@ def _run(grid: Grid, context: Context) -> None:
 
     config: Any = context.run_config
     algorithm = imported(str(config["algorithm"]), "the algorithm")()
-    package = str(config["algorithm"]).partition(".")[0]
     transport = FlowerTransport(grid, poll=1.0)
-    engine = RemoteEngine(transport, expect=config.get("nodes"), allow=(package,)).open(NullObjective())
+    engine = RemoteEngine(transport, expect=config.get("nodes")).open(NullObjective())
+    engine.allow_from(algorithm)
     engine.remembers_from(algorithm)
     out = Path(str(config.get("out", "runs/flwr"))) / str(context.run_id)
     run = corymb.fit(algorithm, engine, config.get("model"), out=out, progress=True)

@@ -17,6 +17,7 @@ from corymb.testing.laws.algorithms import SEED
 from tests.federation.conftest import ROOT
 from tests.federation.conftest import Federation as Folder
 from tests.federation.nodes import LINE, dataset
+from tests.two_packages import ALGORITHM, FUNCTIONS, PLACE, write
 
 pytestmark = pytest.mark.flower
 NODES = 3
@@ -138,6 +139,28 @@ def test_an_algorithm_that_nodes_do_not_allow_ends_at_its_first_call_with_one_li
     assert "--allow elsewhere (" in done.stderr
     assert "abandoned" not in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.flower_all
+def test_client_functions_of_a_second_package_run_once_the_federation_allows_it(tmp_path):
+    made = Folder(tmp_path, **{'"tests"]': f'"tests", "{ALGORITHM}"]'})
+    write(made.folder)
+    words = ["flower", "run", PLACE, "--model", "linear-regression", "-q", "--json"]
+    try:
+        made.command("flower", "up", "--nodes", 1)
+        refused = made.command(*words, check=False)
+        made.command("flower", "down")
+        path = made.folder / "federation.toml"
+        path.write_text(path.read_text().replace('"tests", ', f'"tests", "{FUNCTIONS}", '))
+        made.command("flower", "up", "--nodes", 1)
+        done = made.command(*words)
+    finally:
+        made.command("flower", "down")
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert f"--allow {FUNCTIONS} (federation.toml: allow), and restart the node." in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    result = json.loads(done.stdout)
+    assert (len(result["labels"]), result["rejected"]) == (len(dataset(LINE)), [])
 
 
 @pytest.mark.flower_all

@@ -141,17 +141,20 @@ def test_client_functions_of_other_packages_travel_only_where_they_are_allowed()
 
 
 def test_what_an_algorithm_may_call_is_found_in_what_its_modules_import(tmp_path, monkeypatch):
-    """Functions of a module beside the algorithm's, by name or as the module's; nothing of the standard library."""
+    """Client functions by name, by module, or beside a function that calls them; nothing of the standard library."""
     function = "from corymb import on_client\n@on_client\ndef {}(client):\n    return client.train.weight.sum()\n"
     (tmp_path / "corymb_fns_a.py").write_text(function.format("weigh"))
     (tmp_path / "corymb_fns_b.py").write_text(function.format("measure"))
     (tmp_path / "corymb_fns_c.py").write_text("import json\n")
+    asks = "def ask(fed):\n    return fed.clients.map(count)\n"
+    (tmp_path / "corymb_fns_d.py").write_text(function.format("count") + asks)
     lines = "from corymb_fns_a import weigh\nimport json, corymb_fns_b, corymb_fns_c\nfrom typing import Protocol\n"
+    lines += "from corymb_fns_d import ask\n"
     (tmp_path / "corymb_fns_own.py").write_text(f"{lines}class Own(Protocol):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     own = importlib.import_module("corymb_fns_own")
-    assert packages_of(own.Own) == ("corymb_fns_own", "corymb_fns_a", "corymb_fns_b")
-    for name in ("own", "a", "b", "c"):
+    assert packages_of(own.Own) == ("corymb_fns_own", "corymb_fns_a", "corymb_fns_b", "corymb_fns_d")
+    for name in ("own", "a", "b", "c", "d"):
         del sys.modules[f"corymb_fns_{name}"]
     assert packages_of(Then(first=corymb.FedAvg(), second=Restarts(inner=Own()))) == ("corymb", "tests")
 

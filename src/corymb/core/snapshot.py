@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -102,7 +102,7 @@ def packages_of(algorithm: Algorithm | type[Algorithm]) -> tuple[str, ...]:
     """The packages whose client functions an algorithm may call, for hosts that run only functions of known packages.
 
     These are its own package, those of the algorithms that it wraps (`Then`, `Restarts`), and those of the client
-    functions that its modules import.
+    functions that its modules import, or that are beside a function or class that they import.
     """
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     homes = [base.__module__ for base in kind.__mro__ if base.__module__ not in sys.stdlib_module_names]
@@ -116,7 +116,11 @@ def packages_of(algorithm: Algorithm | type[Algorithm]) -> tuple[str, ...]:
 
 
 def _client_functions(module: ModuleType) -> Iterator[ClientFn[..., Any]]:
-    """The client functions in a module and in the modules that it imports."""
-    for value in tuple(vars(module).values()):
-        held = tuple(vars(value).values()) if isinstance(value, ModuleType) else (value,)
-        yield from (one for one in held if isinstance(one, ClientFn))
+    """The client functions in a module, in the modules that it imports, and in those that it imports names from."""
+    values = tuple(vars(module).values())
+    named = {value.__module__ for value in values if isinstance(value, (FunctionType, type))}
+    modules = [value for value in values if isinstance(value, ModuleType)]
+    modules += [sys.modules[name] for name in sorted(named - {module.__name__}) if name in sys.modules]
+    for value in (*values, *(one for imported in modules for one in tuple(vars(imported).values()))):
+        if isinstance(value, ClientFn):
+            yield value

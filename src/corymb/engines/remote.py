@@ -20,6 +20,7 @@ from torch import Tensor
 
 from corymb.core.engine import START, Call, ClientData, Journal, Part, Rejection, in_order
 from corymb.core.objective import Objective
+from corymb.core.snapshot import Algorithm, packages_of
 from corymb.engines.agreement import same_schema
 from corymb.engines.node import FORMAT, versions
 from corymb.messages import OURS, call_to_tree, part_from_tree
@@ -108,7 +109,8 @@ class _Traffic:
 class RemoteEngine:
     """Clients on hosts in other processes.
 
-    `expect` is the number of nodes to wait for. `allow` lists packages, beside Corymb's own, that replies may refer to.
+    `expect` is the number of nodes to wait for. `allow` lists packages, beside Corymb's own, that replies may refer to;
+    the reply to a call may also refer to the package of the function that was called.
     `clients` are the clients of a run that is resumed: their nodes are waited for, and other nodes are left out.
     """
 
@@ -304,6 +306,10 @@ class RemoteEngine:
         if getattr(algorithm, "keeps_memory", False):
             self._remembers = set(self.hosts)
 
+    def allow_from(self, algorithm: Algorithm) -> None:
+        """Let replies refer to the packages of the algorithm's client functions. Nodes decide for themselves."""
+        self._allow = tuple(dict.fromkeys((*self._allow, *packages_of(algorithm))))
+
     def commit(self, clock: int, keep: Collection[int]) -> None:
         """Note the earliest clock in `keep`; the next call tells nodes from which clock on to keep client memory."""
         self._keep = min(keep, default=clock)
@@ -312,6 +318,9 @@ class RemoteEngine:
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:
         """Send a message to each node that has any of the clients asked, and yield the parts of their replies."""
+        package = _package(call.fn.name)
+        if package not in self._allow:  # called by a function that the algorithm imports
+            self._allow = (*self._allow, package)
         asked = {name: places for name, host in self._hosts.items() if len(places := _places(ids, host.clients))}
         messages = {name: self._message(call, ids, name, places) for name, places in asked.items()}
         waiting = self._waiting(min(self.patience.min_replies, len(ids)))
@@ -335,11 +344,21 @@ class RemoteEngine:
     def _refuse(self, function: str, never: Mapping[str, str]) -> None:
         """Raise InvalidInput if no node can run a function; if only some cannot, warn that they are rejected."""
         known = self._unable.setdefault(function, set())
-        for name, why in never.items():
+        for name, reason in never.items():
+            why = f"{reason}{self._also(name, _package(function))}"
             require(not set(self._hosts) <= known | set(never), f"No node can run {function}. Node {name!r}: {why}")
             if name not in known:
                 log.warning("node %s takes no part in %s, and its clients are rejected: %s", name, function, why)
         known |= set(never)
+
+    def _also(self, host: str, package: str) -> str:
+        """What a node that does not allow a package has to allow too, so that its owner need not restart it twice."""
+        allowed = self._hosts[host].hello.get("allow")
+        if not isinstance(allowed, list) or _covers(allowed, package):
+            return ""
+        others = [other for other in self._allow if other != package and not _covers(allowed, other)]
+        options = " ".join(f"--allow {other}" for other in others)
+        return f" The algorithm may call functions of other packages too: {options}." if others else ""
 
     def _waiting(self, enough: int) -> _Waiting:
         return _Waiting(enough, self.patience.seconds)
@@ -464,6 +483,15 @@ class _Waiting:
 def _rejected(clients: Sequence[int], why: str, host: str) -> Part:
     rejected: list[Rejection] = [(client, why) for client in clients]
     return Part(torch.empty(0, dtype=torch.int64), None, rejected, host)
+
+
+def _package(function: str) -> str:
+    return function.partition(":")[0].partition(".")[0]
+
+
+def _covers(allowed: Sequence[Any], package: str) -> bool:
+    """Whether a node's allow-list has a package, one around it, or a module in it."""
+    return any(f"{one}.".startswith(f"{package}.") or f"{package}.".startswith(f"{one}.") for one in allowed)
 
 
 def _places(ids: Tensor, clients: Tensor) -> Tensor:

@@ -28,14 +28,17 @@ from corymb.cli.flower.up import _still_reading, _tell_flwr, status
 from corymb.cli.flower.worker import node_of
 from corymb.cli.request import Request
 from corymb.engines import Placement
+from corymb.engines.remote import RemoteEngine
 from corymb.objectives import LinearRegression
 from corymb.pids import began
 from corymb.runs.elsewhere.engine import FEDERATION
 from corymb.runs.elsewhere.engine import federation as federation_of
 from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput
+from corymb.testing.engines import DOUBLE
 from corymb.testing.remote import InProcess, nodes_of, remote
 from corymb.testing.small_data import regression as small_regression
+from tests.two_packages import ALGORITHM, FUNCTIONS, PLACE, importable
 
 OBJECTIVE = LinearRegression(3)
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -411,7 +414,6 @@ class Asked:
         monkeypatch.setattr("corymb.cli.flower.perform.write_report", lambda runs, path, how: path)
 
     def connect(self, settings, data, *, keeps_memory, allow):
-        self.allow = allow
         return self.engine
 
     def start(self, algorithm, engine, model, settings, **options):
@@ -460,6 +462,26 @@ def test_what_is_mistyped_at_flower_run_is_said_in_a_line(line, says, made, monk
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_client_functions_of_a_second_package_run_where_nodes_allow_it(allowed, made, monkeypatch, capsys):
+    importable(made, monkeypatch)
+    nodes = nodes_of(OBJECTIVE, small_regression(), DOUBLE)
+    for node in nodes.values():
+        node.allow = (*node.allow, ALGORITHM, *([FUNCTIONS] if allowed else []))
+    engine = RemoteEngine(InProcess({name: node.answer for name, node in nodes.items()})).open(OBJECTIVE)
+    monkeypatch.setattr("corymb.cli.flower.perform.answers", lambda address, seconds: True)
+    monkeypatch.setattr("corymb.cli.flower.perform.federation_of", lambda *given, **options: engine)
+    line = ["flower", "run", PLACE, "--model", "linear-regression", "-q", "--json"]
+    assert main(line) == (0 if allowed else 2)
+    said = capsys.readouterr()
+    if allowed:
+        assert len(json.loads(said.out)["labels"]) == 6
+    else:
+        assert f"No node can run {FUNCTIONS}:train_apart." in said.err
+        assert f"--allow {FUNCTIONS} (federation.toml: allow)" in said.err
+        assert said.err.count("\n") == 1
 
 
 def test_a_run_that_never_started_leaves_no_folder(made, monkeypatch, capsys):

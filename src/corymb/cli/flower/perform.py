@@ -14,7 +14,7 @@ from corymb.cli.flower.processes import alive, remembered
 from corymb.cli.flower.run import Output, made, make_importable
 from corymb.cli.summary import print_result, saying_how_to_go_on
 from corymb.core.snapshot import Algorithm, planned_rounds
-from corymb.lazy import is_place, short_name
+from corymb.lazy import short_name
 from corymb.report.html import write_report
 from corymb.runs.defaults import configure, name_of
 from corymb.runs.elsewhere.engine import FEDERATION
@@ -59,10 +59,10 @@ def perform(
     options = {"nodes": expected_nodes(federation, state), **options, **settings_given}
     settings = run_settings(federation, state, options)
     model = of_fit.get("model", federation.model)
-    packages = [place.partition(".")[0] for place in (named,) if place is not None and is_place(place)]
-    engine: Any = federation_of(settings, FEDERATION, keeps_memory=False, allow=(*federation.allow, *packages))
+    engine: Any = federation_of(settings, FEDERATION, keeps_memory=False, allow=federation.allow)
     try:
         algorithm = algorithm_for(federation, named, engine, own, model)
+        engine.allow_from(algorithm)
         engine.remembers_from(algorithm)
         if (told := other_stages(algorithm, own.get("rounds"))) and not output.quiet:
             print(f"corymb: {told}", file=sys.stderr)
