@@ -272,8 +272,23 @@ def test_another_purpose_gives_other_batches():
 def test_there_is_no_backward_through_what_a_client_does():
     me = client()
     params = {"weight": model()["weight"].requires_grad_()}
-    assert not loss(me, params).requires_grad
-    assert not descend(me, params, Descent(steps=1))["weight"].requires_grad
+    for result in (loss(me, params), descend(me, params, Descent(steps=1))["weight"].sum()):
+        with pytest.raises(RuntimeError, match=r"have no backward.*: use gradient\(client, params\)"):
+            torch.autograd.grad(result, params["weight"])
+        constant = (result.detach() * params["weight"]).sum()
+        assert torch.equal(torch.autograd.grad(constant, params["weight"])[0], result.detach().expand(3))
+    assert not loss(me, model()).requires_grad
+
+
+def test_an_objective_that_gives_more_than_a_number_for_each_example_is_refused():
+    class Wide(LinearRegression):
+        def losses(self, params, examples):
+            return super().losses(params, examples)[:, None]
+
+    me = client(1)
+    me.objective = Wide(3, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"values of shape \[1, 1\], wanted \[1\]"):
+        gradient(me, model())
 
 
 def test_the_rate_decays_by_the_round_and_only_once():

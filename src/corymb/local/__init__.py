@@ -19,6 +19,7 @@ from corymb.core.client import Client, ClientFn, Served, on_client
 from corymb.core.objective import Examples
 from corymb.local.descent import Descent
 from corymb.local.leaving import Descending, Gradient, Measuring, OfEach, leave
+from corymb.local.mistaken import taking
 from corymb.local.reference import as_params, weighted_mean
 from corymb.trees import Params, count, take
 
@@ -57,22 +58,26 @@ def losses(client: Client, models: Params, on: Examples | None = None) -> Tensor
     Returns:
         k losses; a client picks its cluster by their `argmin()`.
     """
-    return leave(client, Measuring("losses"), models, on or client.train)[0]
+    with taking(client, "losses", models, stacked=True):
+        return leave(client, Measuring("losses"), models, on or client.train)[0]
 
 
 def scores(client: Client, models: Params, on: Examples | None = None) -> Tensor:
     """The mean score (accuracy, squared error) of each of k stacked models on the client's test examples: k numbers."""
-    return leave(client, Measuring("scores"), models, on or client.test)[0]
+    with taking(client, "scores", models, stacked=True):
+        return leave(client, Measuring("scores"), models, on or client.test)[0]
 
 
 def loss(client: Client, params: Params, on: Examples | None = None) -> Tensor:
     """The mean loss of one model on the client's training examples, or on `on`: a scalar tensor."""
-    return losses(client, _one_row(params), on)[0]
+    with taking(client, "loss", params, stacked=False):
+        return losses(client, _one_row(params), on)[0]
 
 
 def score(client: Client, params: Params, on: Examples | None = None) -> Tensor:
     """The mean score of one model on the client's test examples, or on `on`: a scalar tensor."""
-    return scores(client, _one_row(params), on)[0]
+    with taking(client, "score", params, stacked=False):
+        return scores(client, _one_row(params), on)[0]
 
 
 def point_losses(client: Client, models: Params, on: Examples | None = None) -> Tensor:
@@ -81,7 +86,8 @@ def point_losses(client: Client, models: Params, on: Examples | None = None) -> 
     These values describe single examples: do not include them in a reply.
     """
     on = on or client.train
-    return torch.stack([leave(client, OfEach("losses"), take(models, j), on)[0] for j in range(count(models))])
+    with taking(client, "point_losses", models, stacked=True):
+        return torch.stack([leave(client, OfEach("losses"), take(models, j), on)[0] for j in range(count(models))])
 
 
 def gradient(client: Client, params: Params, on: Examples | None = None, purpose: str = "gradient") -> Params:
@@ -96,7 +102,8 @@ def gradient(client: Client, params: Params, on: Examples | None = None, purpose
     Returns:
         A tensor of the same shape for each of the model's tensors.
     """
-    return as_params(params, leave(client, Gradient(), params, on or client.train, client.key(purpose)))
+    with taking(client, "gradient", params, stacked=False):
+        return as_params(params, leave(client, Gradient(), params, on or client.train, client.key(purpose)))
 
 
 def descend(
@@ -126,7 +133,8 @@ def descend_with_loss(
     and class weights if they are used; a separate pass over all examples could cost as much as the steps.
     """
     _check_descent(how)
-    *values, before = leave(client, Descending(how), params, on or client.train, client.key(purpose))
+    with taking(client, "descend", params, stacked=False):
+        *values, before = leave(client, Descending(how), params, on or client.train, client.key(purpose))
     return as_params(params, values), before
 
 
@@ -137,7 +145,8 @@ def descend_from(
     _check_descent(how)
     models = dict(sorted(models.items()))  # `take` returns the names in this order
     key = torch.stack([client.key(purpose), label.to(torch.int64)])
-    *values, _ = leave(client, Descending(how, chosen=True), models, on or client.train, key)
+    with taking(client, "descend_from", models, stacked=True):
+        *values, _ = leave(client, Descending(how, chosen=True), models, on or client.train, key)
     return as_params(models, values)
 
 

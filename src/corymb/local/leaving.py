@@ -23,7 +23,11 @@ from corymb.local.reference import descend_one, gradient_one, measure_one, point
 from corymb.local.single_vmap import are_differentiated, run_outside, unwrap
 from corymb.trees import Params, take
 
-NO_BACKWARD = "losses, gradient and descend have no backward: differentiate client.objective.losses"
+NO_BACKWARD = (
+    "loss, losses, gradient and descend have no backward, and a gradient was asked for through one of them: use "
+    "gradient(client, params), or differentiate client.objective.losses(params, client.train), weighted by "
+    "client.train.weight; .detach() makes a result of theirs a constant"
+)
 
 
 class Operation(Protocol):
@@ -195,7 +199,8 @@ class _Primitive(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(*output)
+        # Results count as differentiable, so that torch.autograd arrives at `backward`, which says what to do instead.
+        ctx.mark_non_differentiable(*(one for one in output if not one.is_floating_point()))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, work: _Work, *tensors: Tensor) -> Any:

@@ -32,7 +32,7 @@ def measure_one(what: Measure, objective: Objective, models: Params, on: Example
     """The mean loss or score of each of k models on one client's examples: k."""
     per_example: Callable[[Params, Examples], Tensor] = getattr(objective, what)
     k = next(iter(models.values())).shape[0]
-    return torch.stack([weighted_mean(per_example(take(models, j), on), on.weight) for j in range(k)])
+    return torch.stack([_mean(per_example(take(models, j), on), on.weight) for j in range(k)])
 
 
 def training_losses(objective: Objective, params: Params, on: Examples, draws: Draws) -> Tensor:
@@ -51,7 +51,7 @@ def gradient_and_loss(objective: Objective, params: Params, on: Examples, draws:
     """The gradient of the mean training loss on one client's examples, and that loss."""
     with torch.enable_grad():
         leaves = [value.detach().requires_grad_() for value in params.values()]
-        mean = weighted_mean(training_losses(objective, as_params(params, leaves), on, draws), on.weight)
+        mean = _mean(training_losses(objective, as_params(params, leaves), on, draws), on.weight)
         grads = torch.autograd.grad(mean, leaves, allow_unused=True, materialize_grads=True)
     return as_params(params, grads), mean.detach()
 
@@ -76,6 +76,13 @@ def descend_one(objective: Objective, params: Params, on: Examples, key: Key, ho
 
 def _rows(on: Examples, rows: Tensor | None) -> Examples:
     return on if rows is None else Examples(on.x[rows], on.y[rows], on.weight[rows])
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean of one value for each example; values of another shape would be broadcast against weights."""
+    if values.shape != weight.shape:
+        raise ValueError(f"The objective gave values of shape {list(values.shape)}, wanted {list(weight.shape)}.")
+    return weighted_mean(values, weight)
 
 
 def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:

@@ -75,6 +75,8 @@ class LinearRegression:
     def predict(self, params: Params, x: Tensor) -> Tensor:
         """ŷ of each example."""
         x, weight = x if self.features is None else self.features(x), params["weight"]
+        if weight.ndim != 1:  # k stacked models, whose predictions would be broadcast against the targets
+            raise ValueError(f"The weight is {list(weight.shape)}, wanted one model's, [{self.width}].")
         return linear(x, weight[:-1]) + weight[-1] if self.intercept else linear(x, weight)
 
     def losses(self, params: Params, examples: Examples) -> Tensor:
