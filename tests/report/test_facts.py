@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from corymb.report.facts import kept_rounds, moments, savings, shares_of
+from corymb.report.facts import clients, kept_rounds, moments, savings, shares_of
 from corymb.report.sections.communication.savings import saving_text
 from tests.report.reported import noted, runs, saving_run, soft_run
 
@@ -45,3 +45,9 @@ def test_shares_add_up_to_one_and_are_unknown_where_there_are_none():
     empty = torch.cat([run.snapshot.shares[:-1], torch.zeros(1, 2)])
     assert not shares_of(replace(run, snapshot=replace(run.snapshot, shares=empty)))[-1].sum() >= 0
     assert shares_of(runs()[0]) is None
+
+
+def test_labels_are_read_once_for_all_clients():
+    run = replace(runs()[0])
+    assert run.labels is run.labels  # building the mapping again for every client would take quadratic time
+    assert [row["cluster"] for row in clients(run)] == run.snapshot.labels.tolist()

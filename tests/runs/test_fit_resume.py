@@ -378,5 +378,12 @@ def test_the_rounds_of_the_last_stage_are_those_that_grow(here, capsys):
 def test_time_that_is_up_inside_the_first_round_is_one_line(monkeypatch):
     monkeypatch.setattr("corymb.runs.progress.GRACE", -1.0)
     data = corymb.datasets.digits(clients=8, train=20, test=10)
-    with pytest.raises(InvalidInput, match=r"max_seconds=0 expired in the first round, after 0 of 8 clients; give"):
-        corymb.fit(corymb.FedAvg(rounds=2), data, engine="loop", max_seconds=0)
+    with pytest.raises(InvalidInput, match=r"max_seconds=1e-09 expired in the first round, after 0 of 8 clients; give"):
+        corymb.fit(corymb.FedAvg(rounds=2), data, engine="loop", max_seconds=1e-9)
+
+
+def test_no_time_at_all_is_one_round_however_slow(monkeypatch):
+    monkeypatch.setattr("corymb.runs.progress.GRACE", -1.0)
+    data = corymb.datasets.digits(clients=8, train=20, test=10)
+    run = corymb.fit(corymb.FedAvg(rounds=2), data, engine="loop", max_seconds=0)
+    assert (run.stopped, len(run.history)) == ("max_seconds", 1)

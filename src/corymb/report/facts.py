@@ -138,9 +138,9 @@ def clients(run: Run) -> list[dict[str, Any]]:
     """A row for each client: its cluster, test scores, margin, losses and shares, where known."""
     losses, shares, scores = final_losses(run), shares_of(run), _test_scores(run)
     margin = None if losses is None else margins(losses)
-    rows: list[dict[str, Any]] = []
+    labels, rows = run.labels, list[dict[str, Any]]()
     for place, name in enumerate(run.names):
-        row: dict[str, Any] = {"client": name, **({"cluster": run.labels[name]} if run.labels else {})}
+        row: dict[str, Any] = {"client": name, **({"cluster": labels[name]} if labels else {})}
         row |= {name: float(values[place]) for name, values in scores.items()}
         if margin is not None and losses is not None:
             row["margin"] = float(margin[place])

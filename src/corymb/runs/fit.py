@@ -81,7 +81,7 @@ def fit(
         start: A snapshot to start from.
         progress: True for a line per round on stderr, or a function that takes each round's record.
         max_seconds: Approximate time limit for the rounds and the final evaluation. A round that is far from finished
-            when time runs out does not count.
+            when time runs out does not count; 0 runs exactly one.
         callbacks: Functions that take each round's record, or objects with any of `on_start`, `on_round`,
             `on_evaluation` and `on_end`. Raising `corymb.StopRun` in one ends the run after that round.
         metrics: Functions of (predictions, y) that return a value for each example, by name. They are computed at the
@@ -139,6 +139,7 @@ def start_run(
         at = None
         if start is not None:
             _check_start(start, session)
+            session.note_handover(start)
             at = placed_snapshot(start, session.plan.placement)
         if store is not None:
             session.create_folder(at)

@@ -155,6 +155,21 @@ def on_these_data(history: Sequence[Round]) -> Sequence[Round]:
     return history[begun:] if begun else history
 
 
+def of_this_plan(history: Sequence[Round]) -> Sequence[Round]:
+    """The rounds that count among those that the algorithm has planned: all, or those since it last began anew.
+
+    A refresh starts the algorithm again from its models, unless clients keep memory: then its rounds are counted on.
+
+    >>> of_this_plan([{"round": 1}, {"round": 2}, {"round": 1, "refreshed": True}])
+    [{'round': 1, 'refreshed': True}]
+    >>> len(of_this_plan([{"round": 1}, {"round": 2}, {"round": 3, "refreshed": True}]))
+    3
+    """
+    places = reversed(range(len(history)))
+    begun = next((at for at in places if history[at].get("refreshed") and history[at]["round"] == 1), 0)
+    return history[begun:] if begun else history
+
+
 def growth(history: Sequence[Round], loss_of: Callable[[Round], float | None], times: int = IN_A_ROW) -> Growth | None:
     """The growth of the loss, if it has grown in each of the last `times` rounds in which it is known; else None."""
     history = on_these_data(history)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,7 +87,7 @@ class Run:
     environment: dict[str, Any] = field(default_factory=dict)
     """Versions, git commit, hardware, platform, seed and command line."""
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, int]:
         """Each client's cluster, by name; -1 for none. Empty if examples are clustered instead of clients."""
         if self.served == "points":

@@ -42,6 +42,7 @@ from corymb.runs.history import (
     evaluated_loss,
     growth,
     noted_loss,
+    of_this_plan,
     plain,
     record,
 )
@@ -76,6 +77,10 @@ PROBABILITIES = (
 DRAWN_ANEW = (
     "the model is an object, so its parameters are drawn anew, but those of %s are not as torch draws them: to start "
     "from them, give a function that returns the model (lambda: model)"
+)
+STANDARDISED_ANEW = (
+    "features are standardised by these data: if the models of start= were trained on other data, they know other "
+    "units; run.refresh(data) keeps the original standardisation"
 )
 BOUNDED = {
     "sign": "the model's outputs have only one sign: its targets are scaled, but not centred",
@@ -199,6 +204,12 @@ class Session:
             self.fed.rewind(start.clock, {host: Version(*at) for host, at in manifest.versions.items()})
         return self.at
 
+    def note_handover(self, start: Snapshot) -> None:
+        """Note that features have new units, unless `start` is known to be of the same data by its fingerprint."""
+        if not start.fingerprint and self.standard is not None and self.plan.standard is None:
+            log.warning(STANDARDISED_ANEW)
+            self.schema = self.schema._replace(notes=(*self.schema.notes, STANDARDISED_ANEW))
+
     def about_to_start(self, start: Snapshot | None) -> Start:
         """The description of the run for `on_start` callbacks."""
         seed = self.plan.settings.seed if start is None else start.seed
@@ -211,7 +222,7 @@ class Session:
         """
         began, limit = time.perf_counter(), self.plan.max_seconds
         line = getattr(show, "show", show)
-        beat = Beat(limit, getattr(line, "within", None))
+        beat = Beat(limit or None, getattr(line, "within", None))  # a limit of 0 asks for one round, however slow
         beat.watch(self.fed, self.engine)
         self._evaluating = partial(self._told, beat, getattr(line, "evaluating", None))
         try:
@@ -259,7 +270,8 @@ class Session:
         left to the second half of the time: many runs have ended by then.
         """
         margin = 0.0 if beat.here else self.history[-1]["seconds"] / 2
-        spent, more = time.perf_counter() - began + margin, len(self.history) < planned_rounds(self.plan.algorithm)
+        spent = time.perf_counter() - began + margin
+        more = len(of_this_plan(self.history)) < planned_rounds(self.plan.algorithm)
         due = beat.here or (more and limit * TRIED_ELSEWHERE < spent < limit)
         if evaluated and due and self._ending is None:
             self._ending = self._rehearsed(limit, beat.elsewhere)
@@ -404,7 +416,7 @@ class Session:
             return False
         if ends_early(algorithm):  # the rounds left are unknown, so the algorithm names its last stage
             return at.stage == getattr(algorithm, "last_stage", None) and at.round < rounds and converged(self.history)
-        left = planned_rounds(algorithm) - len(self.history)
+        left = planned_rounds(algorithm) - len(of_this_plan(self.history))
         return 0 < left == rounds - at.round and converged(self.history)
 
     # ---- saving

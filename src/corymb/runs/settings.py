@@ -210,7 +210,7 @@ class FitOptions:
     model: str | None = None
     """A name (`corymb list models`) or package.module:function; if not given, a model that suits the data."""
     max_seconds: float | None = None
-    """Approximate time limit in seconds for the rounds and the final evaluation."""
+    """Approximate time limit in seconds for the rounds and the final evaluation; 0 runs exactly one round."""
 
 
 def _check_seed(seed: int) -> None:

@@ -232,3 +232,53 @@ def test_a_start_of_other_clients_or_another_model_is_refused(begun):
     with pytest.raises(InvalidInput, match=r"has shape \[2, 2\], wanted \[2, 3\]"):
         fit(FAST, (np.c_[x, x[:, :1]], y, client), start=start)
     assert len(fit(FAST, small.arrays(), start=start).history) == 4
+
+
+STEADY = corymb.IFCA(k=2, rounds=60, local=Descent(lr=0.3, steps=5, weight_decay=0.1))
+
+
+@pytest.fixture(scope="module")
+def settled():
+    return fit(STEADY, small.arrays(), until="converged")
+
+
+def test_a_refreshed_run_ends_when_it_has_converged_on_the_new_data(settled, tmp_path):
+    assert settled.stopped == "converged"
+    run = settled.refresh(small.arrays())
+    more = len(run.history) - len(settled.history)
+    assert run.stopped == "converged"
+    assert 20 <= more < 60  # the rounds before the refresh say nothing about the new data
+    again = run.refresh(small.arrays())
+    assert (again.stopped, len(again.history) - len(run.history)) == ("converged", 20)
+    settled.refresh(small.arrays(), out=tmp_path / "run", callbacks=stop_at(len(settled.history) + 5))
+    resumed = fit(STEADY, small.arrays(), resume=tmp_path / "run")
+    assert (resumed.stopped, len(resumed.history)) == ("converged", len(run.history))
+    assert same(resumed, run)
+
+
+def test_rounds_that_are_asked_for_are_run_in_full(settled):
+    run = settled.refresh(small.arrays(), rounds=25)
+    assert (run.stopped, len(run.history) - len(settled.history)) == ("", 25)
+
+
+def test_clients_with_memory_converge_too_after_a_refresh():
+    algorithm = corymb.Alone(rounds=60, local=STEADY.local)
+    first = fit(algorithm, small.arrays(), until="converged")
+    assert len(first.history) < 60
+    run = first.refresh(small.arrays())
+    assert (first.stopped, run.stopped) == ("converged", "converged")
+    assert len(run.history) - len(first.history) == 20
+    assert len(run.refresh(small.arrays(), rounds=3).history) - len(run.history) == 3
+
+
+def test_a_handover_to_other_data_notes_that_they_are_standardised_anew(begun, tmp_path, caplog):
+    x, y, client = small.arrays()
+    run = fit(FAST, (x * 10, y, client), start=begun.snapshot.handover(), out=tmp_path / "run")
+    assert not torch.equal(run.standard.scale, begun.standard.scale)
+    (note,) = [line for line in run.schema.notes if "standardised by these data" in line]
+    assert "run.refresh(data) keeps" in note
+    assert note in caplog.messages
+    assert note in corymb.Run.load(tmp_path / "run").schema.notes
+    caplog.clear()
+    for other in (begun.refresh((x * 10, y, client), rounds=1), fit(FAST, small.arrays())):
+        assert note not in (*other.schema.notes, *caplog.messages)

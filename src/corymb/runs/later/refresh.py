@@ -28,7 +28,7 @@ from corymb.runs.defaults import from_data, started
 from corymb.runs.fit import Data, Watch, finish, plan_for, session_for
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.writer import RunStore
-from corymb.runs.history import Round, counted
+from corymb.runs.history import CONVERGED, Round, counted
 from corymb.runs.learners import MODELS, Model
 from corymb.runs.own.metrics import Metric
 from corymb.runs.plan import check_longer, placed_snapshot, rounds_in, with_rounds
@@ -60,7 +60,8 @@ def refresh(
     Arguments:
         run: The run; it is not modified.
         data: All examples that each client has from now on, in any form that `fit` takes.
-        rounds: How many more rounds; if not given, as many as the algorithm has.
+        rounds: How many more rounds; if not given, as many as the algorithm has, or fewer if the run ends when it has
+            converged (`until="converged"`).
         algorithm: Needed if it is your own and the run was loaded; the same holds for `model`.
         out: A new folder for the run that continues this one.
         progress: As for `fit`, and so are `callbacks` and `metrics`.
@@ -84,9 +85,12 @@ def refresh(
             f"Clients of {run.config['algorithm']} cannot join or leave during a run: the new data must have the same "
             f"{len(run.names)} clients, but differ in {', '.join([*joined, *gone][:3])}.",
         )
-        onward, start = _with_rounds(algorithm, before + more), replace(run.snapshot, fingerprint="")
-        check_longer(onward, before, before + more, run.snapshot)
+        done = run.snapshot.round if run.stopped == CONVERGED else before
+        onward, start = _with_rounds(algorithm, done + more), replace(run.snapshot, fingerprint="")
+        check_longer(onward, done, done + more, run.snapshot)
     settings = RunSettings.recorded(run.config)
+    if rounds is not None:
+        settings = replace(settings, until="rounds")  # an explicit number of rounds is always run in full
     keeps = bool(getattr(onward, "keeps_memory", False))
     plan = partial(
         plan_for,
