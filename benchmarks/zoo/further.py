@@ -17,19 +17,23 @@ TABLE, PICTURE, SERIES, TEXT = (20,), (1, 14, 14), (12, 6), (12,)
 
 
 class Padded(nn.Module):
-    """A recurrent layer of texts of several lengths, pooled over the words of each; code 0 to 2 is padding."""
+    """A recurrent layer of texts of several lengths, pooled over the words of each; code 0 to 2 is padding.
 
-    def __init__(self, kind: type[nn.RNNBase], *, total: bool, **options: Any) -> None:
+    Without a `total` length it is padded again to the longest text of each batch; with `mean`, pooled over that length.
+    """
+
+    def __init__(self, kind: type[nn.RNNBase], *, total: bool, mean: bool = False, **options: Any) -> None:
         super().__init__()
         self.embed, self.cells = nn.Embedding(WORDS, 6), kind(6, 16, batch_first=True, **options)
-        self.out, self.total = nn.Linear(32 if self.cells.bidirectional else 16, CLASSES), total
+        self.out, self.total, self.mean = nn.Linear(32 if self.cells.bidirectional else 16, CLASSES), total, mean
 
     def forward(self, x: Tensor) -> Tensor:
         lengths = (x > 2).sum(1).clamp_min(1).cpu()
         packed = pack_padded_sequence(self.embed(x), lengths, batch_first=True, enforce_sorted=False)
         total = x.shape[1] if self.total else None
         states, lengths = pad_packed_sequence(self.cells(packed)[0], batch_first=True, total_length=total)
-        return self.out(states.sum(1) / lengths.to(states.device).unsqueeze(1))
+        over = states.shape[1] if self.mean else lengths.to(states.device).unsqueeze(1)
+        return self.out(states.sum(1) / over)
 
 
 class Masked(nn.Module):
@@ -182,6 +186,8 @@ CASES: dict[str, Case] = {
     "gru 16, packed, both ways": Case(partial(Padded, nn.GRU, total=True, bidirectional=True), TEXT, codes=True),
     "gru 16, packed, longest": Case(partial(Padded, nn.GRU, total=False), TEXT, codes=True),
     "lstm 16, packed, longest": Case(partial(Padded, nn.LSTM, total=False), TEXT, codes=True),
+    "gru 16, packed, mean of longest": Case(partial(Padded, nn.GRU, total=False, mean=True), TEXT, codes=True),
+    "lstm 16, packed, mean of longest": Case(partial(Padded, nn.LSTM, total=False, mean=True), TEXT, codes=True),
     "transformer, masked": Case(Masked, TEXT, codes=True),
     "encoder, decoder": Case(Translated, SERIES),
     "low-rank update": Case(Adapted, TABLE),

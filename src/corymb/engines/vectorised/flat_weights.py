@@ -43,7 +43,7 @@ def flattened(params: Params, recurrences: Iterable[Recurrence]) -> Params:
     """Copies of the weights of these layers, each layer's in one piece of memory; only those that cuDNN takes."""
     found: dict[str, Tensor] = {}
     for one in recurrences:
-        weights = [params[name].clone() for name in one.weights]
+        weights = [params[name].view_as(params[name]) for name in one.weights]  # which are moved, not those of `params`
         if found.keys().isdisjoint(one.weights) and all(map(torch.backends.cudnn.is_acceptable, weights)):
             _flatten(one, weights)
             found |= zip(one.weights, weights, strict=True)

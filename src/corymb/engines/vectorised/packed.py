@@ -5,16 +5,28 @@ returns placeholders, and the padded series is remembered beside them, with a ma
 Recurrent layers hold their states where a series has ended. The placeholder for the rows is NaN: a model that computes
 with them (`packed.data`) gives NaN, which the check before a run notices, and its clients run one by one.
 
+`pad_packed_sequence` without `total_length` pads to the longest series of a batch, which is a value, too. Most models
+mask what is past each series or add it up as zeros: they may be given more padding (`padding_is_free`).
+
 A series of length 0, which torch refuses, keeps the state it starts with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from corymb.keys import key_of, uniform
+
+RANGES = (-1.0, 1.0), (0.5, 1.0), (-1.0, -0.5)
+"""Of the numbers that stand for a recurrent layer's outputs while more padding is tried."""
+FURTHER = (1, 4)
+"""By how many time steps."""
 
 
 class Padded(NamedTuple):
@@ -29,15 +41,19 @@ class Padded(NamedTuple):
 
 @dataclass
 class PackedSequences:
-    """What is packed while a model runs, by the id of the placeholder that the model holds."""
+    """What is packed while a model runs, by the id of the placeholder that the model holds.
 
+    `free` says that the model may be given more padding than it asks for.
+    """
+
+    free: bool = False
     known: dict[int, tuple[Tensor, Padded]] = field(default_factory=dict)
 
     def pack(self, x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
         """`torch._VF._pack_padded_sequence`: placeholders for the rows and for how many series each time step has."""
         x = x.transpose(0, 1) if batch_first else x
         real = torch.arange(x.shape[0], device=x.device).unsqueeze(1) < lengths.to(x.device)
-        x = torch.where(real.reshape(*real.shape, *(1 for _ in x.shape[2:])), x, 0)  # it may be padded with NaN
+        x = _masked(x, real, 0)  # it may be padded with NaN
         # One number, although there is one for each time step: so `pad` can tell whether it is given a `total_length`.
         return self.remember(Padded(x, real, lengths)), torch.tensor([x.shape[1]])
 
@@ -56,9 +72,59 @@ class PackedSequences:
     def pad(self, rows: Tensor, batch_first: bool, padding: float, total: int) -> tuple[Tensor, Tensor]:
         """`torch._VF._pad_packed_sequence`, if its result is as long as the series were when they were packed."""
         x, real, lengths = self.find(rows)
-        if total != x.shape[0]:
+        if total != x.shape[0] and not (self.free and total == 1):
             raise NotImplementedError(
                 f"pad_packed_sequence without total_length={x.shape[0]} is as long as the longest series of each batch"
             )
-        x = torch.where(real.reshape(*real.shape, *(1 for _ in x.shape[2:])), x, padding)
+        x = _masked(x, real, padding)
+        return x.transpose(0, 1) if batch_first else x, lengths
+
+
+def _masked(x: Tensor, real: Tensor, padding: float) -> Tensor:
+    """The series t b ... with `padding` where time steps are past their ends."""
+    return torch.where(real.reshape(*real.shape, *(1 for _ in x.shape[2:])), x, padding)
+
+
+def padding_is_free(losses: Callable[[], Tensor]) -> bool:
+    """Whether a model pads packed sequences again and has the same losses if it gets more padding than it asks for.
+
+    The outputs that it pads are replaced by numbers of both signs, then of each sign: a maximum over time, for example,
+    depends on the padding only if all outputs are negative.
+    """
+    for low, high in RANGES:
+        mode = _MorePadding(0, low, high)
+        with mode:
+            want = losses()
+        if not mode.calls:
+            return False
+        tolerance = 1e-9 if want.dtype == torch.float64 else 1e-3
+        for further in FURTHER:
+            try:
+                with _MorePadding(further, low, high):
+                    got = losses()
+            except (RuntimeError, ValueError, IndexError):
+                return False
+            if got.shape != want.shape or not torch.allclose(got, want, rtol=tolerance, atol=tolerance):
+                return False
+    return True
+
+
+class _MorePadding(TorchFunctionMode):
+    """Pads packed sequences again by some `further` time steps, with uniform numbers in place of their rows."""
+
+    def __init__(self, further: int, low: float, high: float) -> None:
+        super().__init__()
+        self.further, self.low, self.high, self.calls = further, low, high, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return self._changed(*out, *args[2:4]) if getattr(func, "__name__", "") == "_pad_packed_sequence" else out
+
+    def _changed(self, x: Tensor, lengths: Tensor, batch_first: bool, padding: float) -> tuple[Tensor, Tensor]:
+        x = x.transpose(0, 1) if batch_first else x
+        self.calls += 1
+        drawn = uniform(key_of(0, self.calls).to(x.device), tuple(x.shape), x.dtype)
+        real = torch.arange(len(x), device=x.device).unsqueeze(1) < lengths.to(x.device)
+        x = _masked(self.low + (self.high - self.low) * drawn, real, padding)
+        x = torch.cat([x, x.new_full((self.further, *x.shape[1:]), padding)])
         return x.transpose(0, 1) if batch_first else x, lengths

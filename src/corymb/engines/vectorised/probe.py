@@ -20,10 +20,11 @@ from corymb.core.objective import Draws, model_takes
 from corymb.engines.host import ClientHost, one_line
 from corymb.engines.room import isolated
 from corymb.engines.vectorised.kernels import Kernels
+from corymb.engines.vectorised.packed import padding_is_free
 from corymb.engines.vectorised.traits import Traits, watch
 from corymb.keys import fold, root
 from corymb.local import Descent
-from corymb.local.reference import descend_one, gradient_one, measure_one
+from corymb.local.reference import descend_one, gradient_one, measure_one, training_losses
 from corymb.settings import InvalidInput
 from corymb.trees import Params, stack, take
 
@@ -171,11 +172,19 @@ def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits
             "each example."
         )
     traits = watch(objective, params, Examples(*(t[:1] for t in client)))
+
+    def both_losses() -> Tensor:
+        draws = Draws(root(0).to(client.weight.device))
+        return torch.cat([objective.losses(params, client), training_losses(objective, params, client, draws)])
+
+    with torch.no_grad(), isolated():
+        free_padding = traits.recurrent and padding_is_free(both_losses)
     scale = torch.finfo(host.placement.dtype).bits / torch.finfo(next(iter(params.values())).dtype).bits
     return traits._replace(
         parameter_bytes=int(traits.parameter_bytes * scale),
         activation_bytes=int(traits.activation_bytes * scale),
         largest_bytes=int(traits.largest_bytes * scale),
+        free_padding=free_padding,
     )
 
 

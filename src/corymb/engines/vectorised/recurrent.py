@@ -30,10 +30,15 @@ class Cells(TorchFunctionMode):
 
     cuDNN is off meanwhile: `torch.nn.RNNBase` would ask where its weights are in memory, which a stack cannot say.
     Whole numbers stay on their device: lengths need not be on the CPU (`packed`), and a GPU need not wait for them.
+    `free_padding` says that packed sequences may be padded further than the model asks for.
     """
 
+    def __init__(self, *, free_padding: bool = False) -> None:
+        super().__init__()
+        self.free_padding = free_padding
+
     def __enter__(self) -> Cells:
-        self.before, self.packed = torch.backends.cudnn.enabled, PackedSequences()
+        self.before, self.packed = torch.backends.cudnn.enabled, PackedSequences(self.free_padding)
         torch.backends.cudnn.enabled = False
         super().__enter__()  # type: ignore[no-untyped-call]
         return self

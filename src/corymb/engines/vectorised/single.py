@@ -55,8 +55,8 @@ class Alone(NamedTuple):
         return Examples(x.index_select(0, rows), y.index_select(0, rows), same)
 
     def mean(self, losses: Tensor, weight: Tensor) -> Tensor:
-        """The weighted mean of losses; with weights of 1, it takes a third of the operations."""
-        return losses.sum(-1) / max(1, losses.shape[-1]) if self.alike else weighted_mean(losses, weight)
+        """The weighted mean of losses; with weights of 1, it takes a sixth of the operations."""
+        return losses.mean(-1) if self.alike and losses.shape[-1] else weighted_mean(losses, weight)
 
 
 def descend_alone(
@@ -74,6 +74,7 @@ def descend_alone(
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
     stepper = Stepper(how, [p for name, p in params.items() if name not in layers], part)
     players, before = dict[tuple[int, int], Player](), torch.empty(0)
+    leaves = list[Tensor]()  # the same in every step: a recurrent layer prepares its weights whenever they are new ones
     for batch, draws in client.steps(how):
         drawn = draws if tapes is None else tapes.prepare(objective, draws)
 
@@ -81,14 +82,18 @@ def descend_alone(
             own, on, mine = grouped(inputs, params, drawn)
             return _step(objective, own, on, mine, client, layers, how.lr)
 
-        inputs = [*params.values(), *batch, *drawn.tensors]
-        if tapes is None:
-            loss, *slopes = step(inputs)
-        else:
+        inputs, player = [*params.values(), *batch, *drawn.tensors], None
+        if tapes is not None:
             shape = len(batch.weight), len(inputs)
             if shape not in players:  # the other tensors have the same shapes in all steps of a client
                 players[shape] = tapes.player(("alone", objective, client.alike, how.lr if layers else 0.0), inputs)
-            loss, *slopes = players[shape].run(step, inputs, drawn.step)
+            player = None if players[shape].refused else players[shape]
+        if player is None:
+            leaves = leaves or [p if layers else _leaf(p) for p in params.values()]
+            loss, *slopes = step([*leaves, *inputs[len(params) :]])
+        else:
+            loss, *slopes = player.run(step, inputs, drawn.step)
+        if tapes is not None:
             tapes.note(objective, drawn)
         if slopes:
             stepper.step(slopes)
@@ -111,11 +116,24 @@ def _step(
         loss, slopes = step_layers(objective, params, own, on, draws, lr, mean=client.mean)
         rest = (name for name in params if name not in own)
         return [loss, *(slopes[name] if name in slopes else torch.zeros_like(params[name]) for name in rest)]
+    given = [p for p in params.values() if p.requires_grad]
     with torch.enable_grad():
-        leaves = [p.detach().requires_grad_() for p in params.values()]
+        leaves = given or [_leaf(p) for p in params.values()]
         loss = client.mean(training_losses(objective, as_params(params, leaves), on, draws), on.weight)
-        grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    return [loss.detach(), *grads]
+        if not given:
+            grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+            return [loss.detach(), *grads]
+        # `autograd.grad` would first look for the nodes that lead to these tensors: 4 % of a step of a recurrent model.
+        loss.backward()
+    found = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    return [loss.detach(), *found]
+
+
+def _leaf(p: Tensor) -> Tensor:
+    """A parameter to differentiate by, in the same memory."""
+    return p.detach().requires_grad_()
 
 
 def step_layers(

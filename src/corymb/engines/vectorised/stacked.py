@@ -20,7 +20,7 @@ def stacked_layers(traits: Traits | None) -> Iterator[None]:
     """The modes in which a model with these traits must run under vmap over clients."""
     with ExitStack() as stack:
         if traits is not None and traits.recurrent:
-            stack.enter_context(Cells())
+            stack.enter_context(Cells(free_padding=traits.free_padding))
         if traits is not None and traits.looks_up:
             stack.enter_context(Lookups())
         if traits is not None and traits.attends:

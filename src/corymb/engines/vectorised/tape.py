@@ -362,6 +362,11 @@ class Player:
         """Whether calls are replayed from now on."""
         return self.lean is not None
 
+    @property
+    def refused(self) -> bool:
+        """Whether the function cannot be replayed: it depends on values, or its tape gave other bits."""
+        return self.calls > 1 and self.whole is None
+
     def run(
         self, function: Function, inputs: Sequence[Tensor], step: int | Tensor, *, outputs: bool = True
     ) -> Sequence[Tensor]:
@@ -373,9 +378,7 @@ class Player:
             found, tape = record(function, inputs)
             self.whole = None if isinstance(step, Step) and step.used else tape
             return found
-        if self.whole is None:
-            return function(inputs)
-        return self._compared(function, inputs, self.whole)
+        return function(inputs) if self.whole is None else self._compared(function, inputs, self.whole)
 
     def _compared(self, function: Function, inputs: Sequence[Tensor], tape: Tape) -> Sequence[Tensor]:
         """Compute the function both ways, and trust the tape if every bit agrees."""

@@ -58,6 +58,8 @@ class Traits(NamedTuple):
     """Parameters that only linear layers and convolutions use, in training too."""
     recurrences: tuple[Recurrence, ...] = ()
     """Its recurrent layers, in training."""
+    free_padding: bool = False
+    """Packed sequences that it pads again may be padded further: its losses are the same."""
 
 
 def watch(objective: Objective, params: Params, one: Examples) -> Traits:
