@@ -1,6 +1,8 @@
 """Captured steps: their own tensors, the way that is chosen, and what is never captured. There is no GPU here: a
 "capture" is the work itself, and all else is as on one."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -104,6 +106,25 @@ def test_the_first_of_too_many_graphs_stay_until_they_are_stale(monkeypatch):
         descend(4)
     assert kept() == [3, 4]  # nobody has asked for the first one for long
     assert any(seen.player is players[1] for seen in kernels.graphs.seen.values())
+
+
+def test_nothing_is_collected_during_a_capture():
+    """Destroying a graph of an earlier engine would make the capture fail."""
+    collections = []
+
+    def note(phase, _):
+        collections.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        with graphs._uncollected():
+            begun = len(collections)
+            kept = [[] for _ in range(10 * gc.get_threshold()[0])]  # enough for several collections
+            assert len(collections) == begun
+        kept += [[] for _ in range(10 * gc.get_threshold()[0])]
+        assert len(collections) > begun
+    finally:
+        gc.callbacks.remove(note)
 
 
 class Reader(nn.Module):

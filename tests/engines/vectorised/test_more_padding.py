@@ -57,6 +57,7 @@ class Pooled(nn.Module):
         super().__init__()
         self.embed, self.cells = nn.Embedding(WORDS, 4), kind(4, 5, batch_first=batch_first)
         self.out, self.pool = nn.Linear(5, CLASSES), pool
+        self.unused = nn.Parameter(torch.ones(2))
 
     def forward(self, x):
         series, first = self.embed(x), self.cells.batch_first
@@ -110,7 +111,8 @@ def test_models_are_those_of_a_loop(pool, kernel):
     def run(engine_of):
         objective = Classification(Network(lambda: Pooled(ways[pool]), dtype=torch.float64), CLASSES)
         engine = engine_of(objective, data, DOUBLE)
-        *_, at = drive(FedAvg(rounds=3, local=Descent(lr=0.3, epochs=1, batch=2)), Federation(engine))
+        local = Descent(lr=0.3, epochs=1, batch=2, momentum=0.5, weight_decay=0.1)
+        *_, at = drive(FedAvg(rounds=3, local=local), Federation(engine))
         return engine, at.models
 
     engine, models = run(VectorisedEngine)

@@ -10,9 +10,11 @@ compared with the same step without a graph: a way that gives a different result
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -211,9 +213,21 @@ def capture(way: str, function: StepFunction, params: Params, batch: Examples, d
             work()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with _uncollected(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         work()  # its outputs are in the graph's memory pool, and every replay overwrites them
     return Player(params, batch, drawn, number, rates, outputs, graph, way)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Suspend garbage collection: a graph of an earlier engine that is destroyed during a capture makes it fail."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Check:
