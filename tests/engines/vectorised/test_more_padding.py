@@ -6,13 +6,16 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from corymb.algorithms import FedAvg
+from corymb.core.client import on_client
 from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.engines.vectorised.packed import padding_is_free
-from corymb.local import Descent
+from corymb.keys import root
+from corymb.local import Descent, losses
 from corymb.models import Network
 from corymb.objectives import Classification
+from corymb.trees import stack
 from tests.tiny import DOUBLE, farthest, tokens
 
 CLASSES, WORDS = 3, 9
@@ -82,25 +85,25 @@ def test_more_padding_is_free(pool, batch_first):
 @pytest.mark.parametrize("pool", BOUND)
 def test_more_padding_would_change_the_losses(pool):
     model = Pooled(BOUND[pool]).double()
-    assert not padding_is_free(lambda: model(codes()).sum(1).detach())
+    assert padding_is_free(lambda: model(codes()).sum(1).detach()) is False
 
 
 def test_a_largest_output_is_found_though_all_outputs_are_positive():
     model = Pooled(BOUND["largest"], nn.RNN).double()
     for name, p in model.cells.named_parameters():
         p.data.fill_(3.0 if "bias" in name else 0.0)
-    assert not padding_is_free(lambda: model(codes()).sum(1).detach())
+    assert padding_is_free(lambda: model(codes()).sum(1).detach()) is False
 
 
 def test_a_model_that_pads_nothing_again_needs_no_more():
-    assert not padding_is_free(lambda: torch.ones(3))
+    assert padding_is_free(lambda: torch.ones(3)) is None
 
 
 def test_a_model_that_fails_with_more_padding_gets_none():
     model = Pooled(lambda states, lengths: states[:, : int(lengths.max())].reshape(len(states), -1, 5).sum(1))
     assert padding_is_free(lambda: model(codes()).sum(1).detach())
     fixed = Pooled(lambda states, lengths: states.unflatten(1, (int(lengths.max()), -1)).sum((1, 2)))
-    assert not padding_is_free(lambda: fixed(codes()).sum(1).detach())
+    assert padding_is_free(lambda: fixed(codes()).sum(1).detach()) is None
 
 
 @pytest.mark.parametrize(("pool", "kernel"), [("last", "foreach"), ("mean of each", "foreach"), ("largest", "serial")])
@@ -118,3 +121,35 @@ def test_models_are_those_of_a_loop(pool, kernel):
     engine, models = run(VectorisedEngine)
     assert engine.kernels.pick(Descent(epochs=1, batch=2), 2) == kernel
     assert farthest(models, run(LoopEngine)[1]) < 1e-9
+
+
+class Trimmed(nn.Module):
+    """Reads texts up to the longest of a batch, without packing them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(WORDS, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x):
+        return self.out(self.embed(x[:, : int((x > 2).sum(1).max())]).mean(1))
+
+
+@pytest.mark.parametrize("make", [lambda: Pooled(BOUND["mean of the longest"]), Trimmed], ids=["packed", "trimmed"])
+def test_losses_are_those_of_each_client_though_the_first_series_are_equally_long(make):
+    """The check before a run sees only the first series of two clients; those of the others are shorter."""
+    data = tokens((9, 3, 5, 5), words=WORDS, length=7, classes=CLASSES)
+    x, starts = data.train.x, data.train.offsets[:-1]
+    x[:, 4:] = 0
+    x[starts[:2]] = 5
+    objective = Classification(Network(make, dtype=torch.float64), CLASSES)
+    models = stack([objective.init(root(seed)) for seed in range(2)])
+    got, want = (
+        Federation(engine(objective, data, DOUBLE)).clients.map(losses_of_all, models).value
+        for engine in (VectorisedEngine, LoopEngine)
+    )
+    assert farthest(got, want) < 1e-9
+
+
+@on_client
+def losses_of_all(client, models):
+    return losses(client, models)

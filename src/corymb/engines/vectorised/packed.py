@@ -85,25 +85,25 @@ def _masked(x: Tensor, real: Tensor, padding: float) -> Tensor:
     return torch.where(real.reshape(*real.shape, *(1 for _ in x.shape[2:])), x, padding)
 
 
-def padding_is_free(losses: Callable[[], Tensor]) -> bool:
-    """Whether a model pads packed sequences again and has the same losses if it gets more padding than it asks for.
+def padding_is_free(losses: Callable[[], Tensor]) -> bool | None:
+    """Whether a model that pads packed sequences again has the same losses with more padding than it asks for.
 
     The outputs that it pads are replaced by numbers of both signs, then of each sign: a maximum over time, for example,
-    depends on the padding only if all outputs are negative.
+    depends on the padding only if all outputs are negative. None if it pads nothing, or fails with more padding.
     """
     for low, high in RANGES:
         mode = _MorePadding(0, low, high)
         with mode:
             want = losses()
         if not mode.calls:
-            return False
+            return None
         tolerance = 1e-9 if want.dtype == torch.float64 else 1e-3
         for further in FURTHER:
             try:
                 with _MorePadding(further, low, high):
                     got = losses()
             except (RuntimeError, ValueError, IndexError):
-                return False
+                return None
             if got.shape != want.shape or not torch.allclose(got, want, rtol=tolerance, atol=tolerance):
                 return False
     return True

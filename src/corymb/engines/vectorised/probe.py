@@ -46,7 +46,7 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
     traits = _watched(objective, clients[0], host)
     kernels = Kernels(traits, host.device.type, torch.get_num_threads(), host.placement.mixed, only)
     warned = set[str]()  # the default choice may be a kernel that is tried by name next, with the same problem
-    for name in _candidates(only):
+    for name in _candidates(only) if traits.independent else ():
         kernels = replace(kernels, only=name)
         problem = _disagreement(kernels, objective, clients)
         if problem is None:
@@ -55,7 +55,7 @@ def probe(host: ClientHost, *, only: KernelName | None = None) -> Kernels:
         if line not in warned:
             log.warning(line)
         warned.add(line)
-    kernels = replace(kernels, traits=traits._replace(independent=False))
+    kernels = replace(kernels, only="serial", traits=traits._replace(independent=False))
     if problem := _disagreement(kernels, objective, clients):
         if isinstance(problem, _Failure):
             raise InvalidInput(f"The model cannot be trained on these examples: {problem}.")
@@ -178,14 +178,23 @@ def _watched(objective: Objective, client: Examples, host: ClientHost) -> Traits
         return torch.cat([objective.losses(params, client), training_losses(objective, params, client, draws)])
 
     with torch.no_grad(), isolated():
-        free_padding = traits.recurrent and padding_is_free(both_losses)
+        free = padding_is_free(both_losses) if traits.recurrent else None
     scale = torch.finfo(host.placement.dtype).bits / torch.finfo(next(iter(params.values())).dtype).bits
     return traits._replace(
         parameter_bytes=int(traits.parameter_bytes * scale),
         activation_bytes=int(traits.activation_bytes * scale),
         largest_bytes=int(traits.largest_bytes * scale),
-        free_padding=free_padding,
+        free_padding=free is True,
+        independent=free is not False and _same_alone(objective, params, client),
     )
+
+
+def _same_alone(objective: Objective, params: Params, client: Examples) -> bool:
+    """Whether examples have the same losses one by one as in one batch."""
+    with torch.no_grad(), isolated():
+        together = objective.losses(params, client)
+        alone = [objective.losses(params, Examples(*(t[i : i + 1] for t in client))) for i in range(len(client.weight))]
+    return _close(torch.cat(alone), together)
 
 
 def _disagreement(kernels: Kernels, objective: Objective, clients: list[Examples], padding: int = 1) -> str | None:
@@ -235,10 +244,15 @@ class _Failure(str):
 
 def _compare(what: str, got: Params, want: Params) -> None:
     for name, value in want.items():
-        tolerance = 1e-9 if value.dtype == torch.float64 else 1e-3
-        if not torch.allclose(got[name], value, rtol=tolerance, atol=tolerance):
+        if not _close(got[name], value):
             worst = float((got[name] - value).abs().max())
             raise _Differs(f"{what} differs from the reference by {worst:.1e} in {name or 'value'}")
+
+
+def _close(got: Tensor, want: Tensor) -> bool:
+    """Whether two results differ by rounding only."""
+    tolerance = 1e-9 if want.dtype == torch.float64 else 1e-3
+    return torch.allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
 def _padded(clients: list[Examples], padding: int = 1) -> Examples:
