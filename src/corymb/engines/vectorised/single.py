@@ -74,7 +74,10 @@ def descend_alone(
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
     stepper = Stepper(how, [p for name, p in params.items() if name not in layers], part)
     players, before = dict[tuple[int, int], Player](), torch.empty(0)
-    leaves = list[Tensor]()  # the same in every step: a recurrent layer prepares its weights whenever they are new ones
+    # The same leaves in every step, since a recurrent layer prepares its weights whenever they are new tensors. Autocast,
+    # on the contrary, would take the same tensors for the same values.
+    lasting = not layers and not torch.is_autocast_enabled(client.on.weight.device.type)
+    leaves = [_leaf(p) if lasting else p for p in params.values()]
     for batch, draws in client.steps(how):
         drawn = draws if tapes is None else tapes.prepare(objective, draws)
 
@@ -89,7 +92,6 @@ def descend_alone(
                 players[shape] = tapes.player(("alone", objective, client.alike, how.lr if layers else 0.0), inputs)
             player = None if players[shape].refused else players[shape]
         if player is None:
-            leaves = leaves or [p if layers else _leaf(p) for p in params.values()]
             loss, *slopes = step([*leaves, *inputs[len(params) :]])
         else:
             loss, *slopes = player.run(step, inputs, drawn.step)
