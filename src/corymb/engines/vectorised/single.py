@@ -74,8 +74,8 @@ def descend_alone(
         part = step_part(how, lambda at: gradient_one(objective, at, some, Draws(client.key, 0, rows)), params)
     stepper = Stepper(how, [p for name, p in params.items() if name not in layers], part)
     players, before = dict[tuple[int, int], Player](), torch.empty(0)
-    # A recurrent layer prepares its weights whenever they are new tensors, so leaves are the same ones in every step. But
-    # autocast takes the same tensors for the same values, so there they are new ones.
+    # A recurrent layer prepares its weights whenever they are new tensors, so leaves are the same ones in every step.
+    # Autocast takes the same tensors for the same values, so there they are new ones.
     lasting = not layers and not torch.is_autocast_enabled(client.on.weight.device.type)
     leaves = [_leaf(p) if lasting else p for p in params.values()]
     for batch, draws in client.steps(how):
