@@ -221,24 +221,24 @@ def known_metrics(models, labels, data, trivial):
         if not len(y):
             continue
         if y.is_floating_point():
-            said = x @ models["weight"][label]
+            predicted = x @ models["weight"][label]
         else:
-            said = x @ models["1.weight"][label].T + models["1.bias"][label]
-        said = said if trivial is None else trivial.expand(said.shape)
-        everything.append((said, y))
-        for name, value in sklearn_metrics(said, y).items():
+            predicted = x @ models["1.weight"][label].T + models["1.bias"][label]
+        predicted = predicted if trivial is None else trivial.expand(predicted.shape)
+        everything.append((predicted, y))
+        for name, value in sklearn_metrics(predicted, y).items():
             by_client.setdefault(name, []).append(value)
     return by_client, sklearn_metrics(*map(torch.cat, zip(*everything, strict=True)))
 
 
-def sklearn_metrics(said, y):
+def sklearn_metrics(predicted, y):
     from sklearn import metrics as known
 
     if y.is_floating_point():
-        squared = known.mean_squared_error(y, said)
-        found = {"squared_error": squared, "mae": known.mean_absolute_error(y, said), "rmse": squared**0.5}
-        return {**found, "r2": known.r2_score(y, said) if len(y) > 1 else math.nan}
-    answer, chances = said.argmax(-1), said.softmax(-1)
+        squared = known.mean_squared_error(y, predicted)
+        found = {"squared_error": squared, "mae": known.mean_absolute_error(y, predicted), "rmse": squared**0.5}
+        return {**found, "r2": known.r2_score(y, predicted) if len(y) > 1 else math.nan}
+    answer, chances = predicted.argmax(-1), predicted.softmax(-1)
     areas = [known.roc_auc_score(y == c, chances[:, c]) for c in y.unique().tolist()] if len(y.unique()) > 1 else []
     right = [float((answer == c)[y == c].double().mean()) for c in y.unique()]
     return {

@@ -141,9 +141,9 @@ def test_updates_are_asked_for_only_when_a_cluster_is_split():
         split = at.notes["split"]
         trained = at.k - len(split)
         parts = [*split, *range(trained, at.k)]  # what the clusters that were split are now
-        said = 12 * (model + trained * weight + label + 2 * number)
+        bytes_sent = 12 * (model + trained * weight + label + 2 * number)
         fetched = int(torch.isin(at.labels, torch.tensor(parts, dtype=torch.int64)).sum()) * model
-        assert fed.ledger.bytes_up - up == said + fetched
+        assert fed.ledger.bytes_up - up == bytes_sent + fetched
         up, splits = fed.ledger.bytes_up, splits + len(split)
     assert splits == 3
 

@@ -53,9 +53,9 @@ def test_a_run_that_converged_goes_on_as_it_says(tmp_path, monkeypatch, capsys):
     rows = "".join(f"{'ab'[i % 2]},{i % 7},{2 * (i % 7) + (i % 3) / 2}\n" for i in range(40))
     (tmp_path / "table.csv").write_text("client,x,label\n" + rows)
     assert main(["run", "table.csv", "fedavg", "-q", "--json", "--out", "run"]) == 0
-    said = capsys.readouterr().err
-    assert "converged after" in said
-    command = said.split("; corymb ")[1].split(" continues to round 80")[0]
+    output = capsys.readouterr().err
+    assert "converged after" in output
+    command = output.split("; corymb ")[1].split(" continues to round 80")[0]
     assert main(["resume", "run", "--rounds", "40"]) == 2  # planned for more, and decayed accordingly
     assert "already has 80 planned; give at least 80" in capsys.readouterr().err
     assert main([*command.split(), "-q", "--json"]) == 0

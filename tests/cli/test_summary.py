@@ -104,8 +104,8 @@ def test_the_comparison_that_is_suggested_repeats_what_was_asked_for(capsys, mon
 
     def suggested(line):
         assert main(shlex.split(line)) == 0
-        said = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("Compare with"))
-        return said.partition(": ")[2]
+        printed = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("Compare with"))
+        return printed.partition(": ")[2]
 
     own = "--label outcome --seed 3 --no-guard --metric auc"
     line = suggested(f"run 'my clinic' ifca --k 2 --rounds 2 --local.steps 1 --threads 1 {own} -q")
@@ -166,9 +166,9 @@ def test_data_that_were_given_in_python_are_compared_there(capsys, monkeypatch, 
     data = small.arrays()
     fit(corymb.IFCA(k=2, rounds=2), data, out="here", seed=3, until="rounds")
     assert main(["resume", "here"]) == 0
-    said = capsys.readouterr().out
-    assert "corymb run" not in said
-    line = next(row for row in said.splitlines() if row.startswith("Compare with one global model")).partition(": ")[2]
+    shown = capsys.readouterr().out
+    assert "corymb run" not in shown
+    line = next(row for row in shown.splitlines() if row.startswith("Compare with one global model")).partition(": ")[2]
     assert line == "corymb.fit(corymb.configure('fedavg', data, rounds=2), data, model='linear', seed=3)"
     other = corymb.fit(corymb.configure("fedavg", data, rounds=2), data, model="linear", seed=3)
     assert (other.config["rounds"], other.seed) == (2, 3)

@@ -113,10 +113,10 @@ def test_one_class_a_client_is_no_reason_to_refuse():
     assert len(labels(["u", "v"], 2).classes) == 2
 
 
-@pytest.mark.parametrize(("label", "said"), [(5.5, "5.5"), ("yes", "yes"), (3, "3")])
-def test_labels_that_are_all_alike_are_said_to_be(label, said):
+@pytest.mark.parametrize(("label", "expected"), [(5.5, "5.5"), ("yes", "yes"), (3, "3")])
+def test_labels_that_are_all_alike_are_said_to_be(label, expected):
     data = corymb.FederatedDataset.from_arrays(np.eye(8), [label] * 8, [0, 1] * 4)
-    assert data.notes == (f"every label is {said}: there is nothing to learn",)
+    assert data.notes == (f"every label is {expected}: there is nothing to learn",)
 
 
 def test_classes_that_floats_cannot_tell_apart_are_refused():
@@ -159,8 +159,8 @@ def test_classes_that_only_test_examples_have_are_spoken_of():
 
 def test_labels_that_may_be_counts_get_a_note():
     counts = np.repeat(np.arange(9), [12, 30, 40, 41, 30, 18, 9, 4, 2])
-    said = "the labels 0 to 8 are taken as 9 classes: if they are counts or grades, use task='regression'"
-    assert any(note.startswith(said) for note in labels(counts).notes)
+    expected = "the labels 0 to 8 are taken as 9 classes: if they are counts or grades, use task='regression'"
+    assert any(note.startswith(expected) for note in labels(counts).notes)
     assert labels(counts, task="classification").notes == ()
     assert labels(np.repeat(np.arange(10), 20)).notes == ()  # digits
     assert labels(np.repeat(np.arange(8), [50, 3, 40, 5, 60, 9, 44, 2])).notes == ()  # classes in no order

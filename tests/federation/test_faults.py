@@ -92,8 +92,8 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_tick_is_resumed(federation, 
 def test_a_driver_that_is_killed_while_it_sends_leaves_no_node_deaf(federation, tmp_path, undisturbed):
     """Nodes have been told of a message that never comes; they hear the next one all the same."""
     driver = Driver(federation, tmp_path / "run", ["tests.federation.dying", tmp_path / "run", 2])
-    said = driver.process.communicate(timeout=200)
-    assert driver.process.returncode == -signal.SIGKILL, said
+    output = driver.process.communicate(timeout=200)
+    assert driver.process.returncode == -signal.SIGKILL, output
     assert_undisturbed(resumed(federation, tmp_path / "run"), undisturbed)
 
 

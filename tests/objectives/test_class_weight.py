@@ -55,8 +55,8 @@ def test_weights_count_in_training_alone():
 def test_a_rare_class_is_found_and_the_weights_are_in_the_folder(tmp_path):
     def found(run):
         x, y, _ = rare()
-        said = run.predict(x, cluster=0)
-        return float(np.mean(said[y == "yes"] == "yes"))
+        answers = run.predict(x, cluster=0)
+        return float(np.mean(answers[y == "yes"] == "yes"))
 
     plain = fit(FAST, rare(), model="linear")
     balanced = fit(FAST, rare(), model="linear", class_weight="balanced", out=tmp_path / "run")

@@ -83,9 +83,9 @@ def test_data_that_are_not_there_are_looked_for_once_a_command(tmp_path, workers
     assert list(cells.results) == ["made/x/0"]
     assert cells.failed == {name: f"{name.split('/')[0]} is not here" for name in names if name != "made/x/0"}
     assert cells.left == []
-    said = [one.message for one in caplog.records]
-    assert said[0].endswith("failed: mnist is not here The other 4 cells that need mnist are skipped.")
-    assert len(said) == 2
+    messages = [one.message for one in caplog.records]
+    assert messages[0].endswith("failed: mnist is not here The other 4 cells that need mnist are skipped.")
+    assert len(messages) == 2
 
 
 @pytest.mark.parametrize("text", ['{"cell": "a/x', "", "[]", '{"cell": "a/x/2"}'])

@@ -28,8 +28,8 @@ def test_evidence_for_clusters_that_later_rounds_dissolved_says_how_many_are_lef
     run = runs()[0]
     assert evidence_of(run) == ""
     assert evidence_of(noted(run, k=2, evidence="2 clusters: held-out loss 0.1.")) == "2 clusters: held-out loss 0.1."
-    said = evidence_of(noted(run, k=3, evidence="3 clusters: held-out loss 0.1."))
-    assert said == "2 clusters at the end; when tested on held-out examples: 3 clusters: held-out loss 0.1."
+    sentence = evidence_of(noted(run, k=3, evidence="3 clusters: held-out loss 0.1."))
+    assert sentence == "2 clusters at the end; when tested on held-out examples: 3 clusters: held-out loss 0.1."
 
 
 def test_warnings_name_what_went_wrong():

@@ -290,9 +290,9 @@ def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(number, here, u
         for _ in range(3):
             process.stderr.readline()
         process.send_signal(number)
-        said = process.stderr.read()
-        assert process.wait() == 130, said
-    assert "corymb resume run" in said
+        output = process.stderr.read()
+        assert process.wait() == 130, output
+    assert "corymb resume run" in output
     assert main(["resume", "run", "--json", "-q"]) == 0
     got = json.loads(capsys.readouterr().out)
     assert "stopped" not in got

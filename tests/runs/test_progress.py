@@ -6,7 +6,7 @@ import torch
 
 from corymb.core.engine import TimeIsUp
 from corymb.runs import progress
-from corymb.runs.progress import Beat, RoundLine, SoFar, readable_bytes, readable_time, said_once
+from corymb.runs.progress import Beat, RoundLine, SoFar, log_once, readable_bytes, readable_time
 
 ROW = {
     "clock": 1,
@@ -229,7 +229,7 @@ def test_evaluation_is_not_cut_short(monkeypatch):
 
 def test_several_runs_say_what_the_data_are_like_once(caplog):
     log = logging.getLogger("corymb.runs.session")
-    with said_once():
+    with log_once():
         for trial in range(3):
             log.warning("client %r is odd", "a")
             log.warning("trial %d", trial)

@@ -365,8 +365,8 @@ def test_a_client_whose_sums_are_refused_is_no_obstacle():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("clients", "times", "said"), [(3, 1e3, True), (3, 20, False), (7, 1e3, False)])
-def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients, times, said):
+@pytest.mark.parametrize(("clients", "times", "warned"), [(3, 1e3, True), (3, 20, False), (7, 1e3, False)])
+def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients, times, warned):
     """Nothing is changed, for nobody knows whose units are meant; where most have them, the others are the odd ones."""
     rng = np.random.default_rng(0)
     x, client = rng.normal(10, 3, size=(200, 3)), np.repeat(np.arange(10), 20)
@@ -374,7 +374,7 @@ def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients
     x[client < clients, 1] *= times
     data = corymb.FederatedDataset.from_arrays(x, x[:, 0], client, task="regression", test=0)
     found = robust_standard(Federation(engine(NullObjective(), data)), (3,), targets=True)
-    assert found.broad == ({"0": [1], "1": [1], "2": [1]} if said else {})
+    assert found.broad == ({"0": [1], "1": [1], "2": [1]} if warned else {})
     assert found.excluded == {}
 
 

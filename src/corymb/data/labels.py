@@ -99,8 +99,8 @@ def _say_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str,
     one_peak = (change[:peak] > -2 * error[:peak]).all() and (change[peak:] < 2 * error[peak:]).all()
     if not one_peak or often.max() < PEAK * often.min():
         return ()
-    said = f"the labels {named[0]} to {named[-1]} are taken as {len(named)} classes"
-    return (f"{said}: if they are counts or grades, use task='regression' (--task regression)",)
+    note = f"the labels {named[0]} to {named[-1]} are taken as {len(named)} classes"
+    return (f"{note}: if they are counts or grades, use task='regression' (--task regression)",)
 
 
 def _say_padded(cells: Column) -> tuple[str, ...]:

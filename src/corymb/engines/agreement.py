@@ -74,9 +74,9 @@ def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
     elif mine.get("features") != other.get("features"):
         yield f"an example has the shape {_shape(mine)} and {_shape(other)}"
     one, two = ((schema.get("preparation") or {}) for schema in (mine, other))
-    for name, said in (("scale", "scale is"), ("top", "pixels are divided by")):
+    for name, what in (("scale", "scale is"), ("top", "pixels are divided by")):
         if one.get(name) != two.get(name):
-            yield f"{said} {one.get(name)!r} and {two.get(name)!r}"
+            yield f"{what} {one.get(name)!r} and {two.get(name)!r}"
     for name in ("standardise", "codes", "linear"):
         if one.get("scale") == two.get("scale") and mine.get(name) != other.get(name):
             yield f"{name} is {mine.get(name)!r} and {other.get(name)!r}"

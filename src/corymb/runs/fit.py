@@ -47,7 +47,7 @@ from corymb.settings import check_all_types, check_plain, expanded, require, to_
 
 Folder = str | os.PathLike[str]
 Data = Any
-"""A data set in any of the forms that `corymb.data.doors` takes, or an engine."""
+"""A data set in any of the forms that `corymb.data.loading` takes, or an engine."""
 
 
 def fit(

@@ -28,7 +28,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
+def log_once() -> Iterator[None]:
     """Log each message only once during several runs on the same data."""
     seen: set[str] = set()
 

@@ -17,7 +17,7 @@ from corymb.cli.flower import up as flower_up
 from corymb.cli.flower.admission import check_files, refused
 from corymb.cli.flower.folder import free_port, state_of
 from corymb.cli.flower.new import new
-from corymb.cli.flower.node import REFUSED, Door
+from corymb.cli.flower.node import REFUSED, Admission
 from corymb.cli.flower.node_settings import how_it_is
 from corymb.cli.flower.processes import Process, alive, remember, remembered
 from corymb.cli.flower.supervise import RECORD, keep_running
@@ -140,31 +140,31 @@ def test_a_node_with_the_wrong_authority_ends_with_one_line(files, tmp_path, mon
 
 def test_what_the_supernode_was_told_is_said_with_what_to_do(files, tmp_path):
     with superlink(files / "mine") as there:
-        door = Door(there, files / "mine" / "ca.pem", files / "mine" / "key", tmp_path)
-        keyless = Door(there, files / "mine" / "ca.pem", None, tmp_path)
-        assert door.shut(ended=True) == ""
+        admission = Admission(there, files / "mine" / "ca.pem", files / "mine" / "key", tmp_path)
+        keyless = Admission(there, files / "mine" / "ca.pem", None, tmp_path)
+        assert admission.problem(ended=True) == ""
         for one, said, says in (
-            (door, "key", "does not know the key .*flwr supernode register key.pub corymb"),
+            (admission, "key", "does not know the key .*flwr supernode register key.pub corymb"),
             (keyless, "key", "admits only nodes with a key that it knows: give --key"),
-            (door, "another version", "Flower refuses this node: another version"),
+            (admission, "another version", "Flower refuses this node: another version"),
         ):
             (tmp_path / REFUSED).write_text(said)
             with pytest.raises(InvalidInput, match=says):
-                raise InvalidInput(one.shut(ended=True))
-        assert door.shut(ended=True) == ""
+                raise InvalidInput(one.problem(ended=True))
+        assert admission.problem(ended=True) == ""
 
 
 def test_a_superlink_that_comes_late_is_looked_at_then(files, tmp_path):
-    door = Door(f"127.0.0.1:{free_port()}", None, None, tmp_path)
-    assert door.shut(ended=False) == ""
+    admission = Admission(f"127.0.0.1:{free_port()}", None, None, tmp_path)
+    assert admission.problem(ended=False) == ""
     with superlink(files / "mine") as there:
-        door._superlink = there
-        assert "speaks TLS" in door.shut(ended=False)
+        admission._superlink = there
+        assert "speaks TLS" in admission.problem(ended=False)
     with superlink() as there:
-        door._superlink = there
-        assert door.shut(ended=False) == ""
-    door._superlink = "nowhere"  # it was reached once: it is not asked again while all runs
-    assert door.shut(ended=False) == ""
+        admission._superlink = there
+        assert admission.problem(ended=False) == ""
+    admission._superlink = "nowhere"  # it was reached once: it is not asked again while all runs
+    assert admission.problem(ended=False) == ""
 
 
 def test_processes_are_not_kept_running_where_that_is_hopeless(tmp_path, monkeypatch):

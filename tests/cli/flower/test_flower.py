@@ -395,8 +395,8 @@ def test_another_federation_at_the_same_address_is_not_taken_for_this_one(comman
     for module in ("up", "doctor"):
         monkeypatch.setattr(f"corymb.cli.flower.{module}.answers", lambda address: True)
     assert main(["flower", command]) in (1, 2)
-    said = capsys.readouterr()
-    assert "this federation was not started from this folder" in said.out + said.err
+    output = capsys.readouterr()
+    assert "this federation was not started from this folder" in output.out + output.err
 
 
 class Asked:
@@ -428,11 +428,11 @@ def test_the_settings_of_the_algorithm_are_options_of_flower_run(made, monkeypat
     assert (asked.settings.patience, asked.settings.evaluate_every, asked.settings.nodes) == (60, 2, 3)
     assert (asked.options["max_seconds"], asked.model) == (9, "my_fed.model:network")
     assert main(["flower", "run", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert "--restarts" in said
-    assert "--patience" in said
-    assert re.search(r"--rounds[^┃]*?default: 4\]", said)  # as the user's function has it
-    assert "--kernel" not in said  # nodes choose theirs
+    output = capsys.readouterr().out
+    assert "--restarts" in output
+    assert "--patience" in output
+    assert re.search(r"--rounds[^┃]*?default: 4\]", output)  # as the user's function has it
+    assert "--kernel" not in output  # nodes choose theirs
 
 
 def test_another_algorithm_is_named_on_the_command_line_of_flower_run(made, monkeypatch, capsys):
@@ -475,13 +475,13 @@ def test_client_functions_of_a_second_package_run_where_nodes_allow_it(allowed, 
     monkeypatch.setattr("corymb.cli.flower.perform.federation_of", lambda *given, **options: engine)
     line = ["flower", "run", PLACE, "--model", "linear-regression", "-q", "--json"]
     assert main(line) == (0 if allowed else 2)
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     if allowed:
-        assert len(json.loads(said.out)["labels"]) == 6
+        assert len(json.loads(output.out)["labels"]) == 6
     else:
-        assert f"No node can run {FUNCTIONS}:train_apart." in said.err
-        assert f"--allow {FUNCTIONS} (federation.toml: allow)" in said.err
-        assert said.err.count("\n") == 1
+        assert f"No node can run {FUNCTIONS}:train_apart." in output.err
+        assert f"--allow {FUNCTIONS} (federation.toml: allow)" in output.err
+        assert output.err.count("\n") == 1
 
 
 def test_a_run_that_never_started_leaves_no_folder(made, monkeypatch, capsys):

@@ -115,7 +115,7 @@ def test_what_was_left_and_turns_out_wrong_is_downloaded_again(server):
     (folder / "file.part").write_bytes(b"x" * 100)
     (kept,) = home(server, "one", files=(file,)).obtain()
     assert kept.contents == BODY
-    assert kept.file.said == f"MD5 {file.digest}"
+    assert kept.file.checksum == f"MD5 {file.digest}"
     assert [start for _, start in server.asked] == [100, 0]
 
 

@@ -56,7 +56,7 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("Nothing", "has no 'Nothing'"),
         ("thing", "is a FedAvg: wanted an algorithm's class"),
@@ -68,8 +68,8 @@ def module(tmp_path, monkeypatch):
         ("Around", r"has settings that cannot be given as text \(inner\): create it in Python"),
     ],
 )
-def test_what_is_no_algorithm_is_refused_in_one_line(module, name, said):
-    with pytest.raises(InvalidInput, match=said) as caught:
+def test_what_is_no_algorithm_is_refused_in_one_line(module, name, expected):
+    with pytest.raises(InvalidInput, match=expected) as caught:
         class_at(f"{module}:{name}")
     assert "\n" not in str(caught.value)
 

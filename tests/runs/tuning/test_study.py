@@ -7,7 +7,7 @@ import torch
 import corymb
 from corymb.cli.app import main
 from corymb.core.objective import Examples
-from corymb.data.apart import held_apart
+from corymb.data.validation_split import validation_split
 from corymb.datasets import from_folder
 from corymb.local import Descent
 from corymb.local.held_out import hold_out
@@ -27,7 +27,7 @@ def table():
 
 
 def test_what_judges_is_held_out_of_the_training_examples_and_nothing_else(table):
-    apart = held_apart(table)
+    apart = validation_split(table)
     assert apart.names == table.names
     for client in range(len(table)):
         x, y = table.train.of(client)

@@ -72,7 +72,7 @@ class Published(NamedTuple):
     """The format that is checked for a file without a published checksum."""
 
     @property
-    def said(self) -> str:
+    def checksum(self) -> str:
         """The checksum as text."""
         return f"{_KINDS[self.algorithm]} {self.digest}{' of its contents' if self.unpacked else ''}"
 
@@ -233,7 +233,7 @@ def _pinned(kept: Kept, file: Published) -> Kept:
     pin = _pin(kept.path)
     if not file.digest and not pin.is_file():
         pin.write_text(f"{kept.file.digest}  {file.name}\n", encoding="ascii")
-        say(f"{file.name}: no checksum is published; {kept.file.said} is required from now on")
+        say(f"{file.name}: no checksum is published; {kept.file.checksum} is required from now on")
     return kept
 
 

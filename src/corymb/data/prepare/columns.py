@@ -33,7 +33,7 @@ RARE = 0.01
 """... and at least this share of the training rows."""
 FEW = 3
 """Up to this many columns with imputed cells get a note each; more are named in a single note."""
-MOST_TOLD = 20
+MOST_LISTED = 20
 """At most this many columns are named in a message: a table may have thousands."""
 _WHATS: tuple[What, ...] = ("number", "date", "category")
 _ALSO = {"number": "numbers", "date": "dates"}
@@ -112,8 +112,8 @@ def learn_columns(
             notes += _say_what_text_looks_like(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
-        more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
-        problems = problems[:MOST_TOLD] + more + ([_say_missing(lacking, where, codes=codes)] if lacking else [])
+        more = [f"and {len(problems) - MOST_LISTED} more"] if len(problems) > MOST_LISTED else []
+        problems = problems[:MOST_LISTED] + more + ([_say_missing(lacking, where, codes=codes)] if lacking else [])
         raise InvalidInput(f"{many}{'; '.join(problems)}.")
     notes += _say_filled(filled, "value that was given" if fills else str(missing))
     if without:
@@ -144,8 +144,8 @@ def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: 
         else:
             parts.append(np.where(empty, np.nan if plan.fill is None else plan.fill, column.values)[:, None])
     if problems:
-        more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
-        raise InvalidInput(f"{'; '.join(problems[:MOST_TOLD] + more)}.")
+        more = [f"and {len(problems) - MOST_LISTED} more"] if len(problems) > MOST_LISTED else []
+        raise InvalidInput(f"{'; '.join(problems[:MOST_LISTED] + more)}.")
     with np.errstate(over="ignore"):
         return np.concatenate(parts, axis=1, dtype=np.float64 if codes else np.float32, casting="unsafe")
 
@@ -196,8 +196,8 @@ def _say_missing(lacking: Mapping[str, Array], where: RowName, *, codes: bool) -
     """An error message: the columns with missing cells, their counts, and the remedy."""
     counts = {name: int(empty.sum()) for name, empty in lacking.items()}
     first = where(min(int(empty.argmax()) for empty in lacking.values()))
-    said, total = _few(counts), sum(counts.values())
-    which = f"columns {said}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {total} "
+    listed, total = _few(counts), sum(counts.values())
+    which = f"columns {listed}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {total} "
     cells = "cell" if total == 1 else "cells, the first"
     if codes:
         return f"{which}missing {cells} in {first}: give them their own code, or use missing='drop' (--missing drop)"
@@ -223,9 +223,9 @@ def _say_padded(name: str, cell: str, taken: str) -> list[str]:
 
 def _few(counts: Mapping[str, int]) -> str:
     """Columns with their counts; if there are many, the first ones and the number of others."""
-    said = [f"{name!r} ({count})" for name, count in counts.items()]
-    more = [f"and {len(said) - MOST_TOLD} more"] if len(said) > MOST_TOLD else []
-    return ", ".join(said[:MOST_TOLD] + more)
+    listed = [f"{name!r} ({count})" for name, count in counts.items()]
+    more = [f"and {len(listed) - MOST_LISTED} more"] if len(listed) > MOST_LISTED else []
+    return ", ".join(listed[:MOST_LISTED] + more)
 
 
 SIGNED = re.compile(r"\s*[$€£¥]?\s*[-+]?\s*[$€£¥]?\s*\d[\d.,' ]*\s*[%‰$€£¥]?\s*")

@@ -14,7 +14,7 @@ from typing import Any
 
 from corymb.core.objective import Objective
 from corymb.data import FederatedDataset, as_dataset
-from corymb.data.apart import held_apart
+from corymb.data.validation_split import validation_split
 from corymb.engines.room import torch_quiet
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
@@ -36,7 +36,7 @@ from corymb.runs.advising.verdict import choose, verdict_of
 from corymb.runs.fit import Data, plan_for
 from corymb.runs.learners import Model
 from corymb.runs.plan import threads_set
-from corymb.runs.progress import RoundLine, said_once
+from corymb.runs.progress import RoundLine, log_once
 from corymb.runs.settings import DataOptions, RunSettings, has_name
 from corymb.settings import InvalidInput, require, run_command, to_dict
 
@@ -82,7 +82,7 @@ def advise(
     require(bool(asked), "seeds is empty: give at least one seed.")
     plain_given = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
     study = _Study(dataset, model, settings, plain_given, None if max_seconds is None else max_seconds / len(asked))
-    with threads_set(settings.threads), torch_quiet(), said_once():
+    with threads_set(settings.threads), torch_quiet(), log_once():
         if progress is True:
             with RoundLine(0) as line:  # the first trial sets the number of rounds
                 study.run(asked, TrialLine(line))
@@ -112,7 +112,7 @@ class _Study:
         """Try all candidates with every seed, each with its own split."""
         rounds = sum(planned(self.data, self.given).values())
         for turn, seed in enumerate(seeds):
-            apart = held_apart(self.data, turn)
+            apart = validation_split(self.data, turn)
             plan = plan_for(
                 apart,
                 replace(self.settings, seed=seed, evaluate_every=0),

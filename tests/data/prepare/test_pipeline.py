@@ -1,4 +1,4 @@
-"""The road as a whole, in data that strangers have: gaps, small clients, and what a run keeps of it."""
+"""The data pipeline end to end, on realistic data: missing cells, small clients, and what a run stores of it."""
 
 import json
 import shlex
@@ -109,10 +109,10 @@ def test_saved_data_keep_how_they_were_prepared(tmp_path):
 def test_numbers_that_differ_beyond_the_digits_that_are_kept_are_no_silent_loss():
     rng = np.random.default_rng(0)
     x, client = np.stack([1e9 + rng.normal(size=40), rng.normal(size=40)], 1), np.repeat([0, 1], 20)
-    said = "large numbers that differ only beyond the 7 digits of float32"
-    assert FederatedDataset.from_arrays(x, x[:, 1], client).notes == (f"feature 0: {said}",)
+    expected = "large numbers that differ only beyond the 7 digits of float32"
+    assert FederatedDataset.from_arrays(x, x[:, 1], client).notes == (f"feature 0: {expected}",)
     frame = pd.DataFrame({"u": x[:, 0], "v": x[:, 1], "client": client, "label": x[:, 1]})
-    assert FederatedDataset.from_dataframe(frame).notes == (f"column 'u': {said}",)
+    assert FederatedDataset.from_dataframe(frame).notes == (f"column 'u': {expected}",)
     with pytest.raises(InvalidInput, match=r"7 digits of float32: subtract 1000000000 from them first"):
         FederatedDataset.from_arrays(x[:, 1:], x[:, 0], client)
     assert FederatedDataset.from_arrays(x[:, 1:], 1e4 + x[:, 1], client).notes == ()
