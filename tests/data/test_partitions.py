@@ -5,7 +5,7 @@ import pytest
 
 from corymb.data import FederatedDataset, from_flwr_datasets
 from corymb.settings import InvalidInput
-from tests.data.test_doors import HuggingFace
+from tests.data.test_loading import HuggingFace
 
 COLUMNS = {
     "height": np.linspace(0, 1, 24),
