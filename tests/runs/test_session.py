@@ -96,7 +96,7 @@ def test_the_end_of_a_run_asks_each_question_once(monkeypatch):
 
     monkeypatch.setattr(Federation, "ask", ask)
     fit(FAST, table(), evaluate_every=0)
-    standard, labels = {"send_means", "send_deviations", "tell_excess"}, {"describe_labels"}
+    standard, labels = {"send_means", "send_deviations", "report_dominance"}, {"describe_labels"}
     once = standard | labels | {"try_model", "score_served", "losses_of", "draw_test_losses"}
     assert {name: asked.pop(name) for name in once} == dict.fromkeys(once, 1)
     assert sum(asked.values()) == FAST.rounds  # and one question a round

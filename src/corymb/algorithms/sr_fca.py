@@ -292,8 +292,8 @@ class SRFCA:
             at = with_secret(at, self.privacy)
             models, notes = moved_privately(self.privacy, fed, cohort, at, models, work, done=done)
             return at.next(carry={**at.carry, **prefixed("omega", models)}, notes={**notes, "clusters": at.k})
-        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(assigned, count(models)))
-        replies = beside.map(work_in_cluster, each(models, of=assigned), work=work)
+        guarded = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(assigned, count(models)))
+        replies = guarded.map(work_in_cluster, each(models, of=assigned), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)

@@ -131,7 +131,7 @@ class ClientHost:
     def settle(self, call: Call, intake: Intake) -> Part:
         """The part with the accepted replies, after writing their clients' memory."""
         taken = intake.result()
-        intake.let_go()
+        intake.release()
         while taken.writes:  # release each as it is written: together they may be as large as the memory itself
             owners, slots = taken.writes.pop(0)
             self.memory.write(call.version, owners, map_tensors(lambda leaf: leaf.to(self.device), slots))

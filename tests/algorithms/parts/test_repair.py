@@ -126,13 +126,13 @@ def state(n: int = 40, k: int = 4, **changes) -> Watched:
 def test_looks_wait_after_a_repair_twice_as_long_each_time_and_become_rare_when_all_is_well(
     changes, late_enough, too_early
 ):
-    assert state(**changes).may_look(late_enough, left=5)
-    assert not state(**changes).may_look(too_early, left=5)
+    assert state(**changes).may_check(late_enough, left=5)
+    assert not state(**changes).may_check(too_early, left=5)
 
 
 def test_a_repair_must_leave_two_rounds_to_be_trained_in():
-    assert state().may_look(10, left=2)
-    assert not state().may_look(10, left=1)
+    assert state().may_check(10, left=2)
+    assert not state().may_check(10, left=1)
 
 
 @pytest.mark.parametrize(("moved", "settled"), [(2, True), (3, False)])

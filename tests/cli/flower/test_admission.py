@@ -18,7 +18,7 @@ from corymb.cli.flower.admission import check_files, refused
 from corymb.cli.flower.folder import free_port, state_of
 from corymb.cli.flower.new import new
 from corymb.cli.flower.node import REFUSED, Admission
-from corymb.cli.flower.node_settings import how_it_is
+from corymb.cli.flower.node_settings import startup_problem
 from corymb.cli.flower.processes import Process, alive, remember, remembered
 from corymb.cli.flower.supervise import RECORD, keep_running
 from corymb.settings import InvalidInput
@@ -135,7 +135,7 @@ def test_a_node_with_the_wrong_authority_ends_with_one_line(files, tmp_path, mon
     err = capsys.readouterr().err
     assert "was not signed by" in err
     assert err.count("\n") == 1
-    assert "was not signed by" in how_it_is(tmp_path / "s")
+    assert "was not signed by" in startup_problem(tmp_path / "s")
 
 
 def test_what_the_supernode_was_told_is_said_with_what_to_do(files, tmp_path):
@@ -169,7 +169,7 @@ def test_a_superlink_that_comes_late_is_looked_at_then(files, tmp_path):
 
 def test_processes_are_not_kept_running_where_that_is_hopeless(tmp_path, monkeypatch):
     monkeypatch.setattr("corymb.cli.flower.supervise._on_signals", lambda stop: None)
-    monkeypatch.setattr("corymb.cli.flower.supervise.LOOK", 0.2)
+    monkeypatch.setattr("corymb.cli.flower.supervise.CHECK_SECONDS", 0.2)
     ends = [sys.executable, "-c", "raise SystemExit(1)"]
     asked = []
 

@@ -20,7 +20,7 @@ from corymb.cli.flower import up as flower_up
 from corymb.cli.flower import worker
 from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
 from corymb.cli.flower.new import new
-from corymb.cli.flower.node_settings import READY, NodeSettings, how_it_is, read_settings, write_settings
+from corymb.cli.flower.node_settings import READY, NodeSettings, read_settings, startup_problem, write_settings
 from corymb.cli.flower.perform import expected_nodes
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.supervise import RECORD
@@ -31,8 +31,8 @@ from corymb.engines import Placement
 from corymb.engines.remote import RemoteEngine
 from corymb.objectives import LinearRegression
 from corymb.pids import began
-from corymb.runs.elsewhere.engine import FEDERATION
-from corymb.runs.elsewhere.engine import federation as federation_of
+from corymb.runs.remote.engine import FEDERATION
+from corymb.runs.remote.engine import federation as federation_of
 from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput
 from corymb.testing.engines import DOUBLE
@@ -302,16 +302,16 @@ def test_a_node_whose_data_cannot_be_read_says_why_in_a_line(function, says, sec
     with pytest.raises(SystemExit) as ended:
         worker.main(write_node(tmp_path, function, client_seconds=seconds))
     assert ended.value.code == 2
-    assert says in how_it_is(tmp_path)
-    assert "\n" not in how_it_is(tmp_path)
+    assert says in startup_problem(tmp_path)
+    assert "\n" not in startup_problem(tmp_path)
 
 
 def test_a_node_that_has_read_its_data_says_so(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "given", raising=False)
-    assert how_it_is(tmp_path) is None
+    assert startup_problem(tmp_path) is None
     worker.reported(read_settings(write_node(tmp_path, "fine")))
-    assert how_it_is(tmp_path) == ""
+    assert startup_problem(tmp_path) == ""
 
 
 def test_up_waits_until_nodes_have_read_their_data_and_says_whose_cannot_be_read(made, monkeypatch):

@@ -60,9 +60,9 @@ def test_test_examples_take_no_part():
 def test_the_named_metric_is_the_judge():
     data = DATA["one-model"]()
     by_r2 = advise(data, given=FEW, threads=1, metric="r2")
-    gain, way = by_r2.candidates["alone"].gain, by_r2.candidates
-    assert gain.mean == pytest.approx(way["alone"].value - way["fedavg"].value)
-    assert gain.size == pytest.approx(gain.mean / (1 - way["fedavg"].value))
+    gain, candidates = by_r2.candidates["alone"].gain, by_r2.candidates
+    assert gain.mean == pytest.approx(candidates["alone"].value - candidates["fedavg"].value)
+    assert gain.size == pytest.approx(gain.mean / (1 - candidates["fedavg"].value))
     assert "held-out r2" in by_r2.sentences[0]
     assert by_r2.command == "corymb.fit(advice.run_next, data, threads=1, metric='r2')"
     assert corymb.fit(by_r2.run_next, data, threads=1, metric="r2").metrics["test_r2"] < 1

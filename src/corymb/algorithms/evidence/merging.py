@@ -79,7 +79,7 @@ class MergeByEvidence:
 
     def _group(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Group clients by their local models into more groups than needed; models are the means, `one` that of all."""
-        asked = fed.clients.sample(self.participants).sample(MOST_GROUPED).near(_nowhere(at.models), loose=True)
+        asked = fed.clients.sample(self.participants).sample(MOST_GROUPED).near(_zeros_like(at.models), loose=True)
         if linear_form(fed.objective) is not None:
             replies = asked.map(publish_ridge)
         else:
@@ -134,7 +134,7 @@ class MergeByEvidence:
     def _split(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Split each cluster in two by how training alone changes its model; the halves become pairs on trial."""
         asked = fed.clients.sample(self.participants).where(at.labels >= 0).sample(MOST_GROUPED)
-        loosely = asked.near(_nowhere(at.models), loose=True)
+        loosely = asked.near(_zeros_like(at.models), loose=True)
         replies = loosely.map(publish_change, each(at.models, of=asked.pick(at.labels)), alone=self.alone)
         own = replies.clients.pick(at.labels)
         models, labels = at.models, at.labels
@@ -182,6 +182,6 @@ def _found(at: Snapshot, trials: Trials, reported: Reported, *, capped: bool) ->
     return replace(at, models=one, labels=torch.where(at.labels < 0, -1, 0))
 
 
-def _nowhere(models: Params) -> Params:
+def _zeros_like(models: Params) -> Params:
     """Zeros, for replies that start from no model and are compared only in size."""
     return map_tensors(torch.zeros_like, take(models, slice(0, 1)))

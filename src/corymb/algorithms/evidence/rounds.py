@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.evidence.trials import Trials
-from corymb.algorithms.evidence.weighing import Weighed, choose_and_train, train_beside
+from corymb.algorithms.evidence.weighing import Weighed, choose_and_train, train_side_by_side
 from corymb.algorithms.parts.work import Work
 from corymb.core.federation import Cohort, NoReplies, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
@@ -47,7 +47,9 @@ def side_by_side(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> S
         labels = cohort.pick(at.labels)
         own, merger = each(at.models, of=labels), each(trials.mergers, of=trial[labels]) if merging else None
         try:
-            reply = cohort.sum(train_beside, own, merger, trials.one or None, each(labels), k=at.k, work=work).value
+            reply = cohort.sum(
+                train_side_by_side, own, merger, trials.one or None, each(labels), k=at.k, work=work
+            ).value
         except NoReplies as problem:  # their models stay unchanged, as long as other clients answer
             silent.append(problem)
             continue

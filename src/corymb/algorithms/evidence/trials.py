@@ -260,7 +260,7 @@ def judge(at: Snapshot, trials: Trials, reported: Reported, *, last: bool, only:
         for place, pair in enumerate(trials.pairs)
         if verdicts[place] == "again" and alive[pair.a] and alive[pair.b]
     ]
-    apart = _apart_now(trials, verdicts, became, columns, reported.k)
+    apart = _known_apart(trials, verdicts, became, columns, reported.k)
     mergers = take(trials.mergers, torch.tensor([place for place, _ in tried], dtype=torch.int64)) if tried else {}
     trials = replace(trials, pairs=tuple(pair for _, pair in tried), mergers=mergers, apart=apart)
     at = replace(
@@ -316,7 +316,7 @@ def _alive(reported: Reported, merging: list[Pair]) -> Tensor:
     return alive if alive.any() else sizes == sizes.max()
 
 
-def _apart_now(trials: Trials, verdicts: list[str], became: Tensor, columns: list[int], k: int) -> Tensor:
+def _known_apart(trials: Trials, verdicts: list[str], became: Tensor, columns: list[int], k: int) -> Tensor:
     """Which pairs are known to be apart, among clusters that stay unchanged; in the new numbering."""
     known = trials.apart.clone() if trials.apart.shape == (k, k) else torch.zeros(k, k, dtype=torch.bool)
     for verdict, pair in zip(verdicts, trials.pairs, strict=True):

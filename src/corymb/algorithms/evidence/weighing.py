@@ -92,7 +92,7 @@ def choose_and_train(
 
 
 @on_client
-def train_beside(
+def train_side_by_side(
     client: Client, own: Params, merger: Params | None, one: Params | None, label: Tensor, *, k: int, work: Work
 ) -> Share[tuple[()]]:
     """Train the cluster's model, its candidate merged model and the common model side by side."""
@@ -102,7 +102,7 @@ def train_beside(
 
 
 @on_client
-def tell_losses(client: Client, models: Params) -> Weighed:
+def report_losses(client: Client, models: Params) -> Weighed:
     """The losses of models on kept and held-out examples, without any training."""
     return weigh(client, models)
 

@@ -1,4 +1,4 @@
-"""`corymb flower node`: one node of a federation, where its data are. Ends with Ctrl-C or SIGTERM."""
+"""`corymb flower node`: one node of a federation, run where its data are. Ends with Ctrl-C or SIGTERM."""
 
 # No postponed annotations here: cyclopts reads them.
 import json
@@ -16,9 +16,9 @@ from corymb.cli.flower.supervise import keep_running
 from corymb.settings import InvalidInput, require, split_address
 
 REFUSED = "refused"
-"""The file in which the SuperNode's process says why it was refused."""
+"""The file in which the SuperNode's process writes why it was refused."""
 KEY = "key"
-"""What it says where the SuperLink does not know the node's key."""
+"""Its contents if the SuperLink does not know the node's key."""
 
 
 def node(
