@@ -1,4 +1,4 @@
-"""Alone: every client trains by itself, and no model ever leaves it.
+"""Alone: every client trains its own model, which never leaves it.
 
 The local baseline of the papers. The first round sends every client one common start; after that the server receives
 only losses. Departures: none known (Ghosh et al. 2022 do not say how long their local models train; set `rounds`).
@@ -122,7 +122,7 @@ class Alone:
         return clients.map(solve_locally, take(at.models, 0))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Every client trains by itself, round after round."""
+        """Every client trains its own model, round after round."""
         at = start or Snapshot.fresh(fed, 1)
         if self.keep == "penalised" and can_penalise(fed):
             if at.round == 0:

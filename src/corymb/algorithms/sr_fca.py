@@ -4,7 +4,7 @@ Vardhan, Ghosh, Mazumdar: An Improved Federated Clustering Algorithm with Model-
 Machine Learning Research 2024. λ: `threshold`, t: `least`, R: `refinements`, β: `trim`, T: `alone` in ONE_SHOT and
 `rounds` in TrimmedMeanGD, η: `local.lr`, D: `diameter`, dist: `distance`, w_i: a client's own model, ω_c: a cluster's.
 
-ONE_SHOT: every client trains by itself from one start w_0; clients whose models are near make clusters, and nobody has
+ONE_SHOT: every client trains alone from one start w_0; clients whose models are near form clusters, and nobody has
 to say how many. REFINE, R times: TrimmedMeanGD trains a model in every cluster that a few wrong members cannot move;
 RECLUSTER puts every client into the cluster it is nearest to; MERGE joins clusters whose models are near.
 

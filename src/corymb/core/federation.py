@@ -124,8 +124,8 @@ class Cohort:
     def pick(self, values: T) -> T:
         """This cohort's rows of values that have one row for every client of the federation.
 
-        `at.labels`, `fed.sizes` and other arrays for all clients have n rows, whoever is asked; `pick`, `put` and
-        `where` translate between those and the rows of a cohort.
+        `at.labels`, `fed.sizes` and other arrays for all clients have n rows, no matter which clients are asked;
+        `pick`, `put` and `where` translate between those and the rows of a cohort.
         """
         check_rows(values, "pick")
         return map_tensors(lambda leaf: leaf[self.ids.to(leaf.device)], values)

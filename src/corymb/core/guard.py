@@ -77,7 +77,7 @@ class Near(NamedTuple):
     most: float | None = None
     """An absolute bound on the length, used instead of a comparison with other clients."""
     apart: bool = False
-    """Whether a client's values for different sums come from different examples. Each sum is then reduced by itself,
+    """Whether a client's values for different sums come from different examples. Each sum is then reduced separately,
     and replies may have entries that the models lack."""
     handful: bool = False
     """Whether the whole federation has no more than `HANDFUL` clients."""

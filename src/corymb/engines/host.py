@@ -144,7 +144,7 @@ class ClientHost:
         return self._ring.keys(int(call.key), ids, purposes).to(self.device, non_blocking=True)
 
     def ask_one(self, call: Call, client: int, place: int) -> Outcome:
-        """Run a call for one client by itself; `place` is its row in arguments made with `each`."""
+        """Run a call for a single client; `place` is its row in arguments made with `each`."""
         self.begun([client])
         ids = torch.tensor([client])
         padded = {split: table.longest(ids) for split, table in self.examples.items()}

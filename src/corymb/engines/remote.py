@@ -109,7 +109,7 @@ class _Traffic:
 class RemoteEngine:
     """Clients on hosts in other processes.
 
-    `expect` is the number of nodes to wait for. `allow` lists packages, beside Corymb's own, that replies may refer to;
+    `expect` is the number of nodes to wait for. `allow` lists further packages that replies may refer to;
     the reply to a call may also refer to the package of the function that was called.
     `clients` are the clients of a run that is resumed: their nodes are waited for, and other nodes are left out.
     """

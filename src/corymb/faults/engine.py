@@ -27,7 +27,7 @@ class Fault:
     share: float = 0.0
     clients: tuple[str, ...] = ()
     always: bool = True
-    """Whether the same clients are faulty in every call; else each call draws anew, as for dropout."""
+    """Whether the same clients are faulty in every call; else each call draws new ones, as for dropout."""
 
     def __post_init__(self) -> None:
         require(self.name in KINDS, f"There is no fault {self.name!r}. {did_you_mean(self.name, KINDS)}")
@@ -42,7 +42,7 @@ class Fault:
 def read_faults(text: str) -> list[Fault]:
     """Faults from their form on the command line: `nan:0.1,dropout:0.3`, or `huge@client-3`.
 
-    Clients that drop out, are late or answer twice are drawn anew in every call; other faults stay with their clients.
+    Clients that drop out, are late or answer twice are drawn again in every call; other faults stay with their clients.
     """
     found = []
     for part in text.split(","):
@@ -108,7 +108,7 @@ class Faulty:
         return opened
 
     def describe(self) -> dict[str, Any]:
-        """Whatever can change the bits of results, for the run's record."""
+        """Everything that can change the bits of results, for the run's record."""
         return {**self.engine.describe(), "faults": write_faults(self.faults)}
 
     def bad(self, fault: Fault, call: Call | None, ids: Tensor) -> Tensor:

@@ -156,7 +156,7 @@ def on_these_data(history: Sequence[Round]) -> Sequence[Round]:
 
 
 def of_this_plan(history: Sequence[Round]) -> Sequence[Round]:
-    """The rounds that count among those that the algorithm has planned: all, or those since it last began anew.
+    """The rounds that count among those that the algorithm has planned: all, or those since it last restarted.
 
     A refresh starts the algorithm again from its models, unless clients keep memory: then its rounds are counted on.
 

@@ -1,6 +1,6 @@
 """Finds the number of clusters: starts with too many, and merges every two that held-out examples do not keep apart.
 
-    group     local models are grouped (Ward's method) into K_0 groups; beside them there is `one`, a model for all
+    group     local models are grouped (Ward's method) into K_0 groups; there is also `one`, a model for all
     settle    one round within the groups, and two in which clients choose, as in IFCA; `one` is trained throughout
     weigh     all models go to the clients, which choose by training loss, train, and report held-out losses;
               each pair on trial is merged, kept apart, or tried once more; then new pairs are proposed

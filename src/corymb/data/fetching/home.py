@@ -1,7 +1,7 @@
 """The published files of a data set, and the cache folder that they are downloaded into.
 
 A file is verified against its checksum every time it is used. If its publisher gives none, the checksum of the first
-download is stored beside it as `<name>.sha256`, so that later uses get the same file. Such a file must also have the
+download is stored next to it as `<name>.sha256`, so that later uses get the same file. Such a file must also have the
 right format, so that the login page of a network is not cached in its place.
 """
 
@@ -88,7 +88,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Home:
-    """The public home of a data set."""
+    """Where a data set is published, and how it is cached."""
 
     name: str
     packed: tuple[str, ...]

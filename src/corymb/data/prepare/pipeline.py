@@ -68,7 +68,7 @@ class PrepareOptions(NamedTuple):
 
 
 class Preparation(NamedTuple):
-    """How features were prepared, as plain values that are stored with a run to prepare new examples alike."""
+    """How features were prepared, as plain values that are stored with a run to prepare new examples the same way."""
 
     scale: Scale
     top: int = 1
