@@ -23,9 +23,9 @@ def test_every_algorithm_has_an_entry_and_every_name_one_class():
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if type(case.algorithm) in BY_CLASS])
 def test_every_note_is_explained(name):
     case = CASES[name]
-    told = BY_CLASS[type(case.algorithm)].notes
+    notes = BY_CLASS[type(case.algorithm)].notes
     found = {note for at in whole(case, "vectorised") for note in at.notes}
-    assert found <= set(told)
+    assert found <= set(notes)
 
 
 def test_notes_that_no_tiny_run_has_are_explained_too():

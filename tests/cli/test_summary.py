@@ -133,16 +133,16 @@ def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, cap
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may be told to ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may be output to ignore it
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Session, "result", interrupted)
     if not checkpoints:
         monkeypatch.setattr(Session, "run", lambda *args, **options: None)
     line = "run mixed-regression-ifca ifca --k 2 --rounds 2 --local.steps 1 -q --out here"
     assert main(line.split()) == Exit.INTERRUPTED
-    told = capsys.readouterr().err
-    assert ("To continue: corymb resume here" in told) is checkpoints
-    assert ("Stopped before the first round was complete" in told) is not checkpoints
+    output = capsys.readouterr().err
+    assert ("To continue: corymb resume here" in output) is checkpoints
+    assert ("Stopped before the first round was complete" in output) is not checkpoints
     if checkpoints:
         monkeypatch.undo()
         monkeypatch.chdir(tmp_path)

@@ -124,6 +124,6 @@ def test_rounds_are_those_that_a_run_tells_of():
     assert run.ledger.rounds > len(run.history)  # the ledger also counts what standardises
     found = {delta.name: delta.a for delta in compare(alone(run), alone(run)).deltas}
     assert found["rounds"] == len(run.history)
-    told = f"{len(run.history)} rounds, "
-    assert told in repr(run)
-    assert told in as_markdown([run]).decode()
+    summary = f"{len(run.history)} rounds, "
+    assert summary in repr(run)
+    assert summary in as_markdown([run]).decode()

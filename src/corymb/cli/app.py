@@ -283,7 +283,7 @@ def _stdout_closed() -> bool:
     """Whether the reader of our stdout has closed it, as `head` does; that is not an error."""
     try:
         sys.stdout.flush()
-        left = _has_left(sys.stdout.fileno())
+        left = _reader_gone(sys.stdout.fileno())
     except BrokenPipeError:
         left = True
     if left:
@@ -291,7 +291,7 @@ def _stdout_closed() -> bool:
     return left
 
 
-def _has_left(pipe: int) -> bool:
+def _reader_gone(pipe: int) -> bool:
     """Whether a pipe has no reader: a flush does not tell if nothing is buffered (PYTHONUNBUFFERED)."""
     if not hasattr(select, "poll"):  # Windows
         return False

@@ -58,21 +58,21 @@ def read_labels(
     _check_present(cells, where)
     if task == "auto" and not classes:
         task = _task(cells, clients, where)
-        told = False
+        decided = False
     else:
-        task, told = task if task != "auto" else "classification", True
+        task, decided = task if task != "auto" else "classification", True
     if task == "regression":
         constant = bool((cells.values == cells.values[0]).all())
         return Labels(_targets(cells, where), "regression", (), _all_alike(cells) if constant else ())
     named, codes = _named(cells, where)
     if classes:
         return Labels(_among(named, codes, tuple(classes), where), "classification", tuple(classes))
-    if not told:
+    if not decided:
         _check_classes(named, codes, cells, clients)
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
     notes = (*_held_by_one(named, codes, clients), *_spelled(named)) if len(named) > 1 else _all_alike(cells)
-    notes += _say_padded(cells) + (() if told else _say_counts(named, codes, cells))
+    notes += _say_padded(cells) + (() if decided else _say_counts(named, codes, cells))
     return Labels(torch.from_numpy(codes), "classification", named, notes)
 
 

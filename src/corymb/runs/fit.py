@@ -206,7 +206,7 @@ def resume_run(
             assert now is not None
             early = len(session.history) < planned_rounds(with_fewer(algorithm, before))
             check_longer(algorithm, before, now, start if ended else None, early=early)
-            store.plan_anew(as_toml(with_rounds(config, now)))
+            store.replan(as_toml(with_rounds(config, now)))
         return finish(session, start, watch)
 
 

@@ -67,13 +67,13 @@ def test_a_merger_that_costs_much_keeps_the_pair_apart_for_good() -> None:
 
 def test_a_small_difference_is_tried_again_and_then_believed() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
-    told = reported(_two(1.07 * OWN), LABEL, 2, noise=0.005)
+    reports = reported(_two(1.07 * OWN), LABEL, 2, noise=0.005)
     for tried in (1, 2):
-        done = judge(at, trials, told, last=False)
+        done = judge(at, trials, reports, last=False)
         assert done.trials.pairs == (Pair(0, 1, tried),)
         assert done.trials.mergers["w"].tolist() == [[100.0]]
         trials = done.trials
-    done = judge(at, trials, told, last=False)
+    done = judge(at, trials, reports, last=False)
     assert done.at.k == 2
     assert bool(done.trials.apart[0, 1])
 
@@ -112,8 +112,8 @@ def test_two_halves_that_merge_are_as_large_as_their_sum() -> None:
 
 def test_clusters_that_were_not_asked_stay() -> None:
     at, trials = state(3, (Pair(0, 1, 0),), [*LABEL, 2, 2])
-    told = reported([[*row[:2], 9.0, *row[2:]] for row in _two(OWN)], LABEL, 3)
-    done = judge(at, trials, told, last=True, only=torch.tensor([0, 1]))
+    reports = reported([[*row[:2], 9.0, *row[2:]] for row in _two(OWN)], LABEL, 3)
+    done = judge(at, trials, reports, last=True, only=torch.tensor([0, 1]))
     assert done.at.models["w"].flatten().tolist() == [100.0, 2.0]
     assert done.at.labels.tolist() == [0] * 20 + [1, 1]
 
@@ -124,12 +124,12 @@ def test_pairs_are_disjoint_and_nearest_first() -> None:
     near = {0: 1, 1: 0, 2: 3, 3: 2}
     for place, cluster in enumerate(label):
         rows[place, cluster], rows[place, near[cluster]] = OWN, 0.4 if cluster < 2 else 0.5
-    told = reported(rows.tolist(), label, 4)
+    reports = reported(rows.tolist(), label, 4)
     _, trials = state(4, (), label)
     trials = replace(trials, apart=torch.zeros(4, 4, dtype=torch.bool))
-    assert proposals(trials, told) == [Pair(0, 1, 0), Pair(2, 3, 0)]
+    assert proposals(trials, reports) == [Pair(0, 1, 0), Pair(2, 3, 0)]
     trials.apart[0, 1] = trials.apart[1, 0] = True
-    assert proposals(trials, told) == [Pair(2, 3, 0)]
+    assert proposals(trials, reports) == [Pair(2, 3, 0)]
 
 
 def test_what_is_carried_comes_back() -> None:
@@ -184,8 +184,8 @@ def test_the_headline_says_what_was_found_and_what_could_not_have_been_seen(
 def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> None:
     """A cluster of large clients can have the better model for everybody: the others need none of their own."""
     losses = [[OWN, OWN, 0.6]] * 10 + [[OWN, OWN, 0.6]] * 10
-    told, (_, trials) = reported(losses, LABEL, 2), state(2, (), LABEL)
-    found = told.evidence(trials)
+    reports, (_, trials) = reported(losses, LABEL, 2), state(2, (), LABEL)
+    found = reports.evidence(trials)
     assert found.single in (0, 1)
     assert not found.pays
     assert found.guarded
@@ -197,9 +197,9 @@ def test_a_cluster_of_clients_that_hold_nothing_out_dissolves() -> None:
     """A client with a single example says nothing of a model that nobody else needs."""
     label = [0] * 5 + [1]
     at, trials = state(2, (Pair(0, 1, 0),), label)
-    told = reported([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)
+    reports = reported([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)
     held = torch.tensor([20.0] * 5 + [0.0])
-    done = judge(at, trials, told._replace(number=held), last=False)
+    done = judge(at, trials, reports._replace(number=held), last=False)
     assert done.at.k == 1
     assert done.at.labels.tolist() == [0] * 5 + [-1]  # it chooses anew
-    assert judge(at, trials, told, last=False).at.k == 2
+    assert judge(at, trials, reports, last=False).at.k == 2

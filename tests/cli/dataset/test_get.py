@@ -32,8 +32,8 @@ def plays(server, monkeypatch):
 
 def test_where_it_lies_how_large_it_is_and_that_it_is_right(plays, capsys):
     assert main(["data", "get", "shakespeare", "digits"]) == 0
-    told = capsys.readouterr()
-    lines = told.out.splitlines()
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
     place = cache_folder() / "shakespeare"
     digest = hashlib.sha256((place / "0.txt").read_bytes()).hexdigest()
     assert lines[0] == f"shakespeare: {place / '0.txt'}, 0.5 kB, SHA-256 {digest}: verified"
@@ -43,7 +43,7 @@ def test_where_it_lies_how_large_it_is_and_that_it_is_right(plays, capsys):
         "shakespeare: licence: public domain (the repository: Apache-2.0)",
         "digits: included in the library or generated: nothing to download",
     ]
-    assert told.err.startswith("downloading shakespeare (6 files) from ")
+    assert output.err.startswith("downloading shakespeare (6 files) from ")
     assert main(["data", "get", "shakespeare"]) == 0
     assert capsys.readouterr().err == ""
     assert len(plays.asked) == 6

@@ -24,7 +24,7 @@ from corymb.cli.flower.node_settings import READY, NodeSettings, read_settings, 
 from corymb.cli.flower.perform import expected_nodes
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.supervise import RECORD
-from corymb.cli.flower.up import _still_reading, _tell_flwr, status
+from corymb.cli.flower.up import _configure_flwr, _still_reading, status
 from corymb.cli.flower.worker import node_of
 from corymb.cli.request import Request
 from corymb.engines import Placement
@@ -234,9 +234,9 @@ def test_a_federation_that_is_not_up_is_wrong_only_where_something_is_to_be_sent
 
 def test_flwr_is_told_where_the_federation_is(made):
     state = state_of(made)
-    assert _tell_flwr(read_federation(made), state) == "FLWR_HOME=.federation/flower"
-    told = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
-    assert told == {"default": "corymb", "corymb": {"address": "127.0.0.1:8000", "insecure": True}}
+    assert _configure_flwr(read_federation(made), state) == "FLWR_HOME=.federation/flower"
+    config = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
+    assert config == {"default": "corymb", "corymb": {"address": "127.0.0.1:8000", "insecure": True}}
 
 
 def test_only_the_process_with_the_clients_loads_torch():

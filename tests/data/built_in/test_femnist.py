@@ -166,8 +166,8 @@ def test_the_published_file_is_unpacked_once(server, home, capsys):
         assert [read.names[place] for place in read.writer] == WRITER
         assert read.test is None
     assert len(server.asked) == 1
-    told = capsys.readouterr().err
-    assert told.count("unpacking") == 1
-    assert hashlib.sha256(body).hexdigest() in told
+    output = capsys.readouterr().err
+    assert output.count("unpacking") == 1
+    assert hashlib.sha256(body).hexdigest() in output
     leaf(cache_folder() / "femnist")
     assert femnist.read_published(home).test is not None  # LEAF's own, where it lies there

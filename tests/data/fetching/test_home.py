@@ -66,9 +66,9 @@ def test_downloads_once(images, capsys):
     assert cached() == sorted(CONTENTS)
     assert same(source(images, "good").load())
     assert len(images.asked) == 4
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith(f"downloading tiny (4 files) from {images.url}/good/, x_train.gz: ")
+    output = capsys.readouterr().err.splitlines()
+    assert len(output) == 1
+    assert output[0].startswith(f"downloading tiny (4 files) from {images.url}/good/, x_train.gz: ")
 
 
 def test_the_next_mirror_helps_out(images):
@@ -211,9 +211,9 @@ def test_a_bar_in_a_terminal(images, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     assert same(source(images, "good").load())
-    told = capsys.readouterr().err
-    assert "tiny: x_train.gz" in told
-    assert "downloading" not in told
+    output = capsys.readouterr().err
+    assert "tiny: x_train.gz" in output
+    assert "downloading" not in output
 
 
 def test_packed_arrays_come_first(images, monkeypatch, tmp_path):

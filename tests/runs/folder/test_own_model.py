@@ -150,11 +150,11 @@ def test_a_model_of_the_librarys_is_asked_again(tmp_path):
     assert corymb.Run.load(run.folder, lambda: nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).objective is not None
 
 
-@pytest.mark.parametrize(("last", "told"), [(nn.Softmax(-1), True), (nn.LogSoftmax(-1), False), (nn.ReLU(), False)])
-def test_a_model_that_ends_in_a_softmax_is_spoken_of(last, told, caplog):
+@pytest.mark.parametrize(("last", "warned"), [(nn.Softmax(-1), True), (nn.LogSoftmax(-1), False), (nn.ReLU(), False)])
+def test_a_model_that_ends_in_a_softmax_is_spoken_of(last, warned, caplog):
     data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1, 2] * 10, [0, 0, 1, 1, 2] * 6)
     corymb.fit(corymb.FedAvg(rounds=1), data, lambda: nn.Sequential(nn.Linear(2, 3), last))
-    assert ("remove its last softmax" in caplog.text) == told
+    assert ("remove its last softmax" in caplog.text) == warned
 
 
 HEADS = [

@@ -64,8 +64,8 @@ def perform(
         algorithm = algorithm_for(federation, named, engine, own, model)
         engine.allow_from(algorithm)
         engine.remembers_from(algorithm)
-        if (told := other_stages(algorithm, own.get("rounds"))) and not output.quiet:
-            print(f"corymb: {told}", file=sys.stderr)
+        if (hint := other_stages(algorithm, own.get("rounds"))) and not output.quiet:
+            print(f"corymb: {hint}", file=sys.stderr)
         place = output.out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
         limit = of_fit.get(LIMIT, federation.run.get(LIMIT))
         done = _run(algorithm, engine, model, settings, place, limit, quiet=output.quiet)

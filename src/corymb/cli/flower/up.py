@@ -73,15 +73,15 @@ def up(
     except BaseException:
         _end_all(state, started)
         raise
-    told = _tell_flwr(federation, state)
-    how = f"`{told} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
+    prefix = _configure_flwr(federation, state)
+    how = f"`{prefix} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
     print(f"The federation is up at {federation.address} with {count} nodes; {how} runs on it.")
     if reading:
         print(f"Still reading their data: {', '.join(reading)}. `corymb flower status` says when they have.")
     return 0
 
 
-def _tell_flwr(federation: Federation, state: State) -> str:
+def _configure_flwr(federation: Federation, state: State) -> str:
     """Register the federation with Flower's own command; returns what to type before `flwr` for it to be found."""
     trust = f'root-certificates = "{state.ca}"' if state.tls else "insecure = true"
     home = state.folder / "flower"

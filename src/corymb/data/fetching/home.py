@@ -21,8 +21,8 @@ from socket import gaierror
 from typing import Literal, NamedTuple
 from urllib.error import HTTPError, URLError
 
-from corymb.data.fetching.download import MIB, PATIENCE, download, kept_of
-from corymb.data.fetching.progress import Shown, megabytes, say
+from corymb.data.fetching.download import MIB, PATIENCE, download, resume_offset
+from corymb.data.fetching.progress import DownloadProgress, megabytes, say
 from corymb.data.readers.idx import gunzip
 from corymb.settings import InvalidInput, require
 
@@ -35,7 +35,7 @@ class DataUnavailable(OSError):
     """Data that are not available locally and could not be downloaded, with a one-line explanation and remedy."""
 
 
-class NotTheForm(InvalidInput):
+class WrongFormat(InvalidInput):
     """A file whose format differs from that of the published one."""
 
 
@@ -52,7 +52,7 @@ class Form(NamedTuple):
             return
         page = contents.lstrip()[:1] == b"<"
         found = "is a web page, perhaps a login page" if page else f"begins with {contents[:8]!r} or is truncated"
-        raise NotTheForm(f"it {found}: wanted a {self.name}")
+        raise WrongFormat(f"it {found}: wanted a {self.name}")
 
 
 PARQUET = Form("parquet file", b"PAR1", b"PAR1")
@@ -119,9 +119,9 @@ class Home:
     def obtain(self, *files: Published) -> Iterator[Kept]:
         """Yield published files (by default all), from the cache if they are valid there, else from a mirror."""
         wanted = files or self.files
-        with Shown(self.name, len(wanted)) as shown:
+        with DownloadProgress(self.name, len(wanted)) as progress:
             for file in wanted:
-                yield self.cached(file) or self._fetch(file, shown)
+                yield self.cached(file) or self._fetch(file, progress)
 
     def cached(self, file: Published) -> Kept | None:
         """A published file, if it is valid in the cache; an invalid one is removed."""
@@ -133,7 +133,7 @@ class Home:
         except InvalidInput as error:
             say(f"{place}: {error}; downloading it again")
             place.unlink()  # damaged, or left by an older version
-            if isinstance(error, NotTheForm):
+            if isinstance(error, WrongFormat):
                 _pin(place).unlink(missing_ok=True)  # the stored checksum is of a file with the wrong format
             return None
 
@@ -151,7 +151,7 @@ class Home:
             "its checksum: run the command again to download it again."
         )
 
-    def _fetch(self, file: Published, shown: Shown) -> Kept:
+    def _fetch(self, file: Published, progress: DownloadProgress) -> Kept:
         self.check_needs()
         problems = []
         try:
@@ -161,7 +161,7 @@ class Home:
                     return found
                 for mirror in self.mirrors:
                     try:
-                        return self._fetch_from(mirror + file.name, file, shown)
+                        return self._fetch_from(mirror + file.name, file, progress)
                     except (OSError, HTTPException, InvalidInput) as error:
                         if getattr(error, "errno", None) in _OUR_DISK:
                             raise
@@ -178,7 +178,7 @@ class Home:
 
     def _what_to_do(self, file: Published) -> str:
         """Advice on how to get a file that could not be downloaded."""
-        if kept := kept_of(_part(self.folder / file.name), checked=bool(file.digest)):
+        if kept := resume_offset(_part(self.folder / file.name), checked=bool(file.digest)):
             return f"{megabytes(kept)} are kept: run the command again to continue."
         alone = len(self.files) == 1
         return (
@@ -186,12 +186,12 @@ class Home:
             f"put {'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
         )
 
-    def _fetch_from(self, url: str, file: Published, shown: Shown) -> Kept:
+    def _fetch_from(self, url: str, file: Published, progress: DownloadProgress) -> Kept:
         """Download to a partial file, resuming an earlier attempt, then verify it and rename it."""
         place = self.folder / file.name
         part = _part(place)
         for _ in range(2):  # once more from the start, if a resumed download turns out to be wrong
-            resumed = download(url, part, most=file.size + MIB, checked=bool(file.digest), shown=shown)
+            resumed = download(url, part, most=file.size + MIB, checked=bool(file.digest), progress=progress)
             try:
                 kept = _verified(part, place, file)
             except InvalidInput:

@@ -127,10 +127,10 @@ def prepare(source: Source, options: PrepareOptions) -> Prepared:
         clients = clients.present()
     labels = _labels(source, clients, options)
     mask = _mask(source.test, clients, options.seed)
-    x, names, preparation, told = _features(source, clients, ~mask, options)
+    x, names, preparation, more = _features(source, clients, ~mask, options)
     codes, n = torch.from_numpy(clients.codes), clients.n
     held = torch.from_numpy(mask)
-    told += _never_trained(labels, held)
+    more += _never_trained(labels, held)
     return Prepared(
         train=by_client(x[~held], labels.y[~held], codes[~held], n),
         test=by_client(x[held], labels.y[held], codes[held], n),
@@ -140,7 +140,7 @@ def prepare(source: Source, options: PrepareOptions) -> Prepared:
         feature_names=names,
         standardise=preparation.scale == "standard",
         preparation=preparation,
-        notes=(*notes, *labels.notes, *told),
+        notes=(*notes, *labels.notes, *more),
     )
 
 
@@ -283,5 +283,5 @@ def _features(
     if scale != "pixels":
         taken = as_codes(x, source.where) if scale == "codes" else as_features(x)
         return taken, names, Preparation(scale, 1, plans), notes
-    pixels, top, told = in_unit_range(channels_first(x), clients)
-    return pixels, names, Preparation(scale, top, plans), notes + told
+    pixels, top, more = in_unit_range(channels_first(x), clients)
+    return pixels, names, Preparation(scale, top, plans), notes + more

@@ -118,7 +118,7 @@ class RunStore:
         self.audit.append(refusals)
         return saved
 
-    def plan_anew(self, config: bytes) -> None:
+    def replan(self, config: bytes) -> None:
         """Reopen a finished run that is to be extended, and write its new settings."""
         (self.folder / RESULT).unlink(missing_ok=True)  # first: a kill in between then only resumes to the old end
         sync_folder(self.folder)
