@@ -311,7 +311,7 @@ def test_logits_that_give_no_probabilities_are_right_about_nothing(logits):
     assert grades[1] == 1
 
 
-def test_looking_changes_nothing():
+def test_evaluating_changes_nothing():
     data, seen = regression(), []
     for look in (False, True):
         fed = federation("vectorised", LinearRegression(3, dtype=torch.float64), data)
@@ -366,7 +366,7 @@ class Counting(Classification):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_an_evaluation_looks_at_every_example_once(k):
+def test_an_evaluation_reads_every_example_once(k):
     objective = Counting(Network(mlp(4, [3], 3), dtype=torch.float64), 3)
     fed = Federation(LoopEngine(objective, classification([6, 8, 10], classes=3), DOUBLE))
     algorithm = IFCA(k=k, rounds=1, local=Descent(lr=0.1, steps=1))

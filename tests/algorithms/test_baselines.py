@@ -35,7 +35,7 @@ def last(algorithm, fed, seed=0):
     return final
 
 
-def test_alone_sends_one_start_and_hears_losses_only(data):
+def test_alone_sends_one_start_and_receives_only_losses(data):
     fed = federation(data)
     last(Alone(rounds=3, local=LOCAL), fed)
     parameters = 64 * 32 + 32 + 32 * 10 + 10

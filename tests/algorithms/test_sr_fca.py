@@ -456,7 +456,7 @@ def test_the_clusters_of_regression_are_found_in_l2(seed):
 
 
 @pytest.mark.parametrize("distance", ["losses", "l2"])
-def test_digits_without_clusters_are_one_and_it_is_said(distance, caplog):
+def test_digits_without_clusters_give_one_cluster_and_a_note(distance, caplog):
     for seed in range(3):
         data = datasets.digits_iid(seed)
         fed = Federation(VectorisedEngine(small_net(), data))
@@ -494,7 +494,7 @@ def test_the_clusters_of_rotated_images_are_found(source, seed):
 
 
 @every_engine
-def test_who_is_silent_in_a_refinement_keeps_its_cluster_and_is_served(engine):
+def test_a_client_silent_in_a_refinement_keeps_its_cluster_and_is_served(engine):
     """Half of all replies are lost: every client has a cluster and a model all the same."""
     fed = Federation(inject(lines(engine)._engine, [Fault("dropout", share=0.5, always=False)], seed=2))
     *_, at = drive(QUICK, fed, seed=3)

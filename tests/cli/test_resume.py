@@ -41,14 +41,14 @@ def test_a_run_folder_starts_no_code(stopped, tmp_path, capsys):
         assert not (tmp_path / "was-here").exists()
 
 
-def test_whoever_names_the_model_again_goes_on(stopped):
+def test_a_run_continues_if_the_model_is_named_again(stopped):
     again = ["run", "--config", str(stopped / "config.toml"), "--rounds", "1", "-q", "--out", "again"]
     assert main([*again, "--model", "mine:make"]) == 0
     assert main(["resume", str(stopped), "--model", "mine:make", "-q"]) == 0
     assert main(["resume", str(stopped), "--model", "other:make", "--rounds", "5", "-q"]) == 2
 
 
-def test_a_run_that_converged_goes_on_as_it_says(tmp_path, monkeypatch, capsys):
+def test_a_converged_run_continues_with_the_suggested_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{'ab'[i % 2]},{i % 7},{2 * (i % 7) + (i % 3) / 2}\n" for i in range(40))
     (tmp_path / "table.csv").write_text("client,x,label\n" + rows)

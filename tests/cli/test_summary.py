@@ -19,7 +19,7 @@ from corymb.runs.session import Session
 from tests.runs import small
 
 
-def test_who_was_not_scored_is_in_the_summary(capsys, monkeypatch):
+def test_clients_that_were_not_scored_are_in_the_summary(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     run = fit(FedAvg(rounds=2), small.out_of_range())
     assert print_result(run, as_json=False) == 0
@@ -74,7 +74,7 @@ def test_one_round_is_a_round(capsys, monkeypatch, tmp_path):
     assert "The run was stopped early (max_seconds) after 1 round." in warnings_of(run)
 
 
-def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
+def test_scores_are_shown_with_the_trivial_one(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     small.folder(tmp_path / "clinic")
@@ -128,7 +128,7 @@ def test_the_comparison_that_is_suggested_repeats_what_was_asked_for(capsys, mon
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])
-def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, capsys, monkeypatch, tmp_path):
+def test_ctrl_c_in_the_final_evaluation_suggests_how_to_resume(checkpoints, capsys, monkeypatch, tmp_path):
     def interrupted(session):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)

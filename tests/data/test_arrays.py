@@ -137,7 +137,7 @@ def test_short_floats_of_torch_are_numbers_like_others(kind):
     assert targets.train.y.tolist() == [0.5, 2.5, 4.5, 6.5]
 
 
-def test_a_number_too_large_for_float32_is_told_so():
+def test_a_number_too_large_for_float32_is_reported():
     with pytest.raises(InvalidInput, match=r"feature 0 is inf, or beyond what float32 holds \(3.4e\+38\)"):
         from_arrays([[1e39], [1.0]], [0, 1], ["a", "a"], test=0)
 
@@ -188,6 +188,6 @@ ONE_HOT = np.eye(2)[Y]
         (X, np.ones((4, 8, 8)), "labels for each pixel .* are not supported"),
     ],
 )
-def test_what_to_do_is_said_where_sizes_differ_or_labels_are_many(x, y, complaint):
+def test_errors_about_sizes_and_many_labels_give_advice(x, y, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         from_arrays(x, y, [0, 1, 0, 1])

@@ -243,7 +243,7 @@ def test_text_dates_and_missing_cells_are_the_same_in_every_format(source, missi
     assert want.feature_names == ("age", "smokes", "colour=blue", "colour=green", "colour=red", "seen")
 
 
-def test_polars_itself(tmp_path):
+def test_the_real_polars_package(tmp_path):
     polars = pytest.importorskip("polars")
     columns = mixed()
     frame = polars.DataFrame({name: values.tolist() for name, values in columns.items()}).with_columns(
@@ -253,7 +253,7 @@ def test_polars_itself(tmp_path):
     assert FederatedDataset.from_dataframe(frame, missing="median").fingerprint() == want.fingerprint()
 
 
-def test_hugging_face_itself():
+def test_the_real_hugging_face_package():
     datasets = pytest.importorskip("datasets")
     columns = mixed()
     cells = {name: [None if value != value else value for value in values.tolist()] for name, values in columns.items()}
@@ -295,7 +295,7 @@ def divided_before():
 
 
 @pytest.mark.parametrize("source", PICTURES)
-def test_bytes_of_ones_own_stay_bytes_and_give_what_numbers_give(source, tmp_path):
+def test_bytes_stay_bytes_and_give_the_results_of_numbers(source, tmp_path):
     before, want = divided_before()
     got = PICTURES[source](*pictures_of_clients(), tmp_path)
     assert (before.train.x.dtype, got.train.x.dtype, got.test.x.dtype) == (torch.float32, torch.uint8, torch.uint8)
@@ -324,7 +324,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_other_kinds_of_data_are_told_in_one_line(kind):
+def test_other_kinds_of_data_are_refused_in_one_line(kind):
     data, complaint = WRONG[kind]
     with pytest.raises(InvalidInput, match=complaint) as caught:
         corymb.fit(corymb.FedAvg(rounds=1), data)
@@ -339,13 +339,13 @@ def test_examples_without_features_are_refused_in_every_format(source, tmp_path)
 
 
 @pytest.mark.parametrize("empty", [np.zeros((4, 0), object), np.zeros((4, 3, 0)), np.zeros((4, 0), int)])
-def test_neither_do_arrays_of_other_kinds_pass_without_features(empty):
+def test_arrays_of_other_types_without_features_are_refused(empty):
     with pytest.raises(InvalidInput, match="which has no features"):
         FederatedDataset.from_arrays(empty, [0, 1, 0, 1], [0, 0, 1, 1])
 
 
 @pytest.mark.parametrize("other", ["e\u0301", "\uff45\u0301"])
-def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_path):
+def test_client_names_that_look_the_same_are_reported_as_two(other, tmp_path):
     rows = "".join(f"{name},{i},{i % 2}\n" for i in range(4) for name in ("\u00e9", other, "b"))
     (tmp_path / "rows.csv").write_text("client,a,label\n" + rows, encoding="utf-8")
     data = from_folder(tmp_path / "rows.csv")
@@ -358,7 +358,7 @@ def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_pa
 
 
 @pytest.mark.parametrize("other", ["store 7", "Store  7", "STORE 7 "])
-def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
+def test_two_spellings_of_a_client_are_reported_as_two_clients(other):
     x, y = np.arange(12.0)[:, None], [0, 1] * 6
     data = FederatedDataset.from_arrays(x, y, ["Store 7", other, "Store 70"] * 4)
     (note,) = data.notes
@@ -368,7 +368,7 @@ def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
     assert FederatedDataset.from_arrays(x, y, ["7", "70", "700"] * 4).notes == ()
 
 
-def test_categories_that_are_numbers_are_said_to_be_taken_as_numbers():
+def test_numeric_categories_are_reported_as_numbers():
     frame = pd.DataFrame({"client": [0, 1] * 6, "ward": pd.Categorical([1, 2, 3] * 4), "label": list("ab") * 6})
     data = FederatedDataset.from_dataframe(frame)
     assert data.feature_names == ("ward",)
@@ -423,13 +423,13 @@ NO_COLUMNS = {
 
 
 @pytest.mark.parametrize(("options", "line"), NO_COLUMNS.values(), ids=NO_COLUMNS)
-def test_what_columns_cannot_be_is_told_in_one_line(options, line):
+def test_impossible_column_options_are_refused_in_one_line(options, line):
     frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "who": ["a", "b"]})
     with pytest.raises(InvalidInput, match=line):
         FederatedDataset.from_dataframe(frame, **options)
 
 
-def test_no_client_is_dropped_or_merged_without_a_word():
+def test_clients_are_never_dropped_or_merged_silently():
     some = ([[1.0], [2.0]], [0, 1])
     with pytest.raises(InvalidInput, match="Client 'b' has no rows"):
         FederatedDataset.from_clients({"a": some, "b": (np.ones((0, 1)), [])})

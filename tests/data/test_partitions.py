@@ -80,7 +80,7 @@ def test_pictures_and_class_names():
     assert made.train.y.tolist() == [0, 1, 1, 0, 1, 0]
 
 
-def test_an_empty_partition_is_left_out_and_told():
+def test_an_empty_partition_is_left_out_and_reported():
     data = from_flwr_datasets([part(0), part(7), part(1)])
     assert data.names == ("0", "2")
     assert data.notes == ("partition '1' has no rows and is left out",)
@@ -105,7 +105,7 @@ def test_complaints():
             from_flwr_datasets(partitions, **options)
 
 
-def test_the_package_itself():
+def test_the_real_flwr_datasets_package():
     partitioners = pytest.importorskip("flwr_datasets.partitioner")
     datasets = pytest.importorskip("datasets")
     columns = COLUMNS | {"owner": np.array(["anna", "ben", "carl"])[OWNER]}

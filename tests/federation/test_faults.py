@@ -66,7 +66,7 @@ def assert_undisturbed(result, want):
 
 
 @pytest.mark.parametrize("victim", ["worker", "supernode", "superlink"])
-def test_a_run_goes_on_by_itself_when_a_process_is_killed(federation, tmp_path, undisturbed, victim):
+def test_a_run_continues_when_a_process_is_killed(federation, tmp_path, undisturbed, victim):
     driver = Driver(federation, tmp_path / "run")
     driver.wait_for_rounds(1)
     time.sleep(0.5)  # in the middle of a tick
@@ -89,7 +89,7 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_tick_is_resumed(federation, 
     assert_undisturbed(resumed(federation, tmp_path / "run"), undisturbed)
 
 
-def test_a_driver_that_is_killed_while_it_sends_leaves_no_node_deaf(federation, tmp_path, undisturbed):
+def test_nodes_still_answer_after_a_driver_is_killed_while_sending(federation, tmp_path, undisturbed):
     """Nodes have been told of a message that never comes; they hear the next one all the same."""
     driver = Driver(federation, tmp_path / "run", ["tests.federation.dying", tmp_path / "run", 2])
     output = driver.process.communicate(timeout=200)

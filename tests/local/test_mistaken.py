@@ -131,7 +131,7 @@ def constant_beside_a_gradient(client, models):
 
 @pytest.mark.parametrize("engine", [LoopEngine, VectorisedEngine])
 @pytest.mark.parametrize("fn", [grad_of_loss, grad_of_losses, backward_of_descent])
-def test_autograd_through_an_operation_is_told_what_to_differentiate_instead(fn, engine):
+def test_autograd_through_an_operation_raises_with_advice(fn, engine):
     fed, models = federation(engine, "network", 2)
     with pytest.raises(RuntimeError, match=r"have no backward.*use gradient\(client, params\), or") as ended:
         fed.clients.map(fn, models)

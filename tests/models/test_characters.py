@@ -6,7 +6,7 @@ from corymb.keys import root
 from corymb.models import Network, char_lstm
 
 
-def test_it_says_the_next_character_from_codes():
+def test_it_predicts_the_next_character_from_codes():
     network = Network(char_lstm(30, width=12))
     params, codes = network.init(root(0)), torch.randint(30, (4, 9))
     output = network(params, codes)

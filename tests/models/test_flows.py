@@ -135,6 +135,6 @@ def test_samples_come_from_the_density():
     assert torch.allclose(drawn.T.cov(), torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double(), atol=0.15)
 
 
-def test_masks_of_pictures_want_pictures():
+def test_masks_require_pictures():
     with pytest.raises(InvalidInput, match="square pictures"):
         RealNVP(10, side=4, mask="cyclic")

@@ -318,7 +318,7 @@ class Bare(nn.Module):
         (nn.Sequential(nn.Linear(4, 4), Bare()), "Layer Bare"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_line(model, line):
+def test_an_invalid_model_is_refused_in_one_line(model, line):
     with pytest.raises(InvalidInput, match=line) as error:
         Network(model)
     assert "\n" not in str(error.value)
@@ -380,7 +380,7 @@ def test_parameters_depend_on_the_key_alone(name):
 
 
 @pytest.mark.parametrize("name", ["linear", "convolution", "embedding", "recurrent", "bilinear"])
-def test_a_module_is_made_anew_as_a_function_would_and_is_not_touched(name):
+def test_a_module_is_recreated_as_by_a_function_and_not_modified(name):
     module = MADE[name]()
     before = {key: value.clone() for key, value in module.state_dict().items()}
     network = Network(module)
@@ -586,7 +586,7 @@ def test_a_pretrained_start_is_every_clusters_start(engine):
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_an_embedding_that_changes_when_it_is_looked_at_is_refused(kind):
+def test_an_embedding_that_changes_when_it_is_read_is_refused(kind):
     with pytest.raises(InvalidInput, match=r"Layer '0' \(Embedding(Bag)?\) has max_norm=1, so every forward pass"):
         Network(lambda: nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 2)))
 

@@ -85,7 +85,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("given", "line"), WRONG.values(), ids=WRONG)
-def test_what_is_no_weight_is_refused_in_a_line(given, line):
+def test_an_invalid_weight_is_refused_in_a_line(given, line):
     with pytest.raises(InvalidInput, match=line) as error:
         fit(FAST, rare(), class_weight=given)
     assert "\n" not in str(error.value)

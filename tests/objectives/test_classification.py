@@ -51,7 +51,7 @@ def test_every_engine_trains_with_smooth_labels_alike(engine, weight):
     assert farthest(models, _trained(engine, 0.0, weight)) > 1e-2
 
 
-def test_the_same_objective_is_made_elsewhere_and_says_what_it_is():
+def test_the_objective_is_rebuilt_from_its_recipe_and_describes_itself():
     objective = Classification(Network(mlp(2, [3], 3)), 3, WEIGHTS, SMOOTH)
     there = made_from(recipe_of(objective), allow=("corymb",))
     assert there.describe() == objective.describe()

@@ -110,7 +110,7 @@ class Secret:
         (LinearRegression(2, features=lambda x: x), "is not at the top level of a module"),
     ],
 )
-def test_what_cannot_travel_is_said_in_one_line(objective, says):
+def test_objectives_that_cannot_be_sent_are_refused_in_one_line(objective, says):
     with pytest.raises(InvalidInput, match=says):
         recipe_of(objective)
 

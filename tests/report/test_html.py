@@ -93,7 +93,7 @@ def test_all_parts_are_there(page):
         assert wanted in texts, wanted
 
 
-def test_clients_names_are_text_wherever_they_stand(page):
+def test_client_names_are_escaped_everywhere(page):
     texts, values = set(page.texts), json.loads(page.scripts[0])
     for name in HARMFUL:
         assert name in texts, name

@@ -138,7 +138,7 @@ def test_the_history_has_a_record_for_each_round(mixture):
     assert run.metrics.items() >= run.history[-1]["metrics"].items()
 
 
-def test_how_often_one_looks_changes_nothing(mixture):
+def test_the_interval_of_evaluations_changes_nothing(mixture):
     often, seldom = (fit(corymb.IFCA(k=2, rounds=4), mixture, evaluate_every=n) for n in (1, 0))
     assert same_models(often, seldom)
     assert often.metrics == seldom.metrics
@@ -269,7 +269,7 @@ GREW = r"training loss grew from 0\.926 to .*: lower --local\.lr \(now 1\)"
     ("options", "first", "rounds"),
     [(dict(evaluate_every=1), 1, 3), (dict(evaluate_every=2), 2, 6), (dict(evaluate_every=0), 2, 4)],
 )
-def test_a_run_that_diverges_says_so_and_is_stopped(options, first, rounds, tmp_path, caplog):
+def test_a_diverging_run_is_reported_and_stopped(options, first, rounds, tmp_path, caplog):
     """An evaluation shows what the round before it did, the algorithm's notes only a round later."""
     run = fit(DIVERGING, small.prices(), out=tmp_path / "run", **options)
     assert (run.stopped, len(run.history)) == ("diverged", rounds)
@@ -439,7 +439,7 @@ def test_an_algorithm_of_the_wrong_kind_is_refused(algorithm):
     assert "\n" not in str(caught.value)
 
 
-def test_an_algorithm_that_serves_nothing_is_told_so():
+def test_an_algorithm_without_serve_is_refused():
     class Half:
         def run(self, fed, start=None):
             return iter(())

@@ -195,7 +195,7 @@ def test_a_full_disk_loses_nothing(tmp_path, whole, monkeypatch):
     crashing.assert_same(crashing.fit("alone", ROUNDS, resume=folder), whole)
 
 
-def test_a_killed_run_can_be_looked_at(stopped):
+def test_a_killed_run_can_be_loaded(stopped):
     run = corymb.Run.load(stopped)
     assert run.stopped == "killed"
     assert [row["clock"] for row in run.history] == [1, 2, 3, 4]
@@ -205,7 +205,7 @@ def test_a_killed_run_can_be_looked_at(stopped):
     assert len(corymb.Run.load(stopped).history) == 4
 
 
-def test_a_start_of_ones_own_is_the_first_checkpoint(tmp_path):
+def test_a_given_start_is_the_first_checkpoint(tmp_path):
     first = crashing.fit("ifca", 2)
     want = crashing.fit("ifca", 4, start=first.snapshot)
     child = crashing.forked(lambda: _begin_and_die(first.snapshot, tmp_path / "run"))
@@ -284,7 +284,7 @@ def unasked(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(number, here, unasked, capsys):
+def test_a_stopped_run_is_saved_and_suggests_how_to_resume(number, here, unasked, capsys):
     command = [*COMMAND, "run", *LONGER.split(), "--out", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         for _ in range(3):

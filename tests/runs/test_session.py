@@ -146,7 +146,7 @@ def test_a_metric_that_does_not_fit_is_refused_in_one_line(tmp_path):
         fit(corymb.FedAvg(rounds=1), small.prices(), metric="exactness")
 
 
-def test_an_objective_with_a_score_alone_has_that_and_nothing_beside_it():
+def test_an_objective_with_only_a_score_has_no_other_metric():
     x, y, client = small.prices()
     data = FederatedDataset.from_arrays(x / 100, y / 1e5, client)
     run = fit(corymb.FedAvg(rounds=1), data, ScoredOnly(), metric="miss")
@@ -209,7 +209,7 @@ class Quiet(Counting):
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
-def test_memory_that_an_algorithm_does_not_declare_is_told_once(engine, caplog):
+def test_undeclared_client_memory_is_reported_once(engine, caplog):
     fit(Counting(), small.arrays(), engine=engine)
     assert "client memory" not in caplog.text
     fit(Quiet(), small.arrays(), engine=engine)

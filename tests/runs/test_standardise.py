@@ -88,7 +88,7 @@ def test_what_a_client_makes_of_its_features_is_small_beside_them(monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_example_weighs_the_same_whoever_holds_it(engine):
+def test_every_example_has_the_same_weight_at_every_client(engine):
     values = np.arange(10) ** 2
     data = ragged(values)
     standard = standard_of(Federation(engine(NullObjective(), data)), (1,), targets=False)
@@ -286,7 +286,7 @@ def test_a_few_clients_with_equally_wild_targets_are_named_and_do_not_rule():
         (1, lambda y: 1000 * y, 1),
     ],
 )
-def test_who_has_targets_out_of_all_proportion(engine, wild, how, named):
+def test_clients_with_disproportionate_targets_are_excluded(engine, wild, how, named):
     fed = Federation(engine(NullObjective(), with_wild_targets(wild, how)))
     standard, excluded, _ = robust_standard(fed, (3,), targets=True)
     assert excluded == {str(client): [3] for client in range(named)}
@@ -378,7 +378,7 @@ def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients
     assert found.excluded == {}
 
 
-def test_features_in_other_units_are_said_in_the_run(caplog):
+def test_features_in_other_units_are_reported_by_the_run(caplog):
     rng = np.random.default_rng(0)
     x, client = rng.normal(10, 3, size=(200, 2)), np.repeat(np.arange(10), 20)
     x[client < 3, 1] *= 1e3

@@ -170,7 +170,7 @@ def test_a_spy_sees_memory_that_is_published(engine):
     broken(privacy.check_nothing_else_crosses, case, engine)
 
 
-def test_reordering_is_no_order_at_all():
+def test_reordered_engines_use_different_orders():
     """The orders in which parts are made to arrive are really different ones."""
     case = CASES["FedAvg"]
     seen = set()

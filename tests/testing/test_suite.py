@@ -91,7 +91,7 @@ def test_the_law_that_is_broken_is_named(wrong, law):
 
 
 @pytest.mark.parametrize("wrong", ["memory", ""])
-def test_whether_clients_remember_may_be_said_and_must_be_so(wrong):
+def test_remembers_may_be_given_and_must_be_right(wrong):
     check_algorithm(Own(rounds=1, wrong=wrong), remembers=bool(wrong))
     with pytest.raises(AssertionError, match=f"clients {'wrote' if wrong else 'did not write'} into their memory"):
         check_algorithm(Own(rounds=1, wrong=wrong), remembers=not wrong)
@@ -125,7 +125,7 @@ class Backwards(LoopEngine):
 
 
 @pytest.mark.parametrize(("engine", "law"), [(Forgetful, "check_open"), (Backwards, "check_measures")])
-def test_an_engine_that_breaks_a_law_is_told_which(engine, law):
+def test_an_engine_that_breaks_a_law_gets_an_error_that_names_it(engine, law):
     with pytest.raises(AssertionError, match=law):
         check_engine(engine)
 

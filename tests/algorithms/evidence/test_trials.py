@@ -78,7 +78,7 @@ def test_a_small_difference_is_tried_again_and_then_believed() -> None:
     assert bool(done.trials.apart[0, 1])
 
 
-def test_at_the_last_look_nothing_is_left_open() -> None:
+def test_the_last_decision_leaves_no_pair_on_trial() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
     done = judge(at, trials, reported(_two(1.07 * OWN), LABEL, 2, noise=0.005), last=True)
     assert done.trials.pairs == ()
@@ -132,7 +132,7 @@ def test_pairs_are_disjoint_and_nearest_first() -> None:
     assert proposals(trials, reports) == [Pair(2, 3, 0)]
 
 
-def test_what_is_carried_comes_back() -> None:
+def test_carried_state_round_trips() -> None:
     seen = Difference(0.1, 0.2, 0.3, 0.4, 5, 0.6)
     _, trials = state(3, (Pair(0, 2, 1),), [])
     trials = replace(trials, looks=4, skewed=False, splits=1, nearest=seen, apart=torch.eye(3, dtype=torch.bool))

@@ -68,7 +68,7 @@ def test_errors_are_one_line(line, code, expected, capsys):
     assert error.strip().count("\n") == 0
 
 
-def test_where_everything_diverges_the_exit_code_says_so(table, capsys):
+def test_if_everything_diverges_the_exit_code_tells(table, capsys):
     own = ["--client", "site", "--label", "out come", "--rounds", "4", "--local.lr", "1e9", "--threads", "1"]
     assert main(["advise", str(table), *own, "-q"]) == 5
     error = capsys.readouterr().err

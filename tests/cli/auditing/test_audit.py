@@ -59,7 +59,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_whatever_is_changed_is_seen(name, good, tmp_path, capsys):
+def test_every_change_is_detected(name, good, tmp_path, capsys):
     change, where = CHANGES[name]
     assert main(["audit", str(rewritten(good, tmp_path, change))]) == 2
     assert where in capsys.readouterr().err

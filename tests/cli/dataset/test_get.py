@@ -81,7 +81,7 @@ def test_stopped(plays, capsys, monkeypatch):
     assert "the partial download is kept" in capsys.readouterr().err
 
 
-def test_no_such_name(capsys):
+def test_an_unknown_name_is_refused(capsys):
     for line, complaint in (
         ("data get femnis", "Did you mean 'femnist'?"),
         ("data get", "corymb list data lists them"),

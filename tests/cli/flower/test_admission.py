@@ -70,7 +70,7 @@ def superlink(tls=None, ahead=0.0):
         server.server_close()
 
 
-def test_a_superlink_is_told_from_one_that_will_not_let_a_node_in(files):
+def test_a_superlink_that_refuses_a_node_is_recognised(files):
     ca, other = files / "mine" / "ca.pem", files / "other" / "ca.pem"
     with superlink(files / "mine") as there:
         assert refused(there, ca) == ""
@@ -102,14 +102,14 @@ def _to_loopback(connect):
     ("ahead", "says"),
     [(3600, "s behind the SuperLink's"), (-30, "s ahead of the SuperLink's"), (-3, ""), (200, "")],
 )
-def test_a_clock_that_flower_does_not_admit_is_said(ahead, says):
+def test_a_clock_that_flower_does_not_admit_is_reported(ahead, says):
     with superlink(ahead=ahead) as there:
         problem = refused(there, None)
     assert says in problem
     assert bool(problem) == bool(says)
 
 
-def test_files_are_looked_at_before_anything_is_started(files, tmp_path, capsys):
+def test_files_are_checked_before_anything_is_started(files, tmp_path, capsys):
     key, ca = files / "mine" / "key", files / "mine" / "ca.pem"
     check_files(ca, key)
     (tmp_path / "text").write_text("hello")
@@ -138,7 +138,7 @@ def test_a_node_with_the_wrong_authority_ends_with_one_line(files, tmp_path, mon
     assert "was not signed by" in startup_problem(tmp_path / "s")
 
 
-def test_what_the_supernode_was_told_is_said_with_what_to_do(files, tmp_path):
+def test_a_refusal_of_the_supernode_is_reported_with_advice(files, tmp_path):
     with superlink(files / "mine") as there:
         admission = Admission(there, files / "mine" / "ca.pem", files / "mine" / "key", tmp_path)
         keyless = Admission(there, files / "mine" / "ca.pem", None, tmp_path)
@@ -154,7 +154,7 @@ def test_what_the_supernode_was_told_is_said_with_what_to_do(files, tmp_path):
         assert admission.problem(ended=True) == ""
 
 
-def test_a_superlink_that_comes_late_is_looked_at_then(files, tmp_path):
+def test_a_superlink_that_starts_late_is_checked_then(files, tmp_path):
     admission = Admission(f"127.0.0.1:{free_port()}", None, None, tmp_path)
     assert admission.problem(ended=False) == ""
     with superlink(files / "mine") as there:
@@ -184,7 +184,7 @@ def test_processes_are_not_kept_running_where_that_is_hopeless(tmp_path, monkeyp
     assert not any(map(alive, remembered(tmp_path / RECORD)))
 
 
-def test_status_says_why_a_node_has_ended(tmp_path, monkeypatch, capsys):
+def test_status_reports_why_a_node_has_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     new("fed")
     monkeypatch.chdir(tmp_path / "fed")

@@ -97,7 +97,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(made, monkeypatch):
         (["nod"], "nod"),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(words, says, tmp_path, monkeypatch, capsys):
+def test_missing_arguments_are_reported_in_one_line(words, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["flower", *words]) == 2
     err = capsys.readouterr().err
@@ -112,7 +112,7 @@ def test_a_wrong_line_of_the_federations_file_is_named(made):
         read_federation(made)
 
 
-def test_run_says_where_no_federation_is(made, capsys):
+def test_run_reports_a_missing_federation(made, capsys):
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     path = made / "federation.toml"
     path.write_text(path.read_text().replace(":8000", f":{free_port()}"))
@@ -181,7 +181,7 @@ def test_a_process_is_known_by_when_it_began(tmp_path):
     assert remembered(tmp_path / "none.json") == []
 
 
-def test_what_ends_by_itself_is_started_again_and_all_end_together(tmp_path):
+def test_processes_that_end_are_restarted_and_all_end_together(tmp_path):
     command = [sys.executable, "-m", "corymb.cli.flower.supervise", str(tmp_path), "sleeper", *SLEEP]
     keeper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -232,7 +232,7 @@ def test_a_federation_that_is_not_up_is_wrong_only_where_something_is_to_be_sent
     assert "WRONG: nothing answers" in capsys.readouterr().out
 
 
-def test_flwr_is_told_where_the_federation_is(made):
+def test_flwr_is_configured_with_the_federations_address(made):
     state = state_of(made)
     assert _configure_flwr(read_federation(made), state) == "FLWR_HOME=.federation/flower"
     config = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
@@ -456,7 +456,7 @@ def test_another_algorithm_is_named_on_the_command_line_of_flower_run(made, monk
         ("fedavg --k 3", "--k"),
     ],
 )
-def test_what_is_mistyped_at_flower_run_is_said_in_a_line(line, says, made, monkeypatch, capsys):
+def test_typing_errors_at_flower_run_are_reported_in_a_line(line, says, made, monkeypatch, capsys):
     Asked(monkeypatch)
     assert main(["flower", "run", *line.split()]) == 2
     err = capsys.readouterr().err

@@ -61,7 +61,7 @@ def right(images):
     return all(np.array_equal(ours, theirs) for ours, theirs in zip(images, wanted, strict=True))
 
 
-def test_our_pickle_is_one():
+def test_the_pickle_of_these_tests_is_valid():
     x, y = BATCHES["test_batch"]
     batch = pickle.loads(python_2_pickle(x, y), encoding="bytes")  # noqa: S301 - ours
     assert np.array_equal(batch[b"data"], x)

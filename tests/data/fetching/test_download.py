@@ -46,14 +46,14 @@ def test_begins_again_where_the_server_sends_only_whole_files(server, part):
     assert part.read_bytes() == BODY
 
 
-def test_begins_again_where_there_is_no_rest(server, part):
+def test_restarts_if_the_server_has_no_further_bytes(server, part):
     server.serve("file", BODY)
     part.write_bytes(BODY + b"more")
     assert get(server, part) is True  # of the attempts together: what is there must be checked
     assert part.read_bytes() == BODY
 
 
-def test_a_file_without_checksum_is_gone_on_with_only_if_it_is_the_same(server, part):
+def test_a_file_without_checksum_is_resumed_only_if_unchanged(server, part):
     server.serve("file", BODY, breaks=(3000,), tag='"one"')
     assert get(server, part, checked=False) is True
     assert part.read_bytes() == BODY

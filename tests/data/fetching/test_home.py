@@ -97,7 +97,7 @@ def test_nothing_wrong_gets_into_the_cache(server, body, how, complaint):
     assert cached() == []
 
 
-def test_a_broken_download_is_gone_on_with_from_another_mirror(server):
+def test_a_broken_download_is_resumed_from_another_mirror(server):
     file = Published("file", len(BODY), hashlib.sha256(BODY).hexdigest())
     server.serve("one/file", BODY, breaks=(1000, *(0,) * 9))
     server.serve("two/file", BODY)
@@ -119,7 +119,7 @@ def test_what_was_left_and_turns_out_wrong_is_downloaded_again(server):
     assert [start for _, start in server.asked] == [100, 0]
 
 
-def test_a_file_without_published_checksum_is_pinned_and_told(server, capsys):
+def test_a_file_without_published_checksum_is_pinned_and_reported(server, capsys):
     file = Published("file", len(BODY))
     server.serve("one/file", BODY)
     place = home(server, "one", files=(file,))
@@ -159,7 +159,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(images, capsys):
     assert "y_test.gz: its contents have the SHA-256" in capsys.readouterr().err
 
 
-def test_nobody_answers(images):
+def test_a_server_that_does_not_answer_is_reported(images):
     url = images.url
     images.close()
     with pytest.raises(DataUnavailable, match=f"{url}/good/x_train.gz: no connection: Connection refused") as caught:
@@ -183,7 +183,7 @@ def test_offline_in_plain_words(monkeypatch, server):
 
 @pytest.mark.parametrize("tag", ["", '"one"'])
 @pytest.mark.parametrize("digest", ["", hashlib.sha256(BODY * 500).hexdigest()])
-def test_what_came_before_it_broke_off_is_told(server, tag, digest):
+def test_the_bytes_received_before_a_connection_broke_are_reported(server, tag, digest):
     """A file that nobody can say is the same still is begun again, so that nothing of it is kept."""
     server.serve("one/file", BODY * 500, breaks=(100_000,) * 9, tag=tag)
     place = home(server, "one", files=(Published("file", len(BODY) * 500, digest),))
@@ -194,7 +194,7 @@ def test_what_came_before_it_broke_off_is_told(server, tag, digest):
     assert ("If this machine is offline" in str(caught.value)) is not goes_on
 
 
-def test_a_full_disk_and_a_cache_that_is_no_folder_are_told_as_such(images, monkeypatch, tmp_path):
+def test_a_full_disk_and_a_cache_that_is_not_a_folder_are_reported(images, monkeypatch, tmp_path):
     with monkeypatch.context() as full:
         full.setattr("corymb.data.fetching.download._copy", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
         with pytest.raises(DataUnavailable, match=r"cannot be stored in .*No space left.*: free some space") as caught:

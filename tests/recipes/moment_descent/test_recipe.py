@@ -33,7 +33,7 @@ def test_both_phases_reach_the_oracle(setting):
 @pytest.mark.paper
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("broken", ["one pair a client", "no sign rule"])
-def test_the_test_above_can_fail(broken, monkeypatch):
+def test_the_test_of_both_phases_can_fail(broken, monkeypatch):
     if broken == "no sign rule":
         monkeypatch.setattr(moments, "oriented", lambda direction, towards: direction)
     how = {"pairs": 1} if broken == "one pair a client" else {}

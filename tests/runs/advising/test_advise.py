@@ -41,7 +41,7 @@ def test_what_to_run_next_is_said_in_python_where_the_data_are_there_only():
     assert str(advice).endswith("Next: corymb.fit(advice.run_next, data, threads=1)")
 
 
-def test_one_model_never_says_that_there_are_no_clusters():
+def test_one_model_never_reports_that_there_are_no_clusters():
     advice = advice_on("one-model")
     text = " ".join([*advice.sentences, *advice.cautions])
     assert "does not mean that there are no clusters" in text or "clusters that were found" in text
@@ -70,7 +70,7 @@ def test_the_named_metric_is_the_judge():
         advise(data, given=FEW, metric="accuracy")
 
 
-def test_a_way_that_diverges_is_said_and_left_out(monkeypatch):
+def test_a_candidate_that_diverges_is_reported_and_left_out(monkeypatch):
     steep = {**trials.SETTINGS, "alone": {"local": {"lr": 1e6}}}
     monkeypatch.setattr(trials, "SETTINGS", steep)
     advice = advise(DATA["one-model"](), given=FEW, threads=1)

@@ -151,7 +151,7 @@ def test_a_model_of_the_librarys_is_asked_again(tmp_path):
 
 
 @pytest.mark.parametrize(("last", "warned"), [(nn.Softmax(-1), True), (nn.LogSoftmax(-1), False), (nn.ReLU(), False)])
-def test_a_model_that_ends_in_a_softmax_is_spoken_of(last, warned, caplog):
+def test_a_model_that_ends_in_a_softmax_is_reported(last, warned, caplog):
     data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1, 2] * 10, [0, 0, 1, 1, 2] * 6)
     corymb.fit(corymb.FedAvg(rounds=1), data, lambda: nn.Sequential(nn.Linear(2, 3), last))
     assert ("remove its last softmax" in caplog.text) == warned
@@ -193,7 +193,7 @@ def test_other_models_have_no_bounds_that_matter():
     )
 
 
-def test_an_object_that_was_trained_is_said_to_be_drawn_anew(caplog):
+def test_redrawing_a_trained_object_is_reported(caplog):
     data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1] * 15, [0, 1, 2] * 10)
     fresh = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 2, 8), nn.Flatten())
     corymb.fit(corymb.FedAvg(rounds=1), data, fresh)

@@ -30,7 +30,7 @@ def test_the_last_two_and_the_best_are_kept():
     assert to_keep([manifest(7)]) == {7}
 
 
-def test_a_manifest_comes_back_unless_it_was_touched():
+def test_a_manifest_round_trips_unless_it_was_modified():
     one = manifest(3, 0.5)
     assert Manifest.from_bytes(one.to_bytes()) == one
     for damaged in (b"", one.to_bytes()[:-5], b"[]", one.to_bytes().replace(b'"clock": 3', b'"clock": 4')):
@@ -139,7 +139,7 @@ def again(journal, clock):
     return store
 
 
-def test_memory_comes_back_from_its_journal_at_every_kept_clock(tmp_path):
+def test_memory_is_restored_from_its_journal_at_every_kept_clock(tmp_path):
     store, journal, wanted = memory(), FolderJournal(tmp_path), {}
     writes = [([0, 1, 2, 3], 1.0), ([2], 2.0), ([0], 3.0), ([], 0.0), ([0, 1, 2, 3], 4.0), ([1], 5.0)]
     for clock, (ids, value) in enumerate(writes, 1):

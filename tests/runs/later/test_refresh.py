@@ -68,7 +68,7 @@ def test_what_was_learned_is_where_it_goes_on(begun):
     assert all(torch.allclose(run.models[name], begun.models[name], atol=1e-4) for name in run.models)
 
 
-def test_a_loaded_run_goes_on_alike_and_can_be_resumed(begun, tmp_path):
+def test_a_loaded_run_continues_identically_and_can_be_resumed(begun, tmp_path):
     want = begun.refresh(grown(), rounds=3)
     begun.save(tmp_path / "begun")
     loaded = corymb.Run.load(tmp_path / "begun")
@@ -91,7 +91,7 @@ def stop_at(clock):
     return stop
 
 
-def test_clients_that_are_gone_are_named(begun, caplog):
+def test_missing_clients_are_named(begun, caplog):
     x, y, client = small.arrays()
     with caplog.at_level(logging.WARNING):
         run = begun.refresh((x[client > 1], y[client > 1], client[client > 1]), rounds=1)
@@ -168,7 +168,7 @@ def test_what_clients_remember_and_the_server_carries_goes_on_together(tmp_path,
     assert not [record for record in caplog.records if "missing" in record.message]
 
 
-def test_a_model_of_ones_own_is_asked_for_again(tmp_path):
+def test_a_custom_model_must_be_given_again(tmp_path):
     def model():
         return nn.Linear(2, 2)
 
@@ -271,7 +271,7 @@ def test_clients_with_memory_converge_too_after_a_refresh():
     assert len(run.refresh(small.arrays(), rounds=3).history) - len(run.history) == 3
 
 
-def test_a_handover_to_other_data_notes_that_they_are_standardised_anew(begun, tmp_path, caplog):
+def test_a_handover_to_other_data_notes_their_new_standardisation(begun, tmp_path, caplog):
     x, y, client = small.arrays()
     run = fit(FAST, (x * 10, y, client), start=begun.snapshot.handover(), out=tmp_path / "run")
     assert not torch.equal(run.standard.scale, begun.standard.scale)

@@ -78,7 +78,7 @@ class Misspelt:
         (Diary, "the class Diary: wanted"),
     ],
 )
-def test_what_is_no_callback_is_refused_before_anything_is_written(callback, line, tmp_path):
+def test_an_invalid_callback_is_refused_before_anything_is_written(callback, line, tmp_path):
     with pytest.raises(InvalidInput, match=line):
         fit(FAST, small.arrays(), callbacks=[callback], out=tmp_path / "run")
     assert not (tmp_path / "run" / "config.toml").exists()

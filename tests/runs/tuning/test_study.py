@@ -81,7 +81,7 @@ def test_a_study_goes_on_as_if_it_had_never_stopped(table, tmp_path):
         tune("ifca", table, trials=3, out=tmp_path / "study", **{**options, "params": LR | {"k": [1, 3]}})
 
 
-def test_an_algorithm_of_ones_own_keeps_its_settings():
+def test_a_custom_algorithm_keeps_its_settings():
     own = corymb.FedAvg(rounds=2, local=Descent(lr=0.1, steps=3))
     found = tune(own, small.prices(), trials=2, params={"local.lr": [1e-3, 0.05]}, engine="loop")
     assert found.metric == "squared_error"
@@ -99,7 +99,7 @@ def test_where_no_ranges_are_given_the_defaults_are_tried_first():
     assert ifca.settings == {"k": 2}  # of which there is no default
 
 
-def test_trials_that_diverge_do_not_count_and_are_said(table):
+def test_trials_that_diverge_do_not_count_and_are_reported(table):
     options = dict(given={"rounds": 2, "local": {"steps": 5}}, trials=4, engine="loop")
     found = tune("fedavg", small.prices(), params={"local.lr": [0.05, 1e17]}, **options)
     assert found.settings == {"local.lr": 0.05}
