@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, followed to the letter in a throw-away copy of the package's folders."""
+"""The recipes of CONTRIBUTING.md, followed to the letter in a temporary copy of the package's folders."""
 
 import importlib
 import os

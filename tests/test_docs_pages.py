@@ -266,7 +266,7 @@ def test_a_page_runs_from_top_to_bottom_in_a_small_world(page, supposed_small, h
 @pytest.mark.docs_slow
 @pytest.mark.timeout(1800)
 @pages_with(None, "longer than 20 s", "network")
-def test_a_page_runs_as_it_stands(page, supposed, here):
+def test_every_block_of_a_page_runs(page, supposed, here):
     shutil.copytree(supposed, here, dirs_exist_ok=True)
     run_page(page, here, None, "longer than 20 s", "network")
 

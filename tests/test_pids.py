@@ -1,4 +1,4 @@
-"""Processes are known by pid and by when they began; of those elsewhere nothing is known."""
+"""Processes are identified by pid and start time; those of other machines are unknown."""
 
 import os
 import subprocess

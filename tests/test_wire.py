@@ -125,7 +125,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("tree", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_travel_is_refused_before_it_leaves(tree):
+def test_values_that_cannot_be_sent_are_refused_before_sending(tree):
     with pytest.raises(WireError):
         pack([tree])
 
@@ -294,7 +294,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("skeleton", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_message_may_not_name_is_refused(skeleton):
+def test_forbidden_names_in_a_message_are_refused(skeleton):
     with pytest.raises(WireError):
         unpack(_message([{"tensor": "0"}, skeleton]), allow=("corymb",))
 

@@ -117,7 +117,7 @@ def test_a_cluster_that_falls_silent_when_it_is_to_be_split_ends_no_run(accept, 
         assert last.k == 2
 
 
-def test_the_well_known_mistake_would_not_pass():
+def test_the_well_known_mistake_fails_the_test():
     """Public code takes places in a part's matrix for clients' ids; here that puts clients into wrong clusters."""
 
     def halves(updates: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ def test_members_that_did_not_answer_go_with_the_larger_half():
 
 
 @every_engine
-def test_a_run_goes_on_from_any_snapshot_also_after_splits(engine):
+def test_a_run_continues_from_any_snapshot_also_after_splits(engine):
     fed = bowls(CENTRES[GROUPS], engine)
     algorithm = CFL(settled=0.05, apart=0.4, rounds=12, local=Descent(lr=0.5))
     whole = list(drive(algorithm, fed, at_zero(12, 2)))

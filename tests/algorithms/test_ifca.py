@@ -1,4 +1,4 @@
-"""IFCA against a plain implementation in NumPy, written from the paper without a look at ours."""
+"""IFCA against a plain NumPy implementation, written from the paper independently of ours."""
 
 import logging
 import re

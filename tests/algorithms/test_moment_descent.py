@@ -1,4 +1,4 @@
-"""Moment descent: finds every cluster from any start, through sums over panels alone."""
+"""Moment descent: finds every cluster from any start, using only sums over panels."""
 
 import itertools
 import logging
@@ -449,7 +449,7 @@ def test_resume_in_the_middle_of_either_phase():
             assert all(torch.equal(got.carry[name], want.carry[name]) for name in got.carry)
 
 
-def test_ifca_goes_on_from_its_result():
+def test_ifca_continues_from_its_result():
     data = small()
     fed = federation(data)
     first = last(MomentDescent(k=3, then=None), fed)
@@ -457,7 +457,7 @@ def test_ifca_goes_on_from_its_result():
     assert error(last(ifca, fed, first.handover()), data) < 1.1 * oracle(data, fed)
 
 
-def test_a_client_with_broken_data_is_named_and_the_rest_go_on():
+def test_a_client_with_broken_data_is_named_and_the_rest_continue():
     data = small(n=40, d=6)
     data.train.y[data.train.offsets[3] : data.train.offsets[4]] = torch.nan
     fed = federation(data)

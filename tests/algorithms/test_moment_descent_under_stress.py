@@ -1,4 +1,4 @@
-"""A few cells of the stress table and one table in raw units (`make stress` runs them all): right, or said."""
+"""A few cells of the stress table and one table in raw units (`make stress` runs all): right, or with a warning."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""UIFCA finds clusters of examples, keeps labels at home, and copes with clients that have next to nothing."""
+"""UIFCA finds clusters of examples, never sends labels, and copes with clients that have very few examples."""
 
 import pytest
 import torch

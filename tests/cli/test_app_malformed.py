@@ -1,4 +1,4 @@
-"""Whatever is wrong with what is given: exit code 2, one line that says so, no traceback."""
+"""Every invalid input gives exit code 2 and one line that explains it, without a traceback."""
 
 import os
 import sys

@@ -67,7 +67,7 @@ def test_without_onnx_there_is_a_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "corymb: ONNX is not installed: pip install 'corymb[onnx]'.\n"
 
 
-def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys):
+def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save("run")
     corymb.fit(corymb.Alone(rounds=1), small.arrays()).save("alone")

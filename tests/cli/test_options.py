@@ -8,7 +8,7 @@ from corymb.cli.options import field_texts, given, options_of
 from corymb.local import Descent
 
 
-def test_what_is_written_below_a_field_is_its_help():
+def test_the_docstring_below_a_field_is_its_help():
     assert field_texts(Descent)["lr"] == "Step size γ."
 
 

@@ -92,7 +92,7 @@ BAD = {
 }
 
 
-def test_what_is_wrong_is_one_line(here, capsys):
+def test_errors_are_one_line(here, capsys):
     for text, options, line in BAD.values():
         (here / "bad.csv").write_text(text)
         capsys.readouterr()

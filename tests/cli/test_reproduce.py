@@ -1,4 +1,4 @@
-"""`corymb reproduce`: parts of papers, small versions of all of them, and what is written."""
+"""`corymb reproduce`: parts of papers, the quick versions of all of them, and the files written."""
 
 import json
 import os

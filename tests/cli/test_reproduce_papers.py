@@ -1,4 +1,4 @@
-"""The papers' pages: tables are those of the cells that are kept, and figures in the text are those of the tables."""
+"""The papers' pages: their tables are made from the saved cells, and figures in the text agree with the tables."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Clusters from numbers: planted groups are found, whatever the order and the scale."""
+"""Clusters from numbers: planted groups are found in any order and at any scale."""
 
 import pytest
 import torch

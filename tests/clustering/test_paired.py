@@ -1,4 +1,4 @@
-"""The paired test: against scipy's, against its own claims, and on clients of very different sizes."""
+"""The paired test: against scipy's, for its own calibration, and on clients of very different sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of those near each other, and the threshold that is found from the distances alone."""
+"""Groups of neighbours, and the threshold that is found from the distances alone."""
 
 import logging
 

@@ -38,7 +38,7 @@ def test_truth_in_order_or_by_name():
     assert from_arrays(X, Y, ["b", "a", "a", "b"], truth={"b": 0, "a": 1}).truth.tolist() == [1, 0]
 
 
-def test_the_test_examples_by_mask_or_apart():
+def test_test_examples_by_mask_or_as_separate_arrays():
     masked = from_arrays(X, Y, [0, 0, 1, 1], test=np.array([True, False, False, True]))
     assert masked.test.x.tolist() == [[0, 1], [6, 7]]
     assert masked.train.x.tolist() == [[2, 3], [4, 5]]
@@ -142,7 +142,7 @@ def test_a_number_too_large_for_float32_is_reported():
         from_arrays([[1e39], [1.0]], [0, 1], ["a", "a"], test=0)
 
 
-def test_what_is_masked_is_missing():
+def test_masked_values_are_missing():
     x, y, client = np.arange(12.0).reshape(6, 2), np.array([0, 1] * 3), [0, 0, 0, 1, 1, 1]
     holes = np.ma.masked_equal(x, 3.0)
     with pytest.raises(InvalidInput, match="column '1': 1 missing cell in row 1"):

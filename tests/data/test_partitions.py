@@ -65,7 +65,7 @@ def test_the_same_as_by_any_other_door(partitions):
     assert data.feature_names == ("height", "width")
 
 
-def test_clients_are_called_what_they_were_made_by():
+def test_clients_are_named_by_the_ids_of_their_partitions():
     assert from_flwr_datasets(Natural(), test=0).names == ("anna", "ben", "carl")
     assert from_flwr_datasets(Federated(train=Natural()), clients=2, test=0).names == ("anna", "ben")
 

@@ -38,7 +38,7 @@ def test_faults_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize("text", ["nosuch:0.1", "nan:x", "nan:2", "", "nan:-1"])
-def test_what_cannot_be_read_is_refused(text):
+def test_unreadable_input_is_refused(text):
     with pytest.raises(InvalidInput):
         read_faults(text)
 

@@ -1,4 +1,4 @@
-"""Whatever is killed, the run goes on by itself or is resumed, and its result is the undisturbed one."""
+"""If any process is killed, the run continues or is resumed, and its result is that of an undisturbed run."""
 
 import json
 import os

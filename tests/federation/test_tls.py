@@ -1,4 +1,4 @@
-"""With TLS and node keys on, only those get in who should: refused are all others, at every door."""
+"""With TLS and node keys, every interface admits only those who should be admitted."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Linear models with penalties: errors left out by hand, what few examples give, padding, and how steps go down."""
+"""Linear models with penalties: leave-out errors by hand, few examples, padding, and the path of steps."""
 
 from itertools import pairwise
 

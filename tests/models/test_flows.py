@@ -98,7 +98,7 @@ def test_noise_on_pixels_is_an_examples_own():
     assert len((moved * 256 % 1).flatten().unique()) == 45
 
 
-def test_a_projection_leaves_out_what_lies_across():
+def test_a_projection_drops_orthogonal_components():
     flow = Projected(Affine(2), 5)
     params = parameters(flow, 4, spread=0.0)
     x = normal(root(2), (3, 5), DOUBLE)

@@ -1,4 +1,4 @@
-"""Any module is a model, unless its examples know of each other or it draws from a global generator."""
+"""Any module is a model, unless it couples examples or draws from a global generator."""
 
 import logging
 from functools import partial
@@ -118,7 +118,7 @@ def work(client: Client, models):
 
 
 @pytest.mark.parametrize("kernel", [None, "fused", "foreach", "serial"])
-def test_examples_that_know_of_each_other_are_found_out_and_done_one_client_at_a_time(kernel, caplog):
+def test_models_that_couple_examples_are_detected_and_run_client_by_client(kernel, caplog):
     objective = Classification(Network(Coupled, dtype=torch.float64), 3)
     with caplog.at_level(logging.WARNING):
         many = VectorisedEngine(objective, classification(), DOUBLE, kernel=kernel)
@@ -234,7 +234,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("drop", "line"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_keyed_is_refused_in_one_line(drop, line):
+def test_layers_that_cannot_be_keyed_are_refused_in_one_line(drop, line):
     network = Network(lambda: Written(drop))
     params = network.init(root(0))
     with pytest.raises(InvalidInput, match=line) as error:
@@ -535,7 +535,7 @@ def test_a_frozen_layer_does_not_stand_in_the_way_of_the_fused_kernel(caplog):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_only_what_is_trained_travels(engine):
+def test_only_trained_parameters_are_sent(engine):
     objective = Classification(Network(backbone, dtype=torch.float64), 3)
     fed = federation(engine, objective, classification())
     algorithm = FedAvg(rounds=20, local=Descent(lr=0.5, steps=5))

@@ -1,4 +1,4 @@
-"""Pictures changed at random by key: each change does what it says, and is the same wherever it is made."""
+"""Pictures augmented by random keys: each change does what it should, and is the same on every engine."""
 
 import pytest
 import torch

@@ -87,7 +87,7 @@ def test_an_option_of_runs_smooths_and_a_resumed_run_is_the_same(tmp_path):
     assert corymb.Run.load(tmp_path / "run").config["label_smoothing"] == SMOOTH
 
 
-def test_what_cannot_be_smoothed_is_refused_in_a_line():
+def test_invalid_label_smoothing_is_refused_in_a_line():
     network = Network(mlp(2, [], 3))
     for amount in (-0.1, 1.0, float("nan")):
         with pytest.raises(InvalidInput, match=r"label_smoothing must be in \[0, 1\), got"):

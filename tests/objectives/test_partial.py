@@ -43,7 +43,7 @@ def test_two_objectives_of_one_class_are_distinguished_by_their_contents():
     assert described(0.9, {"a": described}) == described(0.9, {"a": described})
 
 
-def test_what_is_counted_or_moved_later_does_not_change_the_description():
+def test_later_changes_and_moves_do_not_change_the_description():
     objective = PartialObjective(Quantile(0.9))
     before = objective.describe()
     objective.inner.q = 0.5

@@ -1,4 +1,4 @@
-"""Objectives travel as what makes them: equal on both sides, and no reader runs what it was not told it may."""
+"""Objectives are sent as recipes: equal on both sides, and a reader runs nothing that it was not allowed to."""
 
 from dataclasses import dataclass, replace
 
@@ -39,7 +39,7 @@ def travelled(objective, allow=(*OURS, *ALLOW)):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_what_is_made_there_is_what_was_sent(name):
+def test_the_rebuilt_objective_equals_the_one_sent(name):
     there = travelled(OBJECTIVES[name])
     assert there.describe() == OBJECTIVES[name].describe()
     assert type(there) is type(OBJECTIVES[name])

@@ -1,4 +1,4 @@
-"""Uncorrelated features for descent: found from sums, the same run on every engine, nothing where it cannot be."""
+"""Whitened features for descent: found from sums, the same run on every engine, and unused where they do not apply."""
 
 import numpy as np
 import pytest

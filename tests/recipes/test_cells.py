@@ -1,4 +1,4 @@
-"""Cells are run once, kept whole, and survive both failures and being stopped."""
+"""Cells are run once, saved completely, and survive failures and interruptions."""
 
 import json
 import os
@@ -119,7 +119,7 @@ OTHER = """if 1:
 """
 
 
-def test_what_another_process_is_at_is_left_to_it_until_it_ends(tmp_path, caplog):
+def test_a_cell_claimed_by_another_process_is_left_to_it(tmp_path, caplog):
     RUNS.clear()
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

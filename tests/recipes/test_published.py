@@ -1,4 +1,4 @@
-"""Figures of a paper beside ours."""
+"""A paper's figures next to ours."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small versions take the originals where they are on the machine, and never download."""
+"""Quick versions use the original data if they are on the machine, and never download."""
 
 import gzip
 

@@ -28,7 +28,7 @@ EVIDENCE = {
 }
 
 
-def test_what_algorithms_leave_in_their_notes_is_drawn():
+def test_the_notes_of_algorithms_are_drawn():
     run = runs()[0]
     threshold = {"distance_counts": [3, 0, 2], "distance_edges": [0.0, 1, 2, 3], "threshold": 1.5, "gap": 3.0}
     drawn = figures([noted(run, **threshold, chance=1.2)])

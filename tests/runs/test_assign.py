@@ -126,7 +126,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("x", "y", "line"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_assigned_is_refused(x, y, line, run):
+def test_clients_that_cannot_be_assigned_are_refused(x, y, line, run):
     with pytest.raises(InvalidInput, match=line):
         run.assign(x, y)
 

@@ -137,7 +137,7 @@ def ill():
     return small.ill_conditioned()
 
 
-def test_a_step_size_that_is_given_is_obeyed_as_it_is(ill):
+def test_a_given_step_size_is_used_unchanged(ill):
     suited = configure("fedavg", ill).local
     assert suited.safe
     assert suited.decay < 1

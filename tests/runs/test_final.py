@@ -1,4 +1,4 @@
-"""What the end of a run takes is known from a few of its clients."""
+"""The duration of the end of a run is estimated from a few of its clients."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ def scoring(clock, asked, once=0.0):
     return score
 
 
-def test_more_and_more_clients_tell_what_all_of_them_take(fed, clock):
+def test_growing_samples_predict_the_time_of_all_clients(fed, clock):
     asked, at = [], Snapshot.fresh(fed, 2)
     found = rehearse(fed, at, scoring(clock, asked, once=50.0), fits=False, enough=4.0)
     assert asked == [1, 2, 4]

@@ -160,7 +160,7 @@ def test_engines_agree(mixture):
     assert many.models["weight"].dtype == torch.float64
 
 
-def test_what_changes_bits_is_in_the_config(mixture):
+def test_settings_that_change_bits_are_in_the_config(mixture):
     run = fit(FAST, mixture, memory=10**6, threads=1, kernel="foreach")
     used = {"engine": "vectorised", "device": "cpu", "precision": "float32", "threads": 1, "memory": 10**6}
     assert run.config.items() >= {**used, "kernel": "foreach", "k": 2, "rounds": 3, "seed": 0}.items()
@@ -280,7 +280,7 @@ def test_a_diverging_run_is_reported_and_stopped(options, first, rounds, tmp_pat
     assert corymb.Run.load(tmp_path / "run").stopped == "diverged"
 
 
-def test_a_run_that_diverges_goes_on_if_asked(caplog):
+def test_a_run_that_diverges_continues_if_asked(caplog):
     run = fit(DIVERGING, small.prices(), evaluate_every=1, keep_going=True)
     assert (run.stopped, len(run.history)) == ("", 9)
     assert sum("warning" in row for row in run.history) == 1
@@ -357,7 +357,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("wrong", "line"), WRONG.values(), ids=WRONG)
-def test_what_cannot_work_is_refused_in_a_line(wrong, line, table):
+def test_impossible_requests_are_refused_in_a_line(wrong, line, table):
     with pytest.raises(InvalidInput, match=line) as error:
         fit(**{"algorithm": FAST, "data": table, **wrong})
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""A run that is cut short at any operation of its store goes on to the same bits."""
+"""A run that crashes at any operation of its store continues to the same bits."""
 
 import itertools
 import random

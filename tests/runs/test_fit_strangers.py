@@ -1,4 +1,4 @@
-"""What people have met with data and models that nobody here had tried: each of these once ended or spoilt a run."""
+"""Problems that users met with unusual data and models: each of these once ended or spoilt a run."""
 
 from dataclasses import dataclass
 from functools import partial

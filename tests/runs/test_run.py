@@ -150,7 +150,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("ask", "line"), WRONG.values(), ids=WRONG)
-def test_what_is_not_there_is_refused(ask, line, run):
+def test_requests_for_what_a_run_lacks_are_refused(ask, line, run):
     with pytest.raises(InvalidInput, match=line):
         ask(run)
 

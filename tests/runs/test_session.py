@@ -1,4 +1,4 @@
-"""A session works on an engine: it needs no data in its own process, and asks clients no more than it has to."""
+"""A session works on an engine: it needs no data in its own process, and makes no unnecessary calls."""
 
 import json
 from collections import Counter
@@ -158,7 +158,7 @@ def test_an_objective_with_only_a_score_has_no_other_metric():
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("no room")])
-def test_what_is_measured_after_the_last_round_cannot_lose_a_run(error, monkeypatch, caplog):
+def test_failing_final_measurements_do_not_lose_the_run(error, monkeypatch, caplog):
     """A run of hours ended here once, with a calibration that did not fit into memory."""
 
     def fails(*_, **__):

@@ -80,7 +80,7 @@ def test_some_columns_at_a_time_give_what_all_at_once_give(engine, monkeypatch):
         assert torch.allclose(one, other, rtol=1e-6, atol=0)
 
 
-def test_what_a_client_makes_of_its_features_is_small_beside_them(monkeypatch):
+def test_a_clients_temporaries_are_small_compared_with_its_features(monkeypatch):
     data, sizes, wide = wide_table(), [], standardise._wide
     monkeypatch.setattr(standardise, "_wide", lambda values: [sizes.append(values.numel()), wide(values)][1])
     standard_of(Federation(LoopEngine(NullObjective(), data)), data.features, targets=True)
@@ -339,7 +339,7 @@ def test_where_nobody_supplies_most_nothing_changes():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_only_true_or_false_is_never_out_of_proportion(engine):
+def test_binary_features_are_never_out_of_proportion(engine):
     values = np.repeat([1.0, 0, 0, 0, 0, 0], 5)
     data = ragged(values, sizes=(5,) * 6)
     assert robust_standard(Federation(engine(NullObjective(), data)), (1,), targets=False)[1] == {}

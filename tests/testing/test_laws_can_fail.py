@@ -1,4 +1,4 @@
-"""Without its rule a law fails: else it would prove nothing."""
+"""Without the rule that it checks, each law fails: otherwise it would prove nothing."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The suite for anybody's algorithm and engine: it passes what is right and names the law that is broken."""
+"""The suite for users' algorithms and engines: it passes correct ones and names the law that a wrong one breaks."""
 
 import importlib
 import subprocess
@@ -140,7 +140,7 @@ def test_client_functions_of_other_packages_travel_only_where_they_are_allowed()
     assert len(list(run(case, case.federation(wired("tests"))))) == 1
 
 
-def test_what_an_algorithm_may_call_is_found_in_what_its_modules_import(tmp_path, monkeypatch):
+def test_packages_of_an_algorithm_are_found_in_its_modules_imports(tmp_path, monkeypatch):
     """Client functions by name, by module, or beside a function that calls them; nothing of the standard library."""
     function = "from corymb import on_client\n@on_client\ndef {}(client):\n    return client.train.weight.sum()\n"
     (tmp_path / "corymb_fns_a.py").write_text(function.format("weigh"))

@@ -1,4 +1,4 @@
-"""What clients tell of models: held-out examples are never trained on, and label skew is not mistaken for clusters."""
+"""What clients report on models: held-out examples are never trained on, and label skew does not look like clusters."""
 
 from __future__ import annotations
 

@@ -302,7 +302,7 @@ SLOW = Descent(lr=0.02, steps=2)
 
 
 @pytest.mark.parametrize("participants", [None, 12])
-def test_a_repaired_run_is_the_same_on_every_engine_goes_on_from_anywhere_and_knows_clients_by_name(participants):
+def test_a_repaired_run_is_the_same_on_every_engine_continues_from_anywhere_and_knows_clients_by_name(participants):
     algorithm = IFCA(k=2, rounds=12, local=SLOW, participants=participants)
     runs = {}
     for engine in tiny.ENGINES:

@@ -1,4 +1,4 @@
-"""An algorithm inside given clusters, of which one falls silent."""
+"""An algorithm inside given clusters, one of which stops answering."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`corymb data get`, from a server of our own."""
+"""`corymb data get`, from a local server."""
 
 import gzip
 import hashlib
@@ -49,7 +49,7 @@ def test_where_it_lies_how_large_it_is_and_that_it_is_right(plays, capsys):
     assert len(plays.asked) == 6
 
 
-def test_what_is_here_in_another_form_is_not_downloaded(plays, capsys, monkeypatch, tmp_path):
+def test_data_available_in_another_format_are_not_downloaded(plays, capsys, monkeypatch, tmp_path):
     text = "so shaken as we are, so wan with care, " * 9
     for part in ("train", "test"):
         write_shard(cache_folder() / "shakespeare", part, "0", {"A": ([text[:80]], [text[80]])})

@@ -1,4 +1,4 @@
-"""A node that will not be let in says why in one line, and ends; one that may yet be let in goes on trying."""
+"""A node that is refused reports why in one line and ends; one that may still be admitted keeps trying."""
 
 import http.server
 import shutil
@@ -213,7 +213,7 @@ def test_status_reports_why_a_node_has_ended(tmp_path, monkeypatch, capsys):
         (606, "Runtime version\n incompatible", True, "Runtime version incompatible"),
     ],
 )
-def test_what_flower_says_when_it_ends_a_supernode(code, message, known, why):
+def test_flowers_reasons_for_ending_a_supernode(code, message, known, why):
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     from corymb.engines.flower.private import why_refused
 

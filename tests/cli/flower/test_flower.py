@@ -165,7 +165,7 @@ def test_secrets_and_keys_are_for_their_owner_and_stay(tmp_path):
     assert make_node_key(tmp_path / "key") == public
 
 
-def test_a_process_is_known_by_when_it_began(tmp_path):
+def test_a_process_is_identified_by_its_start_time(tmp_path):
     process = spawn("sleeper", SLEEP, tmp_path / "logs" / "log", os.environ, tmp_path)
     try:
         remember(tmp_path / "p.json", [process])
@@ -208,7 +208,7 @@ def test_processes_that_end_are_restarted_and_all_end_together(tmp_path):
     assert not alive(second)
 
 
-def test_state_lies_in_one_folder(tmp_path):
+def test_all_state_is_in_one_folder(tmp_path):
     state = state_of(tmp_path)
     places = [state.secret, state.ca, state.processes, state.superlink, state.log("x"), state.node("a")]
     assert all(place.is_relative_to(tmp_path / ".federation") for place in places)
@@ -354,7 +354,7 @@ def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
         ("flower node a --superlink here:1 --data x:y --state s --ca no.pem", "There is no file no.pem"),
     ],
 )
-def test_what_is_mistyped_is_refused_before_anything_is_sent(line, says, tmp_path, monkeypatch, capsys):
+def test_typing_errors_are_refused_before_anything_is_sent(line, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(line.split()) == 2
     assert says in capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_a_damaged_file_does_not_cost_its_checksum(server, home):
 
 
 @pytest.mark.parametrize("inside", [b"not what it looks like", None])
-def test_what_cannot_be_read_is_dropped_with_its_checksum(server, home, inside):
+def test_an_unreadable_file_is_removed_with_its_checksum(server, home, inside):
     arrow, writing = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     held = io.BytesIO()
     writing.write_table(arrow.table({"other": [1]}), held)

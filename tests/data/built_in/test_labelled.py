@@ -1,4 +1,4 @@
-"""Images and labels in whatever form users have them: every way to deal them takes the same."""
+"""Images and labels in all supported forms: every partitioner accepts the same ones."""
 
 import numpy as np
 import pytest

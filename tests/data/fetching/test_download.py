@@ -23,14 +23,14 @@ def test_whole(server, part):
     assert part.read_bytes() == BODY
 
 
-def test_goes_on_where_a_connection_broke(server, part):
+def test_continues_where_a_connection_broke(server, part):
     server.serve("file", BODY, breaks=(3000, 4000))
     assert get(server, part) is True
     assert part.read_bytes() == BODY
     assert [start for _, start in server.asked] == [0, 3000, 7000]
 
 
-def test_goes_on_with_what_an_earlier_process_left(server, part, capsys):
+def test_continues_with_what_an_earlier_process_left(server, part, capsys):
     server.serve("file", BODY)
     part.write_bytes(BODY[:5000])
     assert get(server, part) is True

@@ -1,4 +1,4 @@
-"""Published files by way of the cache."""
+"""Published files and their cache."""
 
 import errno
 import gzip

@@ -215,7 +215,7 @@ def test_what_missing_cells_are_taken_as_may_be_named():
         ({"missing": {"t": [1]}}, "is of type list"),
     ],
 )
-def test_what_is_named_wrongly_is_refused(options, says):
+def test_unknown_names_are_refused(options, says):
     with pytest.raises(InvalidInput, match=says):
         learn({"t": ["a", "b"]}, **options)
 

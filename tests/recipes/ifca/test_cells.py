@@ -1,4 +1,4 @@
-"""IFCA's cells in small: every setting runs, and what is told of a run is so."""
+"""Small versions of IFCA's cells: every setting runs, and its reported numbers are right."""
 
 import pytest
 import torch

@@ -112,7 +112,7 @@ def test_a_reproduction_writes_numbers_table_and_figures(monkeypatch, tmp_path, 
         reproduce.run_recipe("moment-descent", tmp_path / "other", Chosen(seeds=2), workers=1)
 
 
-def test_what_cannot_be_reproduced_is_refused(tmp_path):
+def test_unknown_reproductions_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="no recipe for 'moment-decent'"):
         reproduce.run_recipe("moment-decent", tmp_path)
     with pytest.raises(InvalidInput, match="seeds must be at least 1"):

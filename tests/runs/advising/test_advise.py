@@ -98,7 +98,7 @@ def test_on_a_table_clusters_are_trained_on_for_no_more_rounds_than_are_given():
     assert trials.planned(DATA["clusters"](), few)[trials.SR_FCA] == 2 + trials.AROUND  # no table: not trained on
 
 
-def test_what_cannot_be_split_is_refused():
+def test_data_that_cannot_be_split_are_refused():
     single = FederatedDataset.from_arrays([[0.0], [1.0]], [0.0, 1.0], ["a", "b"], test=0)
     with pytest.raises(InvalidInput, match="No client has two training examples"):
         advise(single)

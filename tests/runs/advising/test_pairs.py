@@ -57,7 +57,7 @@ def test_seeds_are_averaged_by_client_over_those_in_which_it_answered():
     assert both.number.tolist() == [15.0, 10.0]
 
 
-def test_what_a_gain_is_a_share_of():
+def test_the_reference_of_relative_gains():
     half = torch.tensor(0.25)
     assert float(LOSS.base(half)) == 0.25
     assert float(R2.base(half)) == 0.75

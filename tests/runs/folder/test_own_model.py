@@ -138,7 +138,7 @@ def test_runs_that_recorded_no_answers_still_load(tmp_path):
     assert corymb.Run.load(run.save(tmp_path / "old"), Smooth).objective is not None
 
 
-def test_a_model_of_the_librarys_is_asked_again(tmp_path):
+def test_a_built_in_model_is_checked_again(tmp_path):
     class Bent(nn.Sequential):
         def forward(self, x):
             return super().forward(x).tanh()

@@ -63,7 +63,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_goes_wrong_in_the_writer_is_raised_at_the_next_turn():
+def test_errors_in_the_writer_thread_are_raised_at_the_next_call():
     writer = Writer()
     writer.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -154,7 +154,7 @@ def test_memory_is_restored_from_its_journal_at_every_kept_clock(tmp_path):
     assert files_of([journal.chains[6]]) == {"00000005.safetensors", "00000006.safetensors"}
 
 
-def test_memory_goes_on_after_it_came_back(tmp_path):
+def test_restored_memory_can_be_written_again(tmp_path):
     store, journal = memory(), FolderJournal(tmp_path)
     put(store, 0, [0, 1], 1)
     commit(store, journal, 1)
@@ -170,7 +170,7 @@ def test_memory_goes_on_after_it_came_back(tmp_path):
     assert everything(again(journal, 2)) == everything(store)
 
 
-def test_what_a_broken_round_wrote_is_not_exported_as_it_was(tmp_path):
+def test_writes_of_a_broken_round_are_not_exported(tmp_path):
     store, journal = memory(), FolderJournal(tmp_path)
     put(store, 0, [0, 1, 2, 3], 1)
     commit(store, journal, 1)

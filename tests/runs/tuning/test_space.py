@@ -51,7 +51,7 @@ def test_the_command_line_requires_names():
         read_space(["k"])
 
 
-def test_by_default_what_matters_most_is_searched_unless_it_is_given():
+def test_the_default_search_covers_the_main_settings_that_are_not_given():
     ifca = corymb.IFCA(k=2, local=Descent(lr=0.3, steps=10))
     assert default_space(ifca, {}, clients=5) == {
         "k": Range("int", 2, 5),

@@ -62,7 +62,7 @@ def test_the_best_of_the_trials_is_found_and_its_command_runs(table, tmp_path, m
     )
 
 
-def test_a_study_goes_on_as_if_it_had_never_stopped(table, tmp_path):
+def test_a_study_continues_as_if_it_had_never_stopped(table, tmp_path):
     options = dict(params=LR | {"k": [1, 2]}, given=FEW, model="linear", engine="loop")
     whole = tune("ifca", table, trials=3, **options)
 
@@ -119,7 +119,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("wrong", "line"), WRONG.values(), ids=WRONG)
-def test_what_cannot_work_is_refused_in_a_line_before_any_trial(wrong, line, table, monkeypatch):
+def test_impossible_requests_are_refused_in_a_line_before_any_trial(wrong, line, table, monkeypatch):
     monkeypatch.setattr("corymb.runs.tuning.study.fit", None)
     with pytest.raises(InvalidInput, match=line) as error:
         tune(**{"algorithm": "fedavg", "data": table, **wrong})
