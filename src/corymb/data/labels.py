@@ -72,7 +72,7 @@ def read_labels(
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
     notes = (*_held_by_one(named, codes, clients), *_spelled(named)) if len(named) > 1 else _all_alike(cells)
-    notes += _say_padded(cells) + (() if decided else _say_counts(named, codes, cells))
+    notes += _note_padded(cells) + (() if decided else _note_counts(named, codes, cells))
     return Labels(torch.from_numpy(codes), "classification", named, notes)
 
 
@@ -90,7 +90,7 @@ PEAK = 3
 """Frequencies of counts rise to a peak and fall; the peak must be at least this many times the lowest frequency."""
 
 
-def _say_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str, ...]:
+def _note_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str, ...]:
     """A note that integers which may be counts are taken as classes, which ignores their order and distances."""
     if len(named) < COUNTS or (cells.kinds != Kind.NUMBER).any() or np.ptp(cells.values) >= 2 * len(named):
         return ()
@@ -103,7 +103,7 @@ def _say_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str,
     return (f"{note}: if they are counts or grades, use task='regression' (--task regression)",)
 
 
-def _say_padded(cells: Column) -> tuple[str, ...]:
+def _note_padded(cells: Column) -> tuple[str, ...]:
     """A note that classes written with leading zeros are read as numbers and named without the zeros."""
     if not cells.padded:
         return ()

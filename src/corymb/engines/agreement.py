@@ -6,7 +6,7 @@ given as options are not inferred, and are the same on all nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from corymb.settings import InvalidInput
@@ -83,7 +83,7 @@ def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[
 
 
 def _of_columns(mine: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    only = [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
+    only = _only_in_one(mine, other)
     if any(only):
         yield f"columns that only one has are {_short(only[0])} and {_short(only[1])}"
     elif list(mine) != list(other):
@@ -105,10 +105,15 @@ def _of_columns(mine: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[s
 def _short_difference(mine: Any, other: Any) -> str:
     """Two values; for long lists of names, only those that are in one of them."""
     if isinstance(mine, (list, tuple)) and isinstance(other, (list, tuple)) and len(str(mine)) + len(str(other)) > 160:
-        only = [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
+        only = _only_in_one(mine, other)
         if any(only):
             return f"{len(mine)} names with {_short(only[0])} and {len(other)} names with {_short(only[1])}"
     return f"{_short(mine)} and {_short(other)}"
+
+
+def _only_in_one(mine: Collection[Any], other: Collection[Any]) -> list[list[Any]]:
+    """The names that only the first has, and those that only the second has."""
+    return [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
 
 
 def _short(value: Any) -> str:

@@ -98,7 +98,7 @@ def inverted(
 
 def viewed(
     images: tuple[Values, Values, Values, Values],
-    ways: Sequence[views.View],
+    cluster_views: Sequence[views.View],
     *,
     clients: int,
     per_client: int,
@@ -110,9 +110,9 @@ def viewed(
 ) -> FederatedDataset:
     """A cluster for each view of the images, divided as described in the module's docstring."""
     dealt = labelled_images(*images, classes)
-    train = _train_rows(len(dealt.x), clients, per_client, len(ways), seed, disjoint)
-    test = _test_rows(len(dealt.x_test), len(ways), disjoint)
-    return _federate(dealt, ways, train, test, clients, flat, name)
+    train = _train_rows(len(dealt.x), clients, per_client, len(cluster_views), seed, disjoint)
+    test = _test_rows(len(dealt.x_test), len(cluster_views), disjoint)
+    return _federate(dealt, cluster_views, train, test, clients, flat, name)
 
 
 def label_sets(
@@ -204,20 +204,20 @@ def _shares(rows: Sequence[Array], each: int) -> torch.Tensor:
 
 def _federate(
     dealt: Labelled,
-    ways: Sequence[views.View],
+    cluster_views: Sequence[views.View],
     train: Sequence[Array],
     test: Sequence[Array],
     clients: int,
     flat: bool,
     name: str,
 ) -> FederatedDataset:
-    each = clients // len(ways)
+    each = clients // len(cluster_views)
     return FederatedDataset(
         name=name,
         names=views.client_names(clients),
-        train=views.apply_views(dealt.x, dealt.y, train, _shares(train, each), ways, flat=flat),
-        test=views.apply_views(dealt.x_test, dealt.y_test, test, _shares(test, each), ways, flat=flat),
+        train=views.apply_views(dealt.x, dealt.y, train, _shares(train, each), cluster_views, flat=flat),
+        test=views.apply_views(dealt.x_test, dealt.y_test, test, _shares(test, each), cluster_views, flat=flat),
         task="classification",
         classes=dealt.classes,
-        truth=torch.arange(len(ways)).repeat_interleave(each),
+        truth=torch.arange(len(cluster_views)).repeat_interleave(each),
     )

@@ -55,7 +55,7 @@ def named_fills(missing: object, table: Mapping[str, Column]) -> dict[str, float
     return found
 
 
-def say_unnamed(name: str, column: Column, categories: Sequence[str]) -> list[str]:
+def note_unnamed(name: str, column: Column, categories: Sequence[str]) -> list[str]:
     """A note on cells of a column that are in none of the given categories."""
     rows = np.flatnonzero(column.kinds != Kind.MISSING).tolist()
     others = [text for row in rows if (text := column.text(row)) not in categories]
