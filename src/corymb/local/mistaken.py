@@ -31,8 +31,8 @@ def taking(client: Client, what: str, models: Params, *, stacked: bool) -> Itera
     """Explain errors raised inside by the number of models, if that is wrong.
 
     Shapes are compared only after an error: some objectives have models of other shapes than those that they start
-    from, and a fresh model may take long to make. Under vmap nothing is explained; the engine asks a client that failed
-    there again by itself.
+    from, and a fresh model may take long to make. Under vmap nothing is explained: the engine runs a client that failed
+    there again on its own.
     """
     try:
         yield
