@@ -31,7 +31,7 @@ from torch import Tensor
 
 from corymb.algorithms.evidence.merging import TRAIN_ROUNDS
 from corymb.algorithms.evidence.rounds import side_by_side
-from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge
+from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, judge
 from corymb.algorithms.evidence.weighing import report_losses
 from corymb.algorithms.parts.work import Work
 from corymb.clustering.thresholds import single_linkage, threshold_groups
@@ -157,7 +157,11 @@ class CFL:
             return replace(at, carry={**at.carry, "halves": halves})
         replies = members.map(report_losses, concat([at.models, trials.mergers]))
         decided = judge(
-            at.next(), trials, Reported.by(replies.value, replies.clients.pick(at.labels), at.k), last=True, only=halves
+            at.next(),
+            trials,
+            LossReports.by(replies.value, replies.clients.pick(at.labels), at.k),
+            last=True,
+            only=halves,
         )
         tried = torch.where(torch.isin(at.labels, halves), at.round, torch.tensor(-WAIT))
         notes = {"clusters": decided.at.k, "split": [], "accepted": len(trials.pairs) - decided.merged}

@@ -63,7 +63,7 @@ from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, tak
 Step = Callable[[Federation, Snapshot], Snapshot]
 
 
-class Worked(NamedTuple):
+class TrainedWithLoss(NamedTuple):
     """A client's result for its cluster's model: the trained model or the gradient, and the loss before."""
 
     value: Params
@@ -71,9 +71,9 @@ class Worked(NamedTuple):
 
 
 @on_client
-def work_in_cluster(client: Client, model: Params, *, work: Work) -> Worked:
+def work_in_cluster(client: Client, model: Params, *, work: Work) -> TrainedWithLoss:
     """Train the cluster's model, or take its gradient."""
-    return Worked(*work.with_loss(client, model))
+    return TrainedWithLoss(*work.with_loss(client, model))
 
 
 @dataclass(frozen=True, kw_only=True)

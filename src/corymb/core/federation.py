@@ -17,7 +17,7 @@ from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, check_rows, each
 from corymb.core.guard import HANDFUL, Near
-from corymb.core.intake import Intake, Taken
+from corymb.core.intake import Intake, IntakeResult
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold, hash_names, key_of, uniform
 from corymb.settings import require
@@ -384,7 +384,7 @@ class Federation:
             like=like,
         )
 
-    def _enter(self, call: Call, asked: int, taken: Taken) -> list[tuple[str, str]]:
+    def _enter(self, call: Call, asked: int, taken: IntakeResult) -> list[tuple[str, str]]:
         """Record a call in the ledger; returns the rejected clients by name, with reasons."""
         ledger = self.ledger
         ledger.bytes_down += _bytes_down(call) * asked

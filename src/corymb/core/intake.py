@@ -175,7 +175,7 @@ Form = tuple[Signature, Signature | None]
 """What must agree between replies: their own signature, and that of their memory writes."""
 
 
-class Taken(NamedTuple):
+class IntakeResult(NamedTuple):
     """The outcome of a call."""
 
     part: Part
@@ -418,7 +418,7 @@ class Intake:
         for client, reason in other._reasons.items():
             self.reject(client, reason)
 
-    def result(self) -> Taken:
+    def result(self) -> IntakeResult:
         """The replies of the requested signature, or of the most frequent one, as one part; others are rejected."""
         piles = self._piles
         able = [form for form in piles if self._like is None or form[0] == self._like]
@@ -428,14 +428,16 @@ class Intake:
             if form != winner:
                 self._reject_all(pile.clients, f"reply is {form[0]}, most clients sent {usual}")
         if winner is None:
-            return Taken(Part(torch.empty(0, dtype=torch.int64), None, self._rejected(), cause=self.cause), [], [], 0)
+            return IntakeResult(
+                Part(torch.empty(0, dtype=torch.int64), None, self._rejected(), cause=self.cause), [], [], 0
+            )
         best = piles[winner]
         self._leave_out_far(best)
         assert best.replies is not None
         part = Part(best.clients, best.replies.result(), self._rejected(), spread=best.spread, sound=best.sound)
         writes = [(added.ids, added.writes) for added in best.added]
         hosts, bytes_up = [added.host for added in best.added], sum(added.bytes_up for added in best.added)
-        return Taken(part, writes, hosts, bytes_up)
+        return IntakeResult(part, writes, hosts, bytes_up)
 
     def release(self) -> None:
         """Release all replies; the result keeps its own references."""

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.evidence.headline import Evidence
-from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge, proposals
+from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, judge, proposals
 from corymb.algorithms.evidence.weighing import Compared
 from corymb.clustering.paired import NONE, Difference
 from corymb.core.snapshot import Snapshot
 
 
-def reported(losses: list[list[float]], label: list[int], k: int, noise: float = 0.02) -> Reported:
+def reported(losses: list[list[float]], label: list[int], k: int, noise: float = 0.02) -> LossReports:
     """Clients' mean held-out losses under each model, from 20 examples each; a little noise tells clients apart."""
     mean = torch.tensor(losses, dtype=torch.float64)
     mean = mean + noise * torch.randn(mean.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     spread = noise**2 * 20 * torch.eye(mean.shape[1], dtype=torch.float64).expand(len(mean), -1, -1)
     number = torch.full((len(mean),), 20.0)
-    return Reported(torch.tensor(label), Compared(mean, spread), Compared(mean, spread), number, k)
+    return LossReports(torch.tensor(label), Compared(mean, spread), Compared(mean, spread), number, k)
 
 
 def state(k: int, pairs: tuple[Pair, ...], label: list[int]) -> tuple[Snapshot, Trials]:

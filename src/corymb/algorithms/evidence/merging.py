@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from corymb.algorithms.evidence.rounds import choose, chosen, side_by_side
-from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge, proposals
+from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, judge, proposals
 from corymb.algorithms.evidence.weighing import publish_change, publish_ridge, train_on_kept
 from corymb.algorithms.parts.starts import rows_of
 from corymb.algorithms.parts.work import Work
@@ -113,7 +113,7 @@ class MergeByEvidence:
         """Judge the pairs on trial, and propose others; or split, or end."""
         trials = Trials.from_carry(at.carry)
         replies = choose(fed.clients.sample(self.participants), at, trials, self.work)
-        reported = Reported.of(replies, at.k)
+        reported = LossReports.of(replies, at.k)
         trials = replace(trials, looks=trials.looks + 1, skewed=reported.skewed)
         at = chosen(at, trials, replies)
         if trials.looks == 1 and self._more_groups(trials.groups, len(replies.clients)) and reported.all_needed():
@@ -169,7 +169,7 @@ def _moved(model: Params, changes: Params) -> Params:
     return tree_map(lambda old, step: old + step.mean(0, keepdim=True), model, changes)
 
 
-def _found(at: Snapshot, trials: Trials, reported: Reported, *, capped: bool) -> Snapshot:
+def _found(at: Snapshot, trials: Trials, reported: LossReports, *, capped: bool) -> Snapshot:
     """The final snapshot with the evidence: the clusters, or one model if they do not beat it."""
     evidence = reported.evidence(trials)
     at = replace(at, stage="found", round=0, carry={}, notes={**at.notes, **evidence.notes(), "capped": capped})

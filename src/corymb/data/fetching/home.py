@@ -77,7 +77,7 @@ class Published(NamedTuple):
         return f"{_KINDS[self.algorithm]} {self.digest}{' of its contents' if self.unpacked else ''}"
 
 
-class Kept(NamedTuple):
+class CachedFile(NamedTuple):
     """A verified file in the cache."""
 
     path: Path
@@ -116,14 +116,14 @@ class Home:
         root = Path(os.environ.get("CORYMB_DATA") or os.devnull)
         return next((root / place for place in self.packed if (root / place).exists()), None)
 
-    def obtain(self, *files: Published) -> Iterator[Kept]:
+    def obtain(self, *files: Published) -> Iterator[CachedFile]:
         """Yield published files (by default all), from the cache if they are valid there, else from a mirror."""
         wanted = files or self.files
         with DownloadProgress(self.name, len(wanted)) as progress:
             for file in wanted:
                 yield self.cached(file) or self._fetch(file, progress)
 
-    def cached(self, file: Published) -> Kept | None:
+    def cached(self, file: Published) -> CachedFile | None:
         """A published file, if it is valid in the cache; an invalid one is removed."""
         place = self.folder / file.name
         if not place.is_file():
@@ -142,7 +142,7 @@ class Home:
         missing = [module for module in self.needs if find_spec(module) is None]
         require(not missing, f"Reading {self.name} needs {' and '.join(missing)}: pip install 'corymb[{self.extra}]'.")
 
-    def dropped(self, kept: Kept, error: Exception) -> DataUnavailable:
+    def dropped(self, kept: CachedFile, error: Exception) -> DataUnavailable:
         """Remove an unreadable file and its stored checksum; returns the error to raise."""
         kept.path.unlink(missing_ok=True)
         _pin(kept.path).unlink(missing_ok=True)
@@ -151,7 +151,7 @@ class Home:
             "its checksum: run the command again to download it again."
         )
 
-    def _fetch(self, file: Published, progress: DownloadProgress) -> Kept:
+    def _fetch(self, file: Published, progress: DownloadProgress) -> CachedFile:
         self.check_needs()
         problems = []
         try:
@@ -186,7 +186,7 @@ class Home:
             f"put {'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
         )
 
-    def _fetch_from(self, url: str, file: Published, progress: DownloadProgress) -> Kept:
+    def _fetch_from(self, url: str, file: Published, progress: DownloadProgress) -> CachedFile:
         """Download to a partial file, resuming an earlier attempt, then verify it and rename it."""
         place = self.folder / file.name
         part = _part(place)
@@ -215,7 +215,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "corymb"
 
 
-def _verified(path: Path, place: Path, file: Published) -> Kept:
+def _verified(path: Path, place: Path, file: Published) -> CachedFile:
     """Verify the file at `path`, to be stored at `place`, against its published or stored checksum."""
     contents = gunzip(path, most=file.size) if file.unpacked else path.read_bytes()
     pin = _pin(place)
@@ -225,10 +225,10 @@ def _verified(path: Path, place: Path, file: Published) -> Kept:
     require(not wanted or found == wanted, f"its contents have the {kind} {found[:12]}..., wanted {wanted[:12]}...")
     if not file.digest and file.form is not None:
         file.form.check(contents)
-    return Kept(place, contents, file._replace(digest=found))
+    return CachedFile(place, contents, file._replace(digest=found))
 
 
-def _pinned(kept: Kept, file: Published) -> Kept:
+def _pinned(kept: CachedFile, file: Published) -> CachedFile:
     """Return `kept`, and store its checksum if none is published or stored yet."""
     pin = _pin(kept.path)
     if not file.digest and not pin.is_file():
