@@ -213,7 +213,7 @@ def test_an_accuracy_that_cannot_be_had_is_the_worst():
 
 
 def known_metrics(models, labels, data, trivial):
-    """What scikit-learn says of each client, by metric, and of all examples; of the model, or of a constant."""
+    """scikit-learn's metrics of each client and of all examples, for the model or for a constant."""
     by_client, everything = {}, []
     for i, label in enumerate(labels):
         rows = slice(int(data.test.offsets[i]), int(data.test.offsets[i + 1]))

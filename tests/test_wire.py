@@ -234,7 +234,7 @@ def test_a_tree_that_is_no_snapshot_is_refused():
 
 
 def a_call(**changes) -> Call:
-    """A call with everything that calls carry: rows of one's own, settings within settings, a function, a key."""
+    """A call with everything that calls carry: a row for each client, nested settings, a function, a key."""
     call = Call(
         fn=evaluate.score_served,
         args=({"w": torch.ones(2, 3)}, Each(torch.arange(4)), Sent({"w": torch.ones(2)}, {})),

@@ -35,7 +35,7 @@ def test_notes_that_no_tiny_run_has_are_explained_too():
 
 @pytest.mark.parametrize("name", CASES)
 def test_algorithms_with_client_memory_declare_it(name):
-    """`Restarts` must know. What a case remembers is checked by a spy in the contracts."""
+    """`Restarts` relies on it. The contracts check with a spy what each case stores."""
     assert keeps_memory(CASES[name].algorithm) == CASES[name].remembers
 
 

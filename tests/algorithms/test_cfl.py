@@ -89,7 +89,7 @@ def test_parts_that_are_split_again_keep_their_clients(engine):
 
 
 class Mute:
-    """An engine some of whose clients do not answer whenever nobody else is asked."""
+    """An engine some of whose clients do not answer if no others are asked."""
 
     def __init__(self, engine, clients):
         self._engine, self._clients = engine, set(clients)
@@ -104,7 +104,7 @@ class Mute:
 
 @pytest.mark.parametrize("accept", ["gamma", "evidence"])
 def test_a_cluster_that_falls_silent_when_it_is_to_be_split_ends_no_run(accept, caplog):
-    """All members of a cluster may be bad: once they are by themselves, nobody else's answer is there to go on with."""
+    """All members of a cluster may be bad: once only they are asked, there is no other reply to continue with."""
     centres = np.where(CENTRES[GROUPS][:, :1] > 0, CENTRES[GROUPS], [[-3.0, 0.0]])  # on the left there is one group
     silent = [i for i, group in enumerate(GROUPS) if group < 2]
     fed = Federation(Mute(bowls(centres)._engine, silent))

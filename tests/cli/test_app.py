@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "COLUM
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working folder with data of one's own in `clinic`, and a module of one's own."""
+    """A working folder with the user's data in `clinic`, and the user's module."""
     small.folder(tmp_path / "clinic")
     (tmp_path / "corymb_own_nets.py").write_text(
         "from torch import nn\n"

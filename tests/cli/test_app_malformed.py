@@ -30,7 +30,7 @@ def here(tmp_path, monkeypatch):
 
 
 def refused(arguments, capsys):
-    """The line that is said about a command line that cannot be used."""
+    """The error message of an invalid command line."""
     capsys.readouterr()
     code = main(arguments)
     err = capsys.readouterr().err

@@ -12,7 +12,7 @@ EVIL = "from pathlib import Path\nPath('was-here').touch()\n\n\ndef make():\n   
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """A run with a model of one's own that was stopped after its first round."""
+    """A run with a custom model that was stopped after its first round."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text(ROWS)
     (tmp_path / "mine.py").write_text(MODEL)
@@ -25,7 +25,7 @@ def stopped(tmp_path, monkeypatch):
 
 
 def test_a_run_folder_starts_no_code(stopped, tmp_path, capsys):
-    """The folder names a module that lies in the folder it says it was started in: nobody asked for that to be run."""
+    """The folder names a module in the folder where the run was started, which must not be run unasked."""
     (tmp_path / "evil.py").write_text(EVIL)
     config = stopped / "config.toml"
     config.write_text(config.read_text().replace("mine:make", "evil:make"))

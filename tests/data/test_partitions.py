@@ -29,7 +29,7 @@ class Partitioner:
 
 
 class Natural(Partitioner):
-    """One that knows its partitions only once one was loaded, as theirs do."""
+    """One whose partitions are known only after one was loaded, as in flwr-datasets."""
 
     partition_id_to_natural_id: dict
 

@@ -26,7 +26,7 @@ def undisturbed():
 
 
 class Driver:
-    """`corymb run` in a process of its own."""
+    """`corymb run` in a separate process."""
 
     def __init__(self, federation, out, module=("corymb",)):
         self.federation, self.out = federation, out
@@ -90,7 +90,7 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_tick_is_resumed(federation, 
 
 
 def test_nodes_still_answer_after_a_driver_is_killed_while_sending(federation, tmp_path, undisturbed):
-    """Nodes have been told of a message that never comes; they hear the next one all the same."""
+    """Nodes wait for a message that never arrives, and still receive the next one."""
     driver = Driver(federation, tmp_path / "run", ["tests.federation.dying", tmp_path / "run", 2])
     output = driver.process.communicate(timeout=200)
     assert driver.process.returncode == -signal.SIGKILL, output

@@ -24,7 +24,7 @@ PLACES = range(1, 7, NODES)
 
 @pytest.fixture(scope="module")
 def liars(tmp_path_factory):
-    """A federation one of whose nodes lies when it is told to, and what connects with it."""
+    """A federation with a node that lies on request, and the connection to it."""
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     from corymb.engines.flower.driver import connect
 

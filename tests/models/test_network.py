@@ -132,7 +132,7 @@ def test_models_that_couple_examples_are_detected_and_run_client_by_client(kerne
 
 
 class Dice(nn.Module):
-    """Draws anew at every look."""
+    """Its output is random in every pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ def test_data_that_a_model_cannot_take_are_refused_in_one_line(objective, data):
 
 
 class Bare(nn.Module):
-    """A parameter and nothing that could make it anew."""
+    """A parameter, and no method to initialise it again."""
 
     def __init__(self) -> None:
         super().__init__()

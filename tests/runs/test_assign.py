@@ -54,7 +54,7 @@ def run(images):
 
 
 def newcomers(images, m=FEW, labels=None):
-    """(quarter, x, y) of many new clients; `labels` makes labels of one's own."""
+    """(quarter, x, y) of many new clients; `labels` makes custom labels."""
     _, (x, y) = images
     rng = np.random.default_rng(2)
     for number in range(NEW):

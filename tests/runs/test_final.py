@@ -31,7 +31,7 @@ def fed():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass when told."""
+    """A clock that advances on request."""
     now = [0.0]
     monkeypatch.setattr(final.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(final, "_fits", lambda fed, at, losses: now.__setitem__(0, now[0] + len(fed.clients)))

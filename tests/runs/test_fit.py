@@ -315,7 +315,7 @@ def test_a_client_that_never_could_be_scored_stops_nothing():
 
 
 class Unaware:
-    """Uses a network with dropout and knows nothing of training steps."""
+    """Uses a network with dropout, but ignores training steps."""
 
     def __init__(self) -> None:
         self.inner = Classification(Network(dropping), 2)

@@ -53,7 +53,7 @@ def cut_off(tmp_path_factory):
 
 @pytest.fixture
 def stopped(cut_off, tmp_path):
-    """Such a run of one's own, to go on with or to damage."""
+    """A separate copy of such a run, to resume or to damage."""
     return shutil.copytree(cut_off, tmp_path / "run")
 
 
@@ -277,7 +277,7 @@ LONGER = "digits fedavg --rounds 30 --threads 1 --evaluate_every 0"
 
 @pytest.fixture(scope="module")
 def unasked(tmp_path_factory):
-    """The folder of the longer run that nobody asked to stop."""
+    """The folder of the longer run that was not stopped."""
     folder = tmp_path_factory.mktemp("unasked") / "whole"
     assert main([*shlex.split(f"run {LONGER} -q --out"), str(folder)]) == 0
     return folder

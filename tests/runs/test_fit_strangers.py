@@ -43,7 +43,7 @@ class Packed(nn.Module):
 
 
 class OwnState(nn.Module):
-    """It makes a float32 state of its own, as tutorials do."""
+    """It creates its own float32 state, as tutorials do."""
 
     def __init__(self) -> None:
         super().__init__()

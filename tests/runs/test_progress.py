@@ -98,7 +98,7 @@ def test_a_repair_is_shown_in_the_progress_line():
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """A clock that advances on request."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0

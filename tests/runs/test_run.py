@@ -321,7 +321,7 @@ def squares(x):
 
 
 class Mine:
-    """An objective of one's own."""
+    """A custom objective."""
 
     def init(self, key):
         return {"layer.weight": torch.zeros(2, 2)}

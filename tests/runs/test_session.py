@@ -50,7 +50,7 @@ def test_fit_takes_an_engine_in_place_of_data(kind, tmp_path):
 
 
 def test_a_run_needs_nothing_but_messages():
-    """Every client is a host of its own, and only bytes go between them and the session."""
+    """Every client is a separate host, and only bytes are exchanged with the session."""
     want = fit(FAST, table(), engine="loop", precision="float64")
     got = fit(FAST, Wired(NullObjective(dtype=torch.float64), table(), Placement(dtype=torch.float64)))
     assert got.labels == want.labels
@@ -116,7 +116,7 @@ def test_truth_goes_with_the_names_whatever_the_order():
 
 
 class ScoredOnly:
-    """An objective of a user's own, with a score and no metrics beside it."""
+    """A custom objective with a score and no other metrics."""
 
     inner = corymb.objectives.LinearRegression(2)
     init, losses, scores = inner.init, inner.losses, inner.scores

@@ -241,7 +241,7 @@ def test_one_target_of_one_client_harms_nobody():
 
 @pytest.mark.parametrize("kind", [corymb.FedAvg, partial(corymb.FedSoft, k=2)])
 def test_one_of_two_clients_has_targets_out_of_all_proportion(kind, caplog):
-    """Its sums are refused, so that they are not among everybody's: it is named, and harms nobody, all the same."""
+    """Its sums are refused and do not enter the totals; it is still named, and harms no other client."""
     x, y, client = small.prices()
     x, y, client = (part[np.isin(client, [0, 2])] for part in (x, y, client))
     wild = y.copy()
@@ -295,7 +295,7 @@ def test_clients_with_disproportionate_targets_are_excluded(engine, wild, how, n
 
 
 def test_a_client_that_is_only_large_keeps_its_values():
-    """As General Motors among ten firms: it supplies most of the variances, and what it says is true all the same."""
+    """Like General Motors among ten firms: it contributes most of the variance, but its values are right."""
     rng = np.random.default_rng(0)
     size = np.where(np.arange(11) == 4, 5.0, 1.0)[:, None] * rng.uniform(0.5, 1.5, (11, 20))
     client = np.repeat(np.arange(11), 20)
@@ -367,7 +367,7 @@ def test_a_client_whose_sums_are_refused_is_no_obstacle():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("clients", "times", "warned"), [(3, 1e3, True), (3, 20, False), (7, 1e3, False)])
 def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients, times, warned):
-    """Nothing is changed, for nobody knows whose units are meant; where most have them, the others are the odd ones."""
+    """Nothing is changed, since the right units are unknown; if most clients have them, the others are exceptions."""
     rng = np.random.default_rng(0)
     x, client = rng.normal(10, 3, size=(200, 3)), np.repeat(np.arange(10), 20)
     x[:, 2] = client  # never varies at a client

@@ -24,7 +24,7 @@ every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 @pytest.fixture(autouse=True)
 def _no_run_without_its_rules_is_kept(monkeypatch):
-    """Runs that laws share are made anew: none of these may be there for a test that comes after."""
+    """Runs that laws share are computed again: those of these tests must not be used by later ones."""
     monkeypatch.setattr(algorithms, "_whole_run", functools.cache(algorithms._whole_run.__wrapped__))
 
 

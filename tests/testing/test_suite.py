@@ -109,7 +109,7 @@ def test_our_engines_pass_with_all_algorithms():
 
 
 class Forgetful(LoopEngine):
-    """Clients that begin anew with every call."""
+    """Clients that start again with every call."""
 
     def run(self, call, ids):
         self.host._begin()
@@ -141,7 +141,7 @@ def test_client_functions_of_other_packages_travel_only_where_they_are_allowed()
 
 
 def test_packages_of_an_algorithm_are_found_in_its_modules_imports(tmp_path, monkeypatch):
-    """Client functions by name, by module, or beside a function that calls them; nothing of the standard library."""
+    """Client functions by name, by module, or next to a function that calls them; not the standard library."""
     function = "from corymb import on_client\n@on_client\ndef {}(client):\n    return client.train.weight.sum()\n"
     (tmp_path / "corymb_fns_a.py").write_text(function.format("weigh"))
     (tmp_path / "corymb_fns_b.py").write_text(function.format("measure"))

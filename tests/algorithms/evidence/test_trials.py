@@ -86,7 +86,7 @@ def test_the_last_decision_leaves_no_pair_on_trial() -> None:
 
 
 def test_numbers_follow_merges_and_clusters_that_are_gone() -> None:
-    """Of five clusters 1 and 3 merge, nobody is in 2, and 4 has a client that does as well elsewhere."""
+    """Of five clusters 1 and 3 merge, 2 is empty, and 4 has a client that does as well in another cluster."""
     label = [0] * 6 + [1] * 6 + [3] * 6 + [4]
     own = {0: 0, 1: 1, 3: 3, 4: 4}
     losses = []
@@ -182,7 +182,7 @@ def test_the_headline_says_what_was_found_and_what_could_not_have_been_seen(
 
 
 def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> None:
-    """A cluster of large clients can have the better model for everybody: the others need none of their own."""
+    """A cluster of large clients can have the best model for all: the others do not need their own."""
     losses = [[OWN, OWN, 0.6]] * 10 + [[OWN, OWN, 0.6]] * 10
     reports, (_, trials) = reported(losses, LABEL, 2), state(2, (), LABEL)
     found = reports.evidence(trials)
@@ -194,7 +194,7 @@ def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> 
 
 
 def test_a_cluster_of_clients_that_hold_nothing_out_dissolves() -> None:
-    """A client with a single example says nothing of a model that nobody else needs."""
+    """A client with a single example is no evidence for a model that no other client needs."""
     label = [0] * 5 + [1]
     at, trials = state(2, (Pair(0, 1, 0),), label)
     reports = reported([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)

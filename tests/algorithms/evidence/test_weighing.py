@@ -76,7 +76,7 @@ def test_means_and_covariances_are_those_of_the_held_out_losses() -> None:
 
 
 def test_a_class_bias_of_its_own_makes_up_for_other_frequencies() -> None:
-    """A model that knows everything but how often each class occurs here is as good as one that knows that too."""
+    """A model with wrong class frequencies is as good as one with the right ones, once biases are fitted."""
     y = torch.cat([torch.zeros(70), torch.ones(5), torch.full((5,), 2.0)]).long()
     client = _client(NET, y)
     even = {name: torch.zeros_like(value) for name, value in NET.init(root(0)).items()}

@@ -12,7 +12,7 @@ from corymb.testing.engines import Scripted
 
 
 def crowd(n, features=100, size=50, schema=None):
-    """A federation of so many clients, of whom nobody is ever asked; without a schema nothing can be tried."""
+    """A federation of so many clients, none of which is ever asked; without a schema nothing can be measured."""
     engine = Scripted(LinearRegression(features), torch.full((n,), size))
     if schema:
         engine.schema = schema

@@ -33,7 +33,7 @@ def run(algorithm, data, seed):
 
 
 def losses_of_groups(wide: float, groups=(10, 10, 10, 10)):
-    """Log losses of four groups on four models: group 0 and 1 both like model 0, model 1 is nobody's."""
+    """Log losses of four groups on four models: model 0 fits groups 0 and 1 best, and model 1 fits none."""
     means = torch.tensor([[0.0, 2, 1, 2], [0.1, 2, 2, 1], [1, 2, 0, 2], [2, 2, 2, 0]])
     truth = torch.repeat_interleave(torch.arange(4), torch.tensor(groups))
     return (means[truth] + wide * normal(root(0), (len(truth), 4))).exp(), truth

@@ -112,7 +112,7 @@ def test_ifca_continues_after_a_start_from_which_it_diverges():
 
 @every_engine
 def test_client_memory_is_the_best_runs(engine):
-    """Alone: every client's model is kept at home, and its training loss says whose it is."""
+    """Alone: every client keeps its own model, whose training loss identifies the run."""
     algorithm = Restarts(inner=Alone(rounds=2, local=Descent(lr=0.02)), times=3)
     best = set()
     for seed in range(4):

@@ -15,7 +15,7 @@ from tests.runs import small
 
 @pytest.fixture
 def clinic(tmp_path, monkeypatch):
-    """A working folder with data of one's own in `clinic`."""
+    """A working folder with the user's data in `clinic`."""
     small.folder(tmp_path / "clinic")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")

@@ -17,7 +17,7 @@ RUN = ["run", "digits", MINE, "--k", "2", "-q"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with an algorithm of one's own, just made."""
+    """A folder with a new algorithm from the scaffold."""
     place = tmp_path_factory.mktemp("own")
     assert main(["new", "algorithm", "corymb-own-mean", "--folder", str(place)]) == 0
     return place

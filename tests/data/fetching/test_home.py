@@ -52,7 +52,7 @@ def source(server, *folders):
 
 
 def cached():
-    """What is in the cache, beside the lock and what is left of broken downloads."""
+    """The files in the cache, except for the lock and partial downloads."""
     names = (path.name for path in (cache_folder() / "tiny").iterdir())
     return sorted(name for name in names if name != ".lock" and ".part" not in name)
 
@@ -184,7 +184,7 @@ def test_offline_in_plain_words(monkeypatch, server):
 @pytest.mark.parametrize("tag", ["", '"one"'])
 @pytest.mark.parametrize("digest", ["", hashlib.sha256(BODY * 500).hexdigest()])
 def test_the_bytes_received_before_a_connection_broke_are_reported(server, tag, digest):
-    """A file that nobody can say is the same still is begun again, so that nothing of it is kept."""
+    """A file that may have changed is downloaded from the start, so nothing of it is kept."""
     server.serve("one/file", BODY * 500, breaks=(100_000,) * 9, tag=tag)
     place = home(server, "one", files=(Published("file", len(BODY) * 500, digest),))
     with pytest.raises(DataUnavailable, match=r"it broke off after 0\.[15] MB of 2\.6 MB") as caught:

@@ -183,7 +183,7 @@ def test_writes_of_a_broken_round_are_not_exported(tmp_path):
 
 
 def test_a_link_in_the_place_of_what_is_being_written_is_not_followed(tmp_path):
-    """A run folder from elsewhere may hold links: whatever they lead to is not ours to write."""
+    """A run folder from another machine may hold links; their targets must not be written."""
     other = tmp_path / "other"
     other.write_text("keep")
     (tmp_path / f"rounds.jsonl{TEMPORARY}").symlink_to(other)

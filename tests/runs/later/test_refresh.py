@@ -152,7 +152,7 @@ class Corrected:
 
 
 def test_client_memory_and_server_state_are_restored_together(tmp_path, caplog):
-    """Also where the models are the server's: those of an algorithm of one's own, and of CFL."""
+    """Also if the server has the models: for a custom algorithm, and for CFL."""
     for kind in (Corrected, corymb.CFL):
         algorithm = kind(rounds=3)
         run = fit(algorithm, small.arrays(), out=tmp_path / kind.__name__)
