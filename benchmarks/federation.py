@@ -24,7 +24,7 @@ from corymb.core.driver import drive
 from corymb.core.federation import Federation
 from corymb.models import Network, mlp
 from corymb.objectives import Classification
-from corymb.runs.elsewhere.engine import FEDERATION, federation
+from corymb.runs.remote.engine import FEDERATION, federation
 from corymb.trees import stack
 
 DATA = '''"""1,200 clients with 50 examples each."""

@@ -1,4 +1,4 @@
-"""What every test stands on: one thread (the choice of a kernel depends on it) and patient property tests."""
+"""Settings of all tests: one thread (the choice of a kernel depends on it), and property tests without deadlines."""
 
 import os
 from pathlib import Path

@@ -14,7 +14,7 @@ WATCHED = ["corymb.wire", "corymb.messages", "corymb.trees", "corymb.settings"]
 
 
 def reader() -> Callable[[bytes], None]:
-    """What reads one example: its first byte says what the rest is read as."""
+    """The reader of one input: its first byte selects how the rest is read."""
     from corymb.messages import call_from_bytes, part_from_bytes, snapshot_from_bytes
     from corymb.wire import WireError
 

@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, followed to the letter in a throw-away copy of the package's folders."""
+"""The recipes of CONTRIBUTING.md, followed to the letter in a temporary copy of the package's folders."""
 
 import importlib
 import os
@@ -53,7 +53,7 @@ class Copy:
 
 
 def added(package, name, source, folder, monkeypatch):
-    """A module that stands in a package's folder for this test only."""
+    """A module that is added to a package's folder for this test only."""
     (folder / f"{name}.py").write_text(source)
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     return importlib.import_module(f"{package.__name__}.{name}")

@@ -89,12 +89,12 @@ def test_what_pages_name_is_there(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_links_have_existing_targets(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
-def test_what_is_promised_at_the_top_is_there():
+def test_every_public_name_exists():
     for home, names in corymb._HOMES.items():
         for name in names:  # a module of the package that is called like one of its values would hide it
             assert getattr(corymb, name) is getattr(importlib.import_module(home), name)

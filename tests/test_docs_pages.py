@@ -1,10 +1,10 @@
 """README and docs as a reader runs them: every page from top to bottom, Python and shell, in a folder of its own.
 
-In CI pages run in a small world: `digits` has 12 clients with 15 pictures each, runs have 2 rounds where a page does
-not say how many, commands never more than 4, and `check_algorithm` holds an algorithm to fewer laws, on all engines.
-`make blocks` runs pages as they stand. A block that CI cannot run says why in the line above, `<!-- not in CI: network
--->`; the reasons, the targets that run such blocks, and their number are below. What a page supposes to be there
-(`table.csv`, `runs/mine`) is made beforehand. A Python block that begins with `# name.py` is also written to that file.
+In CI, pages run on small data: `digits` has 12 clients with 15 pictures each, runs have 2 rounds unless a page gives a
+number, commands at most 4, and `check_algorithm` checks fewer laws, on all engines. `make blocks` runs pages unchanged.
+A block that CI cannot run gives the reason in the line above, `<!-- not in CI: network -->`; the reasons, the targets
+that run such blocks, and their number are below. Files that pages assume (`table.csv`, `runs/mine`) are created first.
+A Python block that begins with `# name.py` is also written to that file.
 """
 
 import os
@@ -36,17 +36,17 @@ from tests.test_docs import PAGES, ROOT
 REASONS = {"network": "blocks", "longer than 20 s": "blocks", "Flower": "flower", "Ray": "ray"}
 """Why a block is not in CI, and the make target that runs it."""
 NOT_IN_CI = {"Flower": 10, "Ray": 1, "longer than 20 s": 4, "network": 6}
-"""How many blocks that is; whoever adds one says so here."""
+"""The number of such blocks by reason; update it when you add one."""
 FENCE = re.compile(r"(?ms)^(?P<above>[^\n]*\n)?(?P<indent> *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^ *```$")
 SHELL = ("sh", "bash", "console")
 SMALL, FEW, MOST = {"clients": 12, "train": 15, "test": 8}, 2, 4
-"""The digits of the small world, its rounds, and how many a command may ask for."""
+"""The size of `digits`, the default rounds, and the most rounds of a command, for pages in CI."""
 LAWS = (algorithms.check_snapshots, algorithms.check_same_run, algorithms.check_same_bytes, algorithms.check_resume)
-"""The laws of the small world; `tests/testing` and `tests/contracts` have them all."""
+"""The laws that pages in CI check; `tests/testing` and `tests/contracts` check all of them."""
 
 
 class Block(NamedTuple):
-    """What stands between two fences."""
+    """A fenced block of a page."""
 
     kind: str
     text: str
@@ -65,7 +65,7 @@ def blocks(page):
 
 
 def lines(block):
-    """The commands of a shell block, comments off, one a line."""
+    """The commands of a shell block, one per line, without comments."""
     rows = [row.strip() for row in block.text.replace("\\\n", " ").splitlines() if row.strip()]
     if block.kind == "console":  # what is not behind a prompt is output
         rows = [row[2:] for row in rows if row.startswith("$ ")]
@@ -114,8 +114,8 @@ def test_the_commands_of_a_block_are_found():
 # ---- a folder to run a page in
 
 
-def suppose(folder):
-    """Make what pages suppose to be there: data of one's own, and runs."""
+def make_inputs(folder):
+    """Create the files that pages assume: the user's data, and runs."""
     rows = ["hospital,age,dose,outcome"]
     for i in range(480):
         well = (i % 8 % 2 == 0) == ((i * 37) % 70 > 35)
@@ -138,12 +138,12 @@ def suppose(folder):
 
 
 @pytest.fixture(scope="module")
-def supposed(tmp_path_factory):
-    return suppose(tmp_path_factory.mktemp("supposed"))
+def inputs(tmp_path_factory):
+    return make_inputs(tmp_path_factory.mktemp("supposed"))
 
 
 def make_small(patch):
-    """Let `digits` be small and runs short, where nothing else is said, and laws few."""
+    """Make `digits` small, runs short unless a page gives their rounds, and laws few."""
 
     def few_rounds(algorithm, given, suited):
         settings = with_defaults(algorithm, given, suited)
@@ -156,10 +156,10 @@ def make_small(patch):
 
 
 @pytest.fixture(scope="module")
-def supposed_small(tmp_path_factory):
+def small_inputs(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         make_small(patch)
-        return suppose(tmp_path_factory.mktemp("small"))
+        return make_inputs(tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture
@@ -200,18 +200,18 @@ TRACKERS = {
         init=lambda project: nullcontext(SimpleNamespace(log=_log, config=SimpleNamespace(update=_params)))
     ),
 }
-"""What stands in for trackers that are not installed: they look at what they are given."""
+"""Stand-ins for trackers that are not installed; they check their arguments."""
 
 
-def free(folder, text):
-    """Take away the run that a line or a block is about to write, where it was supposed to be there."""
+def remove_outputs(folder, text):
+    """Remove the runs that a line or a block is about to write."""
     for place in re.findall(r"""(?:--out |out=")(runs/[\w-]+)""", text):
         shutil.rmtree(folder / place, ignore_errors=True)
 
 
 def run_line(line, folder):
-    """Run a command, in this process where that is the same: importing torch anew takes longer than most commands."""
-    free(folder, line)
+    """Run a command, in this process where that is the same: importing torch again takes longer than most commands."""
+    remove_outputs(folder, line)
     words = shlex.split(line)
     if words[0] == "corymb" and not set("|><&;") & set(line):
         assert main(words[1:]) == 0, line
@@ -228,23 +228,23 @@ def bash(text, folder):
     assert done.returncode == 0, f"{text}: {done.stdout[-800:]} {done.stderr[-2000:]}"
 
 
-def few_rounds_asked(line):
-    """The line with as many rounds as the small world has time for."""
+def with_few_rounds(line):
+    """The line with at most `MOST` rounds."""
     return re.sub(r"--rounds (\d+)", lambda asked: f"--rounds {min(int(asked[1]), MOST)}", line)
 
 
-def run_page(page, folder, *reasons, spelled=str):
+def run_page(page, folder, *reasons, edit=str):
     """Run those blocks of a page that are not in CI for one of these reasons; None stands for those that are."""
     for block in blocks(page):
         if block.why not in reasons:
             continue
         if block.kind in SHELL:
             for line in lines(block):
-                run_line(spelled(line), folder)
+                run_line(edit(line), folder)
             continue
         if name := re.match(r"# (\w+\.py)\n", block.text):
             (folder / name[1]).write_text(block.text)
-        free(folder, block.text)
+        remove_outputs(folder, block.text)
         try:
             exec(compile(block.text, str(page), "exec"), {"__name__": f"block_of_{page.stem}"})  # noqa: S102
         except ModuleNotFoundError as missing:
@@ -257,17 +257,17 @@ def run_page(page, folder, *reasons, spelled=str):
 
 
 @pages_with(None)
-def test_a_page_runs_from_top_to_bottom_in_a_small_world(page, supposed_small, here, monkeypatch):
+def test_a_page_runs_from_top_to_bottom_on_small_data(page, small_inputs, here, monkeypatch):
     make_small(monkeypatch)
-    shutil.copytree(supposed_small, here, dirs_exist_ok=True)
-    run_page(page, here, None, spelled=few_rounds_asked)
+    shutil.copytree(small_inputs, here, dirs_exist_ok=True)
+    run_page(page, here, None, edit=with_few_rounds)
 
 
 @pytest.mark.docs_slow
 @pytest.mark.timeout(1800)
 @pages_with(None, "longer than 20 s", "network")
-def test_a_page_runs_as_it_stands(page, supposed, here):
-    shutil.copytree(supposed, here, dirs_exist_ok=True)
+def test_every_block_of_a_page_runs(page, inputs, here):
+    shutil.copytree(inputs, here, dirs_exist_ok=True)
     run_page(page, here, None, "longer than 20 s", "network")
 
 
@@ -280,19 +280,19 @@ def test_a_page_runs_on_ray(page, here, monkeypatch):
     run_page(page, here, "Ray")
 
 
-ELSEWHERE = {
+ON_THIS_MACHINE = {
     "203.0.113.5": "127.0.0.1",
     "/var/lib/corymb/": "state-",
     "--ca ca.pem": "--ca .federation/tls/ca.pem",
 }
-"""Names of other machines and of their folders, and what stands for them on this one."""
+"""Names of other machines and of their folders, and their replacements on this one."""
 
 
 @pytest.mark.flower_all
 @pytest.mark.timeout(1800)
 @pages_with("Flower")
 def test_a_page_runs_on_flower(page, here):
-    """All its commands in one shell, at a free port; a node that is started by hand runs beside them, until the end."""
+    """All its commands in one shell, at a free port; a node that is started by hand runs in the background."""
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     port = str(free_port())
     script = ["set -e", "export OMP_NUM_THREADS=1", "trap 'set +e; kill $(jobs -p); corymb flower down' EXIT"]
@@ -302,9 +302,9 @@ def test_a_page_runs_on_flower(page, here):
         if block.kind == "python":
             (here / "block.py").write_text(block.text.replace("8000", port))
         for line in lines(block) if block.kind in SHELL else [f"python {here / 'block.py'}"]:
-            for there, on_this_machine in {**ELSEWHERE, "8000": port}.items():
+            for there, on_this_machine in {**ON_THIS_MACHINE, "8000": port}.items():
                 line = line.replace(there, on_this_machine)
-            if "flower up" in line:  # a page may begin anew with other options
+            if "flower up" in line:  # a page may start again with other options
                 script.append("corymb flower down")
                 script.append(f"sed -i 's/^nodes = .*/nodes = {1 if '--nodes 0' in line else 3}/' federation.toml")
             if "flower node" in line:

@@ -213,7 +213,7 @@ def test_an_accuracy_that_cannot_be_had_is_the_worst():
 
 
 def known_metrics(models, labels, data, trivial):
-    """What scikit-learn says of each client, by metric, and of all examples; of the model, or of a constant."""
+    """scikit-learn's metrics of each client and of all examples, for the model or for a constant."""
     by_client, everything = {}, []
     for i, label in enumerate(labels):
         rows = slice(int(data.test.offsets[i]), int(data.test.offsets[i + 1]))
@@ -221,24 +221,24 @@ def known_metrics(models, labels, data, trivial):
         if not len(y):
             continue
         if y.is_floating_point():
-            said = x @ models["weight"][label]
+            predicted = x @ models["weight"][label]
         else:
-            said = x @ models["1.weight"][label].T + models["1.bias"][label]
-        said = said if trivial is None else trivial.expand(said.shape)
-        everything.append((said, y))
-        for name, value in sklearn_metrics(said, y).items():
+            predicted = x @ models["1.weight"][label].T + models["1.bias"][label]
+        predicted = predicted if trivial is None else trivial.expand(predicted.shape)
+        everything.append((predicted, y))
+        for name, value in sklearn_metrics(predicted, y).items():
             by_client.setdefault(name, []).append(value)
     return by_client, sklearn_metrics(*map(torch.cat, zip(*everything, strict=True)))
 
 
-def sklearn_metrics(said, y):
+def sklearn_metrics(predicted, y):
     from sklearn import metrics as known
 
     if y.is_floating_point():
-        squared = known.mean_squared_error(y, said)
-        found = {"squared_error": squared, "mae": known.mean_absolute_error(y, said), "rmse": squared**0.5}
-        return {**found, "r2": known.r2_score(y, said) if len(y) > 1 else math.nan}
-    answer, chances = said.argmax(-1), said.softmax(-1)
+        squared = known.mean_squared_error(y, predicted)
+        found = {"squared_error": squared, "mae": known.mean_absolute_error(y, predicted), "rmse": squared**0.5}
+        return {**found, "r2": known.r2_score(y, predicted) if len(y) > 1 else math.nan}
+    answer, chances = predicted.argmax(-1), predicted.softmax(-1)
     areas = [known.roc_auc_score(y == c, chances[:, c]) for c in y.unique().tolist()] if len(y.unique()) > 1 else []
     right = [float((answer == c)[y == c].double().mean()) for c in y.unique()]
     return {
@@ -311,7 +311,7 @@ def test_logits_that_give_no_probabilities_are_right_about_nothing(logits):
     assert grades[1] == 1
 
 
-def test_looking_changes_nothing():
+def test_evaluating_changes_nothing():
     data, seen = regression(), []
     for look in (False, True):
         fed = federation("vectorised", LinearRegression(3, dtype=torch.float64), data)
@@ -366,7 +366,7 @@ class Counting(Classification):
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_an_evaluation_looks_at_every_example_once(k):
+def test_an_evaluation_reads_every_example_once(k):
     objective = Counting(Network(mlp(4, [3], 3), dtype=torch.float64), 3)
     fed = Federation(LoopEngine(objective, classification([6, 8, 10], classes=3), DOUBLE))
     algorithm = IFCA(k=k, rounds=1, local=Descent(lr=0.1, steps=1))

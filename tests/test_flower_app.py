@@ -43,8 +43,8 @@ def test_nodes_that_do_not_allow_it_say_in_one_line_what_to_add(allow, also, tmp
     importable(tmp_path, monkeypatch)
     with pytest.raises(InvalidInput) as ended:
         run(allow, tmp_path / "runs")
-    said = str(ended.value)
-    assert said.startswith(f"No node can run {FUNCTIONS}:train_apart. Node 'node-7': ")
-    assert f"--allow {FUNCTIONS} (federation.toml: allow), and restart the node." in said
-    assert said.endswith(also or "restart the node.")
-    assert "\n" not in said
+    message = str(ended.value)
+    assert message.startswith(f"No node can run {FUNCTIONS}:train_apart. Node 'node-7': ")
+    assert f"--allow {FUNCTIONS} (federation.toml: allow), and restart the node." in message
+    assert message.endswith(also or "restart the node.")
+    assert "\n" not in message

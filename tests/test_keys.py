@@ -145,7 +145,7 @@ def test_integers_are_in_range(seed, high):
 
 
 @given(seeds, st.integers(0, 30), lengths)
-def test_a_permutation_is_one(seed, length, n):
+def test_a_permutation_has_every_index_once(seed, length, n):
     order = keys.permutation(keys.fold(keys.root(seed), torch.arange(n)), length)
     assert order.shape == (n, length)
     assert torch.equal(order.sort(-1).values, torch.arange(length).expand(n, length))

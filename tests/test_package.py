@@ -76,10 +76,10 @@ def test_the_citation_is_valid():
 
 
 def test_what_the_docs_say_to_install_can_be_installed():
-    said = set()
+    extras = set()
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        said |= {part for found in re.findall(r"corymb\[([\w,]+)\]", page.read_text()) for part in found.split(",")}
-    assert {"report", "flower"} <= said <= set(PROJECT["optional-dependencies"])
+        extras |= {part for found in re.findall(r"corymb\[([\w,]+)\]", page.read_text()) for part in found.split(",")}
+    assert {"report", "flower"} <= extras <= set(PROJECT["optional-dependencies"])
 
 
 # ---- the wheel in a fresh environment: make wheel

@@ -1,4 +1,4 @@
-"""Processes are known by pid and by when they began; of those elsewhere nothing is known."""
+"""Processes are identified by pid and start time; those of other machines are unknown."""
 
 import os
 import subprocess
@@ -23,6 +23,6 @@ def test_a_later_process_with_the_same_pid_is_another_one():
     assert has_ended(f"{where} {pid} {since}0")
 
 
-def test_nothing_is_known_of_processes_elsewhere():
+def test_processes_on_other_machines_are_unknown():
     assert not has_ended("another-machine 1 12345")
     assert not has_ended("")

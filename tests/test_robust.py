@@ -1,4 +1,4 @@
-"""Averages inside groups: against plain definitions, and against values made to upset them."""
+"""Averages inside groups: against plain definitions, and against adversarial values."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_the_order_of_rows_and_the_size_of_blocks_change_no_bit(seed, n):
 
 
 @pytest.mark.parametrize("value", [1e30, -1e30, 3e38])
-def test_one_huge_value_takes_no_digit_with_it(value):
+def test_one_huge_value_costs_the_others_no_precision(value):
     """A sum of all less the extremes would be 0 here, or worse."""
     values = torch.tensor([0.1, 0.2, 0.3, value])
     got = group_trimmed_mean({"w": values}, torch.zeros(4, dtype=torch.int64), {"w": torch.zeros(1)}, trim=0.25)
@@ -86,7 +86,7 @@ def test_a_hand_computed_case():
     assert torch.equal(got["w"], torch.tensor([[2.5, 0.5], [50.0, 50.0], [8.0, 9.0]]))
 
 
-def test_what_cannot_be_is_refused():
+def test_impossible_settings_are_refused():
     rows, empty = {"w": torch.ones(3, 2)}, {"w": torch.zeros(2, 2)}
     with pytest.raises(InvalidInput, match="and below 1/2, got"):
         group_trimmed_mean(rows, torch.zeros(3, dtype=torch.int64), empty, trim=0.5)

@@ -227,7 +227,7 @@ class Own:
         (lambda: check_all_types(Own(inner=Inner(names=3))), "Inner: names is 3: wanted a tuple, each item text."),
     ],
 )
-def test_values_of_a_wrong_type_are_told_in_a_line(make, line):
+def test_values_of_a_wrong_type_are_reported_in_a_line(make, line):
     with pytest.raises(InvalidInput, match=f"^{line}$"):
         make()
 
@@ -239,7 +239,7 @@ def test_numbers_of_numpy_and_ints_for_floats_are_taken():
     assert Oracle(groups=np.array([0, 1, 0])).groups == (0, 1, 0)
 
 
-def test_what_types_do_not_say_is_left_alone():
+def test_fields_without_a_checkable_type_are_not_checked():
     array = np.zeros(3)
     own = Own(anything=array)
     check_all_types(own)

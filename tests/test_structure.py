@@ -188,7 +188,7 @@ def test_a_repeated_block_is_found(other, wanted, tmp_path):
     assert len(repeated([tmp_path / "one.py", tmp_path / "other.py"])) == wanted
 
 
-def test_a_long_repeated_block_is_told_once(tmp_path):
+def test_a_long_repeated_block_is_reported_once(tmp_path):
     text = "\n".join([*BLOCK, *(f"y{i} = g({i})" for i in range(9))])
     write(tmp_path, {"one": text, "other": f"first()\n{text}"})
     assert repeated([tmp_path / "one.py", tmp_path / "other.py"]) == [("one.py:1", "other.py:2")]

@@ -152,7 +152,7 @@ KINDS = (torch.bool, torch.uint8, torch.int16, torch.float16, torch.bfloat16, to
 
 
 @given(st.permutations(range(len(KINDS))), st.sampled_from([(), (0,), (1,), (3,), (2, 3)]))
-def test_what_is_brought_in_one_piece_is_bit_for_bit_the_same(order, shape):
+def test_tensors_transferred_together_have_the_same_bits(order, shape):
     size = math.prod(shape)
     numbers = torch.arange(-2, size - 2).reshape(shape)
     given = [(numbers * 1000003).to(KINDS[place]) for place in order]
@@ -162,6 +162,6 @@ def test_what_is_brought_in_one_piece_is_bit_for_bit_the_same(order, shape):
         assert torch.equal(got.reshape(-1).view(torch.uint8), want.contiguous().reshape(-1).view(torch.uint8))
 
 
-def test_what_is_on_the_cpu_is_left_alone():
+def test_tensors_on_the_cpu_are_returned_unchanged():
     tree = {"a": torch.ones(2), "b": ("said", None, 3)}
     assert trees.on_cpu(tree) is tree

@@ -1,4 +1,4 @@
-"""A wrong argument to `map` or `sum` is found by a type checker, before anything runs."""
+"""A type checker finds a wrong argument to `map` or `sum` before anything runs."""
 
 import os
 import re

@@ -65,7 +65,7 @@ def _same_leaf(a, b) -> bool:
 
 
 @given(trees)
-def test_a_tree_comes_back_as_it_went(tree):
+def test_a_tree_round_trips(tree):
     assert same(unpack(pack(tree)), tree)
 
 
@@ -125,7 +125,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("tree", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_travel_is_refused_before_it_leaves(tree):
+def test_values_that_cannot_be_sent_are_refused_before_sending(tree):
     with pytest.raises(WireError):
         pack([tree])
 
@@ -195,7 +195,7 @@ SNAPSHOT = Snapshot(
 )
 
 
-def test_a_snapshot_comes_back_whole():
+def test_a_snapshot_round_trips():
     again = snapshot_from_bytes(snapshot_to_bytes(SNAPSHOT))
     for field in fields(Snapshot):
         assert same(getattr(again, field.name), getattr(SNAPSHOT, field.name)), field.name
@@ -219,7 +219,7 @@ def test_a_snapshot_comes_back_whole():
         {"more": 1},
     ],
 )
-def test_what_is_no_snapshot_is_refused(change):
+def test_an_invalid_snapshot_is_refused(change):
     tree = {field.name: getattr(SNAPSHOT, field.name) for field in fields(Snapshot)}
     with pytest.raises(WireError):
         snapshot_from_bytes(pack({**tree, **change}))
@@ -234,7 +234,7 @@ def test_a_tree_that_is_no_snapshot_is_refused():
 
 
 def a_call(**changes) -> Call:
-    """A call with everything that calls carry: rows of one's own, settings within settings, a function, a key."""
+    """A call with everything that calls carry: a row for each client, nested settings, a function, a key."""
     call = Call(
         fn=evaluate.score_served,
         args=({"w": torch.ones(2, 3)}, Each(torch.arange(4)), Sent({"w": torch.ones(2)}, {})),
@@ -248,7 +248,7 @@ def a_call(**changes) -> Call:
     return call._replace(**changes)
 
 
-def test_a_call_comes_back_as_it_went():
+def test_a_call_round_trips():
     call = a_call()
     got = call_from_bytes(call_to_bytes(call))
     assert got.fn is call.fn
@@ -260,7 +260,7 @@ def test_a_call_comes_back_as_it_went():
     assert got[3:] == call[3:]
 
 
-def test_a_reply_comes_back_as_it_went():
+def test_a_reply_round_trips():
     sums = Sums({"w": torch.ones(2, 3)}, torch.ones(2), torch.tensor([0, 1]), evaluate.Scored(*torch.ones(5, 2)))
     part = Part(torch.tensor([4, 7]), sums, [(5, "is ill")], "site-1", True, "ZeroDivisionError: division by zero")
     got = part_from_bytes(part_to_bytes(part), "site-2")
@@ -294,7 +294,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("skeleton", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_message_may_not_name_is_refused(skeleton):
+def test_forbidden_names_in_a_message_are_refused(skeleton):
     with pytest.raises(WireError):
         unpack(_message([{"tensor": "0"}, skeleton]), allow=("corymb",))
 

@@ -1,6 +1,6 @@
 """Averages of rows inside groups: trimmed mean and median, which are robust to a few bad rows, and the plain mean.
 
-Rows are processed in blocks of coordinates, so that memory holds one block of one group beside the rows themselves. A
+Rows are processed in blocks of coordinates, so that memory holds one block of one group in addition to the rows. A
 trimmed mean is computed as the mean of the kept values, never as the sum of all minus the extremes: a huge value would
 cancel every digit of the others.
 """

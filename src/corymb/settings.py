@@ -39,11 +39,11 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("too long\nby far")), first_line(KeyError())
     ('too long', 'KeyError')
     """
-    text = said(error).strip().splitlines()
+    text = error_text(error).strip().splitlines()
     return text[0][:200] if text else type(error).__name__
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The message of an error; empty if its own `__str__` fails."""
     try:
         return str(error)

@@ -35,7 +35,7 @@ def last(algorithm, fed, seed=0):
     return final
 
 
-def test_alone_sends_one_start_and_hears_losses_only(data):
+def test_alone_sends_one_start_and_receives_only_losses(data):
     fed = federation(data)
     last(Alone(rounds=3, local=LOCAL), fed)
     parameters = 64 * 32 + 32 + 32 * 10 + 10
@@ -44,7 +44,7 @@ def test_alone_sends_one_start_and_hears_losses_only(data):
 
 
 def test_alone_is_training_without_a_break(data):
-    """Three rounds of ten steps at home are thirty steps of a client by itself."""
+    """Three rounds of ten local steps are thirty steps of a client alone."""
     fed = federation(data, LoopEngine)
     cohort = fed.clients[:2]
     small = fed.only(cohort)

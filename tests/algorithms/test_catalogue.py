@@ -1,4 +1,4 @@
-"""The list of algorithms says what their snapshots' notes mean, and what of them goes on from given models."""
+"""The catalogue explains every note of the algorithms, and knows which part of each continues from given models."""
 
 import pytest
 
@@ -23,9 +23,9 @@ def test_every_algorithm_has_an_entry_and_every_name_one_class():
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if type(case.algorithm) in BY_CLASS])
 def test_every_note_is_explained(name):
     case = CASES[name]
-    told = BY_CLASS[type(case.algorithm)].notes
+    notes = BY_CLASS[type(case.algorithm)].notes
     found = {note for at in whole(case, "vectorised") for note in at.notes}
-    assert found <= set(told)
+    assert found <= set(notes)
 
 
 def test_notes_that_no_tiny_run_has_are_explained_too():
@@ -34,8 +34,8 @@ def test_notes_that_no_tiny_run_has_are_explained_too():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_algorithm_that_keeps_something_at_its_clients_says_so(name):
-    """`Restarts` must know. What a case remembers is checked by a spy in the contracts."""
+def test_algorithms_with_client_memory_declare_it(name):
+    """`Restarts` relies on it. The contracts check with a spy what each case stores."""
     assert keeps_memory(CASES[name].algorithm) == CASES[name].remembers
 
 
@@ -48,5 +48,5 @@ def test_an_algorithm_that_keeps_something_at_its_clients_says_so(name):
         ("moment-descent", MomentDescent(then=None), None),
     ],
 )
-def test_what_goes_on_from_given_models_finds_no_start_of_its_own(name, algorithm, want):
+def test_continuing_from_given_models_does_not_search_for_a_start(name, algorithm, want):
     assert CATALOGUE[name].started(algorithm) == want

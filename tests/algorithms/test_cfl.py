@@ -89,7 +89,7 @@ def test_parts_that_are_split_again_keep_their_clients(engine):
 
 
 class Mute:
-    """An engine some of whose clients do not answer whenever nobody else is asked."""
+    """An engine some of whose clients do not answer if no others are asked."""
 
     def __init__(self, engine, clients):
         self._engine, self._clients = engine, set(clients)
@@ -104,7 +104,7 @@ class Mute:
 
 @pytest.mark.parametrize("accept", ["gamma", "evidence"])
 def test_a_cluster_that_falls_silent_when_it_is_to_be_split_ends_no_run(accept, caplog):
-    """All members of a cluster may be bad: once they are by themselves, nobody else's answer is there to go on with."""
+    """All members of a cluster may be bad: once only they are asked, there is no other reply to continue with."""
     centres = np.where(CENTRES[GROUPS][:, :1] > 0, CENTRES[GROUPS], [[-3.0, 0.0]])  # on the left there is one group
     silent = [i for i, group in enumerate(GROUPS) if group < 2]
     fed = Federation(Mute(bowls(centres)._engine, silent))
@@ -117,7 +117,7 @@ def test_a_cluster_that_falls_silent_when_it_is_to_be_split_ends_no_run(accept, 
         assert last.k == 2
 
 
-def test_the_well_known_mistake_would_not_pass():
+def test_the_well_known_mistake_fails_the_test():
     """Public code takes places in a part's matrix for clients' ids; here that puts clients into wrong clusters."""
 
     def halves(updates: Tensor) -> Tensor:
@@ -141,9 +141,9 @@ def test_updates_are_asked_for_only_when_a_cluster_is_split():
         split = at.notes["split"]
         trained = at.k - len(split)
         parts = [*split, *range(trained, at.k)]  # what the clusters that were split are now
-        said = 12 * (model + trained * weight + label + 2 * number)
+        bytes_sent = 12 * (model + trained * weight + label + 2 * number)
         fetched = int(torch.isin(at.labels, torch.tensor(parts, dtype=torch.int64)).sum()) * model
-        assert fed.ledger.bytes_up - up == said + fetched
+        assert fed.ledger.bytes_up - up == bytes_sent + fetched
         up, splits = fed.ledger.bytes_up, splits + len(split)
     assert splits == 3
 
@@ -159,7 +159,7 @@ def test_members_that_did_not_answer_go_with_the_larger_half():
 
 
 @every_engine
-def test_a_run_goes_on_from_any_snapshot_also_after_splits(engine):
+def test_a_run_continues_from_any_snapshot_also_after_splits(engine):
     fed = bowls(CENTRES[GROUPS], engine)
     algorithm = CFL(settled=0.05, apart=0.4, rounds=12, local=Descent(lr=0.5))
     whole = list(drive(algorithm, fed, at_zero(12, 2)))

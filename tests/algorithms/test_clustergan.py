@@ -1,4 +1,4 @@
-"""ClusterGAN finds clusters of examples without labels, keeps them at home, and says what it needs."""
+"""ClusterGAN finds clusters of examples without labels, never sends them, and reports what it needs."""
 
 import numpy as np
 import pytest

@@ -93,7 +93,7 @@ def test_draws_by_examples_count_them():
 
 
 @every_engine
-def test_importance_is_estimated_anew_every_so_many_rounds(engine):
+def test_importance_is_estimated_again_every_few_rounds(engine):
     fed = tiny.federation(
         engine, LinearRegression(3, dtype=torch.float64), tiny.regression((6, 9, 12, 7), (0, 1, 0, 1))
     )

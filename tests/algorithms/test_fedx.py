@@ -102,7 +102,7 @@ def test_the_temperature_is_one_of_half_the_mean_square_too():
     assert tiny.farthest(one.shares, other.shares) < 1e-12
 
 
-def test_standardising_changes_the_step_of_neither():
+def test_standardising_does_not_change_the_step():
     """A wrapper around the objective must not hide that its loss is (or is not) half of the square."""
     data = tiny.regression(SIZES, TRUTH, d=2)
     units = Standard(torch.zeros(2), torch.ones(2), torch.zeros(()), torch.ones(()))
@@ -148,7 +148,7 @@ def test_a_linear_layer_is_a_linear_model():
     assert Regression(Network(mlp(3, [4], 1))).linear is None
 
 
-def test_as_a_mean_over_members_that_count_alike_it_is_ifca():
+def test_averaging_over_equally_weighted_members_is_ifca():
     local = Descent(lr=0.05, steps=3)
     fedx = after(FedX(rounds=4, local=local, averaging="members", weights="clients"), world()[1])
     ifca = after(IFCA(k=2, rounds=4, local=local), world()[1])
@@ -191,7 +191,7 @@ def test_one_soft_step_is_the_papers_step_on_the_weighted_loss():
     assert np.abs(after(soft, fed).models["weight"].numpy() - want).max() < 1e-12
 
 
-def test_who_is_not_asked_does_not_count_towards_all():
+def test_clients_not_asked_do_not_count_towards_all():
     data, fed = world()
     at = after(FedX(rounds=1, local=Descent(lr=0.1, steps=1), participants=1), fed)
     asked = int((at.labels >= 0).nonzero())

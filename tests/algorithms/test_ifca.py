@@ -1,4 +1,4 @@
-"""IFCA against a plain implementation in NumPy, written from the paper without a look at ours."""
+"""IFCA against a plain NumPy implementation, written from the paper independently of ours."""
 
 import logging
 import re
@@ -268,6 +268,6 @@ def test_the_file_is_short():
     assert len(SOURCE.splitlines()) <= 130
 
 
-def test_the_file_knows_nothing_of_where_clients_are():
+def test_an_algorithms_file_does_not_depend_on_where_clients_are():
     assert re.findall(r"(?i)\b(?:engine|device|pad|padded|padding|chunk|cuda|kernel)s?\b", SOURCE) == []
     assert re.findall(r"(?i)\b(?:engine|device|pad|padded|padding|chunk)s?\b", "one Engine, two chunks, a padding")

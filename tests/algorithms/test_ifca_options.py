@@ -153,7 +153,7 @@ def test_saving_gives_the_same_run_for_fewer_bytes(data):
     assert plain.ledger.bytes_down - saved.ledger.bytes_down == spared
 
 
-def test_saving_looks_again_every_so_often(data):
+def test_saving_checks_again_every_few_rounds(data):
     fed, wide, rounds = federation(data), N * K * MODEL * FLOAT, []
     before = 0
     for at in drive(IFCA(k=K, rounds=16, local=LOCAL, saving=Saving(stable_rounds=3, recheck_every=5)), fed, seed=1):

@@ -1,4 +1,4 @@
-"""Local-KMeans and ONE_SHOT-IFCA: what they take from others, put together rightly."""
+"""Local-KMeans and ONE_SHOT-IFCA: the parts that they share with other algorithms are combined correctly."""
 
 from dataclasses import replace
 

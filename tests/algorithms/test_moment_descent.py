@@ -1,4 +1,4 @@
-"""Moment descent: finds every cluster from any start, through sums over panels alone."""
+"""Moment descent: finds every cluster from any start, using only sums over panels."""
 
 import itertools
 import logging
@@ -89,7 +89,7 @@ def test_one_pair_a_client_is_too_few_for_the_first_setting():
     assert fails(last(MomentDescent(k=3, pairs=1, **AS_IN_THE_PAPER), federation(data)), data)
 
 
-def test_too_few_pairs_of_points_are_said(caplog):
+def test_too_few_pairs_of_points_are_reported(caplog):
     with caplog.at_level(logging.WARNING):
         last(MomentDescent(k=3, pairs=1, iterations=1, subspace_steps=1, then=None), federation(small(n=60)))
     assert "the panel has 60 pairs of points; about 10 d k² = 1800 are wanted" in caplog.text
@@ -250,7 +250,7 @@ def test_anchors_stop_where_they_feel_near_enough():
     assert early.notes["groups"] == 1
 
 
-def test_more_or_fewer_groups_than_k_are_made_k_and_said(caplog):
+def test_more_or_fewer_groups_than_k_are_regrouped_and_reported(caplog):
     data = small()
     with caplog.at_level(logging.WARNING):
         at = last(MomentDescent(k=3, iterations=5, separation=1e-3, epsilon=0.0, then=None), federation(data))
@@ -289,20 +289,20 @@ def test_a_right_result_is_judged_right(caplog):
     assert not caplog.records
 
 
-def test_models_that_have_not_arrived_are_said(caplog):
+def test_models_that_have_not_converged_are_reported(caplog):
     assert judged(caplog, 3, rounds=3)["moving_groups"] == [0, 1, 2]
     assert "the model of group 1 has not converged: about" in caplog.text
     assert "Give phase 2 more rounds (then.rounds)" in caplog.text
 
 
-def test_too_few_groups_are_said(caplog):
+def test_too_few_groups_are_reported(caplog):
     notes = judged(caplog, 2)
     assert len(notes["mixed_groups"]) == 1
     assert "do not share one model: their own models are" in caplog.text
     assert "Raise k, or anchors or iterations" in caplog.text
 
 
-def test_groups_where_there_is_one_are_said(caplog):
+def test_finding_groups_in_a_single_cluster_is_reported(caplog):
     data = small(k=1)
     with caplog.at_level(logging.WARNING):
         at = last(MomentDescent(k=2, then=None), federation(data))
@@ -391,7 +391,7 @@ def test_only_sums_over_the_panel_reach_the_algorithm(monkeypatch, engine, subsp
             del spy.seen[-1]
 
 
-def test_of_the_anchors_alone_estimates_come_back(monkeypatch):
+def test_only_anchors_return_estimates(monkeypatch):
     spy = Spy(monkeypatch)
     at = last(MomentDescent(k=3, iterations=2, subspace_steps=2, then=None), federation(small()))
     for verb, _, _, replies in spy.of("move"):
@@ -449,7 +449,7 @@ def test_resume_in_the_middle_of_either_phase():
             assert all(torch.equal(got.carry[name], want.carry[name]) for name in got.carry)
 
 
-def test_ifca_goes_on_from_its_result():
+def test_ifca_continues_from_its_result():
     data = small()
     fed = federation(data)
     first = last(MomentDescent(k=3, then=None), fed)
@@ -457,7 +457,7 @@ def test_ifca_goes_on_from_its_result():
     assert error(last(ifca, fed, first.handover()), data) < 1.1 * oracle(data, fed)
 
 
-def test_a_client_with_broken_data_is_named_and_the_rest_go_on():
+def test_a_client_with_broken_data_is_named_and_the_rest_continue():
     data = small(n=40, d=6)
     data.train.y[data.train.offsets[3] : data.train.offsets[4]] = torch.nan
     fed = federation(data)
@@ -499,7 +499,7 @@ def test_a_client_with_one_point_is_left_out_of_the_panel():
     assert at.carry["panel"].tolist() == list(range(5, 35))
 
 
-def test_it_wants_a_linear_model():
+def test_it_requires_a_linear_model():
     network = tiny.federation(
         "vectorised", Regression(Network(mlp(3, [4], 1), dtype=torch.float64)), tiny.regression((30,) * 12)
     )

@@ -1,4 +1,4 @@
-"""A few cells of the stress table and one table in raw units (`make stress` runs them all): right, or said."""
+"""A few cells of the stress table and one table in raw units (`make stress` runs all): right, or with a warning."""
 
 import importlib.util
 import json
@@ -45,7 +45,7 @@ def test_what_whitening_and_patience_cure(smaller, case):
 @pytest.mark.parametrize(
     ("case", "said"), [("3 clusters, 2 asked", "do not share one model"), ("separation 0.07", "cannot be told apart")]
 )
-def test_what_cannot_be_right_is_said(smaller, monkeypatch, case, said):
+def test_results_that_cannot_be_right_are_reported(smaller, monkeypatch, case, said):
     shorter = partial(MomentDescent, iterations=10, then=FedX(refinement="whitened", rounds=60))
     monkeypatch.setattr(smaller, "MomentDescent", shorter)
     assert any(said in line for line in smaller.cell(case, 0)["said"])

@@ -159,7 +159,7 @@ def test_a_threshold_that_puts_nobody_together_is_an_error_that_says_how_far_apa
 
 @every_engine
 @pytest.mark.parametrize("distance", ["losses", "l2"])
-def test_what_is_served_is_the_clients_own_model_until_the_first_refinement_is_done(engine, distance):
+def test_clients_are_served_their_own_models_until_the_first_refinement(engine, distance):
     fed = lines(engine)
     for at in drive(replace(QUICK, distance=distance), fed):
         view = fed.evaluation()
@@ -363,7 +363,7 @@ def test_a_merged_model_is_the_mean_of_its_parts_and_small_clusters_are_dissolve
     ],
     ids=["finish", "gap", "pivot"],
 )
-def test_a_run_goes_on_from_any_snapshot_of_any_stage(engine, algorithm):
+def test_a_run_continues_from_any_snapshot_of_any_stage(engine, algorithm):
     fed = lines(engine)
     whole = list(drive(algorithm, fed, seed=3))
     assert len(whole) == planned_rounds(algorithm)
@@ -375,7 +375,7 @@ def test_a_run_goes_on_from_any_snapshot_of_any_stage(engine, algorithm):
         assert all(same_bits(got, want) for got, want in zip(rest, whole[place + 1 :], strict=True))
 
 
-def test_more_rounds_are_trained_when_a_run_goes_on_with_more():
+def test_more_rounds_are_trained_when_a_run_continues_with_more():
     fed = lines()
     whole = list(drive(QUICK, fed))
     longer = list(drive(replace(QUICK, rounds=5), fed, whole[3]))
@@ -456,7 +456,7 @@ def test_the_clusters_of_regression_are_found_in_l2(seed):
 
 
 @pytest.mark.parametrize("distance", ["losses", "l2"])
-def test_digits_without_clusters_are_one_and_it_is_said(distance, caplog):
+def test_digits_without_clusters_give_one_cluster_and_a_note(distance, caplog):
     for seed in range(3):
         data = datasets.digits_iid(seed)
         fed = Federation(VectorisedEngine(small_net(), data))
@@ -494,7 +494,7 @@ def test_the_clusters_of_rotated_images_are_found(source, seed):
 
 
 @every_engine
-def test_who_is_silent_in_a_refinement_keeps_its_cluster_and_is_served(engine):
+def test_a_client_silent_in_a_refinement_keeps_its_cluster_and_is_served(engine):
     """Half of all replies are lost: every client has a cluster and a model all the same."""
     fed = Federation(inject(lines(engine)._engine, [Fault("dropout", share=0.5, always=False)], seed=2))
     *_, at = drive(QUICK, fed, seed=3)

@@ -1,4 +1,4 @@
-"""UIFCA finds clusters of examples, keeps labels at home, and copes with clients that have next to nothing."""
+"""UIFCA finds clusters of examples, never sends labels, and copes with clients that have very few examples."""
 
 import pytest
 import torch
@@ -152,7 +152,7 @@ def test_kfed_finds_heaps_though_no_client_has_all():
     assert sorted((-at.models["shift"]).flatten().tolist()) == pytest.approx([0.1, 5.12, 9.1], abs=0.05)
 
 
-def test_kfed_wants_centres_and_enough_of_them():
+def test_kfed_requires_enough_centres():
     x, _ = two_heaps([4, 4])
     with pytest.raises(InvalidInput, match="model 'shift'"):
         last(KFed(k=2), Affine(2), data_of(x, [4, 4]))

@@ -1,4 +1,4 @@
-"""A report in real Chromium: it draws, asks for nothing, says nothing in the console, at the desk and on a phone."""
+"""A report in real Chromium: it is drawn without network requests or console messages, on a desktop and on a phone."""
 
 import json
 import shutil

@@ -22,7 +22,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": "src", "OMP_NUM_THREADS": "1", "COLUM
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working folder with data of one's own in `clinic`, and a module of one's own."""
+    """A working folder with the user's data in `clinic`, and the user's module."""
     small.folder(tmp_path / "clinic")
     (tmp_path / "corymb_own_nets.py").write_text(
         "from torch import nn\n"
@@ -247,7 +247,7 @@ def test_a_model_that_raises_is_a_line_too_and_debug_shows_where(here, capsys):
     assert isinstance(raised.value.__cause__, RuntimeError)  # whose traceback shows where
 
 
-def test_what_is_not_expected_is_a_line_too(here, capsys, monkeypatch):
+def test_an_unexpected_error_is_one_line(here, capsys, monkeypatch):
     monkeypatch.setattr("corymb.cli.perform.start_run", lambda *args, **options: 1 / 0)
     assert main(shlex.split(f"{OWN} -q")) == Exit.BUG
     printed = capsys.readouterr().err
@@ -382,7 +382,7 @@ def test_the_command_in_a_process_of_its_own():
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-def test_nothing_is_said_when_the_reader_has_seen_enough(buffered, tmp_path, monkeypatch, capsys):
+def test_a_closed_pipe_is_not_an_error(buffered, tmp_path, monkeypatch, capsys):
     """As in `corymb predict RUN FILE | head -1`."""
     corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save(tmp_path / "run")
     read, write = os.pipe()

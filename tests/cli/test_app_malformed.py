@@ -1,4 +1,4 @@
-"""Whatever is wrong with what is given: exit code 2, one line that says so, no traceback."""
+"""Every invalid input gives exit code 2 and one line that explains it, without a traceback."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ def here(tmp_path, monkeypatch):
 
 
 def refused(arguments, capsys):
-    """The line that is said about a command line that cannot be used."""
+    """The error message of an invalid command line."""
     capsys.readouterr()
     code = main(arguments)
     err = capsys.readouterr().err

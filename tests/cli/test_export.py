@@ -52,10 +52,10 @@ def test_an_onnx_file_gives_the_same_predictions_for_any_number_of_examples(data
     proto = onnx.load(out.strip())
     x = data()[0][:7].astype(np.float32)
     for some in (x, x[:1]):
-        (said,) = ReferenceEvaluator(proto).run(None, {"x": some})
+        (output,) = ReferenceEvaluator(proto).run(None, {"x": some})
         want = run.module(0)(torch.as_tensor(some)).detach().numpy()
-        assert said.shape == want.shape
-        assert np.allclose(said, want, rtol=1e-5, atol=1e-5)
+        assert output.shape == want.shape
+        assert np.allclose(output, want, rtol=1e-5, atol=1e-5)
     about = json.loads({prop.key: prop.value for prop in proto.metadata_props}["corymb"])
     assert about["classes"] == list(run.schema.classes)
 
@@ -67,7 +67,7 @@ def test_without_onnx_there_is_a_line(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "corymb: ONNX is not installed: pip install 'corymb[onnx]'.\n"
 
 
-def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys):
+def test_models_that_cannot_be_exported_are_refused_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     corymb.fit(corymb.FedAvg(rounds=1), small.arrays()).save("run")
     corymb.fit(corymb.Alone(rounds=1), small.arrays()).save("alone")

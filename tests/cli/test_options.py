@@ -8,7 +8,7 @@ from corymb.cli.options import field_texts, given, options_of
 from corymb.local import Descent
 
 
-def test_what_is_written_below_a_field_is_its_help():
+def test_the_docstring_below_a_field_is_its_help():
     assert field_texts(Descent)["lr"] == "Step size γ."
 
 
@@ -44,7 +44,7 @@ def test_settings_of_several_values_are_given_with_commas_or_one_by_one():
     assert read("--parts", "0.5") == {"parts": [0.5]}
 
 
-def test_one_of_several_that_is_wrong_is_told():
+def test_one_wrong_value_of_several_is_reported():
     with pytest.raises(CycloptsError, match=r"valid integer.*got '3,x'"):
         read("--sizes", "3,x")
 

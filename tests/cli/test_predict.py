@@ -22,7 +22,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def told(line, capsys):
+def output_of(line, capsys):
     capsys.readouterr()
     assert main(shlex.split(line)) == 0
     return capsys.readouterr().out
@@ -35,11 +35,11 @@ def test_a_table_is_read_by_the_names_of_its_columns(here, capsys):
     (here / "in-order.csv").write_text("age,dose\n" + "".join(f"{a},{d}\n" for a, d in x))
     (here / "turned.csv").write_text("dose,outcome,age\n" + "".join(f"{d},well,{a}\n" for a, d in x))
     for name in ("in-order.csv", "turned.csv"):
-        found = json.loads(told(f"predict named {name} --client hospital-3 --json", capsys))
+        found = json.loads(output_of(f"predict named {name} --client hospital-3 --json", capsys))
         assert found["predictions"] == want.tolist()
         assert found["classes"] == ["ill", "well"]
         assert np.allclose(found["probabilities"], chances, atol=1e-6)
-        rows = list(csv.DictReader(io.StringIO(told(f"predict named {name} --client hospital-3", capsys))))
+        rows = list(csv.DictReader(io.StringIO(output_of(f"predict named {name} --client hospital-3", capsys))))
         assert [row["prediction"] for row in rows] == want.tolist()
         assert np.allclose([float(row["p_well"]) for row in rows], chances[:, 1], atol=1e-6)
 
@@ -53,7 +53,7 @@ def test_a_cluster_predicts_into_a_file_from_any_kind_of_file(here, capsys):
     np.savez("new.npz", x=x)
     parquet.write_table(pyarrow.table({"dose": x[:, 1], "age": x[:, 0]}), "new.parquet")
     for name in ("new.npz", "new.parquet"):
-        assert told(f"predict named {name} --cluster 1 --out {name}.csv", capsys) == ""
+        assert output_of(f"predict named {name} --cluster 1 --out {name}.csv", capsys) == ""
         rows = list(csv.DictReader(io.StringIO((here / f"{name}.csv").read_text())))
         assert [row["prediction"] for row in rows] == want
 
@@ -64,14 +64,14 @@ def test_rows_go_by_their_column_of_clients_and_one_model_needs_no_choice(here, 
     (here / "prices.csv").write_text("\n".join(["town,area,distance,price", *lines[::-1], ""]))
     table = "prices.csv {} --client town --label price --rounds 2 -q --json --out {}"
     for name, algorithm in (("many", "ifca --k 2"), ("one", "fedavg")):
-        told("run " + table.format(algorithm, name), capsys)
+        output_of("run " + table.format(algorithm, name), capsys)
     run, turned = corymb.Run.load("many"), x[::-1].astype(np.float32)
-    found = json.loads(told("predict many prices.csv --json", capsys))
+    found = json.loads(output_of("predict many prices.csv --json", capsys))
     want = [run.predict(row, client=f"town-{c}")[0] for row, c in zip(turned, client[::-1], strict=True)]
     assert np.allclose(found["predictions"], want)
     assert "classes" not in found
     (here / "new.csv").write_text("area,distance\n100,3\n")
-    assert told("predict one new.csv", capsys).splitlines()[0] == "prediction"
+    assert output_of("predict one new.csv", capsys).splitlines()[0] == "prediction"
 
 
 BAD = {
@@ -92,7 +92,7 @@ BAD = {
 }
 
 
-def test_what_is_wrong_is_one_line(here, capsys):
+def test_errors_are_one_line(here, capsys):
     for text, options, line in BAD.values():
         (here / "bad.csv").write_text(text)
         capsys.readouterr()
@@ -118,7 +118,7 @@ def test_without_names_the_order_of_the_columns_counts(tmp_path, monkeypatch, ca
     run = corymb.fit(IFCA, small.arrays())
     run.save("unnamed")
     (tmp_path / "new.csv").write_text("p,q,label\n" + "".join(f"{a},{d},1\n" for a, d in x[:3]))
-    found = json.loads(told("predict unnamed new.csv --cluster 0 --json", capsys))
+    found = json.loads(output_of("predict unnamed new.csv --cluster 0 --json", capsys))
     assert found["predictions"] == run.predict(x[:3], cluster=0).tolist()
     (tmp_path / "wide.csv").write_text("p,q,r\n1,2,3\n")
     assert main(shlex.split("predict unnamed wide.csv --cluster 0")) == 2
@@ -133,14 +133,16 @@ def test_rows_get_their_own_cluster_where_examples_have_clusters(tmp_path, monke
         rows = "".join(f"{10 * (i % 2) + 0.01 * i},{500 * (i % 2) + i}\n" for i in range(number))
         (folder / f"{site}.csv").write_text("age,dose\n" + rows)
     line = "run sites uifca --k 2 --density gaussian --init kfed --json -q --out points"
-    found = json.loads(told(line, capsys))
+    found = json.loads(output_of(line, capsys))
     assert sum(found["points"]) > 25
     assert found["clusters"] == 2
     (tmp_path / "new.csv").write_text("age,dose\n0,1\n10,510\n0.1,3\n")
-    head, *labels = told("predict points new.csv", capsys).split()
+    head, *labels = output_of("predict points new.csv", capsys).split()
     assert head == "cluster"
     assert labels[0] == labels[2] != labels[1]
-    assert json.loads(told("predict points new.csv --json", capsys))["clusters"] == [int(label) for label in labels]
+    assert json.loads(output_of("predict points new.csv --json", capsys))["clusters"] == [
+        int(label) for label in labels
+    ]
     assert main(shlex.split("assign points new.csv")) == 2
     assert "corymb predict points new.csv" in capsys.readouterr().err
     assert main(shlex.split("predict points new.csv --cluster 1")) == 2
@@ -166,7 +168,7 @@ def test_rows_that_lack_a_value_are_left_empty_after_a_run_that_dropped_them(kin
     found = json.loads(out)
     assert [value is None for value in found["predictions"]] == [False, True, False]
     assert [one is None for one in found.get("probabilities", [0, None, 0])] == [False, True, False]
-    table = list(csv.reader(io.StringIO(told(f"predict {kind} new.csv", capsys))))
+    table = list(csv.reader(io.StringIO(output_of(f"predict {kind} new.csv", capsys))))
     assert (len(table), set(table[2])) == (4, {""})
     (tmp_path / "told.csv").write_text(f"client,u,v,label\na,1,2,{of.format(1)}\na,,2,\na,3,1,\nb,1,1,{of.format(0)}\n")
     assert main(["assign", kind, "told.csv", "--json"]) == 0
@@ -190,10 +192,10 @@ def test_clients_whose_names_do_not_print_are_found_in_a_file(tmp_path, monkeypa
     assert main(shlex.split("run t.csv ifca --k 2 --client who --label outcome --rounds 3 -q --out run")) == 0
     run = corymb.Run.load("run")
     assert run.names[0] == "a\\n0"
-    found = json.loads(told("predict run t.csv --json", capsys))["predictions"]
+    found = json.loads(output_of("predict run t.csv --json", capsys))["predictions"]
     want = [run.predict([row], client=f"a\\n{c}")[0] for row, c in zip(x, client, strict=True)]
     assert found == want
-    assert len(told("assign run t.csv", capsys).splitlines()) == 6
+    assert len(output_of("assign run t.csv", capsys).splitlines()) == 6
 
 
 def test_clients_of_one_cluster_predict_together(here, monkeypatch, capsys):
@@ -203,5 +205,5 @@ def test_clients_of_one_cluster_predict_together(here, monkeypatch, capsys):
     assert main(shlex.split("run t.csv ifca --k 2 --rounds 3 -q --out run")) == 0
     calls, plain = [], corymb.Run.predict
     monkeypatch.setattr(corymb.Run, "predict", lambda *args, **how: calls.append(how) or plain(*args, **how))
-    told("predict run t.csv", capsys)
+    output_of("predict run t.csv", capsys)
     assert len(calls) <= 2  # clusters, not six clients

@@ -1,4 +1,4 @@
-"""`corymb reproduce`: parts of papers, small versions of all of them, and what is written."""
+"""`corymb reproduce`: parts of papers, the quick versions of all of them, and the files written."""
 
 import json
 import os
@@ -164,7 +164,7 @@ def test_without_data_the_command_fails_and_says_what_to_do(tmp_path, monkeypatc
     assert not (tmp_path / "new").exists()
 
 
-def test_missing_data_are_told_once_with_the_number_of_cells(tmp_path, monkeypatch, capsys):
+def test_missing_data_are_reported_once_with_the_number_of_cells(tmp_path, monkeypatch, capsys):
     looked = []
 
     def work(name):
@@ -191,7 +191,7 @@ def test_cells_that_need_data_say_which(paper):
     assert all(setting.startswith(made) for setting, data in by_setting.items() if not data)
 
 
-def test_ctrl_c_says_what_is_kept(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_reports_what_is_saved(tmp_path, monkeypatch, capsys):
     def work(name):
         if name.endswith("global/0"):
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The papers' pages: tables are those of the cells that are kept, and figures in the text are those of the tables."""
+"""The papers' pages: their tables are made from the saved cells, and figures in the text agree with the tables."""
 
 import functools
 import re
@@ -32,7 +32,7 @@ def made(paper):
 
 @pytest.mark.parametrize("paper", reproduce.RECIPES)
 def test_the_table_is_that_of_the_cells(paper):
-    """If not, `corymb reproduce PAPER --seconds 0 --out papers/PAPER/results` writes it anew."""
+    """If not, `corymb reproduce PAPER --seconds 0 --out papers/PAPER/results` rewrites it."""
     there, wanted = (text.partition("## Time")[0] for text in (_table(paper), made(paper)))
     assert there == wanted
 

@@ -12,7 +12,7 @@ EVIL = "from pathlib import Path\nPath('was-here').touch()\n\n\ndef make():\n   
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """A run with a model of one's own that was stopped after its first round."""
+    """A run with a custom model that was stopped after its first round."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.csv").write_text(ROWS)
     (tmp_path / "mine.py").write_text(MODEL)
@@ -25,7 +25,7 @@ def stopped(tmp_path, monkeypatch):
 
 
 def test_a_run_folder_starts_no_code(stopped, tmp_path, capsys):
-    """The folder names a module that lies in the folder it says it was started in: nobody asked for that to be run."""
+    """The folder names a module in the folder where the run was started, which must not be run unasked."""
     (tmp_path / "evil.py").write_text(EVIL)
     config = stopped / "config.toml"
     config.write_text(config.read_text().replace("mine:make", "evil:make"))
@@ -41,21 +41,21 @@ def test_a_run_folder_starts_no_code(stopped, tmp_path, capsys):
         assert not (tmp_path / "was-here").exists()
 
 
-def test_whoever_names_the_model_again_goes_on(stopped):
+def test_a_run_continues_if_the_model_is_named_again(stopped):
     again = ["run", "--config", str(stopped / "config.toml"), "--rounds", "1", "-q", "--out", "again"]
     assert main([*again, "--model", "mine:make"]) == 0
     assert main(["resume", str(stopped), "--model", "mine:make", "-q"]) == 0
     assert main(["resume", str(stopped), "--model", "other:make", "--rounds", "5", "-q"]) == 2
 
 
-def test_a_run_that_converged_goes_on_as_it_says(tmp_path, monkeypatch, capsys):
+def test_a_converged_run_continues_with_the_suggested_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"{'ab'[i % 2]},{i % 7},{2 * (i % 7) + (i % 3) / 2}\n" for i in range(40))
     (tmp_path / "table.csv").write_text("client,x,label\n" + rows)
     assert main(["run", "table.csv", "fedavg", "-q", "--json", "--out", "run"]) == 0
-    said = capsys.readouterr().err
-    assert "converged after" in said
-    command = said.split("; corymb ")[1].split(" continues to round 80")[0]
+    output = capsys.readouterr().err
+    assert "converged after" in output
+    command = output.split("; corymb ")[1].split(" continues to round 80")[0]
     assert main(["resume", "run", "--rounds", "40"]) == 2  # planned for more, and decayed accordingly
     assert "already has 80 planned; give at least 80" in capsys.readouterr().err
     assert main([*command.split(), "-q", "--json"]) == 0

@@ -19,7 +19,7 @@ from corymb.runs.session import Session
 from tests.runs import small
 
 
-def test_who_was_not_scored_is_in_the_summary(capsys, monkeypatch):
+def test_clients_that_were_not_scored_are_in_the_summary(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     run = fit(FedAvg(rounds=2), small.out_of_range())
     assert print_result(run, as_json=False) == 0
@@ -74,7 +74,7 @@ def test_one_round_is_a_round(capsys, monkeypatch, tmp_path):
     assert "The run was stopped early (max_seconds) after 1 round." in warnings_of(run)
 
 
-def test_scores_stand_beside_the_trivial_one(capsys, monkeypatch, tmp_path):
+def test_scores_are_shown_with_the_trivial_one(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     small.folder(tmp_path / "clinic")
@@ -104,8 +104,8 @@ def test_the_comparison_that_is_suggested_repeats_what_was_asked_for(capsys, mon
 
     def suggested(line):
         assert main(shlex.split(line)) == 0
-        said = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("Compare with"))
-        return said.partition(": ")[2]
+        printed = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("Compare with"))
+        return printed.partition(": ")[2]
 
     own = "--label outcome --seed 3 --no-guard --metric auc"
     line = suggested(f"run 'my clinic' ifca --k 2 --rounds 2 --local.steps 1 --threads 1 {own} -q")
@@ -128,21 +128,21 @@ def test_the_comparison_that_is_suggested_repeats_what_was_asked_for(capsys, mon
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])
-def test_a_real_ctrl_c_at_the_last_evaluation_says_how_to_go_on(checkpoints, capsys, monkeypatch, tmp_path):
+def test_ctrl_c_in_the_final_evaluation_suggests_how_to_resume(checkpoints, capsys, monkeypatch, tmp_path):
     def interrupted(session):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may be told to ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background may be output to ignore it
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Session, "result", interrupted)
     if not checkpoints:
         monkeypatch.setattr(Session, "run", lambda *args, **options: None)
     line = "run mixed-regression-ifca ifca --k 2 --rounds 2 --local.steps 1 -q --out here"
     assert main(line.split()) == Exit.INTERRUPTED
-    told = capsys.readouterr().err
-    assert ("To continue: corymb resume here" in told) is checkpoints
-    assert ("Stopped before the first round was complete" in told) is not checkpoints
+    output = capsys.readouterr().err
+    assert ("To continue: corymb resume here" in output) is checkpoints
+    assert ("Stopped before the first round was complete" in output) is not checkpoints
     if checkpoints:
         monkeypatch.undo()
         monkeypatch.chdir(tmp_path)
@@ -166,9 +166,9 @@ def test_data_that_were_given_in_python_are_compared_there(capsys, monkeypatch, 
     data = small.arrays()
     fit(corymb.IFCA(k=2, rounds=2), data, out="here", seed=3, until="rounds")
     assert main(["resume", "here"]) == 0
-    said = capsys.readouterr().out
-    assert "corymb run" not in said
-    line = next(row for row in said.splitlines() if row.startswith("Compare with one global model")).partition(": ")[2]
+    shown = capsys.readouterr().out
+    assert "corymb run" not in shown
+    line = next(row for row in shown.splitlines() if row.startswith("Compare with one global model")).partition(": ")[2]
     assert line == "corymb.fit(corymb.configure('fedavg', data, rounds=2), data, model='linear', seed=3)"
     other = corymb.fit(corymb.configure("fedavg", data, rounds=2), data, model="linear", seed=3)
     assert (other.config["rounds"], other.seed) == (2, 3)

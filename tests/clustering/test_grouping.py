@@ -1,4 +1,4 @@
-"""Clusters from numbers: planted groups are found, whatever the order and the scale."""
+"""Clusters from numbers: planted groups are found in any order and at any scale."""
 
 import pytest
 import torch
@@ -77,7 +77,7 @@ def test_gaps_that_leave_groups_of_less_than_two_points_do_not_count():
         widest_gap([1.0])
 
 
-def test_k_means_wants_enough_points():
+def test_k_means_requires_enough_points():
     with pytest.raises(InvalidInput, match="k=3 needs at least 3 points, got 2"):
         k_means(torch.zeros(2, 2), 3, root(0))
 

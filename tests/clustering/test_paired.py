@@ -1,4 +1,4 @@
-"""The paired test: against scipy's, against its own claims, and on clients of very different sizes."""
+"""The paired test: against scipy's, for its own calibration, and on clients of very different sizes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_clients_without_held_out_examples_do_not_count() -> None:
     assert difference(apart[2:], torch.ones(1), number[2:], torch.ones(1)) == NONE
 
 
-def test_chance_is_what_p_says_it_is_whatever_the_sizes() -> None:
+def test_p_values_are_calibrated_for_all_client_sizes() -> None:
     """Without a difference, p below 5 % must come about once in twenty times."""
     number = torch.tensor([2, 3, 5, 10, 30, 100, 300] * 4, dtype=torch.float64)
     low = 0

@@ -1,4 +1,4 @@
-"""Distances by way of a sample: the numbers by hand, and the clusters that SR-FCA finds with them."""
+"""Distances to a sample: the numbers by hand, and the clusters that SR-FCA finds with them."""
 
 import pytest
 import torch

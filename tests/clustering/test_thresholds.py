@@ -1,4 +1,4 @@
-"""Groups of those near each other, and the threshold that is found from the distances alone."""
+"""Groups of neighbours, and the threshold that is found from the distances alone."""
 
 import logging
 
@@ -152,7 +152,7 @@ def test_clients_that_are_all_the_same_are_one_group():
     assert 0 < found.value < 5
 
 
-def test_the_evidence_is_kept_and_nothing_found_is_said(caplog):
+def test_the_evidence_is_kept_and_finding_nothing_is_reported(caplog):
     lengths = torch.cdist(*[cloud(0, [10, 10])] * 2)
     value, notes = settle_threshold("gap", lengths, KEY, least=2, squared=False)
     assert notes["threshold"] == value

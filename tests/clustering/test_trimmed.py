@@ -1,4 +1,4 @@
-"""Trimmed k-means: planted groups are found among stray points, and no group is taken for strays."""
+"""Trimmed k-means: planted groups are found among outliers, and no group is mistaken for outliers."""
 
 import pytest
 import torch

@@ -135,7 +135,7 @@ ONCE = {
     "one-shot": "publish_minimiser",
     "one-shot, networks": "publish_trained",
     "local k-means": "publish_minimiser",
-    "Alone, with penalties": "solve_at_home",
+    "Alone, with penalties": "solve_locally",
     "SR-FCA": "publish_own",
     "k-FED": "find_centres",
     "IFCA, from one shot": "publish_minimiser",

@@ -38,7 +38,7 @@ def test_truth_in_order_or_by_name():
     assert from_arrays(X, Y, ["b", "a", "a", "b"], truth={"b": 0, "a": 1}).truth.tolist() == [1, 0]
 
 
-def test_the_test_examples_by_mask_or_apart():
+def test_test_examples_by_mask_or_as_separate_arrays():
     masked = from_arrays(X, Y, [0, 0, 1, 1], test=np.array([True, False, False, True]))
     assert masked.test.x.tolist() == [[0, 1], [6, 7]]
     assert masked.train.x.tolist() == [[2, 3], [4, 5]]
@@ -137,12 +137,12 @@ def test_short_floats_of_torch_are_numbers_like_others(kind):
     assert targets.train.y.tolist() == [0.5, 2.5, 4.5, 6.5]
 
 
-def test_a_number_too_large_for_float32_is_told_so():
+def test_a_number_too_large_for_float32_is_reported():
     with pytest.raises(InvalidInput, match=r"feature 0 is inf, or beyond what float32 holds \(3.4e\+38\)"):
         from_arrays([[1e39], [1.0]], [0, 1], ["a", "a"], test=0)
 
 
-def test_what_is_masked_is_missing():
+def test_masked_values_are_missing():
     x, y, client = np.arange(12.0).reshape(6, 2), np.array([0, 1] * 3), [0, 0, 0, 1, 1, 1]
     holes = np.ma.masked_equal(x, 3.0)
     with pytest.raises(InvalidInput, match="column '1': 1 missing cell in row 1"):
@@ -188,6 +188,6 @@ ONE_HOT = np.eye(2)[Y]
         (X, np.ones((4, 8, 8)), "labels for each pixel .* are not supported"),
     ],
 )
-def test_what_to_do_is_said_where_sizes_differ_or_labels_are_many(x, y, complaint):
+def test_errors_about_sizes_and_many_labels_give_advice(x, y, complaint):
     with pytest.raises(InvalidInput, match=complaint):
         from_arrays(x, y, [0, 1, 0, 1])

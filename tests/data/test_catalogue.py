@@ -20,7 +20,7 @@ def test_by_name_and_seed():
     assert load("digits-iid", seed=3).fingerprint() == NAMES["digits-iid"](3).fingerprint()
 
 
-def test_names_are_dealt_as_is_said():
+def test_named_data_sets_follow_their_options():
     assert load("digits", clients=8, per_client=30).sizes.tolist() == [30] * 8
     assert load("digits-iid", clients=3, per_client=10).sizes.tolist() == [10] * 3
     assert load("mixed-regression", clients=7, per_client=12).sizes.tolist() == [12] * 7

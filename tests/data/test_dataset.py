@@ -28,7 +28,7 @@ def small(**changes):
     return FederatedDataset(**(fields | changes))
 
 
-def test_what_it_says_of_itself():
+def test_a_data_set_describes_itself():
     data = small()
     assert len(data) == data.clients == 2
     assert data.sizes.tolist() == [2, 1]
@@ -84,7 +84,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("complaint", BAD)
-def test_each_fault_is_told_in_one_line(complaint):
+def test_each_fault_is_reported_in_one_line(complaint):
     with pytest.raises(InvalidInput) as caught:
         small(**BAD[complaint])
     assert complaint in str(caught.value)
@@ -159,7 +159,7 @@ def test_saving_views_of_one_tensor(tmp_path):
     assert FederatedDataset.load(data.save(tmp_path / "d")).fingerprint() == data.fingerprint()
 
 
-def test_loading_what_is_no_data_set(tmp_path):
+def test_loading_something_other_than_a_data_set(tmp_path):
     from safetensors.torch import save_file
 
     (tmp_path / "noise").write_bytes(b"noise")

@@ -65,7 +65,7 @@ def test_complaints(values, options, complaint):
         read(values, **options)
 
 
-def test_twenty_whole_numbers_are_classes_and_more_are_what_one_says():
+def test_up_to_twenty_integers_are_classes_and_more_need_a_task():
     assert len(labels(range(1981, 2001)).classes) == 20
     assert len(labels(range(1980, 2001), task="classification").classes) == 21
     assert labels(range(1980, 2001), task="regression").task == "regression"
@@ -99,7 +99,7 @@ def test_a_client_with_labels_written_as_decimals_has_the_same_classes():
     assert read(values, 3) == ("classification", [0, 1, 1, 0, 1, 0], ("0", "1"))
 
 
-def test_a_class_of_one_client_alone_is_kept_and_told():
+def test_a_class_at_a_single_client_is_kept_and_reported():
     found = labels([0, 1, 0, 1, 0, 998], 3)
     assert found.classes == ("0", "1", "998")
     assert found.notes == ("class '998' occurs only at client 'c'",)
@@ -113,10 +113,10 @@ def test_one_class_a_client_is_no_reason_to_refuse():
     assert len(labels(["u", "v"], 2).classes) == 2
 
 
-@pytest.mark.parametrize(("label", "said"), [(5.5, "5.5"), ("yes", "yes"), (3, "3")])
-def test_labels_that_are_all_alike_are_said_to_be(label, said):
+@pytest.mark.parametrize(("label", "expected"), [(5.5, "5.5"), ("yes", "yes"), (3, "3")])
+def test_identical_labels_are_reported(label, expected):
     data = corymb.FederatedDataset.from_arrays(np.eye(8), [label] * 8, [0, 1] * 4)
-    assert data.notes == (f"every label is {said}: there is nothing to learn",)
+    assert data.notes == (f"every label is {expected}: there is nothing to learn",)
 
 
 def test_classes_that_floats_cannot_tell_apart_are_refused():
@@ -124,7 +124,7 @@ def test_classes_that_floats_cannot_tell_apart_are_refused():
         labels([5, 2**62, 2**62 + 1])
 
 
-def test_classes_that_are_spellings_of_one_are_said_to_be_two():
+def test_two_spellings_of_a_class_are_reported_as_two_classes():
     (note,) = labels(["Yes", "yes", "no"]).notes
     assert "classes 'Yes' and 'yes' differ only in capitals" in note
     assert labels(["yes", "no", "yes!"]).notes == ()
@@ -150,7 +150,7 @@ def test_many_texts_that_look_like_numbers_or_dates_are_asked_about(values, look
     assert len(labels([f"id {i}" for i in range(30)]).classes) == 30
 
 
-def test_classes_that_only_test_examples_have_are_spoken_of():
+def test_classes_that_occur_only_in_test_examples_are_reported():
     x, test = np.arange(12.0)[:, None], [False, False, True] * 4
     data = corymb.FederatedDataset.from_arrays(x, list("abcabcabdabd"), [0, 1] * 6, test=np.array(test))
     assert data.notes == ("classes 'c', 'd': only test examples have them, so that no model can learn them",)
@@ -159,8 +159,8 @@ def test_classes_that_only_test_examples_have_are_spoken_of():
 
 def test_labels_that_may_be_counts_get_a_note():
     counts = np.repeat(np.arange(9), [12, 30, 40, 41, 30, 18, 9, 4, 2])
-    said = "the labels 0 to 8 are taken as 9 classes: if they are counts or grades, use task='regression'"
-    assert any(note.startswith(said) for note in labels(counts).notes)
+    expected = "the labels 0 to 8 are taken as 9 classes: if they are counts or grades, use task='regression'"
+    assert any(note.startswith(expected) for note in labels(counts).notes)
     assert labels(counts, task="classification").notes == ()
     assert labels(np.repeat(np.arange(10), 20)).notes == ()  # digits
     assert labels(np.repeat(np.arange(8), [50, 3, 40, 5, 60, 9, 44, 2])).notes == ()  # classes in no order

@@ -5,7 +5,7 @@ import pytest
 
 from corymb.data import FederatedDataset, from_flwr_datasets
 from corymb.settings import InvalidInput
-from tests.data.test_doors import HuggingFace
+from tests.data.test_loading import HuggingFace
 
 COLUMNS = {
     "height": np.linspace(0, 1, 24),
@@ -29,7 +29,7 @@ class Partitioner:
 
 
 class Natural(Partitioner):
-    """One that knows its partitions only once one was loaded, as theirs do."""
+    """One whose partitions are known only after one was loaded, as in flwr-datasets."""
 
     partition_id_to_natural_id: dict
 
@@ -65,7 +65,7 @@ def test_the_same_as_by_any_other_door(partitions):
     assert data.feature_names == ("height", "width")
 
 
-def test_clients_are_called_what_they_were_made_by():
+def test_clients_are_named_by_the_ids_of_their_partitions():
     assert from_flwr_datasets(Natural(), test=0).names == ("anna", "ben", "carl")
     assert from_flwr_datasets(Federated(train=Natural()), clients=2, test=0).names == ("anna", "ben")
 
@@ -80,7 +80,7 @@ def test_pictures_and_class_names():
     assert made.train.y.tolist() == [0, 1, 1, 0, 1, 0]
 
 
-def test_an_empty_partition_is_left_out_and_told():
+def test_an_empty_partition_is_left_out_and_reported():
     data = from_flwr_datasets([part(0), part(7), part(1)])
     assert data.names == ("0", "2")
     assert data.notes == ("partition '1' has no rows and is left out",)
@@ -105,7 +105,7 @@ def test_complaints():
             from_flwr_datasets(partitions, **options)
 
 
-def test_the_package_itself():
+def test_the_real_flwr_datasets_package():
     partitioners = pytest.importorskip("flwr_datasets.partitioner")
     datasets = pytest.importorskip("datasets")
     columns = COLUMNS | {"owner": np.array(["anna", "ben", "carl"])[OWNER]}

@@ -38,7 +38,7 @@ def test_faults_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize("text", ["nosuch:0.1", "nan:x", "nan:2", "", "nan:-1"])
-def test_what_cannot_be_read_is_refused(text):
+def test_unreadable_input_is_refused(text):
     with pytest.raises(InvalidInput):
         read_faults(text)
 
@@ -49,7 +49,7 @@ def test_a_client_that_is_not_there_has_no_fault():
 
 
 def test_a_stale_reply_is_an_earlier_one():
-    """Over the wire: the first round's reply again and again, which is no fault that can be seen, but is harmless."""
+    """Over the wire: the first round's reply is repeated, which cannot be detected but is harmless."""
     honest, stale = last("FedAvg", "wired")[0], last("FedAvg", "wired", Fault("stale", clients=("client-3",)))[0]
     assert 0 < farthest(honest.models, stale.models) < 10
     assert torch.isfinite(stale.models["weight"]).all()

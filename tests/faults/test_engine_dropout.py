@@ -1,4 +1,4 @@
-"""Clients that drop out, drawn anew in every call; `python -m benchmarks.dropout` has every algorithm, five seeds."""
+"""Clients that drop out, drawn again in every call; `python -m benchmarks.dropout` runs every algorithm, five seeds."""
 
 import pytest
 
@@ -16,7 +16,7 @@ benchmark = pytest.importorskip("benchmarks.dropout")
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
 @pytest.mark.parametrize("name", ["SR-FCA", "CFL", "Local-KMeans", "moment descent"])
-def test_a_run_comes_to_its_end(name, share):
+def test_a_run_finishes(name, share):
     assert benchmark.problem(name, [Fault("dropout", share=share, always=False)], seed=0) == ""
 
 

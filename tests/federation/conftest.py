@@ -42,7 +42,7 @@ class Federation:
 
     @classmethod
     def of_a_new_user(cls, folder):
-        """One that `corymb flower new myfed` makes, at an address of its own."""
+        """One that `corymb flower new myfed` makes, at its own address."""
         made = cls(folder)
         made.command("flower", "new", "myfed")
         made.folder = folder / "myfed"

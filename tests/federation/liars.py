@@ -37,7 +37,7 @@ def spoiled(change):
 
 
 def sums(change):
-    """The same for the sums in the part; rows are told honestly."""
+    """The same for the sums in the part; rows are honest."""
 
     def spoil(part):
         value = part["value"]
@@ -110,7 +110,7 @@ def train_or_hang(client: Client, models: Params, *, local: Descent, hang: bool)
 
 @dataclass(frozen=True, kw_only=True)
 class Average:
-    """FedAvg, with one client that is no good."""
+    """FedAvg, with one bad client."""
 
     rounds: int = 2
     hang: bool = True

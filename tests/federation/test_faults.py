@@ -1,4 +1,4 @@
-"""Whatever is killed, the run goes on by itself or is resumed, and its result is the undisturbed one."""
+"""If any process is killed, the run continues or is resumed, and its result is that of an undisturbed run."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def undisturbed():
 
 
 class Driver:
-    """`corymb run` in a process of its own."""
+    """`corymb run` in a separate process."""
 
     def __init__(self, federation, out, module=("corymb",)):
         self.federation, self.out = federation, out
@@ -66,7 +66,7 @@ def assert_undisturbed(result, want):
 
 
 @pytest.mark.parametrize("victim", ["worker", "supernode", "superlink"])
-def test_a_run_goes_on_by_itself_when_a_process_is_killed(federation, tmp_path, undisturbed, victim):
+def test_a_run_continues_when_a_process_is_killed(federation, tmp_path, undisturbed, victim):
     driver = Driver(federation, tmp_path / "run")
     driver.wait_for_rounds(1)
     time.sleep(0.5)  # in the middle of a tick
@@ -89,11 +89,11 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_tick_is_resumed(federation, 
     assert_undisturbed(resumed(federation, tmp_path / "run"), undisturbed)
 
 
-def test_a_driver_that_is_killed_while_it_sends_leaves_no_node_deaf(federation, tmp_path, undisturbed):
-    """Nodes have been told of a message that never comes; they hear the next one all the same."""
+def test_nodes_still_answer_after_a_driver_is_killed_while_sending(federation, tmp_path, undisturbed):
+    """Nodes wait for a message that never arrives, and still receive the next one."""
     driver = Driver(federation, tmp_path / "run", ["tests.federation.dying", tmp_path / "run", 2])
-    said = driver.process.communicate(timeout=200)
-    assert driver.process.returncode == -signal.SIGKILL, said
+    output = driver.process.communicate(timeout=200)
+    assert driver.process.returncode == -signal.SIGKILL, output
     assert_undisturbed(resumed(federation, tmp_path / "run"), undisturbed)
 
 

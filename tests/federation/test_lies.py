@@ -1,4 +1,4 @@
-"""Whatever a node says, does not say or is told twice: the run goes on, and nobody else's numbers change."""
+"""If a node lies, stays silent or gets a message twice, the run continues and other nodes' numbers do not change."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ PLACES = range(1, 7, NODES)
 
 @pytest.fixture(scope="module")
 def liars(tmp_path_factory):
-    """A federation one of whose nodes lies when it is told to, and what connects with it."""
+    """A federation with a node that lies on request, and the connection to it."""
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     from corymb.engines.flower.driver import connect
 
@@ -127,7 +127,7 @@ def test_messages_that_are_delivered_twice_change_nothing(liars, monkeypatch):
     assert vars(fed.ledger) == vars(ledger)
 
 
-def test_a_client_that_never_answers_is_named_and_the_run_goes_on(liars, tmp_path):
+def test_a_client_that_never_answers_is_named_and_the_run_continues(liars, tmp_path):
     from corymb.engines.flower.driver import connect
 
     made = Folder(tmp_path, **{"poll = 0.3": "poll = 0.3\nclient_seconds = 4"})

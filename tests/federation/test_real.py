@@ -75,7 +75,7 @@ def test_cfl_keeps_its_clients_memory_on_the_nodes(nodes, federation):
     assert {page.parents[2].name for page in pages} == {f"node-{number}" for number in range(NODES)}
 
 
-def test_whoever_has_no_secret_starts_no_run(federation):
+def test_a_run_needs_the_secret(federation):
     from corymb.engines.flower.driver import connect
 
     with pytest.raises(InvalidInput, match="give the secret"):

@@ -1,4 +1,4 @@
-"""With TLS and node keys on, only those get in who should: refused are all others, at every door."""
+"""With TLS and node keys, every interface admits only those who should be admitted."""
 
 import json
 import os
@@ -152,7 +152,7 @@ def test_keys_and_secrets_are_for_their_owner_only(secure):
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="makes a key as the page says")
-def test_a_node_is_let_in_by_hand_as_the_page_says(tmp_path):
+def test_a_node_is_admitted_manually_as_documented(tmp_path):
     """docs/how-to/flower.md, on several machines: a key, its registration by `flwr`, a node, a run."""
     made = Federation(tmp_path, **{"nodes = 3": "nodes = 1"})
     made.command("flower", "up", "--nodes", 0, "--tls")

@@ -183,7 +183,7 @@ def test_steps_do_not_touch_the_gradients_they_are_given():
 
 
 @given(st.lists(st.tuples(st.floats(-9, 9), st.sampled_from([0.0, 1.0, 2.5])), min_size=1, max_size=8))
-def test_a_weighted_mean_leaves_out_what_weighs_nothing(rows):
+def test_a_weighted_mean_ignores_weight_zero(rows):
     values = torch.tensor([value if weight else float("nan") for value, weight in rows], dtype=torch.float64)
     weight = torch.tensor([weight for _, weight in rows], dtype=torch.float64)
     total = sum(weight for _, weight in rows)
@@ -197,7 +197,7 @@ def test_a_weighted_mean_is_of_the_last_axis():
     assert weighted_mean(torch.zeros(2, 0), torch.zeros(2, 0)).tolist() == [0, 0]
 
 
-def test_nothing_flows_back_from_what_weighs_nothing():
+def test_weight_zero_has_no_gradient():
     params, on = model(), examples(4)
     on = on._replace(weight=torch.tensor([1.0, 1.0, 0.0, 0.0]).double())
     far = on._replace(x=torch.where(on.weight[:, None] > 0, on.x, 1e200))

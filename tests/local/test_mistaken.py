@@ -1,4 +1,4 @@
-"""Client functions that hand k models to what takes one, or the reverse, or differentiate what has no backward."""
+"""Client functions that pass k models where one is expected, or the reverse, or differentiate an operation."""
 
 import pytest
 import torch
@@ -92,7 +92,7 @@ def federation(engine, name, k):
 @pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("fn", WRONG, ids=lambda fn: fn.body.__name__)
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_wrong_number_of_models_is_said_in_one_line_with_what_to_write(fn, name, engine, k, caplog):
+def test_a_wrong_number_of_models_is_reported_in_one_line_with_advice(fn, name, engine, k, caplog):
     fed, models = federation(engine, name, k)
     several = f"{k} stacked models" if k > 1 else "a stack of one model"
     with pytest.raises(TypeError, match=WRONG[fn].format(k=several)) as ended:
@@ -131,7 +131,7 @@ def constant_beside_a_gradient(client, models):
 
 @pytest.mark.parametrize("engine", [LoopEngine, VectorisedEngine])
 @pytest.mark.parametrize("fn", [grad_of_loss, grad_of_losses, backward_of_descent])
-def test_autograd_through_an_operation_is_told_what_to_differentiate_instead(fn, engine):
+def test_autograd_through_an_operation_raises_with_advice(fn, engine):
     fed, models = federation(engine, "network", 2)
     with pytest.raises(RuntimeError, match=r"have no backward.*use gradient\(client, params\), or") as ended:
         fed.clients.map(fn, models)
@@ -158,7 +158,7 @@ def misnamed(client, models):
     return descend(client, {f"my {name}": value for name, value in models.items()}, HOW)
 
 
-def test_other_mistakes_keep_their_own_words():
+def test_other_errors_keep_their_messages():
     fed, models = federation(LoopEngine, "line", 2)
     with pytest.raises(KeyError, match="weight"):
         fed.clients.map(misnamed, models)

@@ -1,4 +1,4 @@
-"""Linear models with penalties: errors left out by hand, what few examples give, padding, and how steps go down."""
+"""Linear models with penalties: leave-out errors by hand, few examples, padding, and the path of steps."""
 
 from itertools import pairwise
 
@@ -100,7 +100,7 @@ def test_shares_of_classes_take_the_place_of_labels():
     assert torch.allclose(said, shares[:1], atol=1e-3)
 
 
-def test_labels_that_features_tell_are_told_and_a_tie_is_half_an_error():
+def test_labels_are_predicted_from_features_and_a_tie_is_half_an_error():
     on = classes(60)
     said = (torch.cat([on.x, torch.ones(60, 1).double()], 1) @ logistic(on, 3).mT).argmax(1)
     assert float((said == on.y).double().mean()) > 0.8  # 0.5 without features

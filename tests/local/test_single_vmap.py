@@ -1,4 +1,4 @@
-"""Work leaves a vmap that stands alone by a shorter way, with the same result as by torch's rules for functions."""
+"""The fast path out of a single vmap gives the same result as torch's rules for autograd functions."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_both_ways_give_the_same_bits(monkeypatch):
         assert all(map(torch.equal, found, by_rules))
 
 
-def test_what_is_differentiated_goes_by_the_rules(monkeypatch):
+def test_differentiated_tensors_use_the_general_path(monkeypatch):
     """There a gradient through training is refused, not forgotten."""
     seen = []
     found = leaving.unwrap
@@ -128,7 +128,7 @@ def send_back(client, models):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, VectorisedEngine])
-def test_replies_do_not_say_how_they_came_about(engine):
+def test_replies_carry_no_autograd_history(engine):
     own = {name: value.clone().requires_grad_(True) for name, value in MODELS.items()}
     found = Federation(engine(OBJECTIVE, DATA, DOUBLE)).clients.map(send_back, own).value
     assert not any(value.requires_grad for value in found.values())

@@ -1,4 +1,4 @@
-"""Generator, critic and encoder: shapes, ranges, and that no example knows of another."""
+"""Generator, critic and encoder: shapes, ranges, and that no example depends on another."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_every_network_takes_what_the_others_make_one_example_at_a_time(name):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_what_goes_through_keeps_its_size(name):
+def test_activations_keep_their_scale(name):
     """Neither vanishes nor explodes at the start: weights are drawn for that."""
     networks = NETWORKS[name]
     judged = torch.stack(

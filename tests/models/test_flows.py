@@ -98,7 +98,7 @@ def test_noise_on_pixels_is_an_examples_own():
     assert len((moved * 256 % 1).flatten().unique()) == 45
 
 
-def test_a_projection_leaves_out_what_lies_across():
+def test_a_projection_drops_orthogonal_components():
     flow = Projected(Affine(2), 5)
     params = parameters(flow, 4, spread=0.0)
     x = normal(root(2), (3, 5), DOUBLE)
@@ -135,6 +135,6 @@ def test_samples_come_from_the_density():
     assert torch.allclose(drawn.T.cov(), torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double(), atol=0.15)
 
 
-def test_masks_of_pictures_want_pictures():
+def test_masks_require_pictures():
     with pytest.raises(InvalidInput, match="square pictures"):
         RealNVP(10, side=4, mask="cyclic")

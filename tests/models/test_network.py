@@ -1,4 +1,4 @@
-"""Any module is a model, unless its examples know of each other or it draws from a global generator."""
+"""Any module is a model, unless it couples examples or draws from a global generator."""
 
 import logging
 from functools import partial
@@ -118,7 +118,7 @@ def work(client: Client, models):
 
 
 @pytest.mark.parametrize("kernel", [None, "fused", "foreach", "serial"])
-def test_examples_that_know_of_each_other_are_found_out_and_done_one_client_at_a_time(kernel, caplog):
+def test_models_that_couple_examples_are_detected_and_run_client_by_client(kernel, caplog):
     objective = Classification(Network(Coupled, dtype=torch.float64), 3)
     with caplog.at_level(logging.WARNING):
         many = VectorisedEngine(objective, classification(), DOUBLE, kernel=kernel)
@@ -132,7 +132,7 @@ def test_examples_that_know_of_each_other_are_found_out_and_done_one_client_at_a
 
 
 class Dice(nn.Module):
-    """Draws anew at every look."""
+    """Its output is random in every pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("drop", "line"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_keyed_is_refused_in_one_line(drop, line):
+def test_layers_that_cannot_be_keyed_are_refused_in_one_line(drop, line):
     network = Network(lambda: Written(drop))
     params = network.init(root(0))
     with pytest.raises(InvalidInput, match=line) as error:
@@ -299,7 +299,7 @@ def test_data_that_a_model_cannot_take_are_refused_in_one_line(objective, data):
 
 
 class Bare(nn.Module):
-    """A parameter and nothing that could make it anew."""
+    """A parameter, and no method to initialise it again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,7 +318,7 @@ class Bare(nn.Module):
         (nn.Sequential(nn.Linear(4, 4), Bare()), "Layer Bare"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_line(model, line):
+def test_an_invalid_model_is_refused_in_one_line(model, line):
     with pytest.raises(InvalidInput, match=line) as error:
         Network(model)
     assert "\n" not in str(error.value)
@@ -380,7 +380,7 @@ def test_parameters_depend_on_the_key_alone(name):
 
 
 @pytest.mark.parametrize("name", ["linear", "convolution", "embedding", "recurrent", "bilinear"])
-def test_a_module_is_made_anew_as_a_function_would_and_is_not_touched(name):
+def test_a_module_is_recreated_as_by_a_function_and_not_modified(name):
     module = MADE[name]()
     before = {key: value.clone() for key, value in module.state_dict().items()}
     network = Network(module)
@@ -535,7 +535,7 @@ def test_a_frozen_layer_does_not_stand_in_the_way_of_the_fused_kernel(caplog):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_only_what_is_trained_travels(engine):
+def test_only_trained_parameters_are_sent(engine):
     objective = Classification(Network(backbone, dtype=torch.float64), 3)
     fed = federation(engine, objective, classification())
     algorithm = FedAvg(rounds=20, local=Descent(lr=0.5, steps=5))
@@ -586,7 +586,7 @@ def test_a_pretrained_start_is_every_clusters_start(engine):
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_an_embedding_that_changes_when_it_is_looked_at_is_refused(kind):
+def test_an_embedding_that_changes_when_it_is_read_is_refused(kind):
     with pytest.raises(InvalidInput, match=r"Layer '0' \(Embedding(Bag)?\) has max_norm=1, so every forward pass"):
         Network(lambda: nn.Sequential(kind(5, 3, max_norm=1.0), nn.Linear(3, 2)))
 

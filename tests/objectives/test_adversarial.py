@@ -1,4 +1,4 @@
-"""ClusterGAN's game: who moves when, the losses by hand, and that examples do not know of each other."""
+"""ClusterGAN's game: which network is trained when, the losses by hand, and that examples are independent."""
 
 import pytest
 import torch

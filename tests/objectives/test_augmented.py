@@ -1,4 +1,4 @@
-"""Pictures changed at random by key: each change does what it says, and is the same wherever it is made."""
+"""Pictures augmented by random keys: each change does what it should, and is the same on every engine."""
 
 import pytest
 import torch
@@ -105,7 +105,7 @@ def test_a_round_on_every_engine_is_the_same_round():
     assert farthest(trained("wired"), trained("loop")) < 1e-12
 
 
-def test_pictures_are_changed_in_training_only_and_anew_in_every_step():
+def test_pictures_are_changed_only_in_training_and_differently_in_every_step():
     objective, params, on, key = job()
     one, mine = take(params, 0), take(on, 0)
     assert torch.equal(objective.losses(one, mine), objective.inner.losses(one, mine))
@@ -114,7 +114,7 @@ def test_pictures_are_changed_in_training_only_and_anew_in_every_step():
     assert not torch.allclose(steps[0], steps[2])
 
 
-def test_it_travels_and_refuses_what_is_no_picture():
+def test_it_round_trips_and_refuses_non_pictures():
     objective, params, _, key = job()
     assert made_from(recipe_of(objective), ["corymb"]).describe() == objective.describe()
     flat = Examples(torch.rand(5, 7), torch.zeros(5, dtype=torch.int64), torch.ones(5))

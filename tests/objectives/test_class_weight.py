@@ -55,8 +55,8 @@ def test_weights_count_in_training_alone():
 def test_a_rare_class_is_found_and_the_weights_are_in_the_folder(tmp_path):
     def found(run):
         x, y, _ = rare()
-        said = run.predict(x, cluster=0)
-        return float(np.mean(said[y == "yes"] == "yes"))
+        answers = run.predict(x, cluster=0)
+        return float(np.mean(answers[y == "yes"] == "yes"))
 
     plain = fit(FAST, rare(), model="linear")
     balanced = fit(FAST, rare(), model="linear", class_weight="balanced", out=tmp_path / "run")
@@ -85,7 +85,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("given", "line"), WRONG.values(), ids=WRONG)
-def test_what_is_no_weight_is_refused_in_a_line(given, line):
+def test_an_invalid_weight_is_refused_in_a_line(given, line):
     with pytest.raises(InvalidInput, match=line) as error:
         fit(FAST, rare(), class_weight=given)
     assert "\n" not in str(error.value)

@@ -51,7 +51,7 @@ def test_every_engine_trains_with_smooth_labels_alike(engine, weight):
     assert farthest(models, _trained(engine, 0.0, weight)) > 1e-2
 
 
-def test_the_same_objective_is_made_elsewhere_and_says_what_it_is():
+def test_the_objective_is_rebuilt_from_its_recipe_and_describes_itself():
     objective = Classification(Network(mlp(2, [3], 3)), 3, WEIGHTS, SMOOTH)
     there = made_from(recipe_of(objective), allow=("corymb",))
     assert there.describe() == objective.describe()
@@ -87,7 +87,7 @@ def test_an_option_of_runs_smooths_and_a_resumed_run_is_the_same(tmp_path):
     assert corymb.Run.load(tmp_path / "run").config["label_smoothing"] == SMOOTH
 
 
-def test_what_cannot_be_smoothed_is_refused_in_a_line():
+def test_invalid_label_smoothing_is_refused_in_a_line():
     network = Network(mlp(2, [], 3))
     for amount in (-0.1, 1.0, float("nan")):
         with pytest.raises(InvalidInput, match=r"label_smoothing must be in \[0, 1\), got"):

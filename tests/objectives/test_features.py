@@ -54,7 +54,7 @@ def test_a_batch_is_its_rows_and_vmap_changes_nothing(features):
 
 
 @pytest.mark.parametrize("features", MAPS, ids=repr)
-def test_linear_regression_takes_them(features):
+def test_linear_regression_accepts_feature_maps(features):
     objective = LinearRegression(3, features=features, dtype=torch.float64)
     assert objective.width == features(points()).shape[1]
     assert repr(features) in objective.describe()

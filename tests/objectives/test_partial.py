@@ -33,7 +33,7 @@ def described(*arguments):
     return PartialObjective(Quantile(*arguments)).describe()
 
 
-def test_two_objectives_of_one_class_are_told_apart_by_what_they_hold():
+def test_two_objectives_of_one_class_are_distinguished_by_their_contents():
     assert described(0.9) == described(0.9)
     assert "q=0.9" in described(0.9)
     assert len({described(0.9), described(0.5), described(0.9, [1.0, 2.0]), described(0.9, [1.0, 3.0])}) == 4
@@ -43,7 +43,7 @@ def test_two_objectives_of_one_class_are_told_apart_by_what_they_hold():
     assert described(0.9, {"a": described}) == described(0.9, {"a": described})
 
 
-def test_what_is_counted_or_moved_later_does_not_change_the_description():
+def test_later_changes_and_moves_do_not_change_the_description():
     objective = PartialObjective(Quantile(0.9))
     before = objective.describe()
     objective.inner.q = 0.5

@@ -1,4 +1,4 @@
-"""Objectives travel as what makes them: equal on both sides, and no reader runs what it was not told it may."""
+"""Objectives are sent as recipes: equal on both sides, and a reader runs nothing that it was not allowed to."""
 
 from dataclasses import dataclass, replace
 
@@ -39,7 +39,7 @@ def travelled(objective, allow=(*OURS, *ALLOW)):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_what_is_made_there_is_what_was_sent(name):
+def test_the_rebuilt_objective_equals_the_one_sent(name):
     there = travelled(OBJECTIVES[name])
     assert there.describe() == OBJECTIVES[name].describe()
     assert type(there) is type(OBJECTIVES[name])
@@ -110,7 +110,7 @@ class Secret:
         (LinearRegression(2, features=lambda x: x), "is not at the top level of a module"),
     ],
 )
-def test_what_cannot_travel_is_said_in_one_line(objective, says):
+def test_objectives_that_cannot_be_sent_are_refused_in_one_line(objective, says):
     with pytest.raises(InvalidInput, match=says):
         recipe_of(objective)
 

@@ -1,4 +1,4 @@
-"""Uncorrelated features for descent: found from sums, the same run on every engine, nothing where it cannot be."""
+"""Whitened features for descent: found from sums, the same run on every engine, and unused where they do not apply."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_a_whitened_run_is_the_same_on_every_engine(engine):
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_there_and_back_is_where_one_was(intercept):
+def test_transforming_there_and_back_is_the_identity(intercept):
     standard = whitened(CASES["FedAvg"])
     for objective in (LinearRegression(3, intercept=intercept), Classification(Network(mlp(3, [], 4)), 4)):
         there, params = Standardised(objective, standard).whitened, objective.init(torch.tensor(3))

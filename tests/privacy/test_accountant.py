@@ -1,4 +1,4 @@
-"""ε against figures of others: published ones, and integrals that are computed here."""
+"""ε compared with published figures, and with integrals that are computed here."""
 
 import math
 import sys

@@ -18,7 +18,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("values", "why"), WRONG.values(), ids=WRONG)
-def test_what_makes_no_sense_is_refused(values, why):
+def test_meaningless_settings_are_refused(values, why):
     with pytest.raises(InvalidInput, match=why):
         from_dict(Privacy, values)
 

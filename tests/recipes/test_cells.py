@@ -1,4 +1,4 @@
-"""Cells are run once, kept whole, and survive both failures and being stopped."""
+"""Cells are run once, saved completely, and survive failures and interruptions."""
 
 import json
 import os
@@ -55,13 +55,13 @@ def test_cells_are_kept_and_not_run_again(tmp_path):
     assert both.results["a/x/2"] == kept["result"]
 
 
-def test_beside_a_machine_stands_how_long_a_cell_took_there(tmp_path):
+def test_a_machine_is_listed_with_the_time_a_cell_took_there(tmp_path):
     write_cell(tmp_path, "a/x/1", {"cell": "a/x/1", "seconds": 2.5, "result": {"device": "CPU"}})
     write_cell(tmp_path, "a/x/2", {"cell": "a/x/2", "seconds": 2.5, "result": {"device": "CPU", "seconds": 1.0}})
     assert [read_cell(tmp_path, f"a/x/{seed}")["seconds"] for seed in (1, 2)] == [2.5, 1.0]
 
 
-def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
+def test_a_failed_cell_is_reported_and_the_others_run(tmp_path):
     cells = run_cells(f"{HERE}:square", ["bad/x/0", "a/x/5"], tmp_path)
     assert cells.failed == {"bad/x/0": "no such number"}
     assert cells.results["a/x/5"]["square"] == 25
@@ -69,7 +69,7 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_data_that_are_not_there_are_looked_for_once_a_command(tmp_path, workers, monkeypatch, caplog):
+def test_missing_data_are_searched_for_once_per_command(tmp_path, workers, monkeypatch, caplog):
     monkeypatch.setenv("CORYMB_LOOKED", str(tmp_path / "looked"))
     names = [f"{data}/x/{seed}" for data in ("mnist", "femnist") for seed in range(5)]
     names.insert(2, "made/x/0")
@@ -83,13 +83,13 @@ def test_data_that_are_not_there_are_looked_for_once_a_command(tmp_path, workers
     assert list(cells.results) == ["made/x/0"]
     assert cells.failed == {name: f"{name.split('/')[0]} is not here" for name in names if name != "made/x/0"}
     assert cells.left == []
-    said = [one.message for one in caplog.records]
-    assert said[0].endswith("failed: mnist is not here The other 4 cells that need mnist are skipped.")
-    assert len(said) == 2
+    messages = [one.message for one in caplog.records]
+    assert messages[0].endswith("failed: mnist is not here The other 4 cells that need mnist are skipped.")
+    assert len(messages) == 2
 
 
 @pytest.mark.parametrize("text", ['{"cell": "a/x', "", "[]", '{"cell": "a/x/2"}'])
-def test_a_broken_file_is_told_and_its_cell_run_again(tmp_path, text, caplog):
+def test_a_broken_file_is_reported_and_its_cell_run_again(tmp_path, text, caplog):
     (tmp_path / "a" / "x").mkdir(parents=True)
     (tmp_path / "a" / "x" / "2.json").write_text(text)
     assert run_cells(f"{HERE}:square", ["a/x/2"], tmp_path).results["a/x/2"]["square"] == 4
@@ -97,7 +97,7 @@ def test_a_broken_file_is_told_and_its_cell_run_again(tmp_path, text, caplog):
     assert read_cell(tmp_path, "a/x/2")["square"] == 4
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(tmp_path, monkeypatch):
+def test_a_read_only_folder_is_reported_before_any_work(tmp_path, monkeypatch):
     RUNS.clear()
     monkeypatch.setattr("tempfile.TemporaryFile", Mock(side_effect=PermissionError("Permission denied")))
     with pytest.raises(PermissionError):
@@ -119,7 +119,7 @@ OTHER = """if 1:
 """
 
 
-def test_what_another_process_is_at_is_left_to_it_until_it_ends(tmp_path, caplog):
+def test_a_cell_claimed_by_another_process_is_left_to_it(tmp_path, caplog):
     RUNS.clear()
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -174,7 +174,7 @@ def test_one_process_is_given_up_too(tmp_path):
     assert time.monotonic() - began < 40
 
 
-def test_a_run_that_was_interrupted_is_no_result():
+def test_an_interrupted_run_is_not_a_result():
     run = SimpleNamespace(stopped="converged")
     assert whole(run) is run
     with pytest.raises(KeyboardInterrupt):
@@ -182,6 +182,6 @@ def test_a_run_that_was_interrupted_is_no_result():
 
 
 @pytest.mark.parametrize("name", ["../a", "a//b", "", "a/."])
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
+def test_a_name_outside_the_folder_is_refused(tmp_path, name):
     with pytest.raises(InvalidInput, match="separated by slashes"):
         write_cell(tmp_path, name, {})

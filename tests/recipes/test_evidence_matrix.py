@@ -31,7 +31,7 @@ def test_right_and_near(
     assert judged("rotations", found, fedavg, oracle) == wanted
 
 
-def test_errors_are_judged_by_tenths_and_inventions_are_told() -> None:
+def test_errors_are_judged_by_tenths_and_invented_clusters_reported() -> None:
     found = {"k": 2, "ari": 0.0, "score": 0.21, "accuracy": False}
     assert judged("regression, one", found, 0.2, 0.2) == (False, True, True)
     assert judged("regression, one", {**found, "k": 1, "score": 0.23}, 0.2, 0.2) == (True, False, False)

@@ -1,4 +1,4 @@
-"""Figures of a paper beside ours."""
+"""A paper's figures next to ours."""
 
 import pytest
 
@@ -32,5 +32,5 @@ def test_measures_are_of_what_has_been_run():
     assert not any(name.startswith("mnist.global") for name in found)
 
 
-def test_times_are_told_by_machine():
+def test_times_are_reported_by_machine():
     assert "| mnist | CPU | 2 | 5 |" in list(times_of(RESULTS))

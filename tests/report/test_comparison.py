@@ -24,7 +24,7 @@ def test_the_page_has_the_tables_of_the_comparison_and_runs_nothing_else():
     assert f"ARI {found.confusion.ari:.3f}." in words
 
 
-def test_groups_have_their_tests_and_strangers_no_clusters():
+def test_groups_have_tests_and_runs_with_other_clients_no_clusters():
     ifca, fedavg, *_ = runs()
     sides = [[run, replace(run, snapshot=replace(run.snapshot, seed=1))] for run in (ifca, fedavg)]
     words = " ".join(Page(as_page(compare(group("a", sides[0]), group("b", sides[1]))).decode()).texts)

@@ -93,7 +93,7 @@ def test_all_parts_are_there(page):
         assert wanted in texts, wanted
 
 
-def test_clients_names_are_text_wherever_they_stand(page):
+def test_client_names_are_escaped_everywhere(page):
     texts, values = set(page.texts), json.loads(page.scripts[0])
     for name in HARMFUL:
         assert name in texts, name
@@ -125,7 +125,7 @@ def test_the_format_is_that_of_the_ending(tmp_path):
 
 
 @pytest.mark.parametrize(("module", "format"), [("plotly.offline", "html"), ("pandas", "csv"), ("matplotlib", "png")])
-def test_what_is_missing_is_named(module, format, tmp_path, monkeypatch):
+def test_missing_dependencies_are_named(module, format, tmp_path, monkeypatch):
     report._plotly.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InvalidInput, match=re.escape("corymb[report]")):

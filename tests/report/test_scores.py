@@ -75,7 +75,7 @@ def test_clients_for_which_a_metric_is_not_defined_are_counted():
 
 
 def one_class():
-    """Every client has a class of its own."""
+    """Every client has only one class, which no other client has."""
     x, _, client = small.arrays()
     return FederatedDataset.from_arrays(x, client % 2, client, standardise=True)
 

@@ -28,7 +28,7 @@ EVIDENCE = {
 }
 
 
-def test_what_algorithms_leave_in_their_notes_is_drawn():
+def test_the_notes_of_algorithms_are_drawn():
     run = runs()[0]
     threshold = {"distance_counts": [3, 0, 2], "distance_edges": [0.0, 1, 2, 3], "threshold": 1.5, "gap": 3.0}
     drawn = figures([noted(run, **threshold, chance=1.2)])
@@ -60,7 +60,7 @@ def test_a_client_that_is_rejected_is_listed_once_a_reason():
     assert rejections(run) == [{"client": HARMFUL[0], "reason": "not finite", "replies": "2", "rounds": "1 to 2"}]
 
 
-def test_clients_with_little_data_and_notes_on_them_are_told(tmp_path):
+def test_clients_with_little_data_are_reported_with_notes(tmp_path):
     run = runs()[0]
     schema = run.schema._replace(clients={"one_class": 2}, notes=(f"client {HARMFUL[0]!r} is odd",))
     told = replace(run, schema=schema)
@@ -80,7 +80,7 @@ def test_a_run_in_which_nobody_knows_all_losses_or_shares_has_a_page(tmp_path):
     write_report(unknown, tmp_path / "a.png")
 
 
-def test_notes_are_told_with_their_meaning():
+def test_notes_are_shown_with_their_meaning():
     (table,) = (
         c for c in fill([noted(runs()[0], unused_models=1)]) for c in c.contents if c.title.startswith("Final notes")
     )

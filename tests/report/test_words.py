@@ -28,8 +28,8 @@ def test_evidence_for_clusters_that_later_rounds_dissolved_says_how_many_are_lef
     run = runs()[0]
     assert evidence_of(run) == ""
     assert evidence_of(noted(run, k=2, evidence="2 clusters: held-out loss 0.1.")) == "2 clusters: held-out loss 0.1."
-    said = evidence_of(noted(run, k=3, evidence="3 clusters: held-out loss 0.1."))
-    assert said == "2 clusters at the end; when tested on held-out examples: 3 clusters: held-out loss 0.1."
+    sentence = evidence_of(noted(run, k=3, evidence="3 clusters: held-out loss 0.1."))
+    assert sentence == "2 clusters at the end; when tested on held-out examples: 3 clusters: held-out loss 0.1."
 
 
 def test_warnings_name_what_went_wrong():
@@ -47,7 +47,7 @@ def test_warnings_name_what_went_wrong():
     assert "regrouped in round 3 (2 moved)" in warned
 
 
-def test_who_is_refused_in_most_rounds_is_named_with_what_to_do():
+def test_clients_refused_in_most_rounds_are_named_with_advice():
     run = runs()[0]
     who, other = HARMFUL[0], next(name for name in run.names if name != HARMFUL[0])
     reason = "update is 12 times as long as is usual"
@@ -70,7 +70,7 @@ def test_clients_that_were_not_scored_are_named(format, tmp_path):
     assert format == "png" or b"1 of 6 clients not scored: client-3" in page
 
 
-def test_a_run_that_diverges_is_said_to():
+def test_a_diverged_run_is_reported():
     run = fit(FedAvg(rounds=9, local=Descent(lr=1.0, steps=5)), small.prices(), evaluate_every=1)
     stopped, grew, *_, trivial = warnings_of(run)
     assert trivial.startswith("The run is no better than always answering the mean: test squared error ")
@@ -84,7 +84,7 @@ def test_only_the_first_of_many_that_were_not_scored_are_named():
     assert not_scored(many, shown=2) == "12 of 12 clients not scored: site-0, site-1, 10 more"
 
 
-def test_runs_of_one_kind_are_told_apart():
+def test_runs_of_one_kind_are_distinguished():
     ifca, fedavg, *_ = runs()
     assert titles_of([ifca, fedavg, fedavg]) == ["IFCA", "global (FedAvg), run 2", "global (FedAvg), run 3"]
 

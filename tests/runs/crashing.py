@@ -1,4 +1,4 @@
-"""Runs that are cut short: a forked child ends itself at a chosen write, fsync, rename or removal, or is killed."""
+"""Runs that crash: a forked child ends itself at a chosen write, fsync, rename or removal, or is killed."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Small data of a user's kind: tables in raw units, two hidden groups of clients."""
+"""Small data like a user's: tables in raw units, with two hidden groups of clients."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -54,7 +54,7 @@ def run(images):
 
 
 def newcomers(images, m=FEW, labels=None):
-    """(quarter, x, y) of many new clients; `labels` makes labels of one's own."""
+    """(quarter, x, y) of many new clients; `labels` makes custom labels."""
     _, (x, y) = images
     rng = np.random.default_rng(2)
     for number in range(NEW):
@@ -110,7 +110,7 @@ def test_an_answer_survives_the_folder_and_the_command_line(run, images, tmp_pat
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", b"\x80\x04."])
-def test_a_file_that_is_none_is_refused_in_a_line(content, run, tmp_path, capsys):
+def test_an_invalid_file_is_refused_in_a_line(content, run, tmp_path, capsys):
     run.save(tmp_path / "run")
     (tmp_path / "new.npz").write_bytes(content)
     assert main(["assign", str(tmp_path / "run"), str(tmp_path / "new.npz")]) == 2
@@ -126,7 +126,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("x", "y", "line"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_assigned_is_refused(x, y, line, run):
+def test_clients_that_cannot_be_assigned_are_refused(x, y, line, run):
     with pytest.raises(InvalidInput, match=line):
         run.assign(x, y)
 
@@ -165,7 +165,7 @@ def test_thresholds_are_interpolated():
     assert 4.0 < _threshold(calibration, 3) < 5.0
 
 
-def test_a_category_that_the_run_did_not_know_is_spoken_of(tmp_path, capsys, caplog):
+def test_an_unknown_category_is_reported(tmp_path, capsys, caplog):
     rows = "".join(
         f"{name},{'fm'[age % 2]},{age},{'yes' if age > 5 else 'no'}\n" for name in "abc" for age in range(10)
     )

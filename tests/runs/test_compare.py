@@ -115,8 +115,8 @@ def test_the_metric_that_leads_comes_first_and_says_who_is_better(tmp_path, caps
     printed = capsys.readouterr().out
     assert "A has the better test AUC: A 0.8, B 0.7; giving every example the same chance: 0.5." in printed
     assert main(["compare", *folders, "--metric", "auc", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["metric"], said["better"]) == ("auc", "A")
+    output = json.loads(capsys.readouterr().out)
+    assert (output["metric"], output["better"]) == ("auc", "A")
 
 
 def test_rounds_are_those_that_a_run_tells_of():
@@ -124,6 +124,6 @@ def test_rounds_are_those_that_a_run_tells_of():
     assert run.ledger.rounds > len(run.history)  # the ledger also counts what standardises
     found = {delta.name: delta.a for delta in compare(alone(run), alone(run)).deltas}
     assert found["rounds"] == len(run.history)
-    told = f"{len(run.history)} rounds, "
-    assert told in repr(run)
-    assert told in as_markdown([run]).decode()
+    summary = f"{len(run.history)} rounds, "
+    assert summary in repr(run)
+    assert summary in as_markdown([run]).decode()

@@ -106,7 +106,7 @@ def test_wrong_settings_are_refused_in_a_line(asked, line, data):
     assert "\n" not in str(error.value)
 
 
-def test_an_algorithm_without_a_row_stands_for_itself(data):
+def test_an_algorithm_without_a_catalogue_entry_is_named_by_its_class(data):
     class Mine(corymb.FedAvg):
         pass
 
@@ -137,7 +137,7 @@ def ill():
     return small.ill_conditioned()
 
 
-def test_a_step_size_that_is_given_is_obeyed_as_it_is(ill):
+def test_a_given_step_size_is_used_unchanged(ill):
     suited = configure("fedavg", ill).local
     assert suited.safe
     assert suited.decay < 1
@@ -232,7 +232,7 @@ def test_data_are_given_as_for_fit():
         configure("fedavg", 7)
 
 
-def test_a_misspelled_setting_is_told_of_before_the_one_that_is_missing():
+def test_a_misspelled_setting_is_reported_before_a_missing_one():
     with pytest.raises(InvalidInput, match=r"Unknown setting 'kk' for IFCA\. Did you mean 'k'"):
         corymb.configure("ifca", corymb.datasets.digits(clients=4, train=5, test=2), kk=3)
 

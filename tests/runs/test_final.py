@@ -1,4 +1,4 @@
-"""What the end of a run takes is known from a few of its clients."""
+"""The duration of the end of a run is estimated from a few of its clients."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ def fed():
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass when told."""
+    """A clock that advances on request."""
     now = [0.0]
     monkeypatch.setattr(final.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(final, "_fits", lambda fed, at, losses: now.__setitem__(0, now[0] + len(fed.clients)))
@@ -49,7 +49,7 @@ def scoring(clock, asked, once=0.0):
     return score
 
 
-def test_more_and_more_clients_tell_what_all_of_them_take(fed, clock):
+def test_growing_samples_predict_the_time_of_all_clients(fed, clock):
     asked, at = [], Snapshot.fresh(fed, 2)
     found = rehearse(fed, at, scoring(clock, asked, once=50.0), fits=False, enough=4.0)
     assert asked == [1, 2, 4]
@@ -94,7 +94,7 @@ def test_time_for_the_evaluation_is_kept_back(algorithm, monkeypatch):
     assert (run.stopped, len(run.history)) == ("max_seconds", 1)
 
 
-def test_a_rehearsal_changes_nothing():
+def test_estimating_the_final_evaluation_changes_nothing():
     algorithm = corymb.IFCA(k=2, rounds=3)
     one, other = (corymb.fit(algorithm, small.arrays(), max_seconds=limit) for limit in (None, 1000))
     assert one.metrics == other.metrics
@@ -122,7 +122,7 @@ class Elsewhere:
         return torch.zeros(len(SIZES))
 
 
-def test_hosts_elsewhere_work_at_once_each_at_its_pace_and_messages_do_not_grow(fed, clock, monkeypatch):
+def test_remote_hosts_work_in_parallel_and_message_time_is_not_scaled(fed, clock, monkeypatch):
     hosts = Elsewhere(clock)
     monkeypatch.setattr(final, "_fits", lambda part, at, losses: hosts.ask(part))
     found = rehearse(fed, Snapshot.fresh(fed, 2), hosts.ask, fits=True, enough=1.0, elsewhere=hosts)
@@ -131,7 +131,7 @@ def test_hosts_elsewhere_work_at_once_each_at_its_pace_and_messages_do_not_grow(
     assert found == (pytest.approx(3 + work), pytest.approx(work / 2), pytest.approx(3))
 
 
-def test_a_rehearsal_that_fails_elsewhere_is_no_measure_however_long_it_took(fed, clock):
+def test_a_failed_remote_sample_is_not_a_measurement(fed, clock):
     hosts = Elsewhere(clock)
 
     def score(part):
@@ -175,7 +175,7 @@ def test_time_for_the_evaluation_is_kept_back_where_nodes_do_it(monkeypatch):
     assert time.monotonic() - began < 5  # 5.5 where nothing is kept back
 
 
-def test_a_round_elsewhere_that_would_end_far_beyond_the_limit_is_not_begun(monkeypatch):
+def test_a_remote_round_far_beyond_the_time_limit_is_not_started(monkeypatch):
     monkeypatch.setattr("corymb.runs.session.rehearse", lambda *args, **options: Ending())
     engine, seconds = slow_nodes(monkeypatch, 0.0), []
     corymb.fit(SlowRounds(rounds=9), engine, max_seconds=1.9, progress=lambda row: seconds.append(row["seconds"]))
@@ -191,7 +191,7 @@ class SlowRounds(corymb.FedAvg):
             yield at
 
 
-def test_a_run_elsewhere_with_time_to_spare_is_not_tried_out(monkeypatch):
+def test_a_remote_run_with_time_to_spare_is_not_sampled(monkeypatch):
     def never(*args, **options):
         raise AssertionError("messages for nothing")
 

@@ -138,7 +138,7 @@ def test_the_history_has_a_record_for_each_round(mixture):
     assert run.metrics.items() >= run.history[-1]["metrics"].items()
 
 
-def test_how_often_one_looks_changes_nothing(mixture):
+def test_the_interval_of_evaluations_changes_nothing(mixture):
     often, seldom = (fit(corymb.IFCA(k=2, rounds=4), mixture, evaluate_every=n) for n in (1, 0))
     assert same_models(often, seldom)
     assert often.metrics == seldom.metrics
@@ -160,7 +160,7 @@ def test_engines_agree(mixture):
     assert many.models["weight"].dtype == torch.float64
 
 
-def test_what_changes_bits_is_in_the_config(mixture):
+def test_settings_that_change_bits_are_in_the_config(mixture):
     run = fit(FAST, mixture, memory=10**6, threads=1, kernel="foreach")
     used = {"engine": "vectorised", "device": "cpu", "precision": "float32", "threads": 1, "memory": 10**6}
     assert run.config.items() >= {**used, "kernel": "foreach", "k": 2, "rounds": 3, "seed": 0}.items()
@@ -269,7 +269,7 @@ GREW = r"training loss grew from 0\.926 to .*: lower --local\.lr \(now 1\)"
     ("options", "first", "rounds"),
     [(dict(evaluate_every=1), 1, 3), (dict(evaluate_every=2), 2, 6), (dict(evaluate_every=0), 2, 4)],
 )
-def test_a_run_that_diverges_says_so_and_is_stopped(options, first, rounds, tmp_path, caplog):
+def test_a_diverging_run_is_reported_and_stopped(options, first, rounds, tmp_path, caplog):
     """An evaluation shows what the round before it did, the algorithm's notes only a round later."""
     run = fit(DIVERGING, small.prices(), out=tmp_path / "run", **options)
     assert (run.stopped, len(run.history)) == ("diverged", rounds)
@@ -280,7 +280,7 @@ def test_a_run_that_diverges_says_so_and_is_stopped(options, first, rounds, tmp_
     assert corymb.Run.load(tmp_path / "run").stopped == "diverged"
 
 
-def test_a_run_that_diverges_goes_on_if_asked(caplog):
+def test_a_run_that_diverges_continues_if_asked(caplog):
     run = fit(DIVERGING, small.prices(), evaluate_every=1, keep_going=True)
     assert (run.stopped, len(run.history)) == ("", 9)
     assert sum("warning" in row for row in run.history) == 1
@@ -315,7 +315,7 @@ def test_a_client_that_never_could_be_scored_stops_nothing():
 
 
 class Unaware:
-    """Uses a network with dropout and knows nothing of training steps."""
+    """Uses a network with dropout, but ignores training steps."""
 
     def __init__(self) -> None:
         self.inner = Classification(Network(dropping), 2)
@@ -357,7 +357,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("wrong", "line"), WRONG.values(), ids=WRONG)
-def test_what_cannot_work_is_refused_in_a_line(wrong, line, table):
+def test_impossible_requests_are_refused_in_a_line(wrong, line, table):
     with pytest.raises(InvalidInput, match=line) as error:
         fit(**{"algorithm": FAST, "data": table, **wrong})
     assert "\n" not in str(error.value)
@@ -439,7 +439,7 @@ def test_an_algorithm_of_the_wrong_kind_is_refused(algorithm):
     assert "\n" not in str(caught.value)
 
 
-def test_an_algorithm_that_serves_nothing_is_told_so():
+def test_an_algorithm_without_serve_is_refused():
     class Half:
         def run(self, fed, start=None):
             return iter(())

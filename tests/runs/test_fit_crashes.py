@@ -1,4 +1,4 @@
-"""A run that is cut short at any operation of its store goes on to the same bits."""
+"""A run that crashes at any operation of its store continues to the same bits."""
 
 import itertools
 import random
@@ -41,7 +41,7 @@ def place():
 
 
 def check(name, point, folder, want, **options):
-    """Crash there, go on, compare; False if the run ended before."""
+    """Crash there, resume, compare; False if the run ended before."""
     if not crashing.crashed(name, folder, point, **options):
         return False
     check_going_on(name, folder, want, **options)
@@ -78,7 +78,7 @@ def test_a_crash_at_some_points_changes_nothing(name, whole, place):
 
 
 def kill(name, rounds, instant, folder, whole, engine="vectorised"):
-    """Kill a run after a share of the time it takes, and again while it goes on, then compare."""
+    """Kill a run after a share of its duration, kill it again after resuming, then compare."""
     want = whole(name, rounds, engine)
     if crashing.killed(name, folder, instant * want.seconds, rounds, engine=engine):
         rows = read_lines(folder / "rounds.jsonl")

@@ -1,4 +1,4 @@
-"""Going on with a run: what is obeyed, what is refused, and what is left alone."""
+"""Resuming a run: what is used, what is refused, and what is not touched."""
 
 import errno
 import json
@@ -53,7 +53,7 @@ def cut_off(tmp_path_factory):
 
 @pytest.fixture
 def stopped(cut_off, tmp_path):
-    """Such a run of one's own, to go on with or to damage."""
+    """A separate copy of such a run, to resume or to damage."""
     return shutil.copytree(cut_off, tmp_path / "run")
 
 
@@ -67,7 +67,7 @@ def memory_of(folder, clock):
     return [folder / "memory" / name for name, _ in manifest["memory"]]
 
 
-def test_a_run_goes_on_from_its_last_round(stopped, whole):
+def test_a_run_continues_from_its_last_round(stopped, whole):
     rows = []
     crashing.assert_same(crashing.fit("alone", ROUNDS, resume=stopped, progress=rows.append), whole)
     assert [row["clock"] for row in rows] == [5, 6]
@@ -143,7 +143,7 @@ def test_other_settings_and_other_data_are_refused(stopped):
         crashing.fit("alone", ROUNDS, resume=stopped / "memory")
 
 
-def test_what_changes_bits_is_obeyed(tmp_path):
+def test_recorded_settings_that_change_bits_are_used(tmp_path):
     options = {"memory": 4000, "precision": "float64", "kernel": "serial", "seed": 3, "checkpoint_every": 2}
     want = crashing.fit("ifca", 5, **options)
     with pytest.raises(ZeroDivisionError):
@@ -195,7 +195,7 @@ def test_a_full_disk_loses_nothing(tmp_path, whole, monkeypatch):
     crashing.assert_same(crashing.fit("alone", ROUNDS, resume=folder), whole)
 
 
-def test_a_killed_run_can_be_looked_at(stopped):
+def test_a_killed_run_can_be_loaded(stopped):
     run = corymb.Run.load(stopped)
     assert run.stopped == "killed"
     assert [row["clock"] for row in run.history] == [1, 2, 3, 4]
@@ -205,7 +205,7 @@ def test_a_killed_run_can_be_looked_at(stopped):
     assert len(corymb.Run.load(stopped).history) == 4
 
 
-def test_a_start_of_ones_own_is_the_first_checkpoint(tmp_path):
+def test_a_given_start_is_the_first_checkpoint(tmp_path):
     first = crashing.fit("ifca", 2)
     want = crashing.fit("ifca", 4, start=first.snapshot)
     child = crashing.forked(lambda: _begin_and_die(first.snapshot, tmp_path / "run"))
@@ -277,22 +277,22 @@ LONGER = "digits fedavg --rounds 30 --threads 1 --evaluate_every 0"
 
 @pytest.fixture(scope="module")
 def unasked(tmp_path_factory):
-    """The folder of the longer run that nobody asked to stop."""
+    """The folder of the longer run that was not stopped."""
     folder = tmp_path_factory.mktemp("unasked") / "whole"
     assert main([*shlex.split(f"run {LONGER} -q --out"), str(folder)]) == 0
     return folder
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_run_that_is_asked_to_stop_saves_and_says_how_to_go_on(number, here, unasked, capsys):
+def test_a_stopped_run_is_saved_and_suggests_how_to_resume(number, here, unasked, capsys):
     command = [*COMMAND, "run", *LONGER.split(), "--out", "run"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         for _ in range(3):
             process.stderr.readline()
         process.send_signal(number)
-        said = process.stderr.read()
-        assert process.wait() == 130, said
-    assert "corymb resume run" in said
+        output = process.stderr.read()
+        assert process.wait() == 130, output
+    assert "corymb resume run" in output
     assert main(["resume", "run", "--json", "-q"]) == 0
     got = json.loads(capsys.readouterr().out)
     assert "stopped" not in got
@@ -316,7 +316,7 @@ def test_a_run_begun_in_python_is_resumed_there(stopped, capsys):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "alone", "cfl", "fedsoft", "one-shot", "oracle", "one-shot-ifca"])
-def test_a_run_that_has_ended_goes_on_as_if_it_had_been_planned_longer(name, tmp_path):
+def test_a_run_that_has_ended_continues_as_if_it_had_been_planned_longer(name, tmp_path):
     crashing.fit(name, 2, out=tmp_path / "run")
     longer = crashing.fit(name, 5, resume=tmp_path / "run")
     crashing.assert_same(longer, crashing.fit(name, 5, out=tmp_path / "whole"))
@@ -325,11 +325,11 @@ def test_a_run_that_has_ended_goes_on_as_if_it_had_been_planned_longer(name, tmp
     assert corymb.Run.load(tmp_path / "run").history == longer.history
 
 
-def test_a_run_that_was_stopped_goes_on_longer_too(stopped):
+def test_a_run_that_was_stopped_continues_longer_too(stopped):
     crashing.assert_same(crashing.fit("alone", 9, resume=stopped), crashing.fit("alone", 9))
 
 
-def test_a_run_killed_while_it_goes_on_longer_goes_on_to_its_new_end(tmp_path):
+def test_a_run_killed_while_it_continues_longer_continues_to_its_new_end(tmp_path):
     crashing.fit("alone", 2, out=tmp_path / "run")
 
     def show(row):
@@ -356,7 +356,7 @@ def test_a_run_whose_rounds_are_not_its_last_is_not_made_longer(algorithm, tmp_p
     }
 
 
-def test_the_command_goes_on_longer(here, capsys):
+def test_the_resume_command_can_extend_a_run(here, capsys):
     for name, rounds in (("run", 2), ("whole", 4)):
         line = f"run digits ifca --k 2 --no-repair --rounds {rounds} --threads 1 -q --json --out {name}"
         want = run_json(line, capsys)

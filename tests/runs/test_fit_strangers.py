@@ -1,4 +1,4 @@
-"""What people have met with data and models that nobody here had tried: each of these once ended or spoilt a run."""
+"""Problems that users met with unusual data and models: each of these once ended or spoilt a run."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +43,7 @@ class Packed(nn.Module):
 
 
 class OwnState(nn.Module):
-    """It makes a float32 state of its own, as tutorials do."""
+    """It creates its own float32 state, as tutorials do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def test_a_model_that_knows_float32_only_trains_on_every_engine():
 @pytest.mark.parametrize(
     ("model", "line"), [(Both, "output is a tuple, wanted one tensor"), (Lazy, "have no size yet")]
 )
-def test_slips_in_a_model_are_told_in_a_line(model, line):
+def test_mistakes_in_a_model_are_reported_in_a_line(model, line):
     with pytest.raises(InvalidInput, match=line):
         corymb.fit(FEW, reviews(30, 20), model)
 
@@ -170,12 +170,12 @@ def test_another_model_than_the_runs_is_refused_when_it_is_loaded(tmp_path):
         ({"max_seconds": "60"}, "max_seconds must be a non-negative number, got '60'"),
     ],
 )
-def test_options_of_a_wrong_type_are_told_in_a_line(options, line):
+def test_options_of_a_wrong_type_are_reported_in_a_line(options, line):
     with pytest.raises(InvalidInput, match=line):
         corymb.fit(FEW, reviews(30, 20), Bag, **options)
 
 
-def test_an_algorithm_of_ones_own_is_checked_when_it_is_run():
+def test_a_custom_algorithm_is_checked_when_it_is_run():
     @dataclass(frozen=True, kw_only=True)
     class Own:
         rounds: int = 2
@@ -232,7 +232,7 @@ class YieldsNothing(Serves):
     serve = serve_assigned
 
 
-def test_a_run_without_a_round_is_told_so():
+def test_a_run_without_rounds_is_reported():
     with pytest.raises(InvalidInput, match=r"^YieldsNothing\.run ended without a round: it must yield a snapshot"):
         corymb.fit(YieldsNothing(), reviews(30, 20), Bag)
 

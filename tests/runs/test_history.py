@@ -58,7 +58,7 @@ def test_evaluations_are_held_against_the_first_rounds_note():
     assert growth(history, evaluated_loss) == (1.0, 60.0)
 
 
-def test_a_start_at_the_optimum_and_models_trained_alone_are_no_yardstick():
+def test_starts_at_the_optimum_and_local_models_are_not_references():
     assert growth(rows(1e-12, 1e-3, 1e-3, 1e-3), noted_loss) is None
     history = [*rows(0.02, stage="alone"), *rows(1.0, 0.9, 0.8, stage="train")]
     assert growth(history, noted_loss) is None
@@ -122,7 +122,7 @@ def test_negative_losses_converge_and_examples_that_move_do_not():
     assert not converged([*history[:-1], {**history[-1], "notes": {"moved": 0.1}}])
 
 
-def test_a_note_without_those_who_were_refused_is_no_yardstick_for_everybodys_loss():
+def test_a_loss_without_refused_clients_is_not_compared_with_that_of_all():
     """A large client is refused in every round: its loss is among the evaluated ones from the first on."""
     history = [{**row, "evaluated_loss": 16.0, "rejected": 1} for row in rows(0.9, 0.8, 0.8, 0.8)]
     assert growth(history, evaluated_loss) is None
@@ -130,7 +130,7 @@ def test_a_note_without_those_who_were_refused_is_no_yardstick_for_everybodys_lo
     assert growth([{**row, "rejected": 0} for row in history], evaluated_loss) == (0.9, 16)
 
 
-def test_the_unit_of_a_classifiers_loss_is_that_of_one_that_knows_nothing():
+def test_the_unit_of_a_classifiers_loss_is_that_of_random_guessing():
     objective = Classification(Network(mlp(3, [], 5)), 5)
     params = {name: torch.zeros_like(value) for name, value in objective.init(root(0)).items()}
     on = Examples(torch.ones(2, 3), torch.tensor([0, 4]), torch.ones(2))
@@ -138,7 +138,7 @@ def test_the_unit_of_a_classifiers_loss_is_that_of_one_that_knows_nothing():
 
 
 @pytest.mark.parametrize(("floor", "batch", "short"), [(0.0, None, True), (0.5, None, False), (0.0, 8, False)])
-def test_steps_that_became_short_before_the_loss_settled_are_spoken_of(floor, batch, short):
+def test_steps_that_became_short_before_the_loss_settled_are_reported(floor, batch, short):
     travelled = [3 * (1 - 0.94**t) / 0.06 for t in range(80)]  # the sum of steps: no loss falls after it has ended
     history = [{"stage": "", "train_loss": floor + 1 / (1 + way)} for way in travelled]
     config = {"until": "rounds", "rounds": 80, "local": {"lr": 3.0, "decay": 0.94, "batch": batch}}

@@ -133,7 +133,7 @@ def test_a_module_in_the_working_folder_is_found(tmp_path, monkeypatch):
     del sys.modules["corymb_test_nets"]
 
 
-def test_a_module_that_wants_another_one_says_which(tmp_path, monkeypatch):
+def test_a_missing_dependency_of_a_module_is_named(tmp_path, monkeypatch):
     (tmp_path / "corymb_test_broken.py").write_text("import not_installed_anywhere\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match="not_installed_anywhere"):
@@ -189,7 +189,7 @@ MISREAD = {
 
 
 @pytest.mark.parametrize(("data", "model", "line"), MISREAD.values(), ids=MISREAD)
-def test_codes_and_models_that_do_not_fit_are_told_so(data, model, line):
+def test_a_model_that_does_not_fit_codes_is_reported(data, model, line):
     with pytest.raises(InvalidInput, match=line) as error:
         corymb.fit(corymb.FedAvg(rounds=1), data[0], model)
     assert "\n" not in str(error.value)
@@ -226,7 +226,7 @@ class Looked(nn.Module):
         return self.out(torch.cat([x[:, :1], self.embed(x[:, 1].long())], 1))
 
 
-def test_codes_beside_numbers_want_no_standardising():
+def test_codes_among_numbers_require_unstandardised_features():
     x, y, client = np.stack([np.linspace(0, 1, 30), np.arange(30) % 5], 1), [0, 1] * 15, [0, 1, 2] * 10
     with pytest.raises(InvalidInput, match=r"features are standardised: where the model takes codes .* scale='none'"):
         corymb.fit(corymb.FedAvg(rounds=1), (x, y, client), Looked)

@@ -6,7 +6,7 @@ import torch
 
 from corymb.core.engine import TimeIsUp
 from corymb.runs import progress
-from corymb.runs.progress import Beat, RoundLine, SoFar, readable_bytes, readable_time, said_once
+from corymb.runs.progress import Beat, RoundLine, SoFar, log_once, readable_bytes, readable_time
 
 ROW = {
     "clock": 1,
@@ -85,20 +85,20 @@ def test_bytes_are_readable(count, text):
     assert readable_bytes(count) == text
 
 
-def test_a_loss_that_grows_is_said_in_the_line():
+def test_a_growing_loss_is_shown_in_the_progress_line():
     line = RoundLine(1)
     assert "diverging" in line._facts({**ROW, "diverging": True})
     assert "diverging" not in line._facts(ROW)
 
 
-def test_a_repair_is_said_in_the_line():
+def test_a_repair_is_shown_in_the_progress_line():
     line = RoundLine(1)
     assert "regrouped" in line._facts({**ROW, "notes": {"collapse": {}}})
     assert "regrouped" not in line._facts(ROW)
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """A clock that advances on request."""
 
     def __init__(self, monkeypatch):
         self.now = 100.0
@@ -124,7 +124,7 @@ class Engine:
             yield "round"
 
 
-def test_a_long_round_says_how_far_it_is_and_how_long_all_will_take(monkeypatch):
+def test_a_long_round_reports_progress_and_the_estimated_total_time(monkeypatch):
     clock, fed, stream = Clock(monkeypatch), Fed(), io.StringIO()
     engine, line = Engine(clock), RoundLine(40, stream)
     beat = Beat(None, line.within)
@@ -175,7 +175,7 @@ def slow(clock, limit, stream):
     return beat, beat.over(engine.rounds(fed))
 
 
-def test_one_clients_slow_work_is_told_step_by_step(monkeypatch):
+def test_a_slow_clients_progress_is_reported_step_by_step(monkeypatch):
     clock, stream = Clock(monkeypatch), io.StringIO()
     list(slow(clock, None, stream)[1])
     lines = stream.getvalue().splitlines()
@@ -205,7 +205,7 @@ def test_before_anything_is_known_of_the_rest_time_that_is_up_ends_the_round(mon
         beat._step(0)
 
 
-def test_a_long_evaluation_says_how_far_it_is(monkeypatch):
+def test_a_long_evaluation_reports_progress(monkeypatch):
     clock, fed, stream = Clock(monkeypatch), Fed(), io.StringIO()
     engine, beat = Engine(clock), Beat(1.0, None)
     beat.watch(fed, engine)
@@ -229,7 +229,7 @@ def test_evaluation_is_not_cut_short(monkeypatch):
 
 def test_several_runs_say_what_the_data_are_like_once(caplog):
     log = logging.getLogger("corymb.runs.session")
-    with said_once():
+    with log_once():
         for trial in range(3):
             log.warning("client %r is odd", "a")
             log.warning("trial %d", trial)

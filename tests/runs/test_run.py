@@ -150,7 +150,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("ask", "line"), WRONG.values(), ids=WRONG)
-def test_what_is_not_there_is_refused(ask, line, run):
+def test_requests_for_what_a_run_lacks_are_refused(ask, line, run):
     with pytest.raises(InvalidInput, match=line):
         ask(run)
 
@@ -217,13 +217,13 @@ def test_the_result_is_plain_json(run):
     assert result["clusters"] == run.clusters
 
 
-def test_a_run_says_what_it_is(run):
+def test_a_run_describes_itself(run):
     text = repr(run)
     assert text.startswith("Run of ifca on arrays with linear, seed 0")
     assert "test_accuracy" in text
 
 
-def test_a_run_comes_back_from_its_folder(words, tmp_path):
+def test_a_run_is_loaded_from_its_folder(words, tmp_path):
     again = corymb.Run.load(words.save(tmp_path / "new" / "run"))
     assert again.to_dict() == words.to_dict() | {"config": again.config}
     assert again.history == words.history
@@ -298,14 +298,14 @@ def make():
     return nn.Linear(2, 2)
 
 
-def test_a_folder_of_runs_is_said_to_be_one(run, tmp_path):
+def test_a_folder_of_runs_is_reported_as_such(run, tmp_path):
     for seed in (0, 1):
         run.save(tmp_path / f"seed-{seed}")
     with pytest.raises(InvalidInput, match=r"is not a run, but holds 2 runs: give one of them, such as .*seed-0"):
         corymb.Run.load(tmp_path)
 
 
-def test_a_model_of_ones_own_is_given_again(tmp_path):
+def test_a_custom_model_is_given_again(tmp_path):
     run = fit(FAST, small.arrays(), make)
     place = run.save(tmp_path / "run")
     x = small.arrays()[0]
@@ -321,7 +321,7 @@ def squares(x):
 
 
 class Mine:
-    """An objective of one's own."""
+    """A custom objective."""
 
     def init(self, key):
         return {"layer.weight": torch.zeros(2, 2)}

@@ -1,4 +1,4 @@
-"""A session works on an engine: it needs no data in its own process, and asks clients no more than it has to."""
+"""A session works on an engine: it needs no data in its own process, and makes no unnecessary calls."""
 
 import json
 from collections import Counter
@@ -50,7 +50,7 @@ def test_fit_takes_an_engine_in_place_of_data(kind, tmp_path):
 
 
 def test_a_run_needs_nothing_but_messages():
-    """Every client is a host of its own, and only bytes go between them and the session."""
+    """Every client is a separate host, and only bytes are exchanged with the session."""
     want = fit(FAST, table(), engine="loop", precision="float64")
     got = fit(FAST, Wired(NullObjective(dtype=torch.float64), table(), Placement(dtype=torch.float64)))
     assert got.labels == want.labels
@@ -96,7 +96,7 @@ def test_the_end_of_a_run_asks_each_question_once(monkeypatch):
 
     monkeypatch.setattr(Federation, "ask", ask)
     fit(FAST, table(), evaluate_every=0)
-    standard, labels = {"send_means", "send_deviations", "tell_excess"}, {"describe_labels"}
+    standard, labels = {"send_means", "send_deviations", "report_dominance"}, {"describe_labels"}
     once = standard | labels | {"try_model", "score_served", "losses_of", "draw_test_losses"}
     assert {name: asked.pop(name) for name in once} == dict.fromkeys(once, 1)
     assert sum(asked.values()) == FAST.rounds  # and one question a round
@@ -116,7 +116,7 @@ def test_truth_goes_with_the_names_whatever_the_order():
 
 
 class ScoredOnly:
-    """An objective of a user's own, with a score and no metrics beside it."""
+    """A custom objective with a score and no other metrics."""
 
     inner = corymb.objectives.LinearRegression(2)
     init, losses, scores = inner.init, inner.losses, inner.scores
@@ -146,7 +146,7 @@ def test_a_metric_that_does_not_fit_is_refused_in_one_line(tmp_path):
         fit(corymb.FedAvg(rounds=1), small.prices(), metric="exactness")
 
 
-def test_an_objective_with_a_score_alone_has_that_and_nothing_beside_it():
+def test_an_objective_with_only_a_score_has_no_other_metric():
     x, y, client = small.prices()
     data = FederatedDataset.from_arrays(x / 100, y / 1e5, client)
     run = fit(corymb.FedAvg(rounds=1), data, ScoredOnly(), metric="miss")
@@ -158,7 +158,7 @@ def test_an_objective_with_a_score_alone_has_that_and_nothing_beside_it():
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("no room")])
-def test_what_is_measured_after_the_last_round_cannot_lose_a_run(error, monkeypatch, caplog):
+def test_failing_final_measurements_do_not_lose_the_run(error, monkeypatch, caplog):
     """A run of hours ended here once, with a calibration that did not fit into memory."""
 
     def fails(*_, **__):
@@ -209,7 +209,7 @@ class Quiet(Counting):
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
-def test_memory_that_an_algorithm_does_not_declare_is_told_once(engine, caplog):
+def test_undeclared_client_memory_is_reported_once(engine, caplog):
     fit(Counting(), small.arrays(), engine=engine)
     assert "client memory" not in caplog.text
     fit(Quiet(), small.arrays(), engine=engine)

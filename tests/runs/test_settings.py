@@ -200,7 +200,7 @@ def test_data_are_dealt_by_no_negative_seed():
         DataOptions().load("digits", -1)
 
 
-def test_no_looks_in_between_may_be_none_or_zero():
+def test_evaluate_every_may_be_none_or_zero():
     assert RunSettings().updated({"evaluate_every": None}).evaluate_every == 0
 
 

@@ -80,7 +80,7 @@ def test_some_columns_at_a_time_give_what_all_at_once_give(engine, monkeypatch):
         assert torch.allclose(one, other, rtol=1e-6, atol=0)
 
 
-def test_what_a_client_makes_of_its_features_is_small_beside_them(monkeypatch):
+def test_a_clients_temporaries_are_small_compared_with_its_features(monkeypatch):
     data, sizes, wide = wide_table(), [], standardise._wide
     monkeypatch.setattr(standardise, "_wide", lambda values: [sizes.append(values.numel()), wide(values)][1])
     standard_of(Federation(LoopEngine(NullObjective(), data)), data.features, targets=True)
@@ -88,7 +88,7 @@ def test_what_a_client_makes_of_its_features_is_small_beside_them(monkeypatch):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_example_weighs_the_same_whoever_holds_it(engine):
+def test_every_example_has_the_same_weight_at_every_client(engine):
     values = np.arange(10) ** 2
     data = ragged(values)
     standard = standard_of(Federation(engine(NullObjective(), data)), (1,), targets=False)
@@ -241,7 +241,7 @@ def test_one_target_of_one_client_harms_nobody():
 
 @pytest.mark.parametrize("kind", [corymb.FedAvg, partial(corymb.FedSoft, k=2)])
 def test_one_of_two_clients_has_targets_out_of_all_proportion(kind, caplog):
-    """Its sums are refused, so that they are not among everybody's: it is named, and harms nobody, all the same."""
+    """Its sums are refused and do not enter the totals; it is still named, and harms no other client."""
     x, y, client = small.prices()
     x, y, client = (part[np.isin(client, [0, 2])] for part in (x, y, client))
     wild = y.copy()
@@ -286,7 +286,7 @@ def test_a_few_clients_with_equally_wild_targets_are_named_and_do_not_rule():
         (1, lambda y: 1000 * y, 1),
     ],
 )
-def test_who_has_targets_out_of_all_proportion(engine, wild, how, named):
+def test_clients_with_disproportionate_targets_are_excluded(engine, wild, how, named):
     fed = Federation(engine(NullObjective(), with_wild_targets(wild, how)))
     standard, excluded, _ = robust_standard(fed, (3,), targets=True)
     assert excluded == {str(client): [3] for client in range(named)}
@@ -295,7 +295,7 @@ def test_who_has_targets_out_of_all_proportion(engine, wild, how, named):
 
 
 def test_a_client_that_is_only_large_keeps_its_values():
-    """As General Motors among ten firms: it supplies most of the variances, and what it says is true all the same."""
+    """Like General Motors among ten firms: it contributes most of the variance, but its values are right."""
     rng = np.random.default_rng(0)
     size = np.where(np.arange(11) == 4, 5.0, 1.0)[:, None] * rng.uniform(0.5, 1.5, (11, 20))
     client = np.repeat(np.arange(11), 20)
@@ -339,7 +339,7 @@ def test_where_nobody_supplies_most_nothing_changes():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_is_only_true_or_false_is_never_out_of_proportion(engine):
+def test_binary_features_are_never_out_of_proportion(engine):
     values = np.repeat([1.0, 0, 0, 0, 0, 0], 5)
     data = ragged(values, sizes=(5,) * 6)
     assert robust_standard(Federation(engine(NullObjective(), data)), (1,), targets=False)[1] == {}
@@ -365,20 +365,20 @@ def test_a_client_whose_sums_are_refused_is_no_obstacle():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("clients", "times", "said"), [(3, 1e3, True), (3, 20, False), (7, 1e3, False)])
-def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients, times, said):
-    """Nothing is changed, for nobody knows whose units are meant; where most have them, the others are the odd ones."""
+@pytest.mark.parametrize(("clients", "times", "warned"), [(3, 1e3, True), (3, 20, False), (7, 1e3, False)])
+def test_several_clients_with_a_feature_in_other_units_are_named(engine, clients, times, warned):
+    """Nothing is changed, since the right units are unknown; if most clients have them, the others are exceptions."""
     rng = np.random.default_rng(0)
     x, client = rng.normal(10, 3, size=(200, 3)), np.repeat(np.arange(10), 20)
     x[:, 2] = client  # never varies at a client
     x[client < clients, 1] *= times
     data = corymb.FederatedDataset.from_arrays(x, x[:, 0], client, task="regression", test=0)
     found = robust_standard(Federation(engine(NullObjective(), data)), (3,), targets=True)
-    assert found.broad == ({"0": [1], "1": [1], "2": [1]} if said else {})
+    assert found.broad == ({"0": [1], "1": [1], "2": [1]} if warned else {})
     assert found.excluded == {}
 
 
-def test_features_in_other_units_are_said_in_the_run(caplog):
+def test_features_in_other_units_are_reported_by_the_run(caplog):
     rng = np.random.default_rng(0)
     x, client = rng.normal(10, 3, size=(200, 2)), np.repeat(np.arange(10), 20)
     x[client < 3, 1] *= 1e3

@@ -48,7 +48,7 @@ def test_one_that_is_interrupted_converges_in_the_same_round(ended, data, tmp_pa
     crashing.assert_same(corymb.fit(fedavg(60), data, resume=tmp_path / "run"), ended)
 
 
-def test_a_converged_run_goes_on_where_rounds_are_asked_for(data, tmp_path):
+def test_a_converged_run_continues_where_rounds_are_asked_for(data, tmp_path):
     first = corymb.fit(fedavg(60), data, until="converged", out=tmp_path / "run")
     longer = corymb.fit(fedavg(65), data, resume=first.folder)
     assert (longer.stopped, len(longer.history)) == ("", 65)

@@ -28,7 +28,7 @@ def test_rounds_can_be_read_back_with_tensorboard(tmp_path):
     assert accuracy == pytest.approx([row["metrics"]["test_accuracy"] for row in run.history])
 
 
-def test_what_is_no_number_is_left_out():
+def test_values_that_are_not_numbers_are_left_out():
     row = {"clock": 1, "round": 1, "stage": "a", "churn": math.nan, "asked": 3, "moves": {}, "metrics": {"x": math.inf}}
     assert list(scalars(row)) == [("asked", 3.0)]
 

@@ -1,4 +1,4 @@
-"""Without its rule a law fails: else it would prove nothing."""
+"""Without the rule that it checks, each law fails: otherwise it would prove nothing."""
 
 import functools
 
@@ -24,7 +24,7 @@ every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 @pytest.fixture(autouse=True)
 def _no_run_without_its_rules_is_kept(monkeypatch):
-    """Runs that laws share are made anew: none of these may be there for a test that comes after."""
+    """Runs that laws share are computed again: those of these tests must not be used by later ones."""
     monkeypatch.setattr(algorithms, "_whole_run", functools.cache(algorithms._whole_run.__wrapped__))
 
 
@@ -170,7 +170,7 @@ def test_a_spy_sees_memory_that_is_published(engine):
     broken(privacy.check_nothing_else_crosses, case, engine)
 
 
-def test_reordering_is_no_order_at_all():
+def test_reordered_engines_use_different_orders():
     """The orders in which parts are made to arrive are really different ones."""
     case = CASES["FedAvg"]
     seen = set()

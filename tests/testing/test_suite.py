@@ -1,4 +1,4 @@
-"""The suite for anybody's algorithm and engine: it passes what is right and names the law that is broken."""
+"""The suite for users' algorithms and engines: it passes correct ones and names the law that a wrong one breaks."""
 
 import importlib
 import subprocess
@@ -91,7 +91,7 @@ def test_the_law_that_is_broken_is_named(wrong, law):
 
 
 @pytest.mark.parametrize("wrong", ["memory", ""])
-def test_whether_clients_remember_may_be_said_and_must_be_so(wrong):
+def test_remembers_may_be_given_and_must_be_right(wrong):
     check_algorithm(Own(rounds=1, wrong=wrong), remembers=bool(wrong))
     with pytest.raises(AssertionError, match=f"clients {'wrote' if wrong else 'did not write'} into their memory"):
         check_algorithm(Own(rounds=1, wrong=wrong), remembers=not wrong)
@@ -109,7 +109,7 @@ def test_our_engines_pass_with_all_algorithms():
 
 
 class Forgetful(LoopEngine):
-    """Clients that begin anew with every call."""
+    """Clients that start again with every call."""
 
     def run(self, call, ids):
         self.host._begin()
@@ -125,7 +125,7 @@ class Backwards(LoopEngine):
 
 
 @pytest.mark.parametrize(("engine", "law"), [(Forgetful, "check_open"), (Backwards, "check_measures")])
-def test_an_engine_that_breaks_a_law_is_told_which(engine, law):
+def test_an_engine_that_breaks_a_law_gets_an_error_that_names_it(engine, law):
     with pytest.raises(AssertionError, match=law):
         check_engine(engine)
 
@@ -140,8 +140,8 @@ def test_client_functions_of_other_packages_travel_only_where_they_are_allowed()
     assert len(list(run(case, case.federation(wired("tests"))))) == 1
 
 
-def test_what_an_algorithm_may_call_is_found_in_what_its_modules_import(tmp_path, monkeypatch):
-    """Client functions by name, by module, or beside a function that calls them; nothing of the standard library."""
+def test_packages_of_an_algorithm_are_found_in_its_modules_imports(tmp_path, monkeypatch):
+    """Client functions by name, by module, or next to a function that calls them; not the standard library."""
     function = "from corymb import on_client\n@on_client\ndef {}(client):\n    return client.train.weight.sum()\n"
     (tmp_path / "corymb_fns_a.py").write_text(function.format("weigh"))
     (tmp_path / "corymb_fns_b.py").write_text(function.format("measure"))

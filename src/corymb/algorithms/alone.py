@@ -1,4 +1,4 @@
-"""Alone: every client trains by itself, and no model ever leaves it.
+"""Alone: every client trains its own model, which never leaves it.
 
 The local baseline of the papers. The first round sends every client one common start; after that the server receives
 only losses. Departures: none known (Ghosh et al. 2022 do not say how long their local models train; set `rounds`).
@@ -36,7 +36,7 @@ TRIALS = 4
 
 
 @on_client
-def begin_at_home(client: Client, model: Params, *, local: Descent, keep: Keep) -> Tensor:
+def start_locally(client: Client, model: Params, *, local: Descent, keep: Keep) -> Tensor:
     """Train the common start and keep the result; only the loss before training is sent."""
     client.memory.set("model", descend(client, model, local))
     if keep == "best":
@@ -45,7 +45,7 @@ def begin_at_home(client: Client, model: Params, *, local: Descent, keep: Keep) 
 
 
 @on_client
-def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
+def continue_locally(client: Client, *, local: Descent, keep: Keep) -> Tensor:
     """Continue to train the kept model; only the loss before training is sent."""
     model: Params = client.memory.get("model")
     client.memory.set("model", descend(client, model, local))
@@ -55,7 +55,7 @@ def go_on_at_home(client: Client, *, local: Descent, keep: Keep) -> Tensor:
 
 
 @on_client
-def solve_at_home(client: Client, model: Params) -> Tensor:
+def solve_locally(client: Client, model: Params) -> Tensor:
     """Solve for a linear model and keep it; only the loss of the common start is sent."""
     client.memory.set("model", penalised(client, model))
     return loss(client, model)
@@ -119,10 +119,10 @@ class Alone:
 
     @staticmethod
     def _solve(clients: Cohort, at: Snapshot) -> Replies[Tensor]:
-        return clients.map(solve_at_home, take(at.models, 0))
+        return clients.map(solve_locally, take(at.models, 0))
 
     def run(self, fed: Federation, start: Snapshot | None = None) -> Iterator[Snapshot]:
-        """Every client trains by itself, round after round."""
+        """Every client trains its own model, round after round."""
         at = start or Snapshot.fresh(fed, 1)
         if self.keep == "penalised" and can_penalise(fed):
             if at.round == 0:
@@ -135,10 +135,10 @@ class Alone:
             going_on, others = fed.clients.where(begun), fed.clients.where(~begun)
             local, replies = self.local.at(t), []
             if len(going_on):
-                replies.append(going_on.map(go_on_at_home, local=local, keep=keep))
+                replies.append(going_on.map(continue_locally, local=local, keep=keep))
             if len(others):  # everybody in the first round; later, clients without an accepted reply so far
                 try:
-                    late = others.map(begin_at_home, take(at.models, 0), local=local, keep=keep)
+                    late = others.map(start_locally, take(at.models, 0), local=local, keep=keep)
                 except Exception as error:  # an in-process engine raises what all of these clients raise
                     if not replies:
                         raise

@@ -1,6 +1,6 @@
 """The catalogue of named algorithms, used by the command line, the report and the docs.
 
-A new algorithm is a file of its own and an entry here. Entries also explain the algorithms' notes, so that other code
+A new algorithm is a new file and an entry here. Entries also explain the algorithms' notes, so that other code
 can read notes without special cases for algorithms.
 """
 

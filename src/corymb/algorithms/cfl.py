@@ -31,8 +31,8 @@ from torch import Tensor
 
 from corymb.algorithms.evidence.merging import TRAIN_ROUNDS
 from corymb.algorithms.evidence.rounds import side_by_side
-from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge
-from corymb.algorithms.evidence.weighing import tell_losses
+from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, judge
+from corymb.algorithms.evidence.weighing import report_losses
 from corymb.algorithms.parts.work import Work
 from corymb.clustering.thresholds import single_linkage, threshold_groups
 from corymb.core.averaging import Aggregate, check_averaging, reduction_of
@@ -155,9 +155,13 @@ class CFL:
             work = Work(local=self.local.at(at.round), weights="examples")
             at = side_by_side(members, at, trials, work)
             return replace(at, carry={**at.carry, "halves": halves})
-        replies = members.map(tell_losses, concat([at.models, trials.mergers]))
+        replies = members.map(report_losses, concat([at.models, trials.mergers]))
         decided = judge(
-            at.next(), trials, Reported.by(replies.value, replies.clients.pick(at.labels), at.k), last=True, only=halves
+            at.next(),
+            trials,
+            LossReports.by(replies.value, replies.clients.pick(at.labels), at.k),
+            last=True,
+            only=halves,
         )
         tried = torch.where(torch.isin(at.labels, halves), at.round, torch.tensor(-WAIT))
         notes = {"clusters": decided.at.k, "split": [], "accepted": len(trials.pairs) - decided.merged}

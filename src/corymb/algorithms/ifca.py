@@ -61,7 +61,7 @@ class IFCA:
     init: Init = "random"
     """The start: random models; groups found by losses on random models, or by local models; or moment descent."""
     alone: Descent = Descent(lr=0.1, steps=100)
-    """How clients train by themselves for `k="auto"` and `init="one-shot"`."""
+    """How clients train their local models for `k="auto"` and `init="one-shot"`."""
     aggregate: Aggregate = "mean"
     """How a cluster's models are averaged: the mean, or a robust aggregate that a few bad clients cannot move."""
     clip: float | None = None

@@ -124,10 +124,10 @@ class MomentDescent:
     @property
     def planned_rounds(self) -> int:
         """An upper bound: every step of orthogonal iteration is a round, and so is every step of the anchors."""
-        return self._most * (self._looks + 1) + (planned_rounds(self.then) if self.then else 0)
+        return self._most * (self._subspace_rounds + 1) + (planned_rounds(self.then) if self.then else 0)
 
     @property
-    def _looks(self) -> int:
+    def _subspace_rounds(self) -> int:
         return self.subspace_steps if self.subspace == "iteration" else 1
 
     @property
@@ -161,10 +161,10 @@ class MomentDescent:
         for r in count(at.round):
             if len(at.carry["sigmas"]) >= 1 and self._ended(at.carry["sigmas"]):
                 return
-            t, look = divmod(r, self._looks + 1)
-            if look == 0:
+            t, step = divmod(r, self._subspace_rounds + 1)
+            if step == 0:
                 at = self._choose_panel(fed, at, t)
-            at = self._look(fed, at) if look < self._looks else self._move(fed, at, t)
+            at = self._subspace_round(fed, at) if step < self._subspace_rounds else self._move(fed, at, t)
             yield at
 
     def _ended(self, sigmas: Tensor) -> bool:
@@ -233,7 +233,7 @@ class MomentDescent:
             text = "the panel has %d pairs of points; about 10 d k² = %d are wanted for %d features and k = %d"
             log.warning(text, pairs, 10 * features * self.k**2, features, self.k)
 
-    def _look(self, fed: Federation, at: Snapshot) -> Snapshot:
+    def _subspace_round(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Line 9: a step of orthogonal iteration for every anchor, or its whole Y_i (as a product with I)."""
         bases, root = at.carry["bases"], at.carry["root"]
         a, d, direct = *bases.shape[:2], self.subspace == "svd"
@@ -264,8 +264,8 @@ class MomentDescent:
         anchors, estimates = Cohort(fed, at.carry["anchors"]), at.carry["estimates"].clone()
         low, high = self.spectrum
         # An anchor far beyond the others would dominate every later product, so such replies are refused.
-        beside = anchors.near({"estimate": estimates}, by=torch.eye(len(estimates)).to(estimates), loose=True)
-        replies = beside.map(
+        guarded = anchors.near({"estimate": estimates}, by=torch.eye(len(estimates)).to(estimates), loose=True)
+        replies = guarded.map(
             move,
             each(estimates),
             each(at.carry["root"] @ at.carry["bases"]),

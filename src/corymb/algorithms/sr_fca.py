@@ -4,7 +4,7 @@ Vardhan, Ghosh, Mazumdar: An Improved Federated Clustering Algorithm with Model-
 Machine Learning Research 2024. λ: `threshold`, t: `least`, R: `refinements`, β: `trim`, T: `alone` in ONE_SHOT and
 `rounds` in TrimmedMeanGD, η: `local.lr`, D: `diameter`, dist: `distance`, w_i: a client's own model, ω_c: a cluster's.
 
-ONE_SHOT: every client trains by itself from one start w_0; clients whose models are near make clusters, and nobody has
+ONE_SHOT: every client trains alone from one start w_0; clients whose models are near form clusters, and nobody has
 to say how many. REFINE, R times: TrimmedMeanGD trains a model in every cluster that a few wrong members cannot move;
 RECLUSTER puts every client into the cluster it is nearest to; MERGE joins clusters whose models are near.
 
@@ -63,7 +63,7 @@ from corymb.trees import Params, add, count, map_tensors, part_of, prefixed, tak
 Step = Callable[[Federation, Snapshot], Snapshot]
 
 
-class Worked(NamedTuple):
+class TrainedWithLoss(NamedTuple):
     """A client's result for its cluster's model: the trained model or the gradient, and the loss before."""
 
     value: Params
@@ -71,9 +71,9 @@ class Worked(NamedTuple):
 
 
 @on_client
-def work_in_cluster(client: Client, model: Params, *, work: Work) -> Worked:
+def work_in_cluster(client: Client, model: Params, *, work: Work) -> TrainedWithLoss:
     """Train the cluster's model, or take its gradient."""
-    return Worked(*work.with_loss(client, model))
+    return TrainedWithLoss(*work.with_loss(client, model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,8 +292,8 @@ class SRFCA:
             at = with_secret(at, self.privacy)
             models, notes = moved_privately(self.privacy, fed, cohort, at, models, work, done=done)
             return at.next(carry={**at.carry, **prefixed("omega", models)}, notes={**notes, "clusters": at.k})
-        beside = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(assigned, count(models)))
-        replies = beside.map(work_in_cluster, each(models, of=assigned), work=work)
+        guarded = cohort.near(started_from(models, work), by=torch.nn.functional.one_hot(assigned, count(models)))
+        replies = guarded.map(work_in_cluster, each(models, of=assigned), work=work)
         labels, rows = replies.clients.pick(at.labels), replies.value.value
         if self.averaging == "gradients":
             still = map_tensors(torch.zeros_like, models)

@@ -215,8 +215,8 @@ class UIFCA:
             ).value
             return fit_gaussians(at.models, sums, self.shrinkage), sums
         fresh = self._models(fed) if new and self.reinitialise else None
-        beside = fed.clients.near(at.models if fresh is None else fresh, loose=True, apart=True)
-        sums = beside.sum(
+        guarded = fed.clients.near(at.models if fresh is None else fresh, loose=True, apart=True)
+        sums = guarded.sum(
             relabel_and_train, at.models, fresh, local=self.local.at(at.round), relabel=relabel, prior=self.prior
         ).value
         trained = sums._replace(total={name: sums.total[name] for name in at.models})

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from corymb import __version__
 from corymb.cli import Exit
-from corymb.settings import InvalidInput, did_you_mean, printable, require, said
+from corymb.settings import InvalidInput, did_you_mean, error_text, printable, require
 
 LONGEST = 900
 """Error messages are truncated to this many characters."""
@@ -283,7 +283,7 @@ def _stdout_closed() -> bool:
     """Whether the reader of our stdout has closed it, as `head` does; that is not an error."""
     try:
         sys.stdout.flush()
-        left = _has_left(sys.stdout.fileno())
+        left = _reader_gone(sys.stdout.fileno())
     except BrokenPipeError:
         left = True
     if left:
@@ -291,7 +291,7 @@ def _stdout_closed() -> bool:
     return left
 
 
-def _has_left(pipe: int) -> bool:
+def _reader_gone(pipe: int) -> bool:
     """Whether a pipe has no reader: a flush does not tell if nothing is buffered (PYTHONUNBUFFERED)."""
     if not hasattr(select, "poll"):  # Windows
         return False
@@ -354,8 +354,8 @@ def explain(error: BaseException) -> tuple[Exit, str]:
     from cyclopts import CycloptsError
 
     if isinstance(error, KeyboardInterrupt):
-        return Exit.INTERRUPTED, said(error) or "Stopped before the first round was complete; there is no result."
-    text = _missing(error) or said(error).strip()
+        return Exit.INTERRUPTED, error_text(error) or "Stopped before the first round was complete; there is no result."
+    text = _missing(error) or error_text(error).strip()
     line = " ".join(text.split()) or type(error).__name__
     if isinstance(error, (InvalidInput, CycloptsError)):
         return Exit.BAD_INPUT, line

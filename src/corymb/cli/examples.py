@@ -12,7 +12,7 @@ import numpy as np
 from corymb.data.features import Array
 from corymb.data.prepare.cells import Kind
 from corymb.data.prepare.columns import ColumnPlan, Table
-from corymb.data.prepare.road import Preparation
+from corymb.data.prepare.pipeline import Preparation
 from corymb.data.readers.archives import FEATURES, LABELS, arrays_in, names_of
 from corymb.data.readers.contents import CLIENT, LABEL, TEST, Columns, ids_of
 from corymb.data.readers.folder import KINDS, NPZ, SUFFIXES

@@ -12,7 +12,7 @@ from typing import Any
 from corymb.cli import Exit
 from corymb.cli.request import Request, with_file
 from corymb.cli.run import Output, seeds_in
-from corymb.cli.summary import print_result, saying_how_to_go_on
+from corymb.cli.summary import print_result, with_resume_hint
 from corymb.core.snapshot import planned_rounds
 from corymb.lazy import short_name
 from corymb.runs.fit import Watch, start_run
@@ -35,7 +35,7 @@ def perform(given_values: Mapping[str, Any], output: Output) -> int:
         print(f"corymb: {note}", file=sys.stderr)
     line = RoundLine(planned_rounds(algorithm))
     try:
-        with line, saying_how_to_go_on(folder):
+        with line, with_resume_hint(folder):
             run = start_run(
                 algorithm,
                 data,

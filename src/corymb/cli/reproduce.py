@@ -118,7 +118,7 @@ class Outcome(NamedTuple):
     """The reasons of failed cells, by name."""
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """A summary of how many of the paper's claims hold."""
         measured = [claim.holds(value) for claim, value in self.claims if value is not None]
         unknown = len(self.claims) - len(measured)
@@ -175,7 +175,7 @@ def reproduce(
     print(outcome.table)
     if outcome.left:
         print(f"{counted(outcome.left, 'cell')} left: repeat the command to continue.")
-    print(f"{outcome.said}; {outcome.seconds:.0f} s; {outcome.folder}")
+    print(f"{outcome.summary}; {outcome.seconds:.0f} s; {outcome.folder}")
     if outcome.failed:
         small = "" if quick else " --quick runs a small version that needs no data."
         raise CellsFailed(f"{_why_cells_failed(outcome.failed)}{small}")

@@ -14,10 +14,10 @@ from corymb.data import FederatedDataset
 from corymb.data.catalogue import NAMES
 from corymb.data.store import SUFFIX
 from corymb.runs.defaults import class_of, configure
-from corymb.runs.elsewhere.engine import FEDERATION, federation
-from corymb.runs.elsewhere.engine import USAGE as ON_NODES
 from corymb.runs.learners import MODELS
 from corymb.runs.plan import rounds_in
+from corymb.runs.remote.engine import FEDERATION, federation
+from corymb.runs.remote.engine import USAGE as ON_NODES
 from corymb.runs.serving import labels_points
 from corymb.runs.settings import DataOptions, FitOptions, RunSettings, names
 from corymb.settings import InvalidInput, from_dict, merged, read_toml, require

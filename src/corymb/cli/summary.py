@@ -17,12 +17,12 @@ from corymb.report.scores import cautions, other_metrics, score_rows
 from corymb.report.sections.details.commands import run_again
 from corymb.report.words import OF_EXAMPLES, evidence_of, left_out, not_scored
 from corymb.runs.defaults import class_of
-from corymb.runs.elsewhere.engine import FEDERATION
 from corymb.runs.folder.layout import CHECKPOINTS
 from corymb.runs.history import BUDGET, CONVERGED, counted, divergence, readable, unfinished
 from corymb.runs.learners import OWN, default_model
 from corymb.runs.plan import rounds_in
 from corymb.runs.progress import readable_bytes
+from corymb.runs.remote.engine import FEDERATION
 from corymb.runs.run import Run
 from corymb.runs.settings import DataOptions, RunSettings, has_name, names
 from corymb.settings import run_command, to_dict
@@ -38,7 +38,7 @@ OF_THIS_RUN = ("device", "threads", "memory", "cluster_folder", "checkpoint_ever
 def print_result(run: Run, *, as_json: bool) -> int:
     """Print a run that has finished or was stopped; returns the exit code."""
     if run.stopped == CONVERGED:
-        why = f"the training loss stopped falling and no client changes cluster{_going_on(run)}"
+        why = f"the training loss stopped falling and no client changes cluster{_continue_hint(run)}"
         print(f"corymb: converged after {counted(len(run.history), 'round')}: {why}", file=sys.stderr)
     elif run.stopped == BUDGET:
         spent = f"ε = {run.metrics['epsilon']:.3g} at δ = {run.metrics['delta']:g}"
@@ -47,7 +47,7 @@ def print_result(run: Run, *, as_json: bool) -> int:
         print(f"corymb: ended after {counted(len(run.history), 'round')}: {falls}", file=sys.stderr)
     elif run.stopped:
         rounds = counted(len(run.history), "round")
-        print(f"corymb: stopped ({run.stopped}) after {rounds}{_what_now(run)}", file=sys.stderr)
+        print(f"corymb: stopped ({run.stopped}) after {rounds}{_next_step(run)}", file=sys.stderr)
     if as_json:
         print(json.dumps({**run.to_dict(), "folder": str(run.folder)}, allow_nan=False))
     else:
@@ -56,7 +56,7 @@ def print_result(run: Run, *, as_json: bool) -> int:
 
 
 @contextmanager
-def saying_how_to_go_on(folder: Path) -> Iterator[None]:
+def with_resume_hint(folder: Path) -> Iterator[None]:
     """On Ctrl-C outside a round, such as in the last evaluation, tell how to resume the run if it has a checkpoint."""
     try:
         yield
@@ -67,7 +67,7 @@ def saying_how_to_go_on(folder: Path) -> Iterator[None]:
         raise KeyboardInterrupt(f"Stopped; the last round was saved. To continue: {how}") from None
 
 
-def _going_on(run: Run) -> str:
+def _continue_hint(run: Run) -> str:
     """How to run all planned rounds of a run that converged in fewer."""
     rounds = rounds_in(run.config)
     if rounds is None or run.folder is None:
@@ -81,7 +81,7 @@ def _resume(run: Run) -> str:
     return f"corymb resume {shlex.quote(str(run.folder))}{again}"
 
 
-def _what_now(run: Run) -> str:
+def _next_step(run: Run) -> str:
     if run.stopped == "diverged":
         return f": {divergence(run.history, run.config)}. --keep-going continues regardless."
     return f"; to continue: {_resume(run)}"
@@ -167,7 +167,7 @@ def _model_option(run: Run) -> dict[str, str]:
     return {} if usual == {model} or model == OWN else {"model": model}
 
 
-def _to_repeat(run: Run, other: str) -> dict[str, Any]:
+def _settings_to_repeat(run: Run, other: str) -> dict[str, Any]:
     """The run's options that also apply to a run of another algorithm, so that the two are comparable."""
     usual = to_dict(RunSettings())
     of_run = {name: run.config[name] for name in usual if run.config.get(name, usual[name]) != usual[name]}
@@ -184,9 +184,9 @@ def _is_typed(data: str) -> bool:
     return data == FEDERATION or has_name(data)
 
 
-def _another(run: Run, algorithm: str, own: dict[str, Any]) -> str:
+def _command_for(run: Run, algorithm: str, own: dict[str, Any]) -> str:
     """The command that runs another algorithm on the same data, or Python code if the data exist only in Python."""
-    data, options = str(run.config["data"]), {**own, **_to_repeat(run, algorithm)}
+    data, options = str(run.config["data"]), {**own, **_settings_to_repeat(run, algorithm)}
     if _is_typed(data):
         return run_command(algorithm, data, options)
     of_algorithm = {name: options.pop(name) for name in ("k", "rounds") if name in options}
@@ -206,10 +206,10 @@ def advice(run: Run, folder: Path | None) -> list[str]:
             lines.append(f"To run it again: {run_again(run, folder)}")
     if run.points:
         other = next(name for name in OF_EXAMPLES if name != run.config["algorithm"])
-        lines.append(f"Compare with another method: {_another(run, other, {'k': len(run.points)})}")
+        lines.append(f"Compare with another method: {_command_for(run, other, {'k': len(run.points)})}")
     elif entry is None or entry.role != "global":
         baseline = next(name for name, other in CATALOGUE.items() if other.role == "global")
-        lines.append(f"Compare with one global model: {_another(run, baseline, {})}")
+        lines.append(f"Compare with one global model: {_command_for(run, baseline, {})}")
     if run.config.get("restarts") == 1 and run.config.get("k") != "auto" and not run.config.get("privacy"):
         lines.append("A bad initialisation can lose a cluster: --restarts 5 keeps the best of five.")
     return lines

@@ -82,7 +82,7 @@ class Memory:
 
         Omit `default` only if every client asked is known to have set the slot: one that has not gets NaN, and its
         reply is rejected. Give a default the dtype of what is set: if any client of the host has the slot, the default
-        is cast to the slot's dtype, and otherwise it stays as it is.
+        is cast to the slot's dtype; otherwise it is not changed.
         """
         kept = self.writes.get(slot) or self._stored.get(slot)
         if kept is None:

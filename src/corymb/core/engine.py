@@ -186,7 +186,7 @@ class Journal(Protocol):
 
 
 class Engine(Protocol):
-    """Runs calls at clients, wherever these are.
+    """Runs calls at clients, in this process or elsewhere.
 
     On every engine, clients are ordered by name (`in_order`).
     """
@@ -216,7 +216,7 @@ class Engine(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Whatever can change the bits of results, for the run's record."""
+        """Everything that can change the bits of results, for the run's record."""
         ...
 
     def run(self, call: Call, ids: Tensor) -> Iterator[Part]:

@@ -17,7 +17,7 @@ from corymb.core.averaging import Reduction
 from corymb.core.client import ClientFn, Share, Shares
 from corymb.core.engine import START, Call, Each, Engine, Part, Verb, Version, check_rows, each
 from corymb.core.guard import HANDFUL, Near
-from corymb.core.intake import Intake, Taken
+from corymb.core.intake import Intake, IntakeResult
 from corymb.core.sums import Sums
 from corymb.keys import Key, fold, hash_names, key_of, uniform
 from corymb.settings import require
@@ -124,8 +124,8 @@ class Cohort:
     def pick(self, values: T) -> T:
         """This cohort's rows of values that have one row for every client of the federation.
 
-        `at.labels`, `fed.sizes` and other arrays for all clients have n rows, whoever is asked; `pick`, `put` and
-        `where` translate between those and the rows of a cohort.
+        `at.labels`, `fed.sizes` and other arrays for all clients have n rows, no matter which clients are asked;
+        `pick`, `put` and `where` translate between those and the rows of a cohort.
         """
         check_rows(values, "pick")
         return map_tensors(lambda leaf: leaf[self.ids.to(leaf.device)], values)
@@ -384,7 +384,7 @@ class Federation:
             like=like,
         )
 
-    def _enter(self, call: Call, asked: int, taken: Taken) -> list[tuple[str, str]]:
+    def _enter(self, call: Call, asked: int, taken: IntakeResult) -> list[tuple[str, str]]:
         """Record a call in the ledger; returns the rejected clients by name, with reasons."""
         ledger = self.ledger
         ledger.bytes_down += _bytes_down(call) * asked

@@ -77,7 +77,7 @@ class Near(NamedTuple):
     most: float | None = None
     """An absolute bound on the length, used instead of a comparison with other clients."""
     apart: bool = False
-    """Whether a client's values for different sums come from different examples. Each sum is then reduced by itself,
+    """Whether a client's values for different sums come from different examples. Each sum is then reduced separately,
     and replies may have entries that the models lack."""
     handful: bool = False
     """Whether the whole federation has no more than `HANDFUL` clients."""
@@ -103,7 +103,7 @@ class Lengths(NamedTuple):
         return Lengths(torch.zeros(n, dtype=torch.float64), torch.full((n,), -1))
 
 
-class Apart(NamedTuple):
+class Deviations(NamedTuple):
     """The ingredients of lengths, on the replies' device: nothing synchronises with a GPU until `on_cpu`."""
 
     squares: Tensor
@@ -114,7 +114,7 @@ class Apart(NamedTuple):
     """The norms of the tensors of the models in `Near`: tensors k, float64."""
 
 
-def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False) -> Apart | None:
+def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False) -> Deviations | None:
     """Measure how far each of n stacked replies is from where it started; None for replies that are not compared.
 
     `known`: the models' lengths are already known and need not be computed.
@@ -123,22 +123,22 @@ def measured(rows: Tree, near: Near | None, clients: int, *, known: bool = False
         return None
     models = None if near is None or known else _model_lengths(near.models)
     if isinstance(rows, Shares):
-        return _apart_together(_of_shares(rows, near), rows.weight, models)
+        return _on_one_device(_of_shares(rows, near), rows.weight, models)
     if isinstance(rows, Share):
         weight = rows.weight
     else:
         assert near is not None
         weight = torch.ones(clients, len(next(iter(near.models.values()))))
     by = weight if near is None or near.by is None else near.by.cpu()
-    return _apart_together(_apart(_held(rows), near, by), weight, models)
+    return _on_one_device(_squared_deviations(_values_of(rows), near, by), weight, models)
 
 
-def _apart_together(squares: Tensor, weight: Tensor, models: Tensor | None) -> Apart:
-    """An `Apart` on one device: with several devices, the models may be on another one than the replies."""
-    return Apart(squares, weight, None if models is None else models.to(squares.device))
+def _on_one_device(squares: Tensor, weight: Tensor, models: Tensor | None) -> Deviations:
+    """An `Deviations` on one device: with several devices, the models may be on another one than the replies."""
+    return Deviations(squares, weight, None if models is None else models.to(squares.device))
 
 
-def lengths_of(found: Apart, rows: Tree, near: Near | None) -> Lengths:
+def lengths_of(found: Deviations, rows: Tree, near: Near | None) -> Lengths:
     """Lengths from the result of `measured`, after it was moved to the CPU."""
     if isinstance(rows, Shares):
         far = torch.where(found.weight > 0, found.squares.sum(0), 0).amax(1).sqrt()
@@ -146,7 +146,8 @@ def lengths_of(found: Apart, rows: Tree, near: Near | None) -> Lengths:
     group, squares = _only_sum(found.weight), found.squares
     taken_for_one = isinstance(rows, Share) and near is not None and near.by is None and found.weight.shape[1] > 1
     if taken_for_one and rows.weight.device.type != "cpu" and bool((group < 0).any()):
-        squares = _apart(_held(rows), near, found.weight).cpu()  # some started from a mixture, which `_mixture` ignored
+        # Some started from a mixture, which `_mixture` ignored.
+        squares = _squared_deviations(_values_of(rows), near, found.weight).cpu()
     return Lengths(squares.sum(0).sqrt(), group)
 
 
@@ -156,7 +157,7 @@ def row_lengths(rows: Tree, near: Near | None, clients: int) -> Lengths | None:
     return None if found is None else lengths_of(on_cpu(found), rows, near)
 
 
-def _held(rows: Tree) -> Tree:
+def _values_of(rows: Tree) -> Tree:
     """The values of replies: their `value`, or the fields of a named tuple without one."""
     if hasattr(rows, "value"):
         return rows.value
@@ -193,9 +194,9 @@ def part_lengths(sums: Sums[Tree], near: Near | None, clients: int) -> Lengths:
     weight = torch.where(used, sums.weight, 1).double()
     mean = map_tensors(lambda v: v.double() / weight.to(v.device).reshape(-1, *[1] * (v.dim() - 1)), sums.total)
     by = torch.eye(len(weight)) if near is None or near.by is None else near.by.double().mean(0).expand(len(weight), -1)
-    apart = torch.where(used.cpu(), _apart(mean, near, by).cpu().sum(0).sqrt(), 0)
+    lengths = torch.where(used.cpu(), _squared_deviations(mean, near, by).cpu().sum(0).sqrt(), 0)
     group = _only_sum(sums.weight[None])
-    return Lengths(apart.amax().expand(clients), group.expand(clients))
+    return Lengths(lengths.amax().expand(clients), group.expand(clients))
 
 
 def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
@@ -203,7 +204,7 @@ def misfit(rows: Tree, near: Near, *, summed: bool = False) -> str | None:
 
     The form of most clients is not enough if few are asked: all members of a small cluster may be bad.
     """
-    value, models = (rows.total if summed else _held(rows)), near.models
+    value, models = (rows.total if summed else _values_of(rows)), near.models
     lead, k = (2 if isinstance(rows, Shares) else 1), len(next(iter(models.values()), ()))
     if (summed or isinstance(rows, (Share, Shares))) and rows.weight.shape[-1] != k:
         return f"reply has weights for {rows.weight.shape[-1]} sums, but there are {k} models"
@@ -239,7 +240,7 @@ def _filled(value: Tree) -> list[Tensor]:
     return [leaf for leaf in leaves(value) if leaf.numel()]
 
 
-def _apart(value: Tree, near: Near | None, by: Tensor) -> Tensor:
+def _squared_deviations(value: Tree, near: Near | None, by: Tensor) -> Tensor:
     """Squared norms of rows, or of their differences from their mixtures of models: tensors n.
 
     Shares on a GPU are not read back: there, every row is assumed to have started from one model.
@@ -364,7 +365,7 @@ def bounds(found: Lengths, near: Near | None, models: Tensor | None = None) -> B
     return Bounds(_level(most), by_group, usual)
 
 
-def plainly_near(found: Apart, near: Near | None, larger: Tensor, room: float) -> Tensor | None:
+def plainly_near(found: Deviations, near: Near | None, larger: Tensor, room: float) -> Tensor | None:
     """Whether lengths alone show that no reply is too far and no value exceeds `room`; a bool on the replies' device.
 
     They do if every reply moved, started from one model, and the longest is within `LEAD` medians, which every bound
@@ -390,7 +391,7 @@ def too_far(found: Lengths, near: Near | None, models: Tensor | None = None) -> 
     return (far, limit) if bool(far.any()) else None
 
 
-def longest_beside(rows: Params, start: Params) -> float | None:
+def longest_accepted(rows: Params, start: Params) -> float | None:
     """The longest update accepted from a client that answers after these; None if none of these moved."""
     found = row_lengths(rows, Near(start), len(next(iter(rows.values()))))
     lengths = torch.zeros(0) if found is None else found.length

@@ -18,8 +18,8 @@ from torch import Tensor
 from corymb.core.client import Share, Shares, Slot
 from corymb.core.engine import Call, Part, Rejection, Verb
 from corymb.core.guard import (
-    Apart,
     Bounds,
+    Deviations,
     Lengths,
     Near,
     largest_possible,
@@ -69,11 +69,11 @@ class _Added(NamedTuple):
     bytes_up: int
 
 
-class _Look(NamedTuple):
+class _Checks(NamedTuple):
     """The checks of stacked replies, copied to the CPU together to synchronise only once."""
 
     of_rows: Flags
-    apart: Apart | None
+    deviations: Deviations | None
     of_sums: SumFlags | None = None
 
 
@@ -87,7 +87,7 @@ class _Pile:
     def __init__(self) -> None:
         self.replies: RowBuffer | RunningSum | None = None
         self.added: list[_Added] = []
-        self.apart: dict[tuple[int, bool], RunningSum] = {}
+        self.by_level: dict[tuple[int, bool], RunningSum] = {}
         self.spread = False
         self.sound = False
 
@@ -99,13 +99,13 @@ class _Pile:
         else:
             self.replies.add(value)
 
-    def keep_apart(self, level: int, several: bool, sums: Sums[Tree]) -> None:
+    def add_to_level(self, level: int, several: bool, sums: Sums[Tree]) -> None:
         """Add to the sums of one level of length; `several`: whether its clients contribute to several sums each."""
         bare = sums._replace(label=None, note=())
-        if (level, several) in self.apart:
-            self.apart[level, several].add(bare)
+        if (level, several) in self.by_level:
+            self.by_level[level, several].add(bare)
         else:
-            self.apart[level, several] = RunningSum(bare)
+            self.by_level[level, several] = RunningSum(bare)
 
     def merge(self, other: _Pile, device: torch.device) -> None:
         """Append another pile of the same signature."""
@@ -113,8 +113,8 @@ class _Pile:
         for added in other.added[:1]:  # add the value once, together with the first batch
             self.add(_moved(other.replies.result(), device), added)
         self.added += other.added[1:]
-        for (level, several), sums in other.apart.items():
-            self.keep_apart(level, several, _moved(sums.result(), device))
+        for (level, several), sums in other.by_level.items():
+            self.add_to_level(level, several, _moved(sums.result(), device))
         self.spread = other.spread
 
     @property
@@ -158,7 +158,7 @@ class _Pile:
 
     def _sums_without(self, far: Tensor, lengths: Lengths) -> tuple[Tree, Tensor]:
         level, kept = levels(lengths.length), []
-        for (one, several), sums in sorted(self.apart.items()):
+        for (one, several), sums in sorted(self.by_level.items()):
             gone = lengths.group[far & (level == one) & ((lengths.group < 0) == several)].unique()
             whole = sums.result()
             if several and len(gone):
@@ -175,7 +175,7 @@ Form = tuple[Signature, Signature | None]
 """What must agree between replies: their own signature, and that of their memory writes."""
 
 
-class Taken(NamedTuple):
+class IntakeResult(NamedTuple):
     """The outcome of a call."""
 
     part: Part
@@ -229,15 +229,15 @@ class Intake:
             return self._reject_all(ids, problem)
         form = signature(rows, rows=True), signature({name: slot_form(slot) for name, slot in writes.items()})
         everybody, places = len(ids) == len(self._ids), self._places(ids)
-        sums, look = None, self._look(places, rows)
+        sums, checks = None, self._queue_checks(places, rows)
         if everybody and isinstance(rows, (Share, Shares)) and self.verb == "sum":
             sums = add_up(rows)  # queued before the checks are read back: nearly always every row counts
-            look = look._replace(of_sums=flag_sums(sums, self._sizes))
-            if self._nothing_to_find(places, rows, look):
+            checks = checks._replace(of_sums=flag_sums(sums, self._sizes))
+            if self._all_plainly_valid(places, rows, checks):
                 return self._keep_all(form, sums, _Added(ids, None, writes, "", 0), places)
-        look = on_cpu(look)  # synchronises with the GPU
-        lengths = self._lengths(places, rows, look)
-        if found := self._row_faults(places, rows, lengths, look):
+        checks = on_cpu(checks)  # synchronises with the GPU
+        lengths = self._lengths(places, rows, checks)
+        if found := self._row_faults(places, rows, lengths, checks):
             for row, reason in found.items():
                 self.reject(int(ids[row]), reason)
             good = torch.tensor([row for row in range(len(ids)) if row not in found], dtype=torch.int64)
@@ -245,7 +245,7 @@ class Intake:
                 return None
             ids, rows, writes = _select(ids, rows, writes, good)
             places = places[good]
-            lengths = self._lengths(places, rows, on_cpu(self._look(places, rows)))
+            lengths = self._lengths(places, rows, on_cpu(self._queue_checks(places, rows)))
         if everybody and lengths is not None:  # all lengths are known: judge them now
             if (beyond := too_far(lengths, self._near, self._models)) is not None:
                 far, limit = beyond
@@ -263,38 +263,38 @@ class Intake:
         elif lengths is None:
             whole = sums is not None and len(ids) == len(self._ids)
             pile.add(sums if whole else add_up(rows), added)
-            pile.sound = whole and look.of_sums is not None and look.of_sums.fault is None
+            pile.sound = whole and checks.of_sums is not None and checks.of_sums.fault is None
         else:
             by_level = list(_by_level(lengths))
             parts = sums_of(rows, [which for _, _, which in by_level])
             pile.add(all_of(parts, rows), added)  # there are far fewer parts than rows
             for (level, several, _), level_sums in zip(by_level, parts, strict=True):
-                pile.keep_apart(level, several, level_sums)
+                pile.add_to_level(level, several, level_sums)
         pile.spread = isinstance(rows, Shares)
         self._answered[places] = True
         return None
 
-    def _look(self, places: Tensor, rows: Tree) -> _Look:
+    def _queue_checks(self, places: Tensor, rows: Tree) -> _Checks:
         """Queue the checks of rows on the device that holds them."""
         # Safe without waiting: an asynchronous copy from pageable memory has read its source when the call returns.
         sizes = self._sizes[places].to(_device(rows, places), non_blocking=True)
         known = self._models is not None
-        apart = measured(rows, self._near_to(places), len(places), known=known) if self._compares else None
-        return _Look(flag_rows(rows, sizes), apart)
+        deviations = measured(rows, self._near_to(places), len(places), known=known) if self._compares else None
+        return _Checks(flag_rows(rows, sizes), deviations)
 
-    def _nothing_to_find(self, places: Tensor, rows: Tree, look: _Look) -> bool:
+    def _all_plainly_valid(self, places: Tensor, rows: Tree, checks: _Checks) -> bool:
         """Whether the cheap checks already show that every reply counts. False negatives are possible.
 
         Synchronises with a GPU for a single bit; the expensive checks run only if this returns False.
         """
-        if not isinstance(rows, Share) or look.apart is None or look.of_sums is None or self._near is None:
+        if not isinstance(rows, Share) or checks.deviations is None or checks.of_sums is None or self._near is None:
             return False
         if not isinstance(rows.value, dict) or rows.value.keys() != self._near.models.keys():
             return False  # entries the models lack are not measured
-        near = plainly_near(look.apart, self._near, self._larger[places], room_for(rows.value))
+        near = plainly_near(checks.deviations, self._near, self._larger[places], room_for(rows.value))
         if near is None:
             return False
-        bad = torch.cat([flag.reshape(-1) for flag in (*look.of_rows.bad, *look.of_sums.bad)])
+        bad = torch.cat([flag.reshape(-1) for flag in (*checks.of_rows.bad, *checks.of_sums.bad)])
         return bool(near & ~bad.any())
 
     def _keep_all(self, form: Form, sums: Sums[Tree], added: _Added, places: Tensor) -> None:
@@ -304,19 +304,19 @@ class Intake:
         pile.sound = True
         self._answered[places] = True
 
-    def _row_faults(self, places: Tensor, rows: Tree, lengths: Lengths | None, look: _Look) -> dict[int, str]:
+    def _row_faults(self, places: Tensor, rows: Tree, lengths: Lengths | None, checks: _Checks) -> dict[int, str]:
         at_most = None
-        if lengths is not None and look.apart is not None:
-            at_most = largest_possible(rows, self._near_to(places), lengths, self._models, look.apart.weight)
-        return row_faults(rows, look.of_rows, at_most)
+        if lengths is not None and checks.deviations is not None:
+            at_most = largest_possible(rows, self._near_to(places), lengths, self._models, checks.deviations.weight)
+        return row_faults(rows, checks.of_rows, at_most)
 
-    def _lengths(self, places: Tensor, rows: Tree, look: _Look) -> Lengths | None:
+    def _lengths(self, places: Tensor, rows: Tree, checks: _Checks) -> Lengths | None:
         """How far each reply is from where its client started; None if replies are not compared."""
-        if look.apart is None:
+        if checks.deviations is None:
             return None
         if self._models is None and self._near is not None:
-            self._models = model_lengths(self._near.models, look.apart.models)
-        return lengths_of(look.apart, rows, self._near_to(places)).allowing(self._larger[places])
+            self._models = model_lengths(self._near.models, checks.deviations.models)
+        return lengths_of(checks.deviations, rows, self._near_to(places)).allowing(self._larger[places])
 
     @cached_property
     def _larger(self) -> Tensor:
@@ -334,10 +334,10 @@ class Intake:
         """Take in a host's part for some of its clients: all of it, or nothing."""
         if len(part.ids):
             if problem := self._unasked(part) or self._part_problem(part):
-                self._turn_down(part, [(client, problem) for client in part.ids.flatten().tolist()])
+                self._record_rejections(part, [(client, problem) for client in part.ids.flatten().tolist()])
             else:
                 self._take(part)
-        self._turn_down(part, part.rejected)
+        self._record_rejections(part, part.rejected)
         if part.error:
             self.errors.add(part.error[:REASON])
         self.cause = self.cause or part.cause
@@ -367,7 +367,7 @@ class Intake:
         self._answered[places] = True
         if self.verb == "sum" and lengths is not None:
             for level, several, _ in _by_level(lengths):  # one level: all clients of a part share one length
-                pile.keep_apart(level, several, part.value)
+                pile.add_to_level(level, several, part.value)
 
     def _fault(self, part: Part) -> str | None:
         sizes = self._sizes[self._places(part.ids)]
@@ -394,7 +394,7 @@ class Intake:
             return "reply was not asked for, or came twice"
         return None
 
-    def _turn_down(self, part: Part, rejected: Sequence[Rejection]) -> None:
+    def _record_rejections(self, part: Part, rejected: Sequence[Rejection]) -> None:
         """Keep a host's rejections of its own clients that were asked; those of other clients are ignored."""
         for client, reason in rejected:
             place = int(self._places(torch.tensor(client)))
@@ -418,7 +418,7 @@ class Intake:
         for client, reason in other._reasons.items():
             self.reject(client, reason)
 
-    def result(self) -> Taken:
+    def result(self) -> IntakeResult:
         """The replies of the requested signature, or of the most frequent one, as one part; others are rejected."""
         piles = self._piles
         able = [form for form in piles if self._like is None or form[0] == self._like]
@@ -428,16 +428,18 @@ class Intake:
             if form != winner:
                 self._reject_all(pile.clients, f"reply is {form[0]}, most clients sent {usual}")
         if winner is None:
-            return Taken(Part(torch.empty(0, dtype=torch.int64), None, self._rejected(), cause=self.cause), [], [], 0)
+            return IntakeResult(
+                Part(torch.empty(0, dtype=torch.int64), None, self._rejected(), cause=self.cause), [], [], 0
+            )
         best = piles[winner]
         self._leave_out_far(best)
         assert best.replies is not None
         part = Part(best.clients, best.replies.result(), self._rejected(), spread=best.spread, sound=best.sound)
         writes = [(added.ids, added.writes) for added in best.added]
         hosts, bytes_up = [added.host for added in best.added], sum(added.bytes_up for added in best.added)
-        return Taken(part, writes, hosts, bytes_up)
+        return IntakeResult(part, writes, hosts, bytes_up)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release all replies; the result keeps its own references."""
         self._piles.clear()
 

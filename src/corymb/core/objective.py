@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.keys import Key, fold, fold_number, fold_rows
-from corymb.settings import InvalidInput, first_line, said
+from corymb.settings import InvalidInput, error_text, first_line
 from corymb.trees import Params
 
 
@@ -163,11 +163,11 @@ def model_takes(x: Tensor | None = None) -> Iterator[None]:
 
 def _hint(error: Exception, x: Tensor) -> str:
     """Advice for features that were read as pictures or codes, and a model that takes something else."""
-    if x.dim() == 4 and x.shape[1] == 1 and "3D" in said(error):
+    if x.dim() == 4 and x.shape[1] == 1 and "3D" in error_text(error):
         return "; features with two axes are read as pictures: for windows of a signal use scale='none' (--scale none)"
     if x.is_floating_point():
-        embeds = "for embedding" in said(error)
+        embeds = "for embedding" in error_text(error)
         return "; it embeds codes: declare the features as such (scale='codes', --scale codes)" if embeds else ""
     if isinstance(error, IndexError):
         return f"; codes go up to {int(x.max())}: its embedding needs more rows than that"
-    return "; the features are codes: use a model that embeds them" if "dtype" in said(error) else ""
+    return "; the features are codes: use a model that embeds them" if "dtype" in error_text(error) else ""

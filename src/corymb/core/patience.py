@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from corymb.core.federation import ClientsFailed, Cohort, Replies, TooFewReplies
-from corymb.core.guard import longest_beside
+from corymb.core.guard import longest_accepted
 from corymb.trees import Params, concat, take
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def ask_again_near(
     The few late replies are compared with the bound from the first replies, not with one another.
     """
     first = ask(clients.near(start, loose=loose))
-    most = longest_beside(first.value, start)
+    most = longest_accepted(first.value, start)
     return ask_again(clients, first, lambda late: ask(late.like(first.value).near(start, loose=loose, most=most)))
 
 

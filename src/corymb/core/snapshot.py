@@ -102,7 +102,7 @@ def packages_of(algorithm: Algorithm | type[Algorithm]) -> tuple[str, ...]:
     """The packages whose client functions an algorithm may call, for hosts that run only functions of known packages.
 
     These are its own package, those of the algorithms that it wraps (`Then`, `Restarts`), and those of the client
-    functions that its modules import, or that are beside a function or class that they import.
+    functions that its modules import, or that are in the same module as a function or class that they import.
     """
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     homes = [base.__module__ for base in kind.__mro__ if base.__module__ not in sys.stdlib_module_names]

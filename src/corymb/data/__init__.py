@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from corymb.data.built_in.writers import Writers, by_writer
     from corymb.data.catalogue import NAMES, NamedDataset
     from corymb.data.dataset import FederatedDataset, Ragged
-    from corymb.data.doors import as_dataset, load
     from corymb.data.files import from_folder
+    from corymb.data.loading import as_dataset, load
     from corymb.data.partitions import from_flwr_datasets
 
 __all__ = [
@@ -88,7 +88,7 @@ _HOMES = {
     "corymb.data.built_in.writers": ["Writers", "by_writer"],
     "corymb.data.catalogue": ["NAMES", "NamedDataset"],
     "corymb.data.dataset": ["FederatedDataset", "Ragged"],
-    "corymb.data.doors": ["as_dataset", "load"],
+    "corymb.data.loading": ["as_dataset", "load"],
     "corymb.data.files": ["from_folder"],
     "corymb.data.partitions": ["from_flwr_datasets"],
 }

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from corymb.data.clients import Values
 from corymb.data.features import Array, as_array
 from corymb.data.prepare.cells import Column, as_column, joined
-from corymb.data.prepare.road import Source
+from corymb.data.prepare.pipeline import Source
 from corymb.data.readers.contents import Contents
 from corymb.data.readers.frames import is_frame, read_frame
 from corymb.data.readers.torch_dataset import as_arrays

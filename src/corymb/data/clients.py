@@ -99,8 +99,8 @@ def twins(names: Sequence[str]) -> tuple[str, ...]:
         elif (first := by_spelling.setdefault(spelling(look), name)) != name:
             spelled.append((first, name))
     return (
-        *_say_twins(alike, "look the same"),
-        *_say_twins(spelled, "differ only in capitals, blanks or leading zeros"),
+        *_note_twins(alike, "look the same"),
+        *_note_twins(spelled, "differ only in capitals, blanks or leading zeros"),
     )
 
 
@@ -110,7 +110,7 @@ def spelling(name: str) -> str:
     return plain.lstrip("0") if plain.isdecimal() else plain
 
 
-def _say_twins(pairs: Sequence[tuple[str, str]], how: str) -> list[str]:
+def _note_twins(pairs: Sequence[tuple[str, str]], how: str) -> list[str]:
     others = len(pairs) - 1
     more = f", and {others} more pair{'s' * (others > 1)}," if others else ""
     return [

@@ -24,7 +24,7 @@ from corymb.data.arrays import Test, contents_of_clients, source_of
 from corymb.data.clients import Truth, Values, read_truth, twins
 from corymb.data.features import as_array
 from corymb.data.prepare.named import Categories, Fills
-from corymb.data.prepare.road import How, Preparation, Source, prepare
+from corymb.data.prepare.pipeline import Preparation, PrepareOptions, Source, prepare
 from corymb.data.ragged import Ragged, select
 from corymb.data.readers.contents import Names
 from corymb.data.readers.folder import join
@@ -255,7 +255,7 @@ class FederatedDataset:
     ) -> FederatedDataset:
         """Create a data set from any source: see `corymb.data.prepare`."""
         names = ("task", "classes", "categories", "missing", "scale", "seed")
-        prepared = prepare(source, How(**{name: options[name] for name in names if name in options}))  # type: ignore[literal-required]
+        prepared = prepare(source, PrepareOptions(**{name: options[name] for name in names if name in options}))  # type: ignore[literal-required]
         all_notes = (*notes, *prepared.notes, *twins(prepared.names))
         for note in all_notes:
             log.warning("%s: %s", options.get("name", fallback), note)

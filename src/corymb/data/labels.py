@@ -58,21 +58,21 @@ def read_labels(
     _check_present(cells, where)
     if task == "auto" and not classes:
         task = _task(cells, clients, where)
-        told = False
+        decided = False
     else:
-        task, told = task if task != "auto" else "classification", True
+        task, decided = task if task != "auto" else "classification", True
     if task == "regression":
         constant = bool((cells.values == cells.values[0]).all())
         return Labels(_targets(cells, where), "regression", (), _all_alike(cells) if constant else ())
     named, codes = _named(cells, where)
     if classes:
         return Labels(_among(named, codes, tuple(classes), where), "classification", tuple(classes))
-    if not told:
+    if not decided:
         _check_classes(named, codes, cells, clients)
     if set(cells.kinds) == {Kind.TRUTH}:
         return Labels(torch.from_numpy(cells.values.astype(np.int64)), "classification", ("false", "true"))
     notes = (*_held_by_one(named, codes, clients), *_spelled(named)) if len(named) > 1 else _all_alike(cells)
-    notes += _say_padded(cells) + (() if told else _say_counts(named, codes, cells))
+    notes += _note_padded(cells) + (() if decided else _note_counts(named, codes, cells))
     return Labels(torch.from_numpy(codes), "classification", named, notes)
 
 
@@ -90,7 +90,7 @@ PEAK = 3
 """Frequencies of counts rise to a peak and fall; the peak must be at least this many times the lowest frequency."""
 
 
-def _say_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str, ...]:
+def _note_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str, ...]:
     """A note that integers which may be counts are taken as classes, which ignores their order and distances."""
     if len(named) < COUNTS or (cells.kinds != Kind.NUMBER).any() or np.ptp(cells.values) >= 2 * len(named):
         return ()
@@ -99,11 +99,11 @@ def _say_counts(named: Sequence[str], codes: Array, cells: Column) -> tuple[str,
     one_peak = (change[:peak] > -2 * error[:peak]).all() and (change[peak:] < 2 * error[peak:]).all()
     if not one_peak or often.max() < PEAK * often.min():
         return ()
-    said = f"the labels {named[0]} to {named[-1]} are taken as {len(named)} classes"
-    return (f"{said}: if they are counts or grades, use task='regression' (--task regression)",)
+    note = f"the labels {named[0]} to {named[-1]} are taken as {len(named)} classes"
+    return (f"{note}: if they are counts or grades, use task='regression' (--task regression)",)
 
 
-def _say_padded(cells: Column) -> tuple[str, ...]:
+def _note_padded(cells: Column) -> tuple[str, ...]:
     """A note that classes written with leading zeros are read as numbers and named without the zeros."""
     if not cells.padded:
         return ()

@@ -22,18 +22,18 @@ def from_flwr_datasets(
     test: float = 0.2,
     **options: Unpack[Options],
 ) -> FederatedDataset:
-    """The partitions of a `FederatedDataset` or a `Partitioner` of flwr-datasets, a client for each.
+    """Make a client of each partition of a `FederatedDataset` or a `Partitioner` of flwr-datasets.
 
     Arguments:
-        partitions: Anything with `load_partition(i)` that gives Hugging Face data sets, or a list or mapping of those.
-        clients: How many partitions to take, from the first on; if not given, all.
-        split: Which split of a `FederatedDataset` to take, if it has partitions of several.
-        label: The column of labels; `label`, if not given.
-        features: The columns that are features, if they are not all others: `"image"`, say.
+        partitions: Anything whose `load_partition(i)` returns Hugging Face data sets, or a list or mapping of those.
+        clients: The number of partitions to use, from the first on; by default all.
+        split: The split of a `FederatedDataset` to use, if several are partitioned.
+        label: The column of labels; by default `label`.
+        features: The columns of features, such as `"image"`; by default all other columns.
         test: The share of each client's rows to hold out.
         options: As in `FederatedDataset.from_huggingface`.
 
-    Clients are called by what partitions were made by, where a `NaturalIdPartitioner` says so, else 0, 1, ...
+    Clients are named by the ids of a `NaturalIdPartitioner`, otherwise 0, 1, ...
     """
     parts = _parts(partitions, clients, split)
     empty = [name for name, part in parts.items() if is_hugging_face(part) and len(part) == 0]

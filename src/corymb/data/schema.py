@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from corymb.choices import Task
-from corymb.data.prepare.road import Preparation
+from corymb.data.prepare.pipeline import Preparation
 
 
 class DataSchema(NamedTuple):

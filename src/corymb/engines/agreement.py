@@ -1,32 +1,32 @@
-"""What the examples of all nodes must have in common; where they do not, what to type so that they do.
+"""Checks that the nodes' examples have the same schema; if they differ, suggests options that make them agree.
 
-A node learns from its own rows which classes, columns and categories there are, so two nodes may learn different ones.
-What is named where data are read is not learned, and is the same everywhere.
+A node infers classes, columns and categories from its own rows, so two nodes may infer different ones. Those that are
+given as options are not inferred, and are the same on all nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from corymb.settings import InvalidInput
 
 Hello = Mapping[str, Any]
-"""What a node says of itself."""
+"""A node's description of itself."""
 SAME = ("task", "classes", "feature_names", "features", "standardise", "codes", "linear", "preparation")
-"""What all nodes' schemas must agree in; notes and counts of clients are put together."""
+"""The fields of the schema that must agree; notes are concatenated, and counts of clients are added."""
 OTHER = "other"
-"""The category of whatever is none of the others: the last one."""
+"""The category for all remaining values; it comes last."""
 LONG, MOST = 80, 4
-"""Characters of a value that are shown, and differences that are: what is to be typed comes after them."""
+"""The most characters of a value, and the most differences, that are shown: the suggested options follow them."""
 
 
 def same_schema(hellos: Sequence[Hello]) -> dict[str, Any]:
-    """What all clients' examples are like; nodes must agree in it."""
+    """The schema of all clients' examples; raises InvalidInput if the nodes' schemas differ."""
     first = hellos[0]
     for hello in hellos[1:]:
         if any(first["schema"].get(name) != hello["schema"].get(name) for name in SAME):
-            raise InvalidInput(f"Nodes {first['name']!r} and {hello['name']!r} {_unlike(first, hello, hellos)}")
+            raise InvalidInput(f"Nodes {first['name']!r} and {hello['name']!r} {_mismatch(first, hello, hellos)}")
     notes = [f"{hello['name']}: {note}" for hello in hellos for note in hello["schema"].get("notes", ())]
     counts: dict[str, int] = {}
     for hello in hellos:
@@ -35,55 +35,55 @@ def same_schema(hellos: Sequence[Hello]) -> dict[str, Any]:
     return {**first["schema"], "notes": tuple(notes), "clients": counts}
 
 
-def _unlike(first: Hello, hello: Hello, all_of_them: Sequence[Hello]) -> str:
-    """In what two nodes differ, and what to do at all of them. What nodes say is not theirs to end a run with."""
+def _mismatch(first: Hello, hello: Hello, all_hellos: Sequence[Hello]) -> str:
+    """How two nodes differ, and the options to add on all nodes. A malformed schema must not end the run."""
     begin = "differ in what their examples are like"
     try:
         found = list(_differences(first["schema"], hello["schema"]))
         differ = "; ".join([*found[:MOST], *([f"and {len(found) - MOST} more"] if len(found) > MOST else [])])
         return (
-            f"{begin}: {differ}. {_what_to_type([one['schema'] for one in all_of_them], list(map(_rows, all_of_them)))}"
+            f"{begin}: {differ}. {_options_to_add([one['schema'] for one in all_hellos], list(map(_rows, all_hellos)))}"
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return f"{begin}, and one of them says so in a form that cannot be read: install the same version on both."
 
 
 def _rows(hello: Hello) -> float:
-    """How many examples a node has, to weigh what it says."""
+    """The number of examples of a node, used as its weight."""
     return float(sum(hello["sizes"].tolist())) if "sizes" in hello else 1.0
 
 
 def _columns(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """How columns became features, by name; none where examples are no table."""
+    """How columns became features, by name; empty if the examples are not a table."""
     prepared = schema.get("preparation") or {}
     return {str(plan["name"]): plan for plan in prepared.get("columns", ())}
 
 
-# ---- what differs
+# ---- differences
 
 
 def _differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     for name in ("task", "classes"):
         if mine.get(name) != other.get(name):
-            yield f"{name} is {_told_apart(mine.get(name), other.get(name))}"
+            yield f"{name} is {_short_difference(mine.get(name), other.get(name))}"
     columns = (_columns(mine), _columns(other))
     if all(columns):
         yield from _of_columns(*columns)
     elif mine.get("feature_names") != other.get("feature_names"):
-        yield f"feature_names is {_told_apart(mine.get('feature_names'), other.get('feature_names'))}"
+        yield f"feature_names is {_short_difference(mine.get('feature_names'), other.get('feature_names'))}"
     elif mine.get("features") != other.get("features"):
         yield f"an example has the shape {_shape(mine)} and {_shape(other)}"
     one, two = ((schema.get("preparation") or {}) for schema in (mine, other))
-    for name, said in (("scale", "scale is"), ("top", "pixels are divided by")):
+    for name, what in (("scale", "scale is"), ("top", "pixels are divided by")):
         if one.get(name) != two.get(name):
-            yield f"{said} {one.get(name)!r} and {two.get(name)!r}"
+            yield f"{what} {one.get(name)!r} and {two.get(name)!r}"
     for name in ("standardise", "codes", "linear"):
         if one.get("scale") == two.get("scale") and mine.get(name) != other.get(name):
             yield f"{name} is {mine.get(name)!r} and {other.get(name)!r}"
 
 
 def _of_columns(mine: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    only = [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
+    only = _only_in_one(mine, other)
     if any(only):
         yield f"columns that only one has are {_short(only[0])} and {_short(only[1])}"
     elif list(mine) != list(other):
@@ -94,20 +94,26 @@ def _of_columns(mine: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[s
         if one["what"] != two["what"]:
             yield f"column {name!r} is a {one['what']} and a {two['what']}"
         elif one["categories"] != two["categories"]:
-            yield f"column {name!r} has the categories {_told_apart(list(one['categories']), list(two['categories']))}"
+            categories = list(one["categories"]), list(two["categories"])
+            yield f"column {name!r} has the categories {_short_difference(*categories)}"
         elif one["fill"] != two["fill"]:
             fills.append(f"{name!r} as {_number(one['fill'])} and {_number(two['fill'])}")
     if fills:
         yield f"missing cells are taken, in column {', in '.join(fills[:3])}{', and others' * (len(fills) > 3)}"
 
 
-def _told_apart(mine: Any, other: Any) -> str:
-    """Two values, or of long rows of names those that only one has."""
+def _short_difference(mine: Any, other: Any) -> str:
+    """Two values; for long lists of names, only those that are in one of them."""
     if isinstance(mine, (list, tuple)) and isinstance(other, (list, tuple)) and len(str(mine)) + len(str(other)) > 160:
-        only = [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
+        only = _only_in_one(mine, other)
         if any(only):
             return f"{len(mine)} names with {_short(only[0])} and {len(other)} names with {_short(only[1])}"
     return f"{_short(mine)} and {_short(other)}"
+
+
+def _only_in_one(mine: Collection[Any], other: Collection[Any]) -> list[list[Any]]:
+    """The names that only the first has, and those that only the second has."""
+    return [[name for name in one if name not in two] for one, two in ((mine, other), (other, mine))]
 
 
 def _short(value: Any) -> str:
@@ -122,11 +128,11 @@ def _number(fill: float | None) -> str:
     return "nothing" if fill is None else f"{fill:.6g}"
 
 
-# ---- what to type
+# ---- options that remove them
 
 
-def _what_to_type(schemas: Sequence[Mapping[str, Any]], rows: Sequence[float]) -> str:
-    """The options that make all nodes' examples alike, ready to be copied."""
+def _options_to_add(schemas: Sequence[Mapping[str, Any]], rows: Sequence[float]) -> str:
+    """Options that give all nodes the same schema, ready to be copied."""
     options, hint = dict[str, object](), ""
     if len({schema.get("task") for schema in schemas}) > 1:
         return "Say task='classification' or task='regression' where all nodes' data are read."
@@ -173,7 +179,7 @@ def _of_tables(tables: Sequence[Mapping[str, Any]], rows: Sequence[float]) -> di
 
 
 def _categorical(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns that are text at some node."""
+    """The columns that are text on some node."""
     found = [name for table in tables for name, plan in table.items() if plan["what"] == "category"]
     return list(dict.fromkeys(found))
 
@@ -184,13 +190,13 @@ def _common(rows: Sequence[list[str]]) -> list[str]:
 
 
 def _union(rows: Sequence[Sequence[str]]) -> list[str]:
-    """All names that occur: numbers in their order, text in its own, and `other` at the end."""
+    """All names that occur, sorted as numbers if all of them are numbers, with `other` last."""
     names = {str(name) for row in rows for name in row}
     numbers = all(name.lstrip("-").replace(".", "", 1).isdigit() for name in names - {OTHER})
     return sorted(names, key=lambda name: (name == OTHER, float(name) if numbers and name != OTHER else 0.0, name))
 
 
 def _mean(values: Sequence[float], rows: Sequence[float]) -> float:
-    """The mean of nodes' values, each as often as it has rows, in six digits that can be typed."""
+    """The mean of the nodes' values, weighted by their rows and rounded to six digits."""
     total = sum(rows) or 1.0
     return float(f"{sum(value * count for value, count in zip(values, rows, strict=True)) / total:.6g}")

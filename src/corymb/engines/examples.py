@@ -27,7 +27,7 @@ class ExampleTable:
 
     `order` has the positions in `rows` of the table's clients 0, 1, ...; examples are not moved. Returned examples are
     copies, so that client functions cannot change the table. For callers that do not write, `stack(copy=False)` returns
-    views of the table if it can, and `unwritten` tells whether anybody wrote into them. Pixels stored as bytes are
+    views of the table if it can, and `unwritten` tells whether they were written to. Pixels stored as bytes are
     converted to floats when they are returned.
     """
 
@@ -47,7 +47,7 @@ class ExampleTable:
 
     @property
     def unwritten(self) -> tuple[int, int]:
-        """The versions of the table's tensors, which change when somebody writes into them."""
+        """The versions of the table's tensors, which change when they are written to."""
         return self.x._version, self.y._version
 
     def stack(self, ids: Tensor, *, copy: bool = True) -> Examples:

@@ -1,8 +1,8 @@
 """A time limit for each client's work: the node runs in a separate process, which is killed if a client takes too long.
 
 A thread cannot be killed, a process can. The process announces which clients it starts to run; if it then sends nothing
-for too long, it is killed and restarted, and the call is repeated without those clients, and for ever smaller groups of
-them until the one that takes too long is found. Without a limit, a node needs no second process.
+for too long, it is killed and restarted, and the call is repeated without those clients, then for smaller and smaller
+groups of them until the one that takes too long is found. Without a limit, a node needs no second process.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import sys
 from functools import cache
 
 REUSED = 2**26
-"""The largest block, in bytes, that malloc takes from its heap; a larger one is mapped anew at each allocation."""
+"""The largest block, in bytes, that malloc takes from its heap; a larger one is mapped again at each allocation."""
 KEPT = 2**28
 """Free bytes at the top of the heap that malloc does not return to the system."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc's malloc.h

@@ -131,7 +131,7 @@ class ClientHost:
     def settle(self, call: Call, intake: Intake) -> Part:
         """The part with the accepted replies, after writing their clients' memory."""
         taken = intake.result()
-        intake.let_go()
+        intake.release()
         while taken.writes:  # release each as it is written: together they may be as large as the memory itself
             owners, slots = taken.writes.pop(0)
             self.memory.write(call.version, owners, map_tensors(lambda leaf: leaf.to(self.device), slots))
@@ -144,7 +144,7 @@ class ClientHost:
         return self._ring.keys(int(call.key), ids, purposes).to(self.device, non_blocking=True)
 
     def ask_one(self, call: Call, client: int, place: int) -> Outcome:
-        """Run a call for one client by itself; `place` is its row in arguments made with `each`."""
+        """Run a call for a single client; `place` is its row in arguments made with `each`."""
         self.begun([client])
         ids = torch.tensor([client])
         padded = {split: table.longest(ids) for split, table in self.examples.items()}

@@ -39,7 +39,7 @@ class LoopEngine:
     fingerprint = OfHost(lambda host: host.fingerprint)
 
     def describe(self) -> dict[str, Any]:
-        """Whatever can change the bits of results, for the run's record."""
+        """Everything that can change the bits of results, for the run's record."""
         return {"engine": "loop", **self.host.placement.describe()}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> LoopEngine:

@@ -22,7 +22,7 @@ class Placement:
     """Matrix products and convolutions on the GPU in TF32."""
 
     def describe(self) -> dict[str, Any]:
-        """Whatever can change the bits of results, for the run's record."""
+        """Everything that can change the bits of results, for the run's record."""
         dtype = str(self.dtype).removeprefix("torch.")
         precision = "bfloat16" if self.mixed else "tf32" if self.tf32 else dtype
         return {"device": self.device, "precision": precision, "threads": torch.get_num_threads()}

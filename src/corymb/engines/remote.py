@@ -109,7 +109,7 @@ class _Traffic:
 class RemoteEngine:
     """Clients on hosts in other processes.
 
-    `expect` is the number of nodes to wait for. `allow` lists packages, beside Corymb's own, that replies may refer to;
+    `expect` is the number of nodes to wait for. `allow` lists further packages that replies may refer to;
     the reply to a call may also refer to the package of the function that was called.
     `clients` are the clients of a run that is resumed: their nodes are waited for, and other nodes are left out.
     """
@@ -150,13 +150,13 @@ class RemoteEngine:
         """
         found, began = Hellos(), time.monotonic()
         messages = {address: HELLO for address in addresses if address not in self._strange}
-        told = began + SOON - REMIND
+        reminded = began + SOON - REMIND
 
         def enough() -> bool:
-            nonlocal told
+            nonlocal reminded
             now = time.monotonic()
-            if now - told > REMIND and (silent := [address for address in messages if address not in found]):
-                told = now
+            if now - reminded > REMIND and (silent := [address for address in messages if address not in found]):
+                reminded = now
                 line = "nodes %s are online but silent: they may still read their data, or fail to (see their logs)"
                 log.warning(line, ", ".join(silent))
             return now - began > (min(REMIND, wait) if len(found) >= least else wait)
@@ -178,7 +178,7 @@ class RemoteEngine:
     def _gather(self, least: int, wait: float) -> Hellos:
         """The nodes of the federation, by address, once there are at least `least` and all wanted clients."""
         began, found = time.monotonic(), Hellos()
-        told = began + SOON - REMIND
+        reminded = began + SOON - REMIND
         while True:
             new = [address for address in self._transport.addresses() if address not in found]
             found |= self._say_hello(new, least - len(found), max(0.0, wait - (time.monotonic() - began)))
@@ -196,8 +196,8 @@ class RemoteEngine:
             how = "Start the nodes that the run had" if absent else "Start more, or expect fewer"
             late = time.monotonic() - began >= wait
             require(not late, f"{there} after {wait:.0f} s{lacking}{left_out}. {how}.")
-            if time.monotonic() - told > REMIND:
-                told = time.monotonic()
+            if time.monotonic() - reminded > REMIND:
+                reminded = time.monotonic()
                 log.warning("waiting: %s%s%s", there, lacking, left_out)
             time.sleep(POLL)
 
@@ -345,13 +345,13 @@ class RemoteEngine:
         """Raise InvalidInput if no node can run a function; if only some cannot, warn that they are rejected."""
         known = self._unable.setdefault(function, set())
         for name, reason in never.items():
-            why = f"{reason}{self._also(name, _package(function))}"
+            why = f"{reason}{self._further_packages(name, _package(function))}"
             require(not set(self._hosts) <= known | set(never), f"No node can run {function}. Node {name!r}: {why}")
             if name not in known:
                 log.warning("node %s takes no part in %s, and its clients are rejected: %s", name, function, why)
         known |= set(never)
 
-    def _also(self, host: str, package: str) -> str:
+    def _further_packages(self, host: str, package: str) -> str:
         """What a node that does not allow a package has to allow too, so that its owner need not restart it twice."""
         allowed = self._hosts[host].hello.get("allow")
         if not isinstance(allowed, list) or _covers(allowed, package):

@@ -130,7 +130,7 @@ class ShardedEngine:
             engine.host.begun = begun
 
     def describe(self) -> dict[str, Any]:
-        """Whatever can change the bits of results, for the run's record."""
+        """Everything that can change the bits of results, for the run's record."""
         return {**self._shards[0].engine.describe(), "device": ",".join(str(shard.device) for shard in self._shards)}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> ShardedEngine:

@@ -27,7 +27,7 @@ class Fault:
     share: float = 0.0
     clients: tuple[str, ...] = ()
     always: bool = True
-    """Whether the same clients are faulty in every call; else each call draws anew, as for dropout."""
+    """Whether the same clients are faulty in every call; else each call draws new ones, as for dropout."""
 
     def __post_init__(self) -> None:
         require(self.name in KINDS, f"There is no fault {self.name!r}. {did_you_mean(self.name, KINDS)}")
@@ -42,7 +42,7 @@ class Fault:
 def read_faults(text: str) -> list[Fault]:
     """Faults from their form on the command line: `nan:0.1,dropout:0.3`, or `huge@client-3`.
 
-    Clients that drop out, are late or answer twice are drawn anew in every call; other faults stay with their clients.
+    Clients that drop out, are late or answer twice are drawn again in every call; other faults stay with their clients.
     """
     found = []
     for part in text.split(","):
@@ -81,8 +81,8 @@ def inject(engine: Engine, faults: Sequence[Fault], seed: int = 0) -> Engine:
         unknown = next((name for name in fault.clients if name not in known), None)
         require(unknown is None, f"Fault {fault.name!r} is for client {unknown!r}, which does not exist.")
     if hasattr(engine, "with_nodes"):
-        apart = engine.with_nodes(lambda node: Faulty(node, faults, seed, way=False))
-        return Faulty(apart, faults, seed, clients=False)
+        hosts = engine.with_nodes(lambda node: Faulty(node, faults, seed, transit=False))
+        return Faulty(hosts, faults, seed, clients=False)
     return Faulty(engine, faults, seed)
 
 
@@ -90,10 +90,10 @@ class Faulty:
     """A wrapper of an engine that forwards everything, except for what its faults change."""
 
     def __init__(
-        self, engine: Any, faults: Sequence[Fault], seed: int = 0, *, clients: bool = True, way: bool = True
+        self, engine: Any, faults: Sequence[Fault], seed: int = 0, *, clients: bool = True, transit: bool = True
     ) -> None:
         self.engine, self.faults, self.seed = engine, list(faults), seed
-        self._of_clients, self._of_way = clients, way
+        self._of_clients, self._in_transit = clients, transit
         self._earlier: dict[str, Part] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -108,7 +108,7 @@ class Faulty:
         return opened
 
     def describe(self) -> dict[str, Any]:
-        """Whatever can change the bits of results, for the run's record."""
+        """Everything that can change the bits of results, for the run's record."""
         return {**self.engine.describe(), "faults": write_faults(self.faults)}
 
     def bad(self, fault: Fault, call: Call | None, ids: Tensor) -> Tensor:
@@ -126,14 +126,14 @@ class Faulty:
         if call.readonly:
             yield from self.engine.run(call, ids)
             return
-        if self._of_way:
+        if self._in_transit:
             stay = (~self._those("dropout", call, ids)).nonzero().flatten()
             call, ids = (call, ids) if len(stay) == len(ids) else (call.of(stay), ids[stay])
         if not len(ids):
             return
         asked = self._with_bad_clients(call, ids) if self._of_clients else call
         parts = self.engine.run(asked, ids)
-        yield from self._on_the_way(call, parts) if self._of_way else parts
+        yield from self._deliver(call, parts) if self._in_transit else parts
 
     # ---- bad clients
 
@@ -165,7 +165,7 @@ class Faulty:
 
     # ---- bad connections
 
-    def _on_the_way(self, call: Call, parts: Iterator[Part]) -> Iterator[Part]:
+    def _deliver(self, call: Call, parts: Iterator[Part]) -> Iterator[Part]:
         """Delay, duplicate or replace parts by earlier ones; the last two only if all of a part's clients are bad."""
         late = []
         for part in parts:

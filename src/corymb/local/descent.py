@@ -136,7 +136,7 @@ class Batches:
     def _of_single_client(self, batch: int) -> Iterator[Tensor]:
         """The batches of a single client, computed with Python integers.
 
-        The dozen torch calls of the stacked version would take noticeable time beside the steps of a small model.
+        The dozen torch calls of the stacked version would cost too much compared with the steps of a small model.
         """
         size = int((self.weight > 0).sum()) if self._size is None else self._size
         key = int(self.key) if self._orders is None else 0

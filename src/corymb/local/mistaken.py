@@ -1,4 +1,4 @@
-"""Says in one line that an operation was given k stacked models instead of one, or one instead of k."""
+"""A one-line error for an operation that was given k stacked models instead of one, or one instead of k."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def taking(client: Client, what: str, models: Params, *, stacked: bool) -> Itera
     """Explain errors raised inside by the number of models, if that is wrong.
 
     Shapes are compared only after an error: some objectives have models of other shapes than those that they start
-    from, and a fresh model may take long to make. Under vmap nothing is explained; the engine asks a client that failed
-    there again by itself.
+    from, and a fresh model may take long to make. Under vmap nothing is explained: the engine runs a client that failed
+    there again on its own.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def _mistake(client: Client, what: str, models: Params, *, stacked: bool) -> str
             for other, value in one.items()
             if value.dim()
         )
-    except Exception:  # the error that is to be explained says more than one from here
+    except Exception:  # the original error is more informative than one raised here
         return None
     if not alike or axes != {0 if stacked else 1}:
         return None

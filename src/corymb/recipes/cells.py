@@ -77,7 +77,7 @@ def run_cells(
     failed: dict[str, str] = {}
     missing: dict[str, str] = {}
 
-    def hopeful() -> Iterator[str]:
+    def runnable() -> Iterator[str]:
         """Cells to start, chosen lazily: by then the data of some may be known to be unavailable."""
         for name in todo:
             if needs(name) in missing:
@@ -85,7 +85,7 @@ def run_cells(
             else:
                 yield name
 
-    for name, value in _begun(work, hopeful(), folder, workers, seconds):
+    for name, value in _begun(work, runnable(), folder, workers, seconds):
         if isinstance(value, BaseException):
             failed[name] = (
                 str(value) if isinstance(value, DataUnavailable) else first_line(value)
@@ -101,7 +101,7 @@ def run_cells(
             log.warning("cell %s is skipped: another process is running it", name)
             continue
         else:
-            found[name] = told(value)
+            found[name] = cell_result(value)
         print(f"{len(found)}/{len(names)}  {name}", file=sys.stderr, flush=True)
     for name in names:  # cells that another process has finished meanwhile
         if name not in found and name not in failed and (value := read_cell(folder, name)) is not None:
@@ -141,7 +141,7 @@ def _in_processes(work: str, names: Iterator[str], folder: Path, workers: int, e
                 if (name := next(names, None)) is None:
                     break
                 try:
-                    with _deaf_to_interrupts():
+                    with _interrupts_ignored():
                         running[pool.submit(attempt, work, name, folder)] = name
                 except BrokenProcessPool as error:  # a worker was killed
                     yield name, error
@@ -161,7 +161,7 @@ def _in_processes(work: str, names: Iterator[str], folder: Path, workers: int, e
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _interrupts_ignored() -> Iterator[None]:
     """Block SIGINT in processes started meanwhile: a terminal sends Ctrl-C to all, but only the parent handles it."""
     if not hasattr(signal, "pthread_sigmask"):  # not Unix
         yield
@@ -251,13 +251,13 @@ def read_cell(folder: Path, name: str) -> Any:
     if not place.is_file():
         return None
     try:
-        return told(json.loads(place.read_text(encoding="utf-8")))
+        return cell_result(json.loads(place.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError):
         log.warning("%s is corrupt; the cell counts as not run", place)
         return None
 
 
-def told(kept: dict[str, Any]) -> Any:
+def cell_result(kept: dict[str, Any]) -> Any:
     """The result in a cell's file, with its duration added if the result names a device and has no duration itself."""
     result = kept["result"]
     return {"seconds": kept["seconds"], **result} if "device" in result and "seconds" in kept else result

@@ -24,7 +24,7 @@ from corymb.data.features import as_array, as_features
 from corymb.data.prepare.cells import as_column
 from corymb.data.prepare.columns import ColumnPlan
 from corymb.data.prepare.pictures import channels_first
-from corymb.data.prepare.road import Preparation
+from corymb.data.prepare.pipeline import Preparation
 from corymb.data.readers.frames import frame_columns, is_frame
 from corymb.data.schema import DataSchema
 from corymb.keys import fold, uniform

@@ -12,7 +12,7 @@ from corymb.algorithms.fedavg import FedAvg
 from corymb.core.engine import Engine
 from corymb.core.snapshot import Algorithm
 from corymb.data.dataset import FederatedDataset
-from corymb.data.doors import as_dataset
+from corymb.data.loading import as_dataset
 from corymb.data.schema import DataSchema, schema_of
 from corymb.lazy import is_place
 from corymb.local import Descent

@@ -15,8 +15,6 @@ from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import as_dataset
 from corymb.engines.room import torch_quiet
 from corymb.keys import root
-from corymb.runs.elsewhere.cluster import kept_in
-from corymb.runs.elsewhere.engine import ELSEWHERE, FEDERATION, engine_elsewhere
 from corymb.runs.folder.contents import as_toml, final_files
 from corymb.runs.folder.layout import check_free
 from corymb.runs.folder.own_model import check_answers
@@ -39,6 +37,8 @@ from corymb.runs.plan import (
     with_rounds,
 )
 from corymb.runs.progress import RoundLine
+from corymb.runs.remote.cluster import kept_in
+from corymb.runs.remote.engine import FEDERATION, REMOTE_ENGINES, remote_engine
 from corymb.runs.run import Run
 from corymb.runs.serving import labels_points
 from corymb.runs.session import Progress, Session
@@ -47,7 +47,7 @@ from corymb.settings import check_all_types, check_plain, expanded, require, to_
 
 Folder = str | os.PathLike[str]
 Data = Any
-"""A data set in any of the forms that `corymb.data.doors` takes, or an engine."""
+"""A data set in any of the forms that `corymb.data.loading` takes, or an engine."""
 
 
 def fit(
@@ -206,7 +206,7 @@ def resume_run(
             assert now is not None
             early = len(session.history) < planned_rounds(with_fewer(algorithm, before))
             check_longer(algorithm, before, now, start if ended else None, early=early)
-            store.plan_anew(as_toml(with_rounds(config, now)))
+            store.replan(as_toml(with_rounds(config, now)))
         return finish(session, start, watch)
 
 
@@ -249,9 +249,9 @@ def plan_for(
     `clients` are those of a run to resume on remote nodes.
     """
     k = getattr(others["algorithm"], "k", None)
-    if settings.engine in ELSEWHERE and not hasattr(data, "open"):
+    if settings.engine in REMOTE_ENGINES and not hasattr(data, "open"):
         known = None if data is None else as_dataset(data, settings.seed).in_order()
-        data, others["own"] = engine_elsewhere(settings, known, others["algorithm"], clients), True
+        data, others["own"] = remote_engine(settings, known, others["algorithm"], clients), True
         data_name = data_name or (FEDERATION if known is None else known.name)
         if known is not None:
             others |= {"truth": known.truth, "true_parameters": known.true_parameters}

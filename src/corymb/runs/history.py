@@ -156,7 +156,7 @@ def on_these_data(history: Sequence[Round]) -> Sequence[Round]:
 
 
 def of_this_plan(history: Sequence[Round]) -> Sequence[Round]:
-    """The rounds that count among those that the algorithm has planned: all, or those since it last began anew.
+    """The rounds that count among those that the algorithm has planned: all, or those since it last restarted.
 
     A refresh starts the algorithm again from its models, unless clients keep memory: then its rounds are counted on.
 
@@ -269,16 +269,16 @@ def unfinished(history: Sequence[Round], config: Mapping[str, Any]) -> str:
     before, now = math.fsum(losses[:SETTLED]), math.fsum(losses[SETTLED:])
     fell, decay = (before - now) / abs(before) if before else 0.0, local.get("decay", 1.0)
     if config.get("until") == CONVERGED and fell > FALLING:
-        said = f"the training loss is still falling (by {100 * fell:.0f} % in the last {SETTLED} rounds)"
+        reason = f"the training loss is still falling (by {100 * fell:.0f} % in the last {SETTLED} rounds)"
     elif fell <= FALLING and local.get("batch") is None and (full := _with_full_steps(fell, decay, history)) > SETTLING:
-        said = (
+        reason = (
             f"steps became short before the training loss settled ({SETTLED} rounds of full ones would lower it by "
             f"about {100 * min(full, 1):.0f} %)"
         )
     else:
         return ""
     slower = f" --local.decay {1 - (1 - decay) / LONGER:g}" if decay < 1 else ""
-    return f"{said}; try --rounds {LONGER * rounds}{slower}"
+    return f"{reason}; try --rounds {LONGER * rounds}{slower}"
 
 
 def _with_full_steps(fell: float, decay: float, history: Sequence[Round]) -> float:

@@ -28,7 +28,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
+def log_once() -> Iterator[None]:
     """Log each message only once during several runs on the same data."""
     seen: set[str] = set()
 
@@ -209,7 +209,7 @@ class Beat:
     def _begin(self, clients: Sequence[int]) -> None:
         self.answered += self.at_work
         self.expected, self.descents, self.part, self.at_work = self.descents, 0, 0.0, []
-        self._look()
+        self._check_time()
         self.at_work = list(clients)
 
     def _step(self, part: float) -> None:
@@ -218,9 +218,9 @@ class Beat:
             self.descents, self.part = self.descents + 1, 0.0
         elif part:
             self.part = part
-        self._look()
+        self._check_time()
 
-    def _look(self) -> None:
+    def _check_time(self) -> None:
         now = time.perf_counter()
         pace, self.looked = now - self.looked, now
         if not self.active or len(self.answered) >= self.asked:

@@ -30,7 +30,7 @@ MOST_THREADS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How a run is carried out, whatever its algorithm."""
+    """How a run is carried out, independently of its algorithm."""
 
     seed: int = 0
     """Seed for all randomness, including data that are generated or split."""

@@ -96,7 +96,7 @@ class Moments(NamedTuple):
     y: Tensor
 
 
-class Told(NamedTuple):
+class Dominance(NamedTuple):
     """A client's answer: whether it dominates the variance of each feature (x) and of the targets (y).
 
     0 is no, 1 yes, and 2 by far.
@@ -115,7 +115,7 @@ Excluded = dict[str, list[int]]
 """Feature indices by client name; the index after the last feature stands for the targets."""
 
 
-class Found(NamedTuple):
+class RobustStandard(NamedTuple):
     """Means and scales, and the clients to report."""
 
     standard: Standard
@@ -156,7 +156,7 @@ def send_deviations(client: Client, centre: Moments, unit: Moments, kept: Moment
 
 
 @on_client
-def tell_excess(
+def report_dominance(
     client: Client,
     centre: Moments,
     unit: Moments,
@@ -164,7 +164,7 @@ def tell_excess(
     weight: Moments,
     kept: Moments | None,
     counted: Tensor | None = None,
-) -> Told:
+) -> Dominance:
     """Whether the client dominates the variance of a feature (or of the targets), out of proportion.
 
     `total` is the sum of squares over all `counted` clients and `weight` their number of examples: a client whose sums
@@ -184,8 +184,8 @@ def tell_excess(
     over = _excess(client, y, squares, total.y, weight.y, among)
     far = _portion(client) @ squares > UNUSUAL * total.y / weight.y.clamp_min(1)
     if kept is None:
-        return Told(found["over"], over, far, found["spread"])
-    return Told(found["over"] * kept.x, over * kept.y, far & kept.y, found["spread"] * kept.x)
+        return Dominance(found["over"], over, far, found["spread"])
+    return Dominance(found["over"] * kept.x, over * kept.y, far & kept.y, found["spread"] * kept.x)
 
 
 def _excess(
@@ -204,7 +204,7 @@ def _excess(
 
 
 def _spread(client: Client, x: Tensor, unit: Tensor, usual: Tensor) -> Tensor:
-    """How each feature varies at the client, compared with the overall mean square: see `Told`."""
+    """How each feature varies at the client, compared with the overall mean square: see `Dominance`."""
     portion, x = _portion(client), x / unit
     mean = portion @ x
     own = portion @ (x - mean).square()
@@ -214,7 +214,7 @@ def _spread(client: Client, x: Tensor, unit: Tensor, usual: Tensor) -> Tensor:
 
 
 @on_client
-def tell_far(client: Client, centre: Moments, unit: Moments, usual: Tensor) -> Tensor:
+def report_outlying_targets(client: Client, centre: Moments, unit: Moments, usual: Tensor) -> Tensor:
     """Whether the client's targets are far out of proportion to targets whose mean square is `usual`."""
     squares = _squares(_wide(client.train.y), centre.y, unit.y)
     return (_portion(client) @ squares > FAR**2 * usual) & (usual > 0)
@@ -260,7 +260,7 @@ def standard_of(fed: Federation, features: tuple[int, ...], *, targets: bool) ->
     return robust_standard(fed, features, targets=targets).standard
 
 
-def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> Found:
+def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool) -> RobustStandard:
     """Compute the standardisation and the clients out of proportion; the rounds taken are added to the ledger."""
     kept = before = None
     broad: Excluded = {}
@@ -272,20 +272,22 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         if repeat == REPEATS:
             break
         total = Moments(squares.x * weight.x, squares.y * weight.y)
-        told = fed.clients.map(tell_excess, centre, unit, total, weight, _to_each(kept), counted)
+        replies = fed.clients.map(report_dominance, centre, unit, total, weight, _to_each(kept), counted)
         fed.ledger.rounds += 1
-        answers = Moments(told.value.x.cpu(), told.value.y.cpu() * targets)  # classes have no scale
+        answers = Moments(replies.value.x.cpu(), replies.value.y.cpu() * targets)  # classes have no scale
         over = Moments(answers.x > 0, answers.y > 1)
         if not any(bool(part.any()) for part in over):
-            broad = _broad(told.clients.names, told.value.spread.cpu())
-            far = told.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), told.value.far.cpu())
+            broad = _broad(replies.clients.names, replies.value.spread.cpu())
+            far = replies.clients.put(torch.zeros(len(fed.names), dtype=torch.bool), replies.value.far.cpu())
             if targets and (apart := _without_few(fed, far, kept or _everybody(fed, over), before)) is not None:
                 kept, centre, unit, squares = apart
                 wild = Moments(wild.x, torch.tensor(True))
             break
         wild = Moments(wild.x | (answers.x > 1).any(0), wild.y | (answers.y > 1).any())
         kept = kept or _everybody(fed, over)
-        kept = told.clients.put(kept, Moments(*(a & ~b for a, b in zip(told.clients.pick(kept), over, strict=True))))
+        kept = replies.clients.put(
+            kept, Moments(*(a & ~b for a, b in zip(replies.clients.pick(kept), over, strict=True)))
+        )
     scale, target_scale = (_deviation(*pair).cpu() for pair in zip(squares, unit, strict=True))
     target_mean = centre.y.cpu()
     if not targets:
@@ -300,7 +302,7 @@ def robust_standard(fed: Federation, features: tuple[int, ...], *, targets: bool
         limit.reshape(features),
         target_limit,
     )
-    return Found(Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets), broad)
+    return RobustStandard(Standard(*(row.float() for row in rows)), _excluded(fed, kept, targets=targets), broad)
 
 
 def _broad(names: Sequence[str], spread: Tensor) -> Excluded:
@@ -330,9 +332,9 @@ def _without_few(
             return None
         rest = Moments(kept.x, kept.y & ~far)
         centre, unit, squares, *_ = _moments(fed, rest, before)
-        told = fed.clients.map(tell_far, centre, unit, squares.y)
+        replies = fed.clients.map(report_outlying_targets, centre, unit, squares.y)
         fed.ledger.rounds += 3  # means, deviations, clients that are far out
-        found = told.clients.put(torch.zeros_like(far), told.value.cpu()) & kept.y
+        found = replies.clients.put(torch.zeros_like(far), replies.value.cpu()) & kept.y
         if (found == far).all():
             return rest, centre, unit, squares
         far = found

@@ -90,7 +90,7 @@ class Wired:
         return fingerprint([node.fingerprint for node in self.nodes])
 
     def describe(self) -> dict[str, Any]:
-        """Whatever can change the bits of results, for the run's record."""
+        """Everything that can change the bits of results, for the run's record."""
         return {**self.nodes[0].describe(), "engine": "wired"}
 
     def open(self, objective: Objective, journal: Journal | None = None, session: str = "") -> Self:

@@ -1,4 +1,4 @@
-"""Clusters by evidence on data: their number is found, none are invented, and a run goes on from anywhere."""
+"""Clusters by evidence on data: their number is found, none are invented, and a run continues from any snapshot."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_smallest_federations(engine: str, sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("engine", tiny.ENGINES)
-def test_a_search_goes_on_from_any_snapshot(engine: str) -> None:
+def test_a_search_continues_from_any_snapshot(engine: str) -> None:
     sizes, truth = (16, 19, 22, 17, 16, 18, 20, 15), (0, 1, 0, 1, 0, 0, 1, 1)
     fed = tiny.federation(engine, LinearRegression(3, dtype=torch.float64), tiny.regression(sizes, truth))
     quick = MergeByEvidence(alone=Descent(lr=0.1, steps=10), work=Work(local=Descent(lr=0.1, steps=5)))

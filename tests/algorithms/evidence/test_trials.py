@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.evidence.headline import Evidence
-from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge, proposals
+from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, judge, proposals
 from corymb.algorithms.evidence.weighing import Compared
 from corymb.clustering.paired import NONE, Difference
 from corymb.core.snapshot import Snapshot
 
 
-def reported(losses: list[list[float]], label: list[int], k: int, noise: float = 0.02) -> Reported:
+def reported(losses: list[list[float]], label: list[int], k: int, noise: float = 0.02) -> LossReports:
     """Clients' mean held-out losses under each model, from 20 examples each; a little noise tells clients apart."""
     mean = torch.tensor(losses, dtype=torch.float64)
     mean = mean + noise * torch.randn(mean.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     spread = noise**2 * 20 * torch.eye(mean.shape[1], dtype=torch.float64).expand(len(mean), -1, -1)
     number = torch.full((len(mean),), 20.0)
-    return Reported(torch.tensor(label), Compared(mean, spread), Compared(mean, spread), number, k)
+    return LossReports(torch.tensor(label), Compared(mean, spread), Compared(mean, spread), number, k)
 
 
 def state(k: int, pairs: tuple[Pair, ...], label: list[int]) -> tuple[Snapshot, Trials]:
@@ -67,18 +67,18 @@ def test_a_merger_that_costs_much_keeps_the_pair_apart_for_good() -> None:
 
 def test_a_small_difference_is_tried_again_and_then_believed() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
-    told = reported(_two(1.07 * OWN), LABEL, 2, noise=0.005)
+    reports = reported(_two(1.07 * OWN), LABEL, 2, noise=0.005)
     for tried in (1, 2):
-        done = judge(at, trials, told, last=False)
+        done = judge(at, trials, reports, last=False)
         assert done.trials.pairs == (Pair(0, 1, tried),)
         assert done.trials.mergers["w"].tolist() == [[100.0]]
         trials = done.trials
-    done = judge(at, trials, told, last=False)
+    done = judge(at, trials, reports, last=False)
     assert done.at.k == 2
     assert bool(done.trials.apart[0, 1])
 
 
-def test_at_the_last_look_nothing_is_left_open() -> None:
+def test_the_last_decision_leaves_no_pair_on_trial() -> None:
     at, trials = state(2, (Pair(0, 1, 0),), LABEL)
     done = judge(at, trials, reported(_two(1.07 * OWN), LABEL, 2, noise=0.005), last=True)
     assert done.trials.pairs == ()
@@ -86,7 +86,7 @@ def test_at_the_last_look_nothing_is_left_open() -> None:
 
 
 def test_numbers_follow_merges_and_clusters_that_are_gone() -> None:
-    """Of five clusters 1 and 3 merge, nobody is in 2, and 4 has a client that does as well elsewhere."""
+    """Of five clusters 1 and 3 merge, 2 is empty, and 4 has a client that does as well in another cluster."""
     label = [0] * 6 + [1] * 6 + [3] * 6 + [4]
     own = {0: 0, 1: 1, 3: 3, 4: 4}
     losses = []
@@ -112,8 +112,8 @@ def test_two_halves_that_merge_are_as_large_as_their_sum() -> None:
 
 def test_clusters_that_were_not_asked_stay() -> None:
     at, trials = state(3, (Pair(0, 1, 0),), [*LABEL, 2, 2])
-    told = reported([[*row[:2], 9.0, *row[2:]] for row in _two(OWN)], LABEL, 3)
-    done = judge(at, trials, told, last=True, only=torch.tensor([0, 1]))
+    reports = reported([[*row[:2], 9.0, *row[2:]] for row in _two(OWN)], LABEL, 3)
+    done = judge(at, trials, reports, last=True, only=torch.tensor([0, 1]))
     assert done.at.models["w"].flatten().tolist() == [100.0, 2.0]
     assert done.at.labels.tolist() == [0] * 20 + [1, 1]
 
@@ -124,15 +124,15 @@ def test_pairs_are_disjoint_and_nearest_first() -> None:
     near = {0: 1, 1: 0, 2: 3, 3: 2}
     for place, cluster in enumerate(label):
         rows[place, cluster], rows[place, near[cluster]] = OWN, 0.4 if cluster < 2 else 0.5
-    told = reported(rows.tolist(), label, 4)
+    reports = reported(rows.tolist(), label, 4)
     _, trials = state(4, (), label)
     trials = replace(trials, apart=torch.zeros(4, 4, dtype=torch.bool))
-    assert proposals(trials, told) == [Pair(0, 1, 0), Pair(2, 3, 0)]
+    assert proposals(trials, reports) == [Pair(0, 1, 0), Pair(2, 3, 0)]
     trials.apart[0, 1] = trials.apart[1, 0] = True
-    assert proposals(trials, told) == [Pair(2, 3, 0)]
+    assert proposals(trials, reports) == [Pair(2, 3, 0)]
 
 
-def test_what_is_carried_comes_back() -> None:
+def test_carried_state_round_trips() -> None:
     seen = Difference(0.1, 0.2, 0.3, 0.4, 5, 0.6)
     _, trials = state(3, (Pair(0, 2, 1),), [])
     trials = replace(trials, looks=4, skewed=False, splits=1, nearest=seen, apart=torch.eye(3, dtype=torch.bool))
@@ -182,10 +182,10 @@ def test_the_headline_says_what_was_found_and_what_could_not_have_been_seen(
 
 
 def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> None:
-    """A cluster of large clients can have the better model for everybody: the others need none of their own."""
+    """A cluster of large clients can have the best model for all: the others do not need their own."""
     losses = [[OWN, OWN, 0.6]] * 10 + [[OWN, OWN, 0.6]] * 10
-    told, (_, trials) = reported(losses, LABEL, 2), state(2, (), LABEL)
-    found = told.evidence(trials)
+    reports, (_, trials) = reported(losses, LABEL, 2), state(2, (), LABEL)
+    found = reports.evidence(trials)
     assert found.single in (0, 1)
     assert not found.pays
     assert found.guarded
@@ -194,12 +194,12 @@ def test_clusters_must_beat_the_best_single_model_not_only_the_one_for_all() -> 
 
 
 def test_a_cluster_of_clients_that_hold_nothing_out_dissolves() -> None:
-    """A client with a single example says nothing of a model that nobody else needs."""
+    """A client with a single example is no evidence for a model that no other client needs."""
     label = [0] * 5 + [1]
     at, trials = state(2, (Pair(0, 1, 0),), label)
-    told = reported([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)
+    reports = reported([[OWN, OTHER, OTHER, OTHER]] * 5 + [[0.0] * 4], label, 2)
     held = torch.tensor([20.0] * 5 + [0.0])
-    done = judge(at, trials, told._replace(number=held), last=False)
+    done = judge(at, trials, reports._replace(number=held), last=False)
     assert done.at.k == 1
     assert done.at.labels.tolist() == [0] * 5 + [-1]  # it chooses anew
-    assert judge(at, trials, told, last=False).at.k == 2
+    assert judge(at, trials, reports, last=False).at.k == 2

@@ -12,7 +12,7 @@ from corymb.testing.engines import Scripted
 
 
 def crowd(n, features=100, size=50, schema=None):
-    """A federation of so many clients, of whom nobody is ever asked; without a schema nothing can be tried."""
+    """A federation of so many clients, none of which is ever asked; without a schema nothing can be measured."""
     engine = Scripted(LinearRegression(features), torch.full((n,), size))
     if schema:
         engine.schema = schema
@@ -82,7 +82,7 @@ def test_a_layer_that_is_used_often_costs_more_than_its_parameters(model, classe
     assert each * by_parameters <= cost.seconds <= (2 * each if each > 1 else 1) * by_parameters
 
 
-def test_sr_fca_says_what_thirty_thousand_clients_cost_and_does_not_begin(monkeypatch):
+def test_sr_fca_reports_the_cost_of_thirty_thousand_clients_and_refuses(monkeypatch):
     monkeypatch.setattr("corymb.algorithms.parts.cost._memory", lambda: 16e9)
     fed = crowd(30_000)
     with pytest.raises(InvalidInput, match=r"30,000 clients compares 900,000,000 pairs: .* 22 GB\. Give sample=400"):
@@ -97,13 +97,13 @@ def test_ten_thousand_clients_may_run(monkeypatch, caplog):
     assert "for the comparison alone; training is extra" in caplog.text
 
 
-def test_whoever_asks_for_it_gets_it(caplog):
+def test_a_costly_comparison_runs_if_requested(caplog):
     warn_or_refuse(Cost(10**9, 1e6, 10**15), "this", asked=True)
     assert "12 days" in caplog.text
     with pytest.raises(InvalidInput, match="--costly"):
         warn_or_refuse(Cost(10**9, 1e6, 10**6), "this", asked=False)
 
 
-def test_little_is_not_worth_saying(caplog):
+def test_a_small_cost_is_not_reported(caplog):
     warn_or_refuse(pairwise_cost(crowd(200), losses=True), "SR-FCA", asked=False)
     assert caplog.text == ""

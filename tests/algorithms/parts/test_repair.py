@@ -33,13 +33,13 @@ def run(algorithm, data, seed):
 
 
 def losses_of_groups(wide: float, groups=(10, 10, 10, 10)):
-    """Log losses of four groups on four models: group 0 and 1 both like model 0, model 1 is nobody's."""
+    """Log losses of four groups on four models: model 0 fits groups 0 and 1 best, and model 1 fits none."""
     means = torch.tensor([[0.0, 2, 1, 2], [0.1, 2, 2, 1], [1, 2, 0, 2], [2, 2, 2, 0]])
     truth = torch.repeat_interleave(torch.arange(4), torch.tensor(groups))
     return (means[truth] + wide * normal(root(0), (len(truth), 4))).exp(), truth
 
 
-def test_two_groups_on_one_model_are_told_apart():
+def test_two_groups_on_one_model_are_distinguished():
     fit, truth = losses_of_groups(0.1)
     labels = fit.argmin(1)
     assert len(labels.unique()) == 3
@@ -97,7 +97,7 @@ def test_groups_count_only_if_their_silhouette_is_a_half(wide, low, high, is_fou
     assert (find(fit, one, root(0), NAMES) is not None) == is_found
 
 
-def test_which_clients_are_looked_at_depends_on_their_names_alone():
+def test_the_clients_inspected_depend_only_on_their_names():
     n = SAMPLE + 300
     fit, names = normal(root(4), (n, 3)).exp(), torch.arange(n) * 7919 + 11
     order = normal(root(5), (n,)).argsort()
@@ -123,16 +123,14 @@ def state(n: int = 40, k: int = 4, **changes) -> Watched:
     + [({"repairs": r, "repaired_at": 10}, 10 + pause + 1, 10 + pause) for r, pause in ((1, 3), (2, 6), (3, 12))]
     + [({"healthy": 2}, 15, 2), ({"healthy": 3}, 20, 15), ({"healthy": 3}, 30, 29)],
 )
-def test_looks_wait_after_a_repair_twice_as_long_each_time_and_become_rare_when_all_is_well(
-    changes, late_enough, too_early
-):
-    assert state(**changes).may_look(late_enough, left=5)
-    assert not state(**changes).may_look(too_early, left=5)
+def test_checks_pause_longer_after_each_repair_and_become_rare_when_healthy(changes, late_enough, too_early):
+    assert state(**changes).may_check(late_enough, left=5)
+    assert not state(**changes).may_check(too_early, left=5)
 
 
 def test_a_repair_must_leave_two_rounds_to_be_trained_in():
-    assert state().may_look(10, left=2)
-    assert not state().may_look(10, left=1)
+    assert state().may_check(10, left=2)
+    assert not state().may_check(10, left=1)
 
 
 @pytest.mark.parametrize(("moved", "settled"), [(2, True), (3, False)])
@@ -223,7 +221,7 @@ def test_a_collapse_is_repaired_and_the_clients_that_moved_are_named(caplog):
     assert not Watched.from_carry(rounds.next(fit, labels).carry, 40, 4).training.any()
 
 
-def test_looks_that_find_nothing_are_counted():
+def test_checks_that_find_nothing_are_counted():
     fit, truth = losses_of_groups(0.1)
     rounds = Rounds()
     healthy = [int(Watched.from_carry(rounds.next(fit, truth).carry, 40, 4).healthy) for _ in range(11)]
@@ -304,7 +302,7 @@ SLOW = Descent(lr=0.02, steps=2)
 
 
 @pytest.mark.parametrize("participants", [None, 12])
-def test_a_repaired_run_is_the_same_on_every_engine_goes_on_from_anywhere_and_knows_clients_by_name(participants):
+def test_a_repaired_run_is_the_same_on_every_engine_continues_from_anywhere_and_knows_clients_by_name(participants):
     algorithm = IFCA(k=2, rounds=12, local=SLOW, participants=participants)
     runs = {}
     for engine in tiny.ENGINES:

@@ -1,4 +1,4 @@
-"""Restarts of any algorithm: the best is kept, also in client memory, and a run that diverges ends nobody else's."""
+"""Restarts of any algorithm: the best run is kept, with its client memory, and a diverging run does not end others."""
 
 import math
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def federation(engine="loop"):
 
 
 @every_engine
-def test_a_run_that_diverges_counts_as_the_worst_and_the_others_go_on(engine, caplog):
+def test_a_run_that_diverges_counts_as_the_worst_and_the_others_continue(engine, caplog):
     """Clocks 0 and 1, scored at 2; the second run takes its first round at 3 and fails at 4, 5 and 6."""
     algorithm = Restarts(inner=Patchy(bad=(4, 5, 6)), times=3)
     fed = federation(engine)
@@ -96,7 +96,7 @@ def test_if_every_run_diverges_the_error_is_raised():
         list(drive(Restarts(inner=Patchy(odd_score=math.nan), times=2), federation()))
 
 
-def test_ifca_goes_on_after_a_start_from_which_it_diverges():
+def test_ifca_continues_after_a_start_from_which_it_diverges():
     """Steps so long that every run grows: one from far away beyond all numbers, those from nearby not yet."""
     fed = CASES["IFCA"].federation("loop")
     far = torch.tensor([[1e150, 1e150, 1e150]] * 2, dtype=torch.float64)
@@ -112,7 +112,7 @@ def test_ifca_goes_on_after_a_start_from_which_it_diverges():
 
 @every_engine
 def test_client_memory_is_the_best_runs(engine):
-    """Alone: every client's model is kept at home, and its training loss says whose it is."""
+    """Alone: every client keeps its own model, whose training loss identifies the run."""
     algorithm = Restarts(inner=Alone(rounds=2, local=Descent(lr=0.02)), times=3)
     best = set()
     for seed in range(4):

@@ -52,7 +52,7 @@ def test_no_models_and_no_k_are_refused():
         last(IFCA(k=None, rounds=1))
 
 
-def test_what_is_served_and_whether_memory_is_kept_is_what_the_two_say():
+def test_serving_and_memory_follow_from_both_algorithms():
     both = Then(first=Alone(rounds=1), second=IFCA(k=1, rounds=1))
     assert both.serve is IFCA.serve
     assert both.keeps_memory

@@ -1,4 +1,4 @@
-"""An algorithm inside given clusters, of which one falls silent."""
+"""An algorithm inside given clusters, one of which stops answering."""
 
 import logging
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_a_cluster_of_which_nobody_ever_answers_has_a_model_all_the_same():
 
 @pytest.mark.parametrize("kind", ["raises", "shape", "extra-key", "dtype", "text"])
 def test_all_members_of_a_cluster_may_be_bad(kind):
-    """Nobody but they are asked there: neither their error nor their form is everybody's."""
+    """No other clients are asked there, so neither their error nor their form stands for all clients."""
     bad = [Fault(kind, clients=("client-5", "client-6"))]
     start, found = run(bad, FedAvg(rounds=2, local=LINE))
     assert len(found) == 2

@@ -88,7 +88,7 @@ def test_going_on_draws_the_same_noise():
     assert farthest(whole[-1].models, rest[-1].models) == 0
 
 
-def test_private_labels_leave_nobody_assigned_and_say_sizes_only():
+def test_private_labels_assign_nobody_and_reveal_only_sizes():
     snapshots, _ = run(IFCA(k=2, rounds=2, local=LOCAL, privacy=replace(ON, labels=3.0)))
     assert snapshots[-1].labels.tolist() == [-1] * N
     assert len(snapshots[-1].notes["cluster_sizes"]) == 2

@@ -52,7 +52,7 @@ def test_a_users_table_to_json_and_a_page(refined, table, tmp_path, capsys, monk
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "said"),
+    ("line", "code", "expected"),
     [
         ([], 2, "corymb advise DATA"),
         (["digit"], 2, "Did you mean"),
@@ -61,14 +61,14 @@ def test_a_users_table_to_json_and_a_page(refined, table, tmp_path, capsys, monk
         (["digits", "--k", "3"], 2, "--k"),
     ],
 )
-def test_errors_are_one_line(line, code, said, capsys):
+def test_errors_are_one_line(line, code, expected, capsys):
     assert main(["advise", *line, "-q"]) == code
     error = capsys.readouterr().err
-    assert said in error
+    assert expected in error
     assert error.strip().count("\n") == 0
 
 
-def test_where_everything_diverges_the_exit_code_says_so(table, capsys):
+def test_if_everything_diverges_the_exit_code_tells(table, capsys):
     own = ["--client", "site", "--label", "out come", "--rounds", "4", "--local.lr", "1e9", "--threads", "1"]
     assert main(["advise", str(table), *own, "-q"]) == 5
     error = capsys.readouterr().err

@@ -27,14 +27,14 @@ def rewritten(good, tmp_path, change):
     return run
 
 
-def test_a_log_as_it_was_written_is_sound(good, capsys):
+def test_an_unmodified_log_is_valid(good, capsys):
     assert main(["audit", str(good)]) == 0
     assert "3 lines, verified (3 rejected)" in capsys.readouterr().out
     assert main(["audit", str(good), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"lines": 3, "sound": True, "rejected": 3}
 
 
-def test_a_run_with_faults_by_client_goes_on_and_so_does_its_log(good, tmp_path, capsys):
+def test_a_run_with_faults_by_client_continues_and_so_does_its_log(good, tmp_path, capsys):
     run = rewritten(good, tmp_path, list)
     assert main(["resume", str(run), "--rounds", "5", "-q"]) == 0
     capsys.readouterr()
@@ -59,7 +59,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_whatever_is_changed_is_seen(name, good, tmp_path, capsys):
+def test_every_change_is_detected(name, good, tmp_path, capsys):
     change, where = CHANGES[name]
     assert main(["audit", str(rewritten(good, tmp_path, change))]) == 2
     assert where in capsys.readouterr().err

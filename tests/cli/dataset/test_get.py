@@ -1,4 +1,4 @@
-"""`corymb data get`, from a server of our own."""
+"""`corymb data get`, from a local server."""
 
 import gzip
 import hashlib
@@ -32,8 +32,8 @@ def plays(server, monkeypatch):
 
 def test_where_it_lies_how_large_it_is_and_that_it_is_right(plays, capsys):
     assert main(["data", "get", "shakespeare", "digits"]) == 0
-    told = capsys.readouterr()
-    lines = told.out.splitlines()
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
     place = cache_folder() / "shakespeare"
     digest = hashlib.sha256((place / "0.txt").read_bytes()).hexdigest()
     assert lines[0] == f"shakespeare: {place / '0.txt'}, 0.5 kB, SHA-256 {digest}: verified"
@@ -43,13 +43,13 @@ def test_where_it_lies_how_large_it_is_and_that_it_is_right(plays, capsys):
         "shakespeare: licence: public domain (the repository: Apache-2.0)",
         "digits: included in the library or generated: nothing to download",
     ]
-    assert told.err.startswith("downloading shakespeare (6 files) from ")
+    assert output.err.startswith("downloading shakespeare (6 files) from ")
     assert main(["data", "get", "shakespeare"]) == 0
     assert capsys.readouterr().err == ""
     assert len(plays.asked) == 6
 
 
-def test_what_is_here_in_another_form_is_not_downloaded(plays, capsys, monkeypatch, tmp_path):
+def test_data_available_in_another_format_are_not_downloaded(plays, capsys, monkeypatch, tmp_path):
     text = "so shaken as we are, so wan with care, " * 9
     for part in ("train", "test"):
         write_shard(cache_folder() / "shakespeare", part, "0", {"A": ([text[:80]], [text[80]])})
@@ -81,7 +81,7 @@ def test_stopped(plays, capsys, monkeypatch):
     assert "the partial download is kept" in capsys.readouterr().err
 
 
-def test_no_such_name(capsys):
+def test_an_unknown_name_is_refused(capsys):
     for line, complaint in (
         ("data get femnis", "Did you mean 'femnist'?"),
         ("data get", "corymb list data lists them"),

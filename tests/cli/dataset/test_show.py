@@ -15,7 +15,7 @@ from tests.runs import small
 
 @pytest.fixture
 def clinic(tmp_path, monkeypatch):
-    """A working folder with data of one's own in `clinic`."""
+    """A working folder with the user's data in `clinic`."""
     small.folder(tmp_path / "clinic")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -37,7 +37,7 @@ def test_targets_are_shown_in_bins(clinic, capsys):
     assert len([line for line in capsys.readouterr().out.splitlines() if ".." in line and "%" in line]) == 10
 
 
-def test_examples_without_labels_are_told_as_such(capsys, monkeypatch):
+def test_examples_without_labels_are_reported(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["data", "show", "gaussians"]) == 0
     printed = capsys.readouterr().out

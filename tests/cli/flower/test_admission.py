@@ -1,4 +1,4 @@
-"""A node that will not be let in says why in one line, and ends; one that may yet be let in goes on trying."""
+"""A node that is refused reports why in one line and ends; one that may still be admitted keeps trying."""
 
 import http.server
 import shutil
@@ -17,8 +17,8 @@ from corymb.cli.flower import up as flower_up
 from corymb.cli.flower.admission import check_files, refused
 from corymb.cli.flower.folder import free_port, state_of
 from corymb.cli.flower.new import new
-from corymb.cli.flower.node import REFUSED, Door
-from corymb.cli.flower.node_settings import how_it_is
+from corymb.cli.flower.node import REFUSED, Admission
+from corymb.cli.flower.node_settings import startup_problem
 from corymb.cli.flower.processes import Process, alive, remember, remembered
 from corymb.cli.flower.supervise import RECORD, keep_running
 from corymb.settings import InvalidInput
@@ -70,7 +70,7 @@ def superlink(tls=None, ahead=0.0):
         server.server_close()
 
 
-def test_a_superlink_is_told_from_one_that_will_not_let_a_node_in(files):
+def test_a_superlink_that_refuses_a_node_is_recognised(files):
     ca, other = files / "mine" / "ca.pem", files / "other" / "ca.pem"
     with superlink(files / "mine") as there:
         assert refused(there, ca) == ""
@@ -102,14 +102,14 @@ def _to_loopback(connect):
     ("ahead", "says"),
     [(3600, "s behind the SuperLink's"), (-30, "s ahead of the SuperLink's"), (-3, ""), (200, "")],
 )
-def test_a_clock_that_flower_does_not_admit_is_said(ahead, says):
+def test_a_clock_that_flower_does_not_admit_is_reported(ahead, says):
     with superlink(ahead=ahead) as there:
         problem = refused(there, None)
     assert says in problem
     assert bool(problem) == bool(says)
 
 
-def test_files_are_looked_at_before_anything_is_started(files, tmp_path, capsys):
+def test_files_are_checked_before_anything_is_started(files, tmp_path, capsys):
     key, ca = files / "mine" / "key", files / "mine" / "ca.pem"
     check_files(ca, key)
     (tmp_path / "text").write_text("hello")
@@ -135,41 +135,41 @@ def test_a_node_with_the_wrong_authority_ends_with_one_line(files, tmp_path, mon
     err = capsys.readouterr().err
     assert "was not signed by" in err
     assert err.count("\n") == 1
-    assert "was not signed by" in how_it_is(tmp_path / "s")
+    assert "was not signed by" in startup_problem(tmp_path / "s")
 
 
-def test_what_the_supernode_was_told_is_said_with_what_to_do(files, tmp_path):
+def test_a_refusal_of_the_supernode_is_reported_with_advice(files, tmp_path):
     with superlink(files / "mine") as there:
-        door = Door(there, files / "mine" / "ca.pem", files / "mine" / "key", tmp_path)
-        keyless = Door(there, files / "mine" / "ca.pem", None, tmp_path)
-        assert door.shut(ended=True) == ""
+        admission = Admission(there, files / "mine" / "ca.pem", files / "mine" / "key", tmp_path)
+        keyless = Admission(there, files / "mine" / "ca.pem", None, tmp_path)
+        assert admission.problem(ended=True) == ""
         for one, said, says in (
-            (door, "key", "does not know the key .*flwr supernode register key.pub corymb"),
+            (admission, "key", "does not know the key .*flwr supernode register key.pub corymb"),
             (keyless, "key", "admits only nodes with a key that it knows: give --key"),
-            (door, "another version", "Flower refuses this node: another version"),
+            (admission, "another version", "Flower refuses this node: another version"),
         ):
             (tmp_path / REFUSED).write_text(said)
             with pytest.raises(InvalidInput, match=says):
-                raise InvalidInput(one.shut(ended=True))
-        assert door.shut(ended=True) == ""
+                raise InvalidInput(one.problem(ended=True))
+        assert admission.problem(ended=True) == ""
 
 
-def test_a_superlink_that_comes_late_is_looked_at_then(files, tmp_path):
-    door = Door(f"127.0.0.1:{free_port()}", None, None, tmp_path)
-    assert door.shut(ended=False) == ""
+def test_a_superlink_that_starts_late_is_checked_then(files, tmp_path):
+    admission = Admission(f"127.0.0.1:{free_port()}", None, None, tmp_path)
+    assert admission.problem(ended=False) == ""
     with superlink(files / "mine") as there:
-        door._superlink = there
-        assert "speaks TLS" in door.shut(ended=False)
+        admission._superlink = there
+        assert "speaks TLS" in admission.problem(ended=False)
     with superlink() as there:
-        door._superlink = there
-        assert door.shut(ended=False) == ""
-    door._superlink = "nowhere"  # it was reached once: it is not asked again while all runs
-    assert door.shut(ended=False) == ""
+        admission._superlink = there
+        assert admission.problem(ended=False) == ""
+    admission._superlink = "nowhere"  # it was reached once: it is not asked again while all runs
+    assert admission.problem(ended=False) == ""
 
 
 def test_processes_are_not_kept_running_where_that_is_hopeless(tmp_path, monkeypatch):
     monkeypatch.setattr("corymb.cli.flower.supervise._on_signals", lambda stop: None)
-    monkeypatch.setattr("corymb.cli.flower.supervise.LOOK", 0.2)
+    monkeypatch.setattr("corymb.cli.flower.supervise.CHECK_SECONDS", 0.2)
     ends = [sys.executable, "-c", "raise SystemExit(1)"]
     asked = []
 
@@ -184,7 +184,7 @@ def test_processes_are_not_kept_running_where_that_is_hopeless(tmp_path, monkeyp
     assert not any(map(alive, remembered(tmp_path / RECORD)))
 
 
-def test_status_says_why_a_node_has_ended(tmp_path, monkeypatch, capsys):
+def test_status_reports_why_a_node_has_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     new("fed")
     monkeypatch.chdir(tmp_path / "fed")
@@ -213,7 +213,7 @@ def test_status_says_why_a_node_has_ended(tmp_path, monkeypatch, capsys):
         (606, "Runtime version\n incompatible", True, "Runtime version incompatible"),
     ],
 )
-def test_what_flower_says_when_it_ends_a_supernode(code, message, known, why):
+def test_flowers_reasons_for_ending_a_supernode(code, message, known, why):
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     from corymb.engines.flower.private import why_refused
 

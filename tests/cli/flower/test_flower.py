@@ -20,19 +20,19 @@ from corymb.cli.flower import up as flower_up
 from corymb.cli.flower import worker
 from corymb.cli.flower.folder import free_port, make_secret, read_federation, split_address, state_of
 from corymb.cli.flower.new import new
-from corymb.cli.flower.node_settings import READY, NodeSettings, how_it_is, read_settings, write_settings
+from corymb.cli.flower.node_settings import READY, NodeSettings, read_settings, startup_problem, write_settings
 from corymb.cli.flower.perform import expected_nodes
 from corymb.cli.flower.processes import Process, alive, end, remember, remembered, spawn
 from corymb.cli.flower.supervise import RECORD
-from corymb.cli.flower.up import _still_reading, _tell_flwr, status
+from corymb.cli.flower.up import _configure_flwr, _still_reading, status
 from corymb.cli.flower.worker import node_of
 from corymb.cli.request import Request
 from corymb.engines import Placement
 from corymb.engines.remote import RemoteEngine
 from corymb.objectives import LinearRegression
 from corymb.pids import began
-from corymb.runs.elsewhere.engine import FEDERATION
-from corymb.runs.elsewhere.engine import federation as federation_of
+from corymb.runs.remote.engine import FEDERATION
+from corymb.runs.remote.engine import federation as federation_of
 from corymb.runs.settings import RunSettings
 from corymb.settings import InvalidInput
 from corymb.testing.engines import DOUBLE
@@ -97,7 +97,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(made, monkeypatch):
         (["nod"], "nod"),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(words, says, tmp_path, monkeypatch, capsys):
+def test_missing_arguments_are_reported_in_one_line(words, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["flower", *words]) == 2
     err = capsys.readouterr().err
@@ -112,7 +112,7 @@ def test_a_wrong_line_of_the_federations_file_is_named(made):
         read_federation(made)
 
 
-def test_run_says_where_no_federation_is(made, capsys):
+def test_run_reports_a_missing_federation(made, capsys):
     pytest.importorskip("flwr", reason="the extra [flower] is not installed")
     path = made / "federation.toml"
     path.write_text(path.read_text().replace(":8000", f":{free_port()}"))
@@ -165,7 +165,7 @@ def test_secrets_and_keys_are_for_their_owner_and_stay(tmp_path):
     assert make_node_key(tmp_path / "key") == public
 
 
-def test_a_process_is_known_by_when_it_began(tmp_path):
+def test_a_process_is_identified_by_its_start_time(tmp_path):
     process = spawn("sleeper", SLEEP, tmp_path / "logs" / "log", os.environ, tmp_path)
     try:
         remember(tmp_path / "p.json", [process])
@@ -181,7 +181,7 @@ def test_a_process_is_known_by_when_it_began(tmp_path):
     assert remembered(tmp_path / "none.json") == []
 
 
-def test_what_ends_by_itself_is_started_again_and_all_end_together(tmp_path):
+def test_processes_that_end_are_restarted_and_all_end_together(tmp_path):
     command = [sys.executable, "-m", "corymb.cli.flower.supervise", str(tmp_path), "sleeper", *SLEEP]
     keeper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -208,7 +208,7 @@ def test_what_ends_by_itself_is_started_again_and_all_end_together(tmp_path):
     assert not alive(second)
 
 
-def test_state_lies_in_one_folder(tmp_path):
+def test_all_state_is_in_one_folder(tmp_path):
     state = state_of(tmp_path)
     places = [state.secret, state.ca, state.processes, state.superlink, state.log("x"), state.node("a")]
     assert all(place.is_relative_to(tmp_path / ".federation") for place in places)
@@ -232,11 +232,11 @@ def test_a_federation_that_is_not_up_is_wrong_only_where_something_is_to_be_sent
     assert "WRONG: nothing answers" in capsys.readouterr().out
 
 
-def test_flwr_is_told_where_the_federation_is(made):
+def test_flwr_is_configured_with_the_federations_address(made):
     state = state_of(made)
-    assert _tell_flwr(read_federation(made), state) == "FLWR_HOME=.federation/flower"
-    told = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
-    assert told == {"default": "corymb", "corymb": {"address": "127.0.0.1:8000", "insecure": True}}
+    assert _configure_flwr(read_federation(made), state) == "FLWR_HOME=.federation/flower"
+    config = tomllib.loads((state.folder / "flower" / "config.toml").read_text())["superlink"]
+    assert config == {"default": "corymb", "corymb": {"address": "127.0.0.1:8000", "insecure": True}}
 
 
 def test_only_the_process_with_the_clients_loads_torch():
@@ -302,16 +302,16 @@ def test_a_node_whose_data_cannot_be_read_says_why_in_a_line(function, says, sec
     with pytest.raises(SystemExit) as ended:
         worker.main(write_node(tmp_path, function, client_seconds=seconds))
     assert ended.value.code == 2
-    assert says in how_it_is(tmp_path)
-    assert "\n" not in how_it_is(tmp_path)
+    assert says in startup_problem(tmp_path)
+    assert "\n" not in startup_problem(tmp_path)
 
 
 def test_a_node_that_has_read_its_data_says_so(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "given", raising=False)
-    assert how_it_is(tmp_path) is None
+    assert startup_problem(tmp_path) is None
     worker.reported(read_settings(write_node(tmp_path, "fine")))
-    assert how_it_is(tmp_path) == ""
+    assert startup_problem(tmp_path) == ""
 
 
 def test_up_waits_until_nodes_have_read_their_data_and_says_whose_cannot_be_read(made, monkeypatch):
@@ -354,7 +354,7 @@ def test_status_names_a_node_that_cannot_start(made, monkeypatch, capsys):
         ("flower node a --superlink here:1 --data x:y --state s --ca no.pem", "There is no file no.pem"),
     ],
 )
-def test_what_is_mistyped_is_refused_before_anything_is_sent(line, says, tmp_path, monkeypatch, capsys):
+def test_typing_errors_are_refused_before_anything_is_sent(line, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(line.split()) == 2
     assert says in capsys.readouterr().err
@@ -395,8 +395,8 @@ def test_another_federation_at_the_same_address_is_not_taken_for_this_one(comman
     for module in ("up", "doctor"):
         monkeypatch.setattr(f"corymb.cli.flower.{module}.answers", lambda address: True)
     assert main(["flower", command]) in (1, 2)
-    said = capsys.readouterr()
-    assert "this federation was not started from this folder" in said.out + said.err
+    output = capsys.readouterr()
+    assert "this federation was not started from this folder" in output.out + output.err
 
 
 class Asked:
@@ -428,11 +428,11 @@ def test_the_settings_of_the_algorithm_are_options_of_flower_run(made, monkeypat
     assert (asked.settings.patience, asked.settings.evaluate_every, asked.settings.nodes) == (60, 2, 3)
     assert (asked.options["max_seconds"], asked.model) == (9, "my_fed.model:network")
     assert main(["flower", "run", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert "--restarts" in said
-    assert "--patience" in said
-    assert re.search(r"--rounds[^┃]*?default: 4\]", said)  # as the user's function has it
-    assert "--kernel" not in said  # nodes choose theirs
+    output = capsys.readouterr().out
+    assert "--restarts" in output
+    assert "--patience" in output
+    assert re.search(r"--rounds[^┃]*?default: 4\]", output)  # as the user's function has it
+    assert "--kernel" not in output  # nodes choose theirs
 
 
 def test_another_algorithm_is_named_on_the_command_line_of_flower_run(made, monkeypatch, capsys):
@@ -456,7 +456,7 @@ def test_another_algorithm_is_named_on_the_command_line_of_flower_run(made, monk
         ("fedavg --k 3", "--k"),
     ],
 )
-def test_what_is_mistyped_at_flower_run_is_said_in_a_line(line, says, made, monkeypatch, capsys):
+def test_typing_errors_at_flower_run_are_reported_in_a_line(line, says, made, monkeypatch, capsys):
     Asked(monkeypatch)
     assert main(["flower", "run", *line.split()]) == 2
     err = capsys.readouterr().err
@@ -475,13 +475,13 @@ def test_client_functions_of_a_second_package_run_where_nodes_allow_it(allowed, 
     monkeypatch.setattr("corymb.cli.flower.perform.federation_of", lambda *given, **options: engine)
     line = ["flower", "run", PLACE, "--model", "linear-regression", "-q", "--json"]
     assert main(line) == (0 if allowed else 2)
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     if allowed:
-        assert len(json.loads(said.out)["labels"]) == 6
+        assert len(json.loads(output.out)["labels"]) == 6
     else:
-        assert f"No node can run {FUNCTIONS}:train_apart." in said.err
-        assert f"--allow {FUNCTIONS} (federation.toml: allow)" in said.err
-        assert said.err.count("\n") == 1
+        assert f"No node can run {FUNCTIONS}:train_apart." in output.err
+        assert f"--allow {FUNCTIONS} (federation.toml: allow)" in output.err
+        assert output.err.count("\n") == 1
 
 
 def test_a_run_that_never_started_leaves_no_folder(made, monkeypatch, capsys):

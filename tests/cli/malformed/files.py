@@ -40,7 +40,7 @@ def zip_bytes(members, method=zipfile.ZIP_STORED):
 
 
 def claimed(shape, descr="<f8", fortran=False, version=(1, 0), data=b""):
-    """An npy file whose header says more than there is."""
+    """An npy file whose header claims more data than there are."""
     header = repr({"descr": descr, "fortran_order": fortran, "shape": shape}).encode()
     header += b" " * ((64 - (len(header) + 11) % 64) % 64) + b"\n"
     return b"\x93NUMPY" + bytes(version) + struct.pack("<H", len(header)) + header + data

@@ -197,7 +197,7 @@ def _configs():
 
 
 def model(text, name="made:make"):
-    """A run with a model from a module of one's own."""
+    """A run with a model from the user's module."""
 
     def make(folder, run):
         (folder / "data.csv").write_text(ROWS)

@@ -17,7 +17,7 @@ RUN = ["run", "digits", MINE, "--k", "2", "-q"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with an algorithm of one's own, just made."""
+    """A folder with a new algorithm from the scaffold."""
     place = tmp_path_factory.mktemp("own")
     assert main(["new", "algorithm", "corymb-own-mean", "--folder", str(place)]) == 0
     return place
@@ -41,7 +41,7 @@ def test_the_files_are_written_as_the_library_is(here):
 
 def test_nothing_is_overwritten_and_odd_names_are_refused(here, capsys):
     before = (here / "corymb_own_mean.py").read_bytes()
-    for name, said in (
+    for name, expected in (
         ("CorymbOwnMean", "already exists"),
         ("torch", "the name of another module"),
         ("../evil", "is not a valid name for an algorithm"),
@@ -49,7 +49,7 @@ def test_nothing_is_overwritten_and_odd_names_are_refused(here, capsys):
     ):
         assert main(["new", "algorithm", name]) == 2
         printed = capsys.readouterr().err
-        assert said in printed
+        assert expected in printed
         assert len(printed.splitlines()) == 1
     assert (here / "corymb_own_mean.py").read_bytes() == before
 
@@ -90,8 +90,12 @@ def test_its_settings_are_options_with_their_text(here, capsys):
     shown = capsys.readouterr().out
     assert "Settings of CorymbOwnMean" in shown
     assert "--local.lr" in shown
-    for wrong, said in (("--kk 3", "Unknown option"), ("--k x", "valid integer"), ("--k 0", "k must be at least 1")):
+    for wrong, expected in (
+        ("--kk 3", "Unknown option"),
+        ("--k x", "valid integer"),
+        ("--k 0", "k must be at least 1"),
+    ):
         assert main(["run", "digits", MINE, *wrong.split(), "-q"]) == 2
         printed = capsys.readouterr().err
-        assert said in printed
+        assert expected in printed
         assert len(printed.splitlines()) == 1

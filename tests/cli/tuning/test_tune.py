@@ -55,7 +55,7 @@ def test_help_names_the_options(capsys):
         assert "--param" in out
 
 
-def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+def test_ctrl_c_suggests_how_to_resume(monkeypatch, capsys, tmp_path):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Archives that we make in the forms that are published."""
+"""Archives in the published formats, made here."""
 
 import gzip
 import hashlib
@@ -61,7 +61,7 @@ def right(images):
     return all(np.array_equal(ours, theirs) for ours, theirs in zip(images, wanted, strict=True))
 
 
-def test_our_pickle_is_one():
+def test_the_pickle_of_these_tests_is_valid():
     x, y = BATCHES["test_batch"]
     batch = pickle.loads(python_2_pickle(x, y), encoding="bytes")  # noqa: S301 - ours
     assert np.array_equal(batch[b"data"], x)
@@ -73,7 +73,7 @@ def test_both_archives_hold_the_same():
     assert right(cifar.read_python(python()))
 
 
-def test_the_python_archive_is_read_where_it_lies(monkeypatch, tmp_path):
+def test_the_python_archive_is_read_in_place(monkeypatch, tmp_path):
     monkeypatch.setenv("CORYMB_CACHE", str(tmp_path))
     contents = python()
     digest = hashlib.md5(contents, usedforsecurity=False).hexdigest()

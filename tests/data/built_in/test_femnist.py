@@ -134,7 +134,7 @@ def test_a_damaged_file_does_not_cost_its_checksum(server, home):
 
 
 @pytest.mark.parametrize("inside", [b"not what it looks like", None])
-def test_what_cannot_be_read_is_dropped_with_its_checksum(server, home, inside):
+def test_an_unreadable_file_is_removed_with_its_checksum(server, home, inside):
     arrow, writing = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     held = io.BytesIO()
     writing.write_table(arrow.table({"other": [1]}), held)
@@ -166,8 +166,8 @@ def test_the_published_file_is_unpacked_once(server, home, capsys):
         assert [read.names[place] for place in read.writer] == WRITER
         assert read.test is None
     assert len(server.asked) == 1
-    told = capsys.readouterr().err
-    assert told.count("unpacking") == 1
-    assert hashlib.sha256(body).hexdigest() in told
+    output = capsys.readouterr().err
+    assert output.count("unpacking") == 1
+    assert hashlib.sha256(body).hexdigest() in output
     leaf(cache_folder() / "femnist")
     assert femnist.read_published(home).test is not None  # LEAF's own, where it lies there

@@ -102,7 +102,7 @@ def test_label_sets(four):
     assert int(data.test.sizes[:2].sum()) == int(np.isin(y_test, sets[0]).sum())
 
 
-def test_classes_that_nobody_has_are_told(four):
+def test_classes_without_examples_are_reported(four):
     (note,) = label_sets(*four, sets=(range(100), range(10)), clients=2, per_client=1).notes
     assert "classes without a training image: " in note
     assert note.endswith(", 98, 99")

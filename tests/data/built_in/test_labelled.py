@@ -1,4 +1,4 @@
-"""Images and labels in whatever form users have them: every way to deal them takes the same."""
+"""Images and labels in all supported forms: every partitioner accepts the same ones."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_whole_numbers_of_other_types_are_pixels_too(name):
 
 
 @every_way
-def test_names_are_labels_where_classes_can_be_told(deal):
+def test_names_are_labels_if_the_classes_are_known(deal):
     classes = ("ant", "bee", "cat", "dog")
     texts = [classes[label] for label in LABELS]
     assert made(deal, y=texts).classes == classes

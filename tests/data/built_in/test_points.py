@@ -67,7 +67,7 @@ def test_only_the_background_is_made_random(few_pictures):
     assert torch.equal(points.random_background(data, 1).train.x, noisy.train.x)
 
 
-def test_what_makes_no_sense_is_refused():
+def test_meaningless_settings_are_refused():
     with pytest.raises(InvalidInput, match="p=2"):
         points.gaussians(0, p=2, m=4)
     with pytest.raises(InvalidInput, match="rank=9"):

@@ -55,7 +55,7 @@ def test_so_many_by_seed():
     assert len(drawn) == 3
 
 
-def test_unknown_characters_are_read_as_spaces_and_told():
+def test_unknown_characters_are_read_as_spaces_and_reported():
     data = by_role(Roles({"a": "€" + text(300)}), clients=1, least=1)
     assert data.classes[data.train.x[0, 0]] == "space"
     assert data.notes == ("1 characters that are not in the vocabulary are read as spaces",)

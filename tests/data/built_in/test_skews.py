@@ -11,7 +11,7 @@ from corymb.settings import InvalidInput
 
 
 def numbered(count, kinds, seed):
-    """Images of which each is told from all others by its pixels, and their labels."""
+    """Images that all differ in their pixels, and their labels."""
     x = np.zeros((count, 2, 2), dtype=np.uint8)
     x[:, 0, 0], x[:, 0, 1] = np.arange(count) % 256, np.arange(count) // 256
     return x, np.random.default_rng(seed).integers(0, kinds, count)

@@ -1,4 +1,4 @@
-"""A server of our own on the loopback address, which can break off, resume and change its mind."""
+"""A server on the loopback address that can drop connections, resume downloads and change its files."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,15 +1,15 @@
 import pytest
 
-from corymb.data.fetching.download import TRIES, BrokenOff, NotTheRest, TooLarge, download
-from corymb.data.fetching.progress import Shown
+from corymb.data.fetching.download import TRIES, CannotResume, ConnectionLost, TooLarge, download
+from corymb.data.fetching.progress import DownloadProgress
 from tests.data.fetching.server import server as server
 
 BODY = bytes(range(256)) * 40
 
 
 def get(server, part, *, path="file", most=2**20, checked=True):
-    with Shown("file", 1) as shown:
-        return download(f"{server.url}/{path}", part, most=most, checked=checked, shown=shown)
+    with DownloadProgress("file", 1) as progress:
+        return download(f"{server.url}/{path}", part, most=most, checked=checked, progress=progress)
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def test_whole(server, part):
     assert part.read_bytes() == BODY
 
 
-def test_goes_on_where_a_connection_broke(server, part):
+def test_continues_where_a_connection_broke(server, part):
     server.serve("file", BODY, breaks=(3000, 4000))
     assert get(server, part) is True
     assert part.read_bytes() == BODY
     assert [start for _, start in server.asked] == [0, 3000, 7000]
 
 
-def test_goes_on_with_what_an_earlier_process_left(server, part, capsys):
+def test_continues_with_what_an_earlier_process_left(server, part, capsys):
     server.serve("file", BODY)
     part.write_bytes(BODY[:5000])
     assert get(server, part) is True
@@ -46,14 +46,14 @@ def test_begins_again_where_the_server_sends_only_whole_files(server, part):
     assert part.read_bytes() == BODY
 
 
-def test_begins_again_where_there_is_no_rest(server, part):
+def test_restarts_if_the_server_has_no_further_bytes(server, part):
     server.serve("file", BODY)
     part.write_bytes(BODY + b"more")
     assert get(server, part) is True  # of the attempts together: what is there must be checked
     assert part.read_bytes() == BODY
 
 
-def test_a_file_without_checksum_is_gone_on_with_only_if_it_is_the_same(server, part):
+def test_a_file_without_checksum_is_resumed_only_if_unchanged(server, part):
     server.serve("file", BODY, breaks=(3000,), tag='"one"')
     assert get(server, part, checked=False) is True
     assert part.read_bytes() == BODY
@@ -69,7 +69,7 @@ def test_a_file_without_checksum_is_gone_on_with_only_if_it_is_the_same(server, 
 
 def test_every_attempt_is_counted(server, part):
     server.serve("file", BODY, breaks=(10,) * (TRIES + 3))
-    with pytest.raises(BrokenOff, match=r"it broke off after 0\.1 kB of 10\.2 kB"):
+    with pytest.raises(ConnectionLost, match=r"it broke off after 0\.1 kB of 10\.2 kB"):
         get(server, part)
     assert len(server.asked) == TRIES
     assert part.read_bytes() == BODY[: 10 * TRIES]  # for the next time
@@ -77,7 +77,7 @@ def test_every_attempt_is_counted(server, part):
 
 def test_a_connection_that_brings_nothing_is_the_last(server, part):
     server.serve("file", BODY, breaks=(0,) * 9)
-    with pytest.raises(BrokenOff, match=r"it broke off after 0\.0 kB"):
+    with pytest.raises(ConnectionLost, match=r"it broke off after 0\.0 kB"):
         get(server, part)
     assert len(server.asked) == 1
 
@@ -95,8 +95,8 @@ def test_a_server_that_sends_other_bytes_than_asked_for(server, part, monkeypatc
     receive = "corymb.data.fetching.download._receive"
 
     def refuse(*_):
-        raise NotTheRest("other bytes")
+        raise CannotResume("other bytes")
 
     monkeypatch.setattr(receive, refuse)
-    with pytest.raises(NotTheRest):  # the second time from the beginning, and then no more
+    with pytest.raises(CannotResume):  # the second time from the beginning, and then no more
         get(server, part)

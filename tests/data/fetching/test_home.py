@@ -1,4 +1,4 @@
-"""Published files by way of the cache."""
+"""Published files and their cache."""
 
 import errno
 import gzip
@@ -52,7 +52,7 @@ def source(server, *folders):
 
 
 def cached():
-    """What is in the cache, beside the lock and what is left of broken downloads."""
+    """The files in the cache, except for the lock and partial downloads."""
     names = (path.name for path in (cache_folder() / "tiny").iterdir())
     return sorted(name for name in names if name != ".lock" and ".part" not in name)
 
@@ -66,9 +66,9 @@ def test_downloads_once(images, capsys):
     assert cached() == sorted(CONTENTS)
     assert same(source(images, "good").load())
     assert len(images.asked) == 4
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith(f"downloading tiny (4 files) from {images.url}/good/, x_train.gz: ")
+    output = capsys.readouterr().err.splitlines()
+    assert len(output) == 1
+    assert output[0].startswith(f"downloading tiny (4 files) from {images.url}/good/, x_train.gz: ")
 
 
 def test_the_next_mirror_helps_out(images):
@@ -97,7 +97,7 @@ def test_nothing_wrong_gets_into_the_cache(server, body, how, complaint):
     assert cached() == []
 
 
-def test_a_broken_download_is_gone_on_with_from_another_mirror(server):
+def test_a_broken_download_is_resumed_from_another_mirror(server):
     file = Published("file", len(BODY), hashlib.sha256(BODY).hexdigest())
     server.serve("one/file", BODY, breaks=(1000, *(0,) * 9))
     server.serve("two/file", BODY)
@@ -115,11 +115,11 @@ def test_what_was_left_and_turns_out_wrong_is_downloaded_again(server):
     (folder / "file.part").write_bytes(b"x" * 100)
     (kept,) = home(server, "one", files=(file,)).obtain()
     assert kept.contents == BODY
-    assert kept.file.said == f"MD5 {file.digest}"
+    assert kept.file.checksum == f"MD5 {file.digest}"
     assert [start for _, start in server.asked] == [100, 0]
 
 
-def test_a_file_without_published_checksum_is_pinned_and_told(server, capsys):
+def test_a_file_without_published_checksum_is_pinned_and_reported(server, capsys):
     file = Published("file", len(BODY))
     server.serve("one/file", BODY)
     place = home(server, "one", files=(file,))
@@ -159,7 +159,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(images, capsys):
     assert "y_test.gz: its contents have the SHA-256" in capsys.readouterr().err
 
 
-def test_nobody_answers(images):
+def test_a_server_that_does_not_answer_is_reported(images):
     url = images.url
     images.close()
     with pytest.raises(DataUnavailable, match=f"{url}/good/x_train.gz: no connection: Connection refused") as caught:
@@ -183,8 +183,8 @@ def test_offline_in_plain_words(monkeypatch, server):
 
 @pytest.mark.parametrize("tag", ["", '"one"'])
 @pytest.mark.parametrize("digest", ["", hashlib.sha256(BODY * 500).hexdigest()])
-def test_what_came_before_it_broke_off_is_told(server, tag, digest):
-    """A file that nobody can say is the same still is begun again, so that nothing of it is kept."""
+def test_the_bytes_received_before_a_connection_broke_are_reported(server, tag, digest):
+    """A file that may have changed is downloaded from the start, so nothing of it is kept."""
     server.serve("one/file", BODY * 500, breaks=(100_000,) * 9, tag=tag)
     place = home(server, "one", files=(Published("file", len(BODY) * 500, digest),))
     with pytest.raises(DataUnavailable, match=r"it broke off after 0\.[15] MB of 2\.6 MB") as caught:
@@ -194,7 +194,7 @@ def test_what_came_before_it_broke_off_is_told(server, tag, digest):
     assert ("If this machine is offline" in str(caught.value)) is not goes_on
 
 
-def test_a_full_disk_and_a_cache_that_is_no_folder_are_told_as_such(images, monkeypatch, tmp_path):
+def test_a_full_disk_and_a_cache_that_is_not_a_folder_are_reported(images, monkeypatch, tmp_path):
     with monkeypatch.context() as full:
         full.setattr("corymb.data.fetching.download._copy", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
         with pytest.raises(DataUnavailable, match=r"cannot be stored in .*No space left.*: free some space") as caught:
@@ -211,9 +211,9 @@ def test_a_bar_in_a_terminal(images, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     assert same(source(images, "good").load())
-    told = capsys.readouterr().err
-    assert "tiny: x_train.gz" in told
-    assert "downloading" not in told
+    output = capsys.readouterr().err
+    assert "tiny: x_train.gz" in output
+    assert "downloading" not in output
 
 
 def test_packed_arrays_come_first(images, monkeypatch, tmp_path):

@@ -66,7 +66,7 @@ def test_an_unknown_category_is_other_or_nothing():
     assert encode(table, [ColumnPlan("t", "category", None, ("u",))], where).tolist() == [[1], [0], [0]]
 
 
-def test_text_without_common_categories_is_left_out_and_said():
+def test_text_without_common_categories_is_left_out_and_reported():
     plans, notes, _ = learn({"name": [f"n{i}" for i in range(300)], "x": list(range(300))})
     assert [plan.name for plan in plans] == ["x"]
     assert notes == ["column 'name' is not used: it is text without a category that is common among clients"]
@@ -122,7 +122,7 @@ def test_a_type_that_no_cell_can_have_is_refused():
 
 
 @pytest.mark.parametrize("cells", [["50.3%", "1%"], ["$1,000.00", "$12"], ["12 €", "-3.5 €"]])
-def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
+def test_signed_numbers_are_reported_as_text(cells):
     notes = learn({"rate": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     assert notes == [
         f"column 'rate' is read as text, but its cells look like numbers ({sorted(cells)[0]!r}): write plain numbers"
@@ -134,13 +134,13 @@ def test_numbers_with_signs_are_said_to_be_taken_as_text(cells):
     "cells",
     [["31/12/2024", "1/2/2024"], ["31.12.24", "01.02.24"], ["2024/12/31 10:30", "2024/1/2"], ["5-Mar-2024"] * 2],
 )
-def test_dates_that_are_not_iso_are_said_to_be_taken_as_text(cells):
+def test_dates_that_are_not_iso_are_reported_as_text(cells):
     notes = learn({"day": cells * 8, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     first = sorted(cells)[0]
     assert notes == [f"column 'day' is read as text, but its cells look like dates ({first!r}): write 2024-12-31"]
 
 
-def test_a_column_that_says_what_rows_are_for_is_said_to_be_a_feature():
+def test_a_column_that_marks_test_rows_is_reported_as_a_feature():
     (note,) = learn({"split": ["train", "Test", "train", "val"] * 4, "u": [1.0, 2.0] * 8}, of(8, 8))[1]
     assert note == (
         "column 'split' ('Test', 'train', 'val') is used as a feature, not to split rows: a column 'test' (true or "
@@ -159,14 +159,14 @@ def test_of_very_many_columns_the_first_are_named():
         learn(text, of(2, 2))
 
 
-def test_missing_text_is_spoken_of():
+def test_missing_text_is_reported():
     table = {"s": ["f", None, "f", "m", "m", "f"]}
     plans, notes, rows = learn(table, of(3, 3), "median")
     assert notes == ["missing cells of text belong to no category: 's' (1)"]
     assert rows[1] == [0.0] * len(plans[0].features)
 
 
-def test_text_that_no_category_stands_for_is_spoken_of():
+def test_text_without_a_category_is_reported():
     cells = {"s": read_values(["a", "z", "y"]), "t": read_values(["z", None, "a"]), "n": read_values([1, 2, 3])}
     plans = [
         ColumnPlan("s", "category", None, ("a", "other")),
@@ -215,7 +215,7 @@ def test_what_missing_cells_are_taken_as_may_be_named():
         ({"missing": {"t": [1]}}, "is of type list"),
     ],
 )
-def test_what_is_named_wrongly_is_refused(options, says):
+def test_unknown_names_are_refused(options, says):
     with pytest.raises(InvalidInput, match=says):
         learn({"t": ["a", "b"]}, **options)
 

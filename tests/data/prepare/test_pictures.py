@@ -81,7 +81,7 @@ def test_a_shape_that_does_not_say_is_refused_and_can_be_given_otherwise(shape):
     assert FederatedDataset.from_arrays(x, [0, 1], ["a", "a"], test=0, scale="none").features == shape
 
 
-def test_large_pixels_of_another_range_are_spoken_of():
+def test_pixels_of_another_range_are_reported():
     assert pictures(-3, 2, 700).notes == (
         "pixels range from -3 to 700 and are not scaled: divide them by 700 first; for data that are not images use "
         "scale='none' or 'standard' (--scale)",

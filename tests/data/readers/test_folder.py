@@ -235,7 +235,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("complaint", BAD)
-def test_bad_folders_are_told_in_one_line(complaint, folder):
+def test_bad_folders_are_reported_in_one_line(complaint, folder):
     with pytest.raises(InvalidInput, match=complaint) as caught:
         from_folder(folder(**BAD[complaint]))
     assert "\n" not in str(caught.value)

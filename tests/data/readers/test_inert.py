@@ -1,4 +1,4 @@
-"""Pickles are made here, by the standard library, to be read without it."""
+"""Pickles, written by the standard library and read without it."""
 
 import pickle  # noqa: TID251 - only what is written here is read
 

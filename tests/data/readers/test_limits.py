@@ -82,7 +82,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("kind", BOMBS)
-def test_what_is_made_of_text_counts_and_not_only_the_text(tmp_path, kind):
+def test_parsed_text_counts_towards_the_limit(tmp_path, kind):
     suffix, text = BOMBS[kind]
     took = refused(tmp_path / f"rows{suffix}.gz", text(), LIMIT, "read_limit")
     assert took < 3 * LIMIT / 1000

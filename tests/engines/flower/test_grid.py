@@ -8,7 +8,7 @@ from flwr.app import Error, Message, RecordDict
 from corymb.engines.flower.direct import DirectGrid
 from corymb.engines.flower.envelope import bytes_in
 from corymb.engines.flower.grid import FlowerTransport, GridChanged
-from corymb.engines.flower.supernode import Brisk
+from corymb.engines.flower.supernode import FastClock
 
 FIRST = 2**63 + 1
 
@@ -95,7 +95,7 @@ def test_a_foreign_message_holds_no_bytes():
 def test_a_supernode_shortens_only_its_fixed_waits(monkeypatch):
     slept = []
     monkeypatch.setattr("time.sleep", slept.append)
-    clock = Brisk(0.4)
+    clock = FastClock(0.4)
     for seconds in (3, 0.5, 7.0):
         clock.sleep(seconds)
     assert slept == [0.4, 0.1, 7.0]

@@ -1,4 +1,4 @@
-"""IFCA's cells in small: every setting runs, and what is told of a run is so."""
+"""Small versions of IFCA's cells: every setting runs, and its reported numbers are right."""
 
 import pytest
 import torch
@@ -81,7 +81,7 @@ def test_femnist(method, monkeypatch, tmp_path):
     assert len(kept) == (method != "ifca-shared-2")
 
 
-def test_the_best_of_a_runs_evaluations_is_told_with_the_last():
+def test_the_best_evaluation_of_a_run_is_reported_with_the_last():
     def run():
         for t in range(1, 61):
             yield Snapshot(models={"w": torch.tensor([float(t)])}, labels=torch.tensor([0, 2]), round=t)

@@ -73,7 +73,7 @@ def test_a_trial_that_is_left_early_would_have_succeeded_and_no_other_does(point
     assert least <= int(torch.cat(left).sum()) <= int(want.sum()) <= most
 
 
-def test_who_moves_later_is_not_sure():
+def test_a_client_that_changes_later_is_not_sure():
     """Six clients on a line; one of the second kind changes over in time, when the first model has come its way."""
     x = torch.ones(1, 6, 1)
     y = torch.tensor([[0.0, 0.0, 0.0, 10.0, 10.0, 3.9]])

@@ -33,7 +33,7 @@ def test_both_phases_reach_the_oracle(setting):
 @pytest.mark.paper
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("broken", ["one pair a client", "no sign rule"])
-def test_the_test_above_can_fail(broken, monkeypatch):
+def test_the_test_of_both_phases_can_fail(broken, monkeypatch):
     if broken == "no sign rule":
         monkeypatch.setattr(moments, "oriented", lambda direction, towards: direction)
     how = {"pairs": 1} if broken == "one pair a client" else {}
@@ -112,7 +112,7 @@ def test_a_reproduction_writes_numbers_table_and_figures(monkeypatch, tmp_path, 
         reproduce.run_recipe("moment-descent", tmp_path / "other", Chosen(seeds=2), workers=1)
 
 
-def test_what_cannot_be_reproduced_is_refused(tmp_path):
+def test_unknown_reproductions_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="no recipe for 'moment-decent'"):
         reproduce.run_recipe("moment-decent", tmp_path)
     with pytest.raises(InvalidInput, match="seeds must be at least 1"):

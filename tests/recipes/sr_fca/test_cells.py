@@ -1,4 +1,4 @@
-"""Cells of SR-FCA's tables: what they tell, what they count, and the authors' code as algorithms."""
+"""Cells of SR-FCA's tables: their reports and costs, and the authors' code as algorithms."""
 
 from dataclasses import replace
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""The paper's tables: every claim has a measure, tables are made of whatever cells there are, the figure is drawn."""
+"""The paper's tables: every claim has a measure, tables are made from the cells that exist, the figure is drawn."""
 
 from fnmatch import fnmatch
 

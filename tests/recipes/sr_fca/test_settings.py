@@ -16,9 +16,11 @@ def test_a_name_may_end_in_another_budget():
     assert setting_named("rotated").participants == 40
 
 
-@pytest.mark.parametrize(("name", "said"), [("rotatedd", "rotated"), ("rotated@60", "60x31"), ("rotated@ax2", "60x31")])
-def test_what_is_no_setting_is_said(name, said):
-    with pytest.raises(InvalidInput, match=said):
+@pytest.mark.parametrize(
+    ("name", "expected"), [("rotatedd", "rotated"), ("rotated@60", "60x31"), ("rotated@ax2", "60x31")]
+)
+def test_an_unknown_setting_is_refused(name, expected):
+    with pytest.raises(InvalidInput, match=expected):
         setting_named(name)
 
 

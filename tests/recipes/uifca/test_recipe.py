@@ -1,4 +1,4 @@
-"""The report's tables: every claim has a measure, tables are made of whatever cells there are, figures are drawn."""
+"""The report's tables: every claim has a measure, tables are made from the cells that exist, figures are drawn."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tiny data on which the advice is known, and the advice on it: asked for once."""
+"""Tiny data on which the advice is known, and the advice on it, computed once."""
 
 from functools import cache
 

@@ -41,7 +41,7 @@ def test_what_to_run_next_is_said_in_python_where_the_data_are_there_only():
     assert str(advice).endswith("Next: corymb.fit(advice.run_next, data, threads=1)")
 
 
-def test_one_model_never_says_that_there_are_no_clusters():
+def test_one_model_never_reports_that_there_are_no_clusters():
     advice = advice_on("one-model")
     text = " ".join([*advice.sentences, *advice.cautions])
     assert "does not mean that there are no clusters" in text or "clusters that were found" in text
@@ -60,9 +60,9 @@ def test_test_examples_take_no_part():
 def test_the_named_metric_is_the_judge():
     data = DATA["one-model"]()
     by_r2 = advise(data, given=FEW, threads=1, metric="r2")
-    gain, way = by_r2.candidates["alone"].gain, by_r2.candidates
-    assert gain.mean == pytest.approx(way["alone"].value - way["fedavg"].value)
-    assert gain.size == pytest.approx(gain.mean / (1 - way["fedavg"].value))
+    gain, candidates = by_r2.candidates["alone"].gain, by_r2.candidates
+    assert gain.mean == pytest.approx(candidates["alone"].value - candidates["fedavg"].value)
+    assert gain.size == pytest.approx(gain.mean / (1 - candidates["fedavg"].value))
     assert "held-out r2" in by_r2.sentences[0]
     assert by_r2.command == "corymb.fit(advice.run_next, data, threads=1, metric='r2')"
     assert corymb.fit(by_r2.run_next, data, threads=1, metric="r2").metrics["test_r2"] < 1
@@ -70,7 +70,7 @@ def test_the_named_metric_is_the_judge():
         advise(data, given=FEW, metric="accuracy")
 
 
-def test_a_way_that_diverges_is_said_and_left_out(monkeypatch):
+def test_a_candidate_that_diverges_is_reported_and_left_out(monkeypatch):
     steep = {**trials.SETTINGS, "alone": {"local": {"lr": 1e6}}}
     monkeypatch.setattr(trials, "SETTINGS", steep)
     advice = advise(DATA["one-model"](), given=FEW, threads=1)
@@ -98,7 +98,7 @@ def test_on_a_table_clusters_are_trained_on_for_no_more_rounds_than_are_given():
     assert trials.planned(DATA["clusters"](), few)[trials.SR_FCA] == 2 + trials.AROUND  # no table: not trained on
 
 
-def test_what_cannot_be_split_is_refused():
+def test_data_that_cannot_be_split_are_refused():
     single = FederatedDataset.from_arrays([[0.0], [1.0]], [0.0, 1.0], ["a", "b"], test=0)
     with pytest.raises(InvalidInput, match="No client has two training examples"):
         advise(single)

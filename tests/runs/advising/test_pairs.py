@@ -10,7 +10,7 @@ from corymb.core.snapshot import Snapshot
 from corymb.engines import LoopEngine, VectorisedEngine
 from corymb.models import Network
 from corymb.objectives import Classification
-from corymb.runs.advising.pairs import Judge, Paired, Way, combined, compare
+from corymb.runs.advising.pairs import Judge, Paired, Serving, combined, compare
 from tests.tiny import DOUBLE, classification
 
 LOSS, R2 = Judge("loss", higher=False, of_objective=False), Judge("r2", higher=True, of_objective=False)
@@ -57,7 +57,7 @@ def test_seeds_are_averaged_by_client_over_those_in_which_it_answered():
     assert both.number.tolist() == [15.0, 10.0]
 
 
-def test_what_a_gain_is_a_share_of():
+def test_the_reference_of_relative_gains():
     half = torch.tensor(0.25)
     assert float(LOSS.base(half)) == 0.25
     assert float(R2.base(half)) == 0.75
@@ -70,11 +70,11 @@ def test_recurrent_models_are_compared_without_vmap_giving_up():
     engine = VectorisedEngine(Classification(model, 3), data, DOUBLE)
     fed, algorithm = Federation(engine), FedAvg(rounds=1)
     at = Snapshot.fresh(fed, 1)
-    way, other = Way(algorithm, fed, at), Way(algorithm, fed, Snapshot.fresh(fed, 1))
-    assert compare(way, other, None).loss[:, 0].mean() == pytest.approx(way.loss())
+    serving, other = Serving(algorithm, fed, at), Serving(algorithm, fed, Snapshot.fresh(fed, 1))
+    assert compare(serving, other, None).loss[:, 0].mean() == pytest.approx(serving.loss())
     assert not engine._serial
     loop = Federation(LoopEngine(Classification(model, 3), data, DOUBLE))
-    assert Way(algorithm, loop, at).loss() == pytest.approx(way.loss())
+    assert Serving(algorithm, loop, at).loss() == pytest.approx(serving.loss())
 
 
 class Recurrent(torch.nn.Module):

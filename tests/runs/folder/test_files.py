@@ -17,7 +17,7 @@ def run(tmp_path):
     return corymb.fit(corymb.FedAvg(rounds=1), small.arrays(), out=tmp_path / "run")
 
 
-def test_what_cannot_be_written_whole_leaves_what_was_there(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     place = tmp_path / "a.csv"
     place.write_bytes(b"before")
     with (
@@ -53,7 +53,7 @@ def test_a_pipe_is_written_into_and_not_replaced(run, tmp_path, monkeypatch, com
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_what_a_link_leads_to_is_written(tmp_path):
+def test_links_are_followed_when_writing(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with whole(tmp_path / "link") as file:
         file.write(b"x")

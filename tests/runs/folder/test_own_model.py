@@ -44,7 +44,7 @@ class Random(Plain):
 
 
 class Particular(Plain):
-    """It takes no examples but those it knows."""
+    """It accepts only examples with large values."""
 
     def forward(self, x):
         if x.abs().max() < 100:
@@ -138,7 +138,7 @@ def test_runs_that_recorded_no_answers_still_load(tmp_path):
     assert corymb.Run.load(run.save(tmp_path / "old"), Smooth).objective is not None
 
 
-def test_a_model_of_the_librarys_is_asked_again(tmp_path):
+def test_a_built_in_model_is_checked_again(tmp_path):
     class Bent(nn.Sequential):
         def forward(self, x):
             return super().forward(x).tanh()
@@ -150,11 +150,11 @@ def test_a_model_of_the_librarys_is_asked_again(tmp_path):
     assert corymb.Run.load(run.folder, lambda: nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).objective is not None
 
 
-@pytest.mark.parametrize(("last", "told"), [(nn.Softmax(-1), True), (nn.LogSoftmax(-1), False), (nn.ReLU(), False)])
-def test_a_model_that_ends_in_a_softmax_is_spoken_of(last, told, caplog):
+@pytest.mark.parametrize(("last", "warned"), [(nn.Softmax(-1), True), (nn.LogSoftmax(-1), False), (nn.ReLU(), False)])
+def test_a_model_that_ends_in_a_softmax_is_reported(last, warned, caplog):
     data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1, 2] * 10, [0, 0, 1, 1, 2] * 6)
     corymb.fit(corymb.FedAvg(rounds=1), data, lambda: nn.Sequential(nn.Linear(2, 3), last))
-    assert ("remove its last softmax" in caplog.text) == told
+    assert ("remove its last softmax" in caplog.text) == warned
 
 
 HEADS = [
@@ -193,7 +193,7 @@ def test_other_models_have_no_bounds_that_matter():
     )
 
 
-def test_an_object_that_was_trained_is_said_to_be_drawn_anew(caplog):
+def test_redrawing_a_trained_object_is_reported(caplog):
     data = (np.random.default_rng(0).normal(size=(30, 2)), [0, 1] * 15, [0, 1, 2] * 10)
     fresh = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 2, 8), nn.Flatten())
     corymb.fit(corymb.FedAvg(rounds=1), data, fresh)

@@ -61,7 +61,7 @@ def test_a_finished_run_of_format_1_prints_its_result_again(old, capsys):
     assert printed == {**said, "not_scored": []}  # which it did not say yet
 
 
-def test_an_unfinished_run_of_format_1_can_be_looked_at_and_is_not_resumed(old, capsys):
+def test_an_unfinished_run_of_format_1_can_be_loaded_but_not_resumed(old, capsys):
     assert not is_finished(old / "stopped")
     assert read_run(old / "stopped")["stopped"] == "killed"
     before = sorted(path for path in (old / "stopped").rglob("*"))

@@ -30,7 +30,7 @@ def test_the_last_two_and_the_best_are_kept():
     assert to_keep([manifest(7)]) == {7}
 
 
-def test_a_manifest_comes_back_unless_it_was_touched():
+def test_a_manifest_round_trips_unless_it_was_modified():
     one = manifest(3, 0.5)
     assert Manifest.from_bytes(one.to_bytes()) == one
     for damaged in (b"", one.to_bytes()[:-5], b"[]", one.to_bytes().replace(b'"clock": 3', b'"clock": 4')):
@@ -63,7 +63,7 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_goes_wrong_in_the_writer_is_raised_at_the_next_turn():
+def test_errors_in_the_writer_thread_are_raised_at_the_next_call():
     writer = Writer()
     writer.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
@@ -139,7 +139,7 @@ def again(journal, clock):
     return store
 
 
-def test_memory_comes_back_from_its_journal_at_every_kept_clock(tmp_path):
+def test_memory_is_restored_from_its_journal_at_every_kept_clock(tmp_path):
     store, journal, wanted = memory(), FolderJournal(tmp_path), {}
     writes = [([0, 1, 2, 3], 1.0), ([2], 2.0), ([0], 3.0), ([], 0.0), ([0, 1, 2, 3], 4.0), ([1], 5.0)]
     for clock, (ids, value) in enumerate(writes, 1):
@@ -154,7 +154,7 @@ def test_memory_comes_back_from_its_journal_at_every_kept_clock(tmp_path):
     assert files_of([journal.chains[6]]) == {"00000005.safetensors", "00000006.safetensors"}
 
 
-def test_memory_goes_on_after_it_came_back(tmp_path):
+def test_restored_memory_can_be_written_again(tmp_path):
     store, journal = memory(), FolderJournal(tmp_path)
     put(store, 0, [0, 1], 1)
     commit(store, journal, 1)
@@ -170,7 +170,7 @@ def test_memory_goes_on_after_it_came_back(tmp_path):
     assert everything(again(journal, 2)) == everything(store)
 
 
-def test_what_a_broken_round_wrote_is_not_exported_as_it_was(tmp_path):
+def test_writes_of_a_broken_round_are_not_exported(tmp_path):
     store, journal = memory(), FolderJournal(tmp_path)
     put(store, 0, [0, 1, 2, 3], 1)
     commit(store, journal, 1)
@@ -183,7 +183,7 @@ def test_what_a_broken_round_wrote_is_not_exported_as_it_was(tmp_path):
 
 
 def test_a_link_in_the_place_of_what_is_being_written_is_not_followed(tmp_path):
-    """A run folder from elsewhere may hold links: whatever they lead to is not ours to write."""
+    """A run folder from another machine may hold links; their targets must not be written."""
     other = tmp_path / "other"
     other.write_text("keep")
     (tmp_path / f"rounds.jsonl{TEMPORARY}").symlink_to(other)

@@ -1,4 +1,4 @@
-"""A run goes on with other examples and other clients, and what was learned stays."""
+"""A run continues with other examples and clients, and keeps what was learned."""
 
 import logging
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def same(one, other) -> bool:
     return one.labels == other.labels and all(torch.equal(one.models[name], other.models[name]) for name in one.models)
 
 
-def test_a_run_goes_on_with_more_examples_and_new_clients(begun):
+def test_a_run_continues_with_more_examples_and_new_clients(begun):
     seen = []
     run = begun.refresh(grown(), rounds=2, callbacks=lambda row: seen.append(row))
     assert set(begun.labels) < set(run.labels)
@@ -60,7 +60,7 @@ def test_features_stay_standardised_as_they_were(begun):
     assert all(torch.equal(a, b) for a, b in zip(run.standard, begun.standard, strict=True))
 
 
-def test_what_was_learned_is_where_it_goes_on(begun):
+def test_what_was_learned_is_where_it_continues(begun):
     """One tiny step from the old models, on the same data, ends near them, with the labels they had."""
     slow = corymb.IFCA(k=2, rounds=4, local=Descent(lr=1e-6, steps=1))
     run = begun.refresh(small.arrays(), rounds=1, algorithm=slow)
@@ -68,7 +68,7 @@ def test_what_was_learned_is_where_it_goes_on(begun):
     assert all(torch.allclose(run.models[name], begun.models[name], atol=1e-4) for name in run.models)
 
 
-def test_a_loaded_run_goes_on_alike_and_can_be_resumed(begun, tmp_path):
+def test_a_loaded_run_continues_identically_and_can_be_resumed(begun, tmp_path):
     want = begun.refresh(grown(), rounds=3)
     begun.save(tmp_path / "begun")
     loaded = corymb.Run.load(tmp_path / "begun")
@@ -91,7 +91,7 @@ def stop_at(clock):
     return stop
 
 
-def test_clients_that_are_gone_are_named(begun, caplog):
+def test_missing_clients_are_named(begun, caplog):
     x, y, client = small.arrays()
     with caplog.at_level(logging.WARNING):
         run = begun.refresh((x[client > 1], y[client > 1], client[client > 1]), rounds=1)
@@ -107,7 +107,7 @@ def test_data_without_a_class_that_the_run_has_keep_their_classes(begun):
     assert run.metrics["train_loss"] > 0
 
 
-def test_models_that_stay_with_clients_go_on_in_the_run_itself(tmp_path):
+def test_models_that_stay_with_clients_continue_in_the_run_itself(tmp_path):
     alone = corymb.Alone(rounds=3, local=Descent(lr=0.3, steps=5))
     run = fit(alone, small.arrays(), out=tmp_path / "alone")
     on = run.refresh(small.arrays(), rounds=2)
@@ -151,8 +151,8 @@ class Corrected:
             yield (at := at.next(models=models, labels=labels, carry=take(part_of(mean, "control"), 0)))
 
 
-def test_what_clients_remember_and_the_server_carries_goes_on_together(tmp_path, caplog):
-    """Also where the models are the server's: those of an algorithm of one's own, and of CFL."""
+def test_client_memory_and_server_state_are_restored_together(tmp_path, caplog):
+    """Also if the server has the models: for a custom algorithm, and for CFL."""
     for kind in (Corrected, corymb.CFL):
         algorithm = kind(rounds=3)
         run = fit(algorithm, small.arrays(), out=tmp_path / kind.__name__)
@@ -168,7 +168,7 @@ def test_what_clients_remember_and_the_server_carries_goes_on_together(tmp_path,
     assert not [record for record in caplog.records if "missing" in record.message]
 
 
-def test_a_model_of_ones_own_is_asked_for_again(tmp_path):
+def test_a_custom_model_must_be_given_again(tmp_path):
     def model():
         return nn.Linear(2, 2)
 
@@ -193,7 +193,7 @@ def test_data_of_another_kind_are_refused_in_a_line(change, line, begun):
         begun.refresh(change(*small.arrays()))
 
 
-def test_what_has_no_further_rounds_is_refused_in_a_line():
+def test_a_run_without_further_rounds_is_refused_in_a_line():
     run = fit(corymb.SRFCA(rounds=1, refinements=1), as_dataset(small.arrays(), seed=0))
     with pytest.raises(InvalidInput, match="cannot be extended from 1 to 2 rounds"):
         run.refresh(small.arrays())
@@ -271,7 +271,7 @@ def test_clients_with_memory_converge_too_after_a_refresh():
     assert len(run.refresh(small.arrays(), rounds=3).history) - len(run.history) == 3
 
 
-def test_a_handover_to_other_data_notes_that_they_are_standardised_anew(begun, tmp_path, caplog):
+def test_a_handover_to_other_data_notes_their_new_standardisation(begun, tmp_path, caplog):
     x, y, client = small.arrays()
     run = fit(FAST, (x * 10, y, client), start=begun.snapshot.handover(), out=tmp_path / "run")
     assert not torch.equal(run.standard.scale, begun.standard.scale)

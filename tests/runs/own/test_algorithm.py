@@ -56,7 +56,7 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("Nothing", "has no 'Nothing'"),
         ("thing", "is a FedAvg: wanted an algorithm's class"),
@@ -68,8 +68,8 @@ def module(tmp_path, monkeypatch):
         ("Around", r"has settings that cannot be given as text \(inner\): create it in Python"),
     ],
 )
-def test_what_is_no_algorithm_is_refused_in_one_line(module, name, said):
-    with pytest.raises(InvalidInput, match=said) as caught:
+def test_an_invalid_algorithm_is_refused_in_one_line(module, name, expected):
+    with pytest.raises(InvalidInput, match=expected) as caught:
         class_at(f"{module}:{name}")
     assert "\n" not in str(caught.value)
 
@@ -81,7 +81,7 @@ def test_one_that_serves_nobody_is_refused(tmp_path, monkeypatch):
         class_at("corymb_own_mute:Mute")
 
 
-def test_one_of_ones_own_is_configured_by_its_place_and_known_by_it(module):
+def test_a_custom_algorithm_is_configured_and_named_by_its_import_path(module):
     data = corymb.datasets.digits(clients=8, train=20, test=10)
     algorithm = configure(f"{module}:Good", data, share=0.25)
     assert (algorithm.share, algorithm.local.lr, algorithm.rounds) == (0.25, 0.3, 40)  # as suits digits

@@ -47,7 +47,7 @@ def test_hooks_are_called_in_order_each_with_its_own():
     assert rounds == [1, 2, 3, 4]
 
 
-def test_a_callback_stops_a_run_which_can_go_on(tmp_path):
+def test_a_callback_stops_a_run_which_can_continue(tmp_path):
     diary = Diary(stop=2)
     run = fit(FAST, small.arrays(), callbacks=diary, evaluate_every=1, out=tmp_path / "run", checkpoint_every=3)
     assert (run.stopped, len(run.history), diary.lines[-1]) == ("callback", 2, ("end", "callback"))
@@ -78,7 +78,7 @@ class Misspelt:
         (Diary, "the class Diary: wanted"),
     ],
 )
-def test_what_is_no_callback_is_refused_before_anything_is_written(callback, line, tmp_path):
+def test_an_invalid_callback_is_refused_before_anything_is_written(callback, line, tmp_path):
     with pytest.raises(InvalidInput, match=line):
         fit(FAST, small.arrays(), callbacks=[callback], out=tmp_path / "run")
     assert not (tmp_path / "run" / "config.toml").exists()

@@ -82,7 +82,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("metrics", "line"), WRONG.values(), ids=WRONG)
-def test_what_is_no_metric_is_refused_in_a_line(metrics, line):
+def test_an_invalid_metric_is_refused_in_a_line(metrics, line):
     with pytest.raises(InvalidInput, match=line) as error:
         fit(FAST, small.arrays(), metrics=metrics)
     assert "\n" not in str(error.value)

@@ -39,7 +39,7 @@ def test_a_budget_ends_the_run_and_resuming_does_not_refill_it(data, tmp_path):
     assert Run.load(tmp_path / "part").metrics["epsilon"] == whole.metrics["epsilon"]
 
 
-def test_the_command_line_says_what_is_spent(tmp_path, capsys):
+def test_the_command_line_reports_the_privacy_spent(tmp_path, capsys):
     line = "run digits fedavg --rounds 30 --local.steps 1 --privacy.noise 6 --privacy.clip 1 --json"
     assert main([*line.split(), "--privacy.epsilon", "1.5"]) == 0
     out, err = capsys.readouterr()

@@ -39,19 +39,19 @@ def test_ranges_are_read_as_they_are_written(text, value):
 @pytest.mark.parametrize(
     "text", ["", "log:0:1", "log:1:0.1", "int:1.5:3", "float:a:b", "lin:0:1", "choice:", "int:1", "0.1", "float:0:nan"]
 )
-def test_what_is_no_range_is_refused_in_a_line(text):
+def test_an_invalid_range_is_refused_in_a_line(text):
     with pytest.raises(InvalidInput, match=r"^x=.* is not a range: wanted log:LOW:HIGH") as error:
         read_range("x", text)
     assert "\n" not in str(error.value)
 
 
-def test_the_command_line_wants_names():
+def test_the_command_line_requires_names():
     assert read_space(["k=int:2:3", "local.lr=choice:0.1,1"]) == {"k": "int:2:3", "local.lr": "choice:0.1,1"}
     with pytest.raises(InvalidInput, match="--param k: wanted NAME=RANGE"):
         read_space(["k"])
 
 
-def test_by_default_what_matters_most_is_searched_unless_it_is_given():
+def test_the_default_search_covers_the_main_settings_that_are_not_given():
     ifca = corymb.IFCA(k=2, local=Descent(lr=0.3, steps=10))
     assert default_space(ifca, {}, clients=5) == {
         "k": Range("int", 2, 5),

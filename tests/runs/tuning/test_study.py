@@ -7,7 +7,7 @@ import torch
 import corymb
 from corymb.cli.app import main
 from corymb.core.objective import Examples
-from corymb.data.apart import held_apart
+from corymb.data.validation_split import validation_split
 from corymb.datasets import from_folder
 from corymb.local import Descent
 from corymb.local.held_out import hold_out
@@ -27,7 +27,7 @@ def table():
 
 
 def test_what_judges_is_held_out_of_the_training_examples_and_nothing_else(table):
-    apart = held_apart(table)
+    apart = validation_split(table)
     assert apart.names == table.names
     for client in range(len(table)):
         x, y = table.train.of(client)
@@ -62,7 +62,7 @@ def test_the_best_of_the_trials_is_found_and_its_command_runs(table, tmp_path, m
     )
 
 
-def test_a_study_goes_on_as_if_it_had_never_stopped(table, tmp_path):
+def test_a_study_continues_as_if_it_had_never_stopped(table, tmp_path):
     options = dict(params=LR | {"k": [1, 2]}, given=FEW, model="linear", engine="loop")
     whole = tune("ifca", table, trials=3, **options)
 
@@ -81,7 +81,7 @@ def test_a_study_goes_on_as_if_it_had_never_stopped(table, tmp_path):
         tune("ifca", table, trials=3, out=tmp_path / "study", **{**options, "params": LR | {"k": [1, 3]}})
 
 
-def test_an_algorithm_of_ones_own_keeps_its_settings():
+def test_a_custom_algorithm_keeps_its_settings():
     own = corymb.FedAvg(rounds=2, local=Descent(lr=0.1, steps=3))
     found = tune(own, small.prices(), trials=2, params={"local.lr": [1e-3, 0.05]}, engine="loop")
     assert found.metric == "squared_error"
@@ -99,7 +99,7 @@ def test_where_no_ranges_are_given_the_defaults_are_tried_first():
     assert ifca.settings == {"k": 2}  # of which there is no default
 
 
-def test_trials_that_diverge_do_not_count_and_are_said(table):
+def test_trials_that_diverge_do_not_count_and_are_reported(table):
     options = dict(given={"rounds": 2, "local": {"steps": 5}}, trials=4, engine="loop")
     found = tune("fedavg", small.prices(), params={"local.lr": [0.05, 1e17]}, **options)
     assert found.settings == {"local.lr": 0.05}
@@ -119,7 +119,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("wrong", "line"), WRONG.values(), ids=WRONG)
-def test_what_cannot_work_is_refused_in_a_line_before_any_trial(wrong, line, table, monkeypatch):
+def test_impossible_requests_are_refused_in_a_line_before_any_trial(wrong, line, table, monkeypatch):
     monkeypatch.setattr("corymb.runs.tuning.study.fit", None)
     with pytest.raises(InvalidInput, match=line) as error:
         tune(**{"algorithm": "fedavg", "data": table, **wrong})

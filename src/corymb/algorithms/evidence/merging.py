@@ -1,6 +1,6 @@
 """Finds the number of clusters: starts with too many, and merges every two that held-out examples do not keep apart.
 
-    group     local models are grouped (Ward's method) into K_0 groups; beside them there is `one`, a model for all
+    group     local models are grouped (Ward's method) into K_0 groups; there is also `one`, a model for all
     settle    one round within the groups, and two in which clients choose, as in IFCA; `one` is trained throughout
     weigh     all models go to the clients, which choose by training loss, train, and report held-out losses;
               each pair on trial is merged, kept apart, or tried once more; then new pairs are proposed
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from corymb.algorithms.evidence.rounds import choose, chosen, side_by_side
-from corymb.algorithms.evidence.trials import Pair, Reported, Trials, judge, proposals
+from corymb.algorithms.evidence.trials import LossReports, Pair, Trials, judge, proposals
 from corymb.algorithms.evidence.weighing import publish_change, publish_ridge, train_on_kept
 from corymb.algorithms.parts.starts import rows_of
 from corymb.algorithms.parts.work import Work
@@ -79,7 +79,7 @@ class MergeByEvidence:
 
     def _group(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Group clients by their local models into more groups than needed; models are the means, `one` that of all."""
-        asked = fed.clients.sample(self.participants).sample(MOST_GROUPED).near(_nowhere(at.models), loose=True)
+        asked = fed.clients.sample(self.participants).sample(MOST_GROUPED).near(_zeros_like(at.models), loose=True)
         if linear_form(fed.objective) is not None:
             replies = asked.map(publish_ridge)
         else:
@@ -113,7 +113,7 @@ class MergeByEvidence:
         """Judge the pairs on trial, and propose others; or split, or end."""
         trials = Trials.from_carry(at.carry)
         replies = choose(fed.clients.sample(self.participants), at, trials, self.work)
-        reported = Reported.of(replies, at.k)
+        reported = LossReports.of(replies, at.k)
         trials = replace(trials, looks=trials.looks + 1, skewed=reported.skewed)
         at = chosen(at, trials, replies)
         if trials.looks == 1 and self._more_groups(trials.groups, len(replies.clients)) and reported.all_needed():
@@ -134,7 +134,7 @@ class MergeByEvidence:
     def _split(self, fed: Federation, at: Snapshot) -> Snapshot:
         """Split each cluster in two by how training alone changes its model; the halves become pairs on trial."""
         asked = fed.clients.sample(self.participants).where(at.labels >= 0).sample(MOST_GROUPED)
-        loosely = asked.near(_nowhere(at.models), loose=True)
+        loosely = asked.near(_zeros_like(at.models), loose=True)
         replies = loosely.map(publish_change, each(at.models, of=asked.pick(at.labels)), alone=self.alone)
         own = replies.clients.pick(at.labels)
         models, labels = at.models, at.labels
@@ -169,7 +169,7 @@ def _moved(model: Params, changes: Params) -> Params:
     return tree_map(lambda old, step: old + step.mean(0, keepdim=True), model, changes)
 
 
-def _found(at: Snapshot, trials: Trials, reported: Reported, *, capped: bool) -> Snapshot:
+def _found(at: Snapshot, trials: Trials, reported: LossReports, *, capped: bool) -> Snapshot:
     """The final snapshot with the evidence: the clusters, or one model if they do not beat it."""
     evidence = reported.evidence(trials)
     at = replace(at, stage="found", round=0, carry={}, notes={**at.notes, **evidence.notes(), "capped": capped})
@@ -182,6 +182,6 @@ def _found(at: Snapshot, trials: Trials, reported: Reported, *, capped: bool) ->
     return replace(at, models=one, labels=torch.where(at.labels < 0, -1, 0))
 
 
-def _nowhere(models: Params) -> Params:
+def _zeros_like(models: Params) -> Params:
     """Zeros, for replies that start from no model and are compared only in size."""
     return map_tensors(torch.zeros_like, take(models, slice(0, 1)))

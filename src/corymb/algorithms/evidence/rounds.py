@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.evidence.trials import Trials
-from corymb.algorithms.evidence.weighing import Weighed, choose_and_train, train_beside
+from corymb.algorithms.evidence.weighing import LossReport, choose_and_train, train_side_by_side
 from corymb.algorithms.parts.work import Work
 from corymb.core.federation import Cohort, NoReplies, Replies, Sums, each
 from corymb.core.snapshot import Snapshot
 from corymb.trees import Params, part_of, take
 
 
-def choose(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> Replies[Sums[Weighed]]:
+def choose(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> Replies[Sums[LossReport]]:
     """Ask clients to choose a cluster, train, and report the losses of all models, including mergers."""
     mergers = trials.mergers or take(at.models, slice(0, 0))
     return clients.sum(choose_and_train, at.models, mergers, trials.one, work=work, biased=trials.skewed)
 
 
-def chosen(at: Snapshot, trials: Trials, replies: Replies[Sums[Weighed]]) -> Snapshot:
+def chosen(at: Snapshot, trials: Trials, replies: Replies[Sums[LossReport]]) -> Snapshot:
     """The snapshot after clients chose and trained."""
     models, one = _averaged(at, trials, [replies.value])
     fit = replies.value.note.plain_fit[:, : at.k].amin(1)
@@ -47,7 +47,9 @@ def side_by_side(clients: Cohort, at: Snapshot, trials: Trials, work: Work) -> S
         labels = cohort.pick(at.labels)
         own, merger = each(at.models, of=labels), each(trials.mergers, of=trial[labels]) if merging else None
         try:
-            reply = cohort.sum(train_beside, own, merger, trials.one or None, each(labels), k=at.k, work=work).value
+            reply = cohort.sum(
+                train_side_by_side, own, merger, trials.one or None, each(labels), k=at.k, work=work
+            ).value
         except NoReplies as problem:  # their models stay unchanged, as long as other clients answer
             silent.append(problem)
             continue

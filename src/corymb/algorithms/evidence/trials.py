@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corymb.algorithms.evidence.headline import SURE, Evidence
-from corymb.algorithms.evidence.weighing import Compared, Weighed
+from corymb.algorithms.evidence.weighing import Compared, LossReport
 from corymb.clustering.paired import NONE, Difference, difference
 from corymb.core.federation import Replies, Sums
 from corymb.core.snapshot import Snapshot
@@ -106,7 +106,7 @@ class Trials:
         rows = concat(mergers) if pairs else {}
         return replace(self, pairs=tuple(pairs), mergers=rows, apart=apart, splits=self.splits + 1, before_split=k)
 
-    def proposing(self, at: Snapshot, reported: Reported, pairs: list[Pair]) -> Trials:
+    def proposing(self, at: Snapshot, reported: LossReports, pairs: list[Pair]) -> Trials:
         """The state with new pairs, whose mergers start as the mean of both models."""
         if not pairs:
             return self
@@ -122,7 +122,7 @@ NUMBERS = ("groups", "looks", "skewed", "splits", "before_split")
 SEEN = ("nearest", "doubtful", "widest")
 
 
-class Reported(NamedTuple):
+class LossReports(NamedTuple):
     """The losses that clients reported for k clusters' models, then the mergers, and last the one model for all."""
 
     label: Tensor  # n: the cluster that each client chose
@@ -132,17 +132,17 @@ class Reported(NamedTuple):
     k: int
 
     @staticmethod
-    def of(replies: Replies[Sums[Weighed]], k: int) -> Reported:
+    def of(replies: Replies[Sums[LossReport]], k: int) -> LossReports:
         """The reports in a round's replies."""
         label = replies.value.label
         assert label is not None
-        return Reported.by(replies.value.note, label, k)
+        return LossReports.by(replies.value.note, label, k)
 
     @staticmethod
-    def by(weighed: Weighed, label: Tensor, k: int) -> Reported:
+    def by(weighed: LossReport, label: Tensor, k: int) -> LossReports:
         """The reports of clients in given clusters."""
         rows = map_tensors(lambda t: t.detach().cpu().double(), weighed)
-        return Reported(label.cpu(), rows.held, rows.plain, rows.number, k)
+        return LossReports(label.cpu(), rows.held, rows.plain, rows.number, k)
 
     @property
     def skew(self) -> float:
@@ -220,16 +220,16 @@ class Reported(NamedTuple):
         return float(losses.mean[self.number > 0, -1].mean())
 
 
-class Decided(NamedTuple):
+class Decision(NamedTuple):
     """The outcome of judging the pairs on trial, with clusters renumbered."""
 
     at: Snapshot
     trials: Trials
-    reported: Reported
+    reported: LossReports
     merged: int
 
 
-def judge(at: Snapshot, trials: Trials, reported: Reported, *, last: bool, only: Tensor | None = None) -> Decided:
+def judge(at: Snapshot, trials: Trials, reported: LossReports, *, last: bool, only: Tensor | None = None) -> Decision:
     """Decide for each pair whether to merge it, keep it apart or try again; dissolve clusters that are not needed.
 
     With `only`, clients of other clusters were not asked, and those clusters stay unchanged.
@@ -260,7 +260,7 @@ def judge(at: Snapshot, trials: Trials, reported: Reported, *, last: bool, only:
         for place, pair in enumerate(trials.pairs)
         if verdicts[place] == "again" and alive[pair.a] and alive[pair.b]
     ]
-    apart = _apart_now(trials, verdicts, became, columns, reported.k)
+    apart = _known_apart(trials, verdicts, became, columns, reported.k)
     mergers = take(trials.mergers, torch.tensor([place for place, _ in tried], dtype=torch.int64)) if tried else {}
     trials = replace(trials, pairs=tuple(pair for _, pair in tried), mergers=mergers, apart=apart)
     at = replace(
@@ -270,10 +270,10 @@ def judge(at: Snapshot, trials: Trials, reported: Reported, *, last: bool, only:
         notes={**at.notes, "clusters": len(columns)},
     )
     merged = sum(verdict == "merge" for verdict in verdicts)
-    return Decided(at, trials, _renumbered(reported, became, columns), merged)
+    return Decision(at, trials, _renumbered(reported, became, columns), merged)
 
 
-def _verdict(reported: Reported, merger: int, pair: Pair, *, last: bool) -> tuple[str, Difference, Difference]:
+def _verdict(reported: LossReports, merger: int, pair: Pair, *, last: bool) -> tuple[str, Difference, Difference]:
     """`merge`, `apart` or `again` for a pair, the most significant difference, and that over both clusters."""
     a, b = reported.members(pair.a), reported.members(pair.b)
     sides = [reported.compare(side, merger, reported.label) for side in (a, b)]
@@ -297,7 +297,7 @@ def _partner(pairs: tuple[Pair, ...], cluster: int) -> tuple[int, int]:
     return -1, -1
 
 
-def _alive(reported: Reported, merging: list[Pair]) -> Tensor:
+def _alive(reported: LossReports, merging: list[Pair]) -> Tensor:
     """A mask of the clusters that stay: those with enough clients, and small ones that are needed beyond doubt.
 
     A client with a single example holds none out: nothing is known about a cluster of only such clients.
@@ -316,7 +316,7 @@ def _alive(reported: Reported, merging: list[Pair]) -> Tensor:
     return alive if alive.any() else sizes == sizes.max()
 
 
-def _apart_now(trials: Trials, verdicts: list[str], became: Tensor, columns: list[int], k: int) -> Tensor:
+def _known_apart(trials: Trials, verdicts: list[str], became: Tensor, columns: list[int], k: int) -> Tensor:
     """Which pairs are known to be apart, among clusters that stay unchanged; in the new numbering."""
     known = trials.apart.clone() if trials.apart.shape == (k, k) else torch.zeros(k, k, dtype=torch.bool)
     for verdict, pair in zip(verdicts, trials.pairs, strict=True):
@@ -329,15 +329,15 @@ def _apart_now(trials: Trials, verdicts: list[str], became: Tensor, columns: lis
     return new
 
 
-def _renumbered(reported: Reported, became: Tensor, columns: list[int]) -> Reported:
+def _renumbered(reported: LossReports, became: Tensor, columns: list[int]) -> LossReports:
     keep = torch.tensor([*columns, reported.held.mean.shape[1] - 1])
     held, plain = (Compared(c.mean[:, keep], c.spread[:, keep][:, :, keep]) for c in (reported.held, reported.plain))
     label = became[reported.label]
     nearest = held.mean[:, : len(columns)].argmin(1)  # for clients whose cluster was dissolved
-    return Reported(torch.where(label < 0, nearest, label), held, plain, reported.number, len(columns))
+    return LossReports(torch.where(label < 0, nearest, label), held, plain, reported.number, len(columns))
 
 
-def proposals(trials: Trials, reported: Reported) -> list[Pair]:
+def proposals(trials: Trials, reported: LossReports) -> list[Pair]:
     """Disjoint pairs of clusters whose clients would lose least by sharing a model."""
     busy = {cluster for pair in trials.pairs for cluster in (pair.a, pair.b)}
     wanted = []

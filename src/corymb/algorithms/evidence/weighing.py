@@ -38,7 +38,7 @@ class Compared(NamedTuple):
     spread: Tensor  # k k: covariances over the examples
 
 
-class Weighed(NamedTuple):
+class LossReport(NamedTuple):
     """A client's report on k models."""
 
     fit: Tensor
@@ -82,7 +82,7 @@ def publish_ridge(client: Client) -> Params:
 @on_client
 def choose_and_train(
     client: Client, models: Params, others: Params, one: Params, *, work: Work, biased: bool
-) -> Share[Weighed]:
+) -> Share[LossReport]:
     """Train the model that fits best and the common model; report held-out losses of these and other models."""
     k = count(models)
     weighed = weigh(client, concat([models, others, _row(one)]))
@@ -92,7 +92,7 @@ def choose_and_train(
 
 
 @on_client
-def train_beside(
+def train_side_by_side(
     client: Client, own: Params, merger: Params | None, one: Params | None, label: Tensor, *, k: int, work: Work
 ) -> Share[tuple[()]]:
     """Train the cluster's model, its candidate merged model and the common model side by side."""
@@ -102,7 +102,7 @@ def train_beside(
 
 
 @on_client
-def tell_losses(client: Client, models: Params) -> Weighed:
+def report_losses(client: Client, models: Params) -> LossReport:
     """The losses of models on kept and held-out examples, without any training."""
     return weigh(client, models)
 
@@ -113,11 +113,11 @@ def _trained(client: Client, work: Work, **models: Params) -> Params:
     return {name: value for model in trained for name, value in model.items()}
 
 
-def weigh(client: Client, models: Params) -> Weighed:
+def weigh(client: Client, models: Params) -> LossReport:
     """The losses of k models on the client's kept and held-out examples, with and without its own class bias."""
     kept, held = hold_out(client.train)
     plain, biased = example_losses(client, models, kept)
-    return Weighed(
+    return LossReport(
         weighted_mean(biased, kept.weight),
         weighted_mean(plain, kept.weight),
         _compared(biased, held.weight),

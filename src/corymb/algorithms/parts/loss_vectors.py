@@ -21,7 +21,7 @@ def vectors(fit: Tensor) -> Tensor:
 
 
 def regroup(fit: Tensor, k: int, key: Key, names: Tensor) -> tuple[Tensor, Tensor]:
-    """Groups of clients by k-means on their loss vectors (n), and the model that each group likes best (k).
+    """Groups of clients by k-means on their loss vectors (n), and the model that fits each group best (k).
 
     `names` are the hashes of the clients' names.
     """

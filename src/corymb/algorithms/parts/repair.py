@@ -106,7 +106,7 @@ class Watched(NamedTuple):
                 return known
         return None
 
-    def may_look(self, round: int, left: int) -> bool:
+    def may_check(self, round: int, left: int) -> bool:
         """Whether to check in this round: not too early or late, not soon after a repair, and rarely once healthy."""
         pause = PAUSE * 2 ** max(0, int(self.repairs) - 1)
         if round <= FIRST or left < LEFT or (self.repairs and round - int(self.repaired_at) <= pause):
@@ -157,7 +157,7 @@ def watch(fed: Federation, before: Snapshot, at: Snapshot, replies: Answers, lef
     """The snapshot after a round, regrouped if its clusters have collapsed; `left` rounds follow."""
     state = Watched.from_carry(before.carry, len(at.labels), at.k).after(before, at, replies)
     at = replace(at, notes={**at.notes, "unused_models": at.k - len(at.labels[at.labels >= 0].unique())})
-    known = state.known(at.round, at.k) if state.may_look(at.round, left) else None
+    known = state.known(at.round, at.k) if state.may_check(at.round, left) else None
     if known is None or not state.settled(known):
         return replace(at, carry={**at.carry, **state.to_carry()})
     try:

@@ -15,7 +15,7 @@ from corymb.local import losses, one_hot
 from corymb.trees import Params, count, leaves, map_tensors, take
 
 
-class Veil(NamedTuple):
+class ClientPrivacy(NamedTuple):
     """The parameters of a client's privacy."""
 
     clip: Tensor
@@ -27,35 +27,35 @@ class Veil(NamedTuple):
 
 
 @on_client
-def choose_and_work_privately(client: Client, sent: Sent, veil: Veil, *, work: Work) -> Share[tuple[()]]:
+def choose_and_work_privately(client: Client, sent: Sent, privacy: ClientPrivacy, *, work: Work) -> Share[tuple[()]]:
     """The clipped update of the model that fits best, and which one that is (randomised if asked for)."""
     models = sent.models()
     label = losses(client, models).argmin()
-    reported = _blurred(client, label, count(models), veil)
+    reported = _blurred(client, label, count(models), privacy)
     return Share(
-        _update(client, take(models, label), veil, work), weight=one_hot(reported, count(models)), label=reported
+        _update(client, take(models, label), privacy, work), weight=one_hot(reported, count(models)), label=reported
     )
 
 
 @on_client
 def work_on_own_privately(
-    client: Client, model: Params, label: Tensor, veil: Veil, *, k: int, work: Work
+    client: Client, model: Params, label: Tensor, privacy: ClientPrivacy, *, k: int, work: Work
 ) -> Share[tuple[()]]:
     """The clipped update of the only model sent, that of the client's cluster."""
-    return Share(_update(client, model, veil, work), weight=one_hot(label, k), label=label)
+    return Share(_update(client, model, privacy, work), weight=one_hot(label, k), label=label)
 
 
-def _update(client: Client, model: Params, veil: Veil, work: Work) -> Params:
+def _update(client: Client, model: Params, privacy: ClientPrivacy, work: Work) -> Params:
     """The change of the model by local work, or its gradient, clipped to the length `clip`."""
     done = work.on(client, model, client.train)
     update = done if work.averaging == "gradients" else {name: done[name] - model[name] for name in model}
     squares = torch.stack([leaf.double().square().sum() for leaf in leaves(update)])
-    factor = veil.clip / squares.sum().sqrt().clamp_min(veil.clip)
-    return map_tensors(lambda leaf: leaf * torch.where(torch.isfinite(veil.clip), factor, 1).to(leaf), update)
+    factor = privacy.clip / squares.sum().sqrt().clamp_min(privacy.clip)
+    return map_tensors(lambda leaf: leaf * torch.where(torch.isfinite(privacy.clip), factor, 1).to(leaf), update)
 
 
-def _blurred(client: Client, label: Tensor, k: int, veil: Veil) -> Tensor:
+def _blurred(client: Client, label: Tensor, k: int, privacy: ClientPrivacy) -> Tensor:
     """The label after randomised response: with probability `blur`, a random one of k."""
-    key = fold(client.key("label"), veil.secret)
+    key = fold(client.key("label"), privacy.secret)
     other = integers(fold(key, 1), k).to(label)
-    return torch.where(uniform(fold(key, 0), (), torch.float64).to(veil.blur) < veil.blur, other, label)
+    return torch.where(uniform(fold(key, 0), (), torch.float64).to(privacy.blur) < privacy.blur, other, label)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from corymb.algorithms.parts.sharing import is_shared, pack
 from corymb.algorithms.parts.work import Averaging, Weights, Work
-from corymb.algorithms.privately.clients import Veil, choose_and_work_privately, work_on_own_privately
+from corymb.algorithms.privately.clients import ClientPrivacy, choose_and_work_privately, work_on_own_privately
 from corymb.core.averaging import Aggregate
 from corymb.core.federation import Cohort, Federation, check_participants, each
 from corymb.core.snapshot import Snapshot
@@ -117,12 +117,12 @@ class PrivatePlan(NamedTuple):
         secret = self.privacy.secret if self.privacy.secret is not None else int(at.carry[SECRET])
         return fold(root(secret), "privacy", fed.seed, fed.clock)
 
-    def veil(self, key: Key, like: Params) -> Veil:
+    def client_privacy(self, key: Key, like: Params) -> ClientPrivacy:
         """The privacy parameters sent to clients."""
         clip = torch.inf if self.privacy.clip is None else self.privacy.clip
         device = next(iter(like.values())).device
         most, blur = (torch.tensor(v, dtype=torch.float64, device=device) for v in (clip, self.release.blur))
-        return Veil(most, blur, fold(key, "labels").to(device))
+        return ClientPrivacy(most, blur, fold(key, "labels").to(device))
 
     def near(self, clients: Cohort, models: Params) -> Cohort:
         """The same clients, refusing updates longer than the clipping length."""
@@ -193,9 +193,9 @@ def moved_privately(
     """
     plan, k = PrivatePlan.of(privacy, fed, participants=None, k=1), len(next(iter(models.values())))
     key = plan.key(at, fed)
-    veil = plan.veil(key, models)
+    client_privacy = plan.client_privacy(key, models)
     asked, labels = plan.near(cohort, models), cohort.pick(at.labels)
-    replies = asked.sum(work_on_own_privately, each(models, of=labels), each(labels), veil, k=k, work=work)
+    replies = asked.sum(work_on_own_privately, each(models, of=labels), each(labels), client_privacy, k=k, work=work)
     known = torch.bincount(labels, minlength=k).to(replies.value.weight)
     mean = plan.released(replies.value, fold(key, "noise"), known).mean(privacy.least)
     step = 1.0 if work.averaging == "models" else -work.local.lr
@@ -210,7 +210,9 @@ def _asked(
         k = at.k
         return Sums(map_tensors(torch.zeros_like, at.models), torch.zeros(k), None, ()), None
     near = plan.near(clients, at.models)
-    replies = near.sum(choose_and_work_privately, pack(at.models, shared), plan.veil(key, at.models), work=work)
+    replies = near.sum(
+        choose_and_work_privately, pack(at.models, shared), plan.client_privacy(key, at.models), work=work
+    )
     return replies.value, (replies.clients, replies.value.label) if plan.release.labels is None else None
 
 

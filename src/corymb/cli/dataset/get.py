@@ -57,7 +57,7 @@ def _files(source: Source[object]) -> Iterator[str]:
         return
     kept = [found for file in home.instead if (found := home.cached(file))] or list(home.obtain())
     for one in kept[:FEW]:
-        yield f"{one.path}, {megabytes(one.path.stat().st_size)}, {one.file.said}: verified"
+        yield f"{one.path}, {megabytes(one.path.stat().st_size)}, {one.file.checksum}: verified"
     if rest := kept[FEW:]:
         total = megabytes(sum(one.path.stat().st_size for one in rest))
         yield f"{len(rest)} more files in the same folder, {total}, each with the expected SHA-256"

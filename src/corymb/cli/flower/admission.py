@@ -1,6 +1,6 @@
-"""Whether a SuperLink will let a node in: what is wrong with its files, its connection or its clock, in one line.
+"""Checks whether a SuperLink admits a node; problems with its files, connection or clock are reported in one line.
 
-Flower says these things in its log only, if at all, and tries again for ever.
+Flower only logs them, if at all, and retries forever.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 from corymb.settings import InvalidInput, require, split_address
 
 PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""What OpenSSL calls an answer in plain text."""
+"""OpenSSL's reasons if the server answers in plain text."""
 SECONDS = 5.0
-"""For a SuperLink to answer a question."""
+"""Seconds to wait for a SuperLink's answer."""
 AHEAD, BEHIND = 5.0, 300.0
 """Seconds that a node's clock may differ from the SuperLink's: Flower's own limits."""
 NOT_YET, EXPIRED = 9, 10
 NAMES = (62, 64)
-"""Codes of OpenSSL: a certificate is not valid yet, or no longer; it is of another host, or of another address."""
+"""OpenSSL's codes: a certificate is not yet valid, or has expired; it is for another host name, or another address."""
 
 
 def check_files(ca: Path | None, key: Path | None) -> None:
-    """Refuse files that hold no certificate, or no private key that a node can have."""
+    """Require a certificate in `ca`, and in `key` a private key that Flower accepts."""
     for file in (ca, key):
         require(file is None or file.is_file(), f"There is no file {file}.")
     if ca is not None:
@@ -56,7 +56,7 @@ def _check_key(key: Path) -> None:
     require(not public, f"{key} is a public key (--key): give the private one, which lies beside it.")
     try:
         found = load_ssh_private_key(data, None)
-    except TypeError:  # so it says that a passphrase is wanted
+    except TypeError:  # raised if the key needs a passphrase
         raise InvalidInput(f"{key} has a passphrase (--key), and nobody types it: make one without, {make}.") from None
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidInput(f"{key} holds no private key in OpenSSH's format (--key): {make} makes one.") from None
@@ -65,7 +65,7 @@ def _check_key(key: Path) -> None:
 
 
 def refused(superlink: str, ca: Path | None) -> str | None:
-    """Why a SuperLink cannot be talked to like this; empty if it can, None if it does not answer now."""
+    """Why a connection to a SuperLink will fail; empty if it will not, None if the SuperLink does not answer now."""
     try:
         return _clock(superlink, ca)
     except ssl.SSLCertVerificationError as error:
@@ -80,7 +80,7 @@ def refused(superlink: str, ca: Path | None) -> str | None:
 
 
 def _clock(superlink: str, ca: Path | None) -> str | None:
-    """Ask for the time there. Nodes sign the time that they have."""
+    """Compare the clocks: nodes sign their requests with their own time."""
     host, port = split_address(superlink)
     connection: http.client.HTTPConnection
     if ca is None:

@@ -36,7 +36,7 @@ def doctor(
     for name, check in checks:
         try:
             print(f"{name:18} {check()}")
-        except Exception as problem:  # whatever is wrong is what is asked for
+        except Exception as problem:  # any failure is reported
             wrong += 1
             print(f"{name:18} WRONG: {first_line(problem)}")
     return 1 if wrong else 0
@@ -59,7 +59,7 @@ def _private() -> str:
 
 
 def _no_answer(address: str, *, wanted: bool) -> str:
-    """A federation that is not up is fine, unless something was to be sent to it."""
+    """A federation that is down is an error only if something is to be sent to it."""
     line = f"nothing answers at {address}: `corymb flower up`"
     if wanted:
         raise InvalidInput(line)
@@ -85,8 +85,8 @@ def _echo(federation: Federation, state: State) -> str:
     import torch
 
     from corymb.cli.flower.perform import run_settings
-    from corymb.runs.elsewhere.engine import FEDERATION
-    from corymb.runs.elsewhere.engine import federation as federation_of
+    from corymb.runs.remote.engine import FEDERATION
+    from corymb.runs.remote.engine import federation as federation_of
 
     engine = federation_of(run_settings(federation, state, {}), FEDERATION, keeps_memory=False)
     try:

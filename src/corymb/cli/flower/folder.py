@@ -1,4 +1,4 @@
-"""The folder of a federation: what it is (`federation.toml`), and what its processes keep (`.federation/`)."""
+"""The folder of a federation: its settings (`federation.toml`) and the files of its processes (`.federation/`)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from corymb.settings import InvalidInput, from_dict, require, split_address
 FILE = "federation.toml"
 STATE = ".federation"
 STOCK = "corymb"
-"""What a federation is called in Flower's own configuration."""
+"""The federation's name in Flower's own configuration."""
 SUPERLINK = "superlink"
-"""The name of the SuperLink's process among those that are remembered; all others are nodes."""
+"""The name of the SuperLink's process among the recorded ones; all others are nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """A federation as `federation.toml` says it."""
+    """The settings in `federation.toml`."""
 
     name: str
     data: str
-    """The function that gives a node its clients: `package.module:function`."""
+    """The function that returns a node's clients: `package.module:function`."""
     algorithm: str
-    """The function that gives the algorithm, or a name of the catalogue."""
+    """The function that returns the algorithm, or a name in the catalogue."""
     model: str | None = None
-    """The function that makes the model; if not given, a model that suits the data."""
+    """The function that returns the model; by default, a model is chosen for the data."""
     allow: tuple[str, ...] = ()
     """Packages whose client functions and models nodes may run, besides Corymb's own."""
     address: str = "127.0.0.1:8000"
@@ -39,7 +39,7 @@ class Federation:
     node: dict[str, str | int | float | bool] = field(default_factory=dict)
     """Further options of `corymb flower node`, such as `precision` and `client_seconds`."""
     run: dict[str, Any] = field(default_factory=dict)
-    """Options of the run, as `corymb run` has them."""
+    """Options of the run, as for `corymb run`."""
 
     def __post_init__(self) -> None:
         require(self.nodes >= 1, f"nodes must be at least 1, got {self.nodes}.")
@@ -63,41 +63,41 @@ def read_federation(folder: Path) -> Federation:
 
 @dataclass(frozen=True)
 class State:
-    """Where the processes of a federation keep things. Keys and secrets are for their owner's eyes only."""
+    """The files of a federation's processes. Only their owner can read keys and secrets."""
 
     folder: Path
 
     @property
     def secret(self) -> Path:
-        """What whoever takes tasks from the SuperLink must know."""
+        """The secret of the processes that take tasks from the SuperLink."""
         return self.folder / "secret"
 
     @property
     def ca(self) -> Path:
-        """The certificate that the SuperLink's own is signed with; only with TLS."""
+        """The certificate of the authority that signed the SuperLink's; present only with TLS."""
         return self.folder / "tls" / "ca.pem"
 
     @property
     def processes(self) -> Path:
-        """Which processes were started."""
+        """The record of the processes that were started."""
         return self.folder / "processes.json"
 
     @property
     def superlink(self) -> Path:
-        """What the SuperLink keeps."""
+        """The SuperLink's folder."""
         return self.folder / "superlink"
 
     def log(self, name: str) -> Path:
-        """What a process says."""
+        """The log of a process."""
         return self.folder / "logs" / f"{name}.log"
 
     def node(self, name: str) -> Path:
-        """What a node keeps."""
+        """A node's folder."""
         return self.folder / "nodes" / name
 
     @property
     def stock(self) -> Path:
-        """There while Flower's own processes take the SuperLink's tasks, as `up --stock` wants it."""
+        """A marker file: Flower's own processes take the SuperLink's tasks (`up --stock`)."""
         return self.folder / "stock"
 
     @property
@@ -112,7 +112,7 @@ def state_of(folder: Path) -> State:
 
 
 def make_secret(path: Path) -> Path:
-    """A file with a secret that only its owner can read; one that is there stays."""
+    """Create a file with a secret that only its owner can read, unless it exists."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
@@ -121,7 +121,7 @@ def make_secret(path: Path) -> Path:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
+    """An unused port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -137,9 +137,9 @@ def answers(address: str, seconds: float = 1.0) -> bool:
 
 
 def program(name: str) -> str:
-    """Where a program of Flower is: beside this Python, or on the path."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    """The path of a Flower program: next to this Python, or on PATH."""
+    nearby = Path(sys.executable).parent / name
+    found = str(nearby) if nearby.exists() else shutil.which(name)
     if found is None:
         raise InvalidInput(f"{name} is not installed: pip install 'corymb[flower]'.")
     return found

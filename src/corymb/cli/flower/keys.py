@@ -1,4 +1,4 @@
-"""Certificates and keys of a federation: an authority of its own, the SuperLink's certificate, nodes' keys."""
+"""Certificates and keys of a federation: its own certificate authority, the SuperLink's certificate, nodes' keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 DAYS = 825
-"""How long certificates are good for: longer ones are refused by some systems."""
+"""How long certificates are valid: some systems refuse longer ones."""
 
 
 def make_certificates(folder: Path, host: str) -> None:
-    """`ca.pem` and `server.pem` with their keys, for a server at `host` and at this machine; what is there stays."""
+    """Create `ca.pem` and `server.pem` with their keys, for a server at `host` and localhost, unless they exist."""
     if (folder / "server.pem").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def make_certificates(folder: Path, host: str) -> None:
 
 
 def make_node_key(path: Path) -> bytes:
-    """A node's private key at `path`, its public one beside it; returns the public one. What is there stays."""
+    """Create a node's private key at `path`, unless it exists, and its public key next to it; returns the latter."""
     public = path.with_name(f"{path.name}.pub")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def make_node_key(path: Path) -> bytes:
 
 
 def expiry(path: Path) -> datetime.datetime:
-    """Until when a certificate is good."""
+    """When a certificate expires."""
     return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
 
 

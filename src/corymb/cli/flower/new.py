@@ -1,4 +1,4 @@
-"""`corymb flower new`: a folder with all that a federation needs, ready to run on this machine."""
+"""`corymb flower new`: creates a folder with everything a federation needs, ready to run on this machine."""
 
 # No postponed annotations here: cyclopts reads them.
 import keyword
@@ -20,7 +20,7 @@ FILES = {
     "model.py.txt": "{package}/model.py",
     "algorithm.py.txt": "{package}/algorithm.py",
 }
-"""Templates, and where they go."""
+"""The templates, and the files made from them."""
 
 
 def new(name: Annotated[str, Parameter(help="The name of the federation, and of the folder to make.")]) -> int:

@@ -1,4 +1,4 @@
-"""`corymb flower node`: one node of a federation, where its data are. Ends with Ctrl-C or SIGTERM."""
+"""`corymb flower node`: one node of a federation, run where its data are. Ends with Ctrl-C or SIGTERM."""
 
 # No postponed annotations here: cyclopts reads them.
 import json
@@ -16,9 +16,9 @@ from corymb.cli.flower.supervise import keep_running
 from corymb.settings import InvalidInput, require, split_address
 
 REFUSED = "refused"
-"""The file in which the SuperNode's process says why it was refused."""
+"""The file in which the SuperNode's process writes why it was refused."""
 KEY = "key"
-"""What it says where the SuperLink does not know the node's key."""
+"""Its contents if the SuperLink does not know the node's key."""
 
 
 def node(
@@ -89,13 +89,13 @@ def node(
     ]
     supernode += ["--host", "127.0.0.1", "--port", str(port)]
     worker = [sys.executable, "-m", "corymb.cli.flower.worker", str(state / "node.json")]
-    door = Door(superlink, ca, key, state)
-    problem = door.shut(ended=False) or keep_running(
+    admission = Admission(superlink, ca, key, state)
+    problem = admission.problem(ended=False) or keep_running(
         {"supernode": supernode, "worker": worker},
         state,
-        door.shut,
+        admission.problem,
         CORYMB_FLOWER_POLL=str(poll),
-        CORYMB_FLOWER_REFUSED=str(door.said),
+        CORYMB_FLOWER_REFUSED=str(admission.refusal),
     )
     if problem:
         report(settings, problem)
@@ -103,17 +103,17 @@ def node(
     return 0
 
 
-class Door:
-    """Where a node is let in or refused, before it knocks and after."""
+class Admission:
+    """Checks whether the SuperLink admits this node, before it connects and while it runs."""
 
     def __init__(self, superlink: str, ca: Path | None, key: Path | None, state: Path) -> None:
         self._superlink, self._ca, self._key = superlink, ca, key
         self._reached = False
-        self.said = state / REFUSED
-        self.said.unlink(missing_ok=True)
+        self.refusal = state / REFUSED
+        self.refusal.unlink(missing_ok=True)
 
-    def shut(self, ended: bool) -> str:
-        """Why this node will not be let in, however often it tries; empty where it may be.
+    def problem(self, ended: bool) -> str:
+        """Why this node will never be admitted; empty if it may be.
 
         A SuperLink that has answered once is asked again only if a process of the node has ended.
         """
@@ -122,10 +122,10 @@ class Door:
             self._reached = problem is not None
             if problem:
                 return problem
-        if not self.said.exists():
+        if not self.refusal.exists():
             return ""
-        why = self.said.read_text(encoding="utf-8")
-        self.said.unlink()
+        why = self.refusal.read_text(encoding="utf-8")
+        self.refusal.unlink()
         if why != KEY:
             return f"Flower refuses this node: {why}"
         if self._key is None:

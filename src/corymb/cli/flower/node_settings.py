@@ -1,4 +1,4 @@
-"""What a node is: written by `corymb flower node`, read by its process. No torch is needed here."""
+"""A node's settings: written by `corymb flower node` and read by its process. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 from corymb.settings import from_dict, to_dict
 
 READY = "ready.json"
-"""Says in a node's folder whether its process could read its data."""
+"""The file in a node's folder that records whether its process could read its data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """A node, with its data and how it is reached."""
+    """A node: its data, and how it is reached."""
 
     name: str
     number: int
     of: int
     data: str
     folder: str
-    """Where sessions and client memory are kept."""
+    """The folder for sessions and client memory."""
     runtime: str = ""
     """The address of the SuperNode's runtime."""
     secret: str = ""
     """The file with the secret that the SuperNode was started with."""
     socket: str = ""
-    """Where to listen for a ClientApp, for those who let Flower start one for every message."""
+    """Where to listen for a ClientApp, if Flower starts one for every message."""
     allow: tuple[str, ...] = ()
     engine: str = "vectorised"
     device: str = "auto"
@@ -41,15 +41,15 @@ def read_settings(path: Path) -> NodeSettings:
 
 
 def report(settings: NodeSettings, problem: str) -> None:
-    """Write down why a node cannot start, or nothing if it could."""
+    """Record why a node cannot start; an empty `problem` if it could."""
     path = Path(settings.folder).parent / READY
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({"problem": problem}), encoding="utf-8")
     temporary.replace(path)
 
 
-def how_it_is(state: Path) -> str | None:
-    """Why a node cannot start: empty if it could, None if that is not known yet."""
+def startup_problem(state: Path) -> str | None:
+    """Why a node could not start: empty if it did, None if that is not known yet."""
     try:
         return str(json.loads((state / READY).read_text(encoding="utf-8"))["problem"])
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What `corymb flower run` does, once its command line is read."""
+"""Carries out `corymb flower run` after its command line has been parsed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 from corymb.algorithms.catalogue import CATALOGUE
 from corymb.cli.flower.folder import STATE, STOCK, SUPERLINK, Federation, State, answers, read_federation, state_of
 from corymb.cli.flower.processes import alive, remembered
-from corymb.cli.flower.run import Output, made, make_importable
-from corymb.cli.summary import print_result, saying_how_to_go_on
+from corymb.cli.flower.run import Output, algorithm_at, make_importable
+from corymb.cli.summary import print_result, with_resume_hint
 from corymb.core.snapshot import Algorithm, planned_rounds
 from corymb.lazy import short_name
 from corymb.report.html import write_report
 from corymb.runs.defaults import configure, name_of
-from corymb.runs.elsewhere.engine import FEDERATION
-from corymb.runs.elsewhere.engine import federation as federation_of
 from corymb.runs.fit import Watch, start_run
 from corymb.runs.folder.layout import check_free, new_folder
 from corymb.runs.plan import other_stages, rounds_in
 from corymb.runs.progress import RoundLine
+from corymb.runs.remote.engine import FEDERATION
+from corymb.runs.remote.engine import federation as federation_of
 from corymb.runs.run import Run
 from corymb.runs.settings import RunSettings, names
 from corymb.settings import from_dict, merged, require, to_dict
 
 LIMIT = "max_seconds"
 SECONDS = 10.0
-"""For a SuperLink elsewhere to answer."""
+"""Seconds to wait for a SuperLink on another machine."""
 
 
 def perform(
@@ -55,7 +55,7 @@ def perform(
     options, own = options_of_file(federation)
     own = merged(own if named in (None, federation.algorithm) else {}, of_algorithm)
     if (named or federation.algorithm) in CATALOGUE and rounds_in(own) is None:
-        options = {"until": "converged", **options}  # whoever asks for rounds gets them
+        options = {"until": "converged", **options}  # rounds given by the user are all run
     options = {"nodes": expected_nodes(federation, state), **options, **settings_given}
     settings = run_settings(federation, state, options)
     model = of_fit.get("model", federation.model)
@@ -64,8 +64,8 @@ def perform(
         algorithm = algorithm_for(federation, named, engine, own, model)
         engine.allow_from(algorithm)
         engine.remembers_from(algorithm)
-        if (told := other_stages(algorithm, own.get("rounds"))) and not output.quiet:
-            print(f"corymb: {told}", file=sys.stderr)
+        if (hint := other_stages(algorithm, own.get("rounds"))) and not output.quiet:
+            print(f"corymb: {hint}", file=sys.stderr)
         place = output.out or new_folder("runs", f"{federation.name}-{short_name(name_of(algorithm))}")
         limit = of_fit.get(LIMIT, federation.run.get(LIMIT))
         done = _run(algorithm, engine, model, settings, place, limit, quiet=output.quiet)
@@ -73,7 +73,7 @@ def perform(
         engine.close()
     code = print_result(done, as_json=output.json)
     if not output.json:
-        with suppress(ModuleNotFoundError):  # a report is drawn with what the extra [report] installs
+        with suppress(ModuleNotFoundError):  # reports need the extra [report]
             print(write_report([done], place / "report.html", None))
     return code
 
@@ -91,7 +91,7 @@ def _run(
     line = RoundLine(planned_rounds(algorithm))
     watch = Watch(None if quiet else line)
     try:
-        with line, saying_how_to_go_on(place):
+        with line, with_resume_hint(place):
             return start_run(
                 algorithm, engine, model, settings, out=place, max_seconds=limit, watch=watch, data_name=FEDERATION
             )
@@ -101,7 +101,7 @@ def _run(
 
 
 def run_settings(federation: Federation, state: State, options: Mapping[str, Any]) -> RunSettings:
-    """The settings of a run on the federation as it is up here."""
+    """The settings of a run on the federation that is up here."""
     here = {"engine": "flower", "address": federation.address}
     if state.secret.exists():
         here["secret"] = str(state.secret)
@@ -111,12 +111,12 @@ def run_settings(federation: Federation, state: State, options: Mapping[str, Any
 
 
 def expected_nodes(federation: Federation, state: State) -> int:
-    """How many nodes make the federation complete: those that `up` started here, or what federation.toml says."""
+    """The number of nodes to wait for: those that `up` started here, or as in federation.toml."""
     return sum(process.name != SUPERLINK for process in remembered(state.processes)) or federation.nodes
 
 
 def options_of_file(federation: Federation) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the run that federation.toml has, and settings of the algorithm."""
+    """The options of the run and the settings of the algorithm in federation.toml."""
     known = names(RunSettings)
     options = {name: value for name, value in federation.run.items() if name in known}
     return options, {name: value for name, value in federation.run.items() if name not in (*known, LIMIT)}
@@ -125,9 +125,9 @@ def options_of_file(federation: Federation) -> tuple[dict[str, Any], dict[str, A
 def algorithm_for(
     federation: Federation, named: str | None, engine: Any, own: Mapping[str, Any], model: str | None
 ) -> Algorithm:
-    """The algorithm with its settings: those that suit the data, or those that a function of the user's gave it."""
+    """The algorithm with its settings: defaults for the data, or as returned by the user's function."""
     name = named or federation.algorithm
     if named is not None or name in CATALOGUE:
         return configure(name, engine, model=model, **own)
-    given: Algorithm = made(name)
+    given: Algorithm = algorithm_at(name)
     return from_dict(type(given), merged(to_dict(given), own)) if own else given

@@ -1,4 +1,4 @@
-"""Processes that outlast the command that starts them: known by pid and by when they began, and ended by that alone."""
+"""Processes that outlive the command that starts them; each is identified by its pid and its start time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""Without these Flower reports telemetry, looks for updates and installs what apps list."""
+"""Turns off Flower's telemetry, update checks and installation of apps' dependencies."""
 
 
 class Process(NamedTuple):
-    """A process that was started; `began` tells it from a later one with the same pid."""
+    """A process that was started; `began` distinguishes it from a later one with the same pid."""
 
     name: str
     pid: int
@@ -32,31 +32,31 @@ class Process(NamedTuple):
 
 
 def quiet_environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's processes: they keep what is theirs in `home`, and find each other's programs."""
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": beside, **more}
+    """The environment of Flower's processes: their files are in `home`, and Flower's programs are on PATH."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path, **more}
 
 
 def spawn(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path) -> Process:
-    """Start a process that goes on when this one ends."""
+    """Start a process that keeps running when this one ends."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         started = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, cwd=cwd, start_new_session=True
         )
-    started.returncode = 0  # it is not waited for: `alive` and `end` go by pid
+    started.returncode = 0  # nothing waits for it: `alive` and `end` use the pid
     return Process(name, started.pid, began(started.pid))
 
 
 def alive(process: Process) -> bool:
     """Whether the process still runs."""
     with suppress(ChildProcessError, OSError):
-        os.waitpid(process.pid, os.WNOHANG)  # a child of ours that has ended is one no more
+        os.waitpid(process.pid, os.WNOHANG)  # reap a child that has ended
     return bool(process.began) and began(process.pid) == process.began
 
 
 def end(processes: Sequence[Process], seconds: float = 10.0) -> None:
-    """Ask processes to end, and make them after a while."""
+    """Ask processes to end, and kill those that have not after `seconds`."""
     for number, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
         left = [process for process in processes if alive(process)]
         for process in left:
@@ -68,7 +68,7 @@ def end(processes: Sequence[Process], seconds: float = 10.0) -> None:
 
 
 def remember(path: Path, processes: Sequence[Process]) -> None:
-    """Write down which processes were started."""
+    """Record the processes that were started."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps([process._asdict() for process in processes], indent=1), encoding="utf-8")
@@ -76,7 +76,7 @@ def remember(path: Path, processes: Sequence[Process]) -> None:
 
 
 def remembered(path: Path) -> list[Process]:
-    """The processes that were written down."""
+    """The recorded processes."""
     try:
         return [Process(**process) for process in json.loads(path.read_text(encoding="utf-8"))]
     except FileNotFoundError:

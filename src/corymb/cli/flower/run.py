@@ -1,6 +1,6 @@
-"""`corymb flower run`: what may stand on its command line. `corymb.cli.flower.perform` carries it out.
+"""`corymb flower run`: its command line. `corymb.cli.flower.perform` carries it out.
 
-The settings of the algorithm are options, as with `corymb run`: of the one that is named, or of federation.toml's.
+As with `corymb run`, the settings of the algorithm are options: of the one named, or of that in federation.toml.
 """
 
 # No postponed annotations here: cyclopts reads those of functions made inside others.
@@ -21,9 +21,9 @@ from corymb.runs.settings import FitOptions, RunSettings
 from corymb.settings import InvalidInput
 
 OF_NODES = ("engine", "device", "precision", "threads", "memory", "kernel", "client_seconds", "cluster_folder")
-"""Options of a run that nodes choose, or that a federation does not have."""
+"""Options of a run that nodes choose, or that do not apply to a federation."""
 OF_FOLDER = ("address", "ca", "secret")
-"""Those that the federation's folder says."""
+"""Options that follow from the federation's folder."""
 Settings: Any = options_of(RunSettings, leave_out=(*OF_NODES, *OF_FOLDER))
 OfFit: Any = options_of(FitOptions)
 NO_SETTINGS, NOTHING_FOR_FIT = Settings(), OfFit()
@@ -55,7 +55,7 @@ TO_STDOUT = Output()
 
 
 def command_for(tokens: Sequence[str]) -> Callable[..., int]:
-    """The command with the settings of the algorithm that it runs, as far as that can be told."""
+    """The command with the settings of its algorithm as options, if the algorithm is known."""
     kind, name, like = _algorithm(tokens)
     if kind is None:
         return run
@@ -89,7 +89,7 @@ def run(
 
 
 def _algorithm(tokens: Sequence[str]) -> tuple[Any, str, Any]:
-    """The class of the algorithm that is named, or that federation.toml names; what it is called; and its settings."""
+    """The class, the name and the settings of the algorithm that is named, here or in federation.toml."""
     words = [token for place, token in enumerate(tokens) if not token.startswith("-") and not is_value(tokens, place)]
     named = next(iter(words), None)
     if named is None:
@@ -100,7 +100,7 @@ def _algorithm(tokens: Sequence[str]) -> tuple[Any, str, Any]:
         make_importable(folder)
         named = read_federation(folder).algorithm
         if named not in CATALOGUE:
-            return type(mine := made(named)), named, mine
+            return type(mine := algorithm_at(named)), named, mine
     if not is_place(named):
         entry_of(named)  # raises, with a suggestion
     from corymb.runs.defaults import class_of
@@ -109,13 +109,13 @@ def _algorithm(tokens: Sequence[str]) -> tuple[Any, str, Any]:
 
 
 def make_importable(folder: Path) -> None:
-    """Let modules of the federation's folder be found, wherever the command is typed."""
+    """Make the modules in the federation's folder importable from any working folder."""
     if str(folder.resolve()) not in sys.path:
         sys.path.insert(0, str(folder.resolve()))
 
 
-def made(place: str) -> Any:
-    """The algorithm that a function of federation.toml's gives, or that stands there."""
+def algorithm_at(place: str) -> Any:
+    """The algorithm at `module:name`: the object itself, or what that function returns."""
     from corymb.runs.learners import imported
 
     found = imported(place, "the algorithm")

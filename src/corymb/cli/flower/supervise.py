@@ -1,4 +1,4 @@
-"""Keeps processes running: one that ends by itself is started again. `python -m …supervise STATE NAME COMMAND …`."""
+"""Keeps processes running: one that ends is restarted. `python -m …supervise STATE NAME COMMAND …`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from corymb.pids import began
 
 RESTART = 2.0
 STEADY = 60.0
-"""Seconds before a process that has ended is started again, doubled each time up to the second."""
-LOOK = 10.0
-"""Seconds between two looks whether there is any hope for processes that run."""
+"""Seconds before a process that has ended is restarted: doubled each time, up to the second number."""
+CHECK_SECONDS = 10.0
+"""Seconds between checks whether running processes are `hopeless`."""
 RECORD = "processes.json"
 
 
@@ -30,23 +30,23 @@ def keep_running(
     hopeless: Callable[[bool], str] = lambda ended: "",
     **environment_too: str,
 ) -> str:
-    """Run processes until told to end; one that ends by itself is started again, unless that is `hopeless`: why.
+    """Run processes until signalled to end, restarting those that end; returns why if restarting is `hopeless`.
 
-    That is asked when a process has ended, and now and then.
+    `hopeless` is called with whether a process has ended: each time one has, and every `CHECK_SECONDS`.
     """
-    end(remembered(state / RECORD))  # of a keeper that was killed
+    end(remembered(state / RECORD))  # left by a supervisor that was killed
     stopped = threading.Event()
     _on_signals(lambda: stopped.set())
     environment = quiet_environment(state / "flower", PYTHONPATH=os.pathsep.join(_importable()), **environment_too)
     running: dict[str, subprocess.Popen[bytes]] = {}
-    problem, look = "", time.monotonic() + LOOK
+    problem, next_check = "", time.monotonic() + CHECK_SECONDS
     waits, started, due = dict.fromkeys(commands, RESTART), dict[str, float](), dict[str, float]()
     while not stopped.is_set():
         for name, command in commands.items():
             now, process = time.monotonic(), running.get(name)
             if process is not None and process.poll() is None:
                 if now - started[name] > STEADY:
-                    waits[name] = RESTART  # what ended it before is over
+                    waits[name] = RESTART  # it has run long enough to count as healthy
                 continue
             if process is not None and name not in due:
                 if problem := hopeless(True):
@@ -59,13 +59,13 @@ def keep_running(
                 started[name] = now
                 due.pop(name, None)
                 remember(state / RECORD, [_known(n, p) for n, p in running.items()])
-        if not stopped.wait(0.5) and time.monotonic() >= look:
-            look = time.monotonic() + LOOK
+        if not stopped.wait(0.5) and time.monotonic() >= next_check:
+            next_check = time.monotonic() + CHECK_SECONDS
             if problem := hopeless(False):
                 break
     end([known for n, p in running.items() if alive(known := _known(n, p))])
     for process in running.values():
-        process.poll()  # `end` waited for it behind its back
+        process.poll()  # `end` has already waited for its pid
     return problem
 
 
@@ -74,7 +74,7 @@ def _known(name: str, process: subprocess.Popen[bytes]) -> Process:
 
 
 def _importable() -> list[str]:
-    """What this process can import, its processes can: the working folder first, where the user's modules are."""
+    """The import path for child processes: this process's own, with the working folder first for the user's modules."""
     return [os.getcwd(), *(path for path in sys.path if path and Path(path).is_dir())]
 
 

@@ -21,15 +21,15 @@ from corymb.cli.flower.folder import (
     read_federation,
     state_of,
 )
-from corymb.cli.flower.node_settings import how_it_is
+from corymb.cli.flower.node_settings import startup_problem
 from corymb.cli.flower.processes import Process, alive, end, quiet_environment, remember, remembered, spawn
 from corymb.cli.flower.supervise import RECORD
 from corymb.settings import InvalidInput, require, split_address
 
 WAIT = 120.0
-"""Seconds for a federation to come up."""
+"""Seconds to wait for a federation to start."""
 ENOUGH = 15.0
-"""Seconds for who keeps processes running to end them, which takes it up to ten, and itself."""
+"""Seconds for a supervisor to end: ending its processes takes up to ten."""
 Folder = Annotated[Path, Parameter(help="The federation's folder.")]
 
 
@@ -73,16 +73,16 @@ def up(
     except BaseException:
         _end_all(state, started)
         raise
-    told = _tell_flwr(federation, state)
-    how = f"`{told} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
+    prefix = _configure_flwr(federation, state)
+    how = f"`{prefix} flwr run . {STOCK} --stream`" if stock else "`corymb flower run`"
     print(f"The federation is up at {federation.address} with {count} nodes; {how} runs on it.")
     if reading:
         print(f"Still reading their data: {', '.join(reading)}. `corymb flower status` says when they have.")
     return 0
 
 
-def _tell_flwr(federation: Federation, state: State) -> str:
-    """Tell Flower's own command where the federation is; what has to stand before `flwr` for it to look there."""
+def _configure_flwr(federation: Federation, state: State) -> str:
+    """Register the federation with Flower's own command; returns what to type before `flwr` for it to be found."""
     trust = f'root-certificates = "{state.ca}"' if state.tls else "insecure = true"
     home = state.folder / "flower"
     home.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _tell_flwr(federation: Federation, state: State) -> str:
 
 
 def start_superlink(federation: Federation, state: State, folder: Path, *, tls: bool, stock: bool = False) -> Process:
-    """The SuperLink, for whose runs and nodes the callers' processes do the work; `stock`, processes of its own."""
+    """Start the SuperLink. Runs and nodes use processes of their callers; with `stock`, Flower's own processes."""
     host, port = split_address(federation.address)
     secure = ["--insecure"]
     if tls:
@@ -114,7 +114,7 @@ def start_superlink(federation: Federation, state: State, folder: Path, *, tls: 
 def start_node(
     federation: Federation, state: State, folder: Path, name: str, number: int, of: int, *, stock: bool = False
 ) -> Process:
-    """A node as it would run at its owner's."""
+    """Start a node as its owner would."""
     command = [sys.executable, "-m", "corymb", "flower", "node", name, "--superlink", federation.address]
     command += ["--data", federation.data, "--number", str(number), "--of", str(of), "--state", str(state.node(name))]
     for package in federation.allow:
@@ -127,7 +127,7 @@ def start_node(
 
 
 def register(federation: Federation, state: State, names: list[str]) -> None:
-    """Make keys for nodes, and tell the SuperLink of them; those that it knows it keeps."""
+    """Create the nodes' keys, and register those that the SuperLink does not know yet."""
     from corymb.cli.flower.keys import make_node_key
     from corymb.engines.flower.link import link_to
     from corymb.engines.flower.private import register_node
@@ -138,7 +138,7 @@ def register(federation: Federation, state: State, names: list[str]) -> None:
 
 
 def online(federation: Federation, state: State) -> list[str]:
-    """The nodes that the SuperLink hears of, by Flower's numbers."""
+    """Flower's ids of the nodes that are online."""
     require(
         state.secret.exists(),
         f"Something listens at {federation.address}, but this federation was not started from this folder: "
@@ -161,10 +161,10 @@ def _wait(good: Callable[[], bool], started: list[Process], state: State, what: 
 
 
 def _still_reading(state: State, names: list[str]) -> list[str]:
-    """Wait for nodes to read their data: who has not after a while. One whose data cannot be read ends it all."""
+    """Wait for nodes to read their data; returns those still reading. Raises InvalidInput if a node cannot start."""
     until = time.monotonic() + WAIT
     while True:
-        known = {name: how_it_is(state.node(name)) for name in names}
+        known = {name: startup_problem(state.node(name)) for name in names}
         bad = next((name for name, problem in known.items() if problem), None)
         if bad is not None:
             raise InvalidInput(f"{bad} cannot start: {known[bad]} ({state.log(bad)})")
@@ -180,10 +180,10 @@ def _last_line(log: Path) -> str:
 
 
 def _end_all(state: State, started: list[Process]) -> list[Process]:
-    """End what was started, and what those processes started: which of it was running.
+    """End the processes that were started, and their children; returns those that were running.
 
-    Nodes first. They tell the SuperLink that they leave, unless they are asked to end twice; one that does not is
-    taken for online for another minute, and the next run waits for it. Who started processes ends them.
+    Nodes end first. They sign off at the SuperLink, unless they are asked to end twice; a node that does not counts as
+    online for another minute, and the next run waits for it. So each process is ended by the one that started it.
     """
     nodes = [process for process in started if process.name != SUPERLINK]
     inside = [process for folder in (state.folder / "nodes").glob("*") for process in remembered(folder / RECORD)]
@@ -213,7 +213,7 @@ def status(*, folder: Folder = Path()) -> int:
     for process in remembered(state.processes):
         running = alive(process)
         print(f"{process.name:12} pid {process.pid:<8} {'running' if running else 'ended'}")
-        problem = "" if process.name == SUPERLINK else how_it_is(state.node(process.name))
+        problem = "" if process.name == SUPERLINK else startup_problem(state.node(process.name))
         if running and problem != "":
             bad += 1
             print(f"  {'still reads its data' if problem is None else f'cannot start: {problem}'}")

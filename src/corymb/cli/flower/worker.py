@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from corymb.cli.flower.node_settings import NodeSettings, how_it_is, read_settings, report
+from corymb.cli.flower.node_settings import NodeSettings, read_settings, report, startup_problem
 from corymb.data import as_dataset
 from corymb.engines.guarded import Guarded, serve_pipe
 from corymb.engines.host import one_line
@@ -36,7 +36,7 @@ def node_of(settings: NodeSettings) -> Node:
 
 
 def reported(settings: NodeSettings) -> Node:
-    """The node; whether it could be made is written down for `flower up` and `flower status`."""
+    """The node; whether it could be created is recorded for `flower up` and `flower status`."""
     try:
         node = node_of(settings)
     except Exception as error:
@@ -51,7 +51,7 @@ def reported(settings: NodeSettings) -> Node:
 
 
 def main(path: Path, *, pipe: bool = False) -> None:
-    """Serve until ended."""
+    """Serve messages until the process is ended."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s: %(message)s")
     for noisy in ("httpx", "httpcore", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -63,8 +63,8 @@ def main(path: Path, *, pipe: bool = False) -> None:
     else:
         command = [sys.executable, "-m", __spec__.name, str(path), PIPE]
         answer = Guarded(command, settings.client_seconds, (*OURS, *settings.allow)).answer
-        answer(HELLO)  # starts its process, which says whether its data can be read
-        if how_it_is(Path(settings.folder).parent):
+        answer(HELLO)  # starts the process, which records whether it can read its data
+        if startup_problem(Path(settings.folder).parent):
             raise SystemExit(2)
     if settings.socket:
         return serve_socket(answer, Path(settings.socket))

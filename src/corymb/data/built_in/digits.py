@@ -23,12 +23,12 @@ _TOP = 16  # the brightest pixel
 def digits(seed: int = 0, *, clients: int = 80, train: int = 60, test: int = 40) -> FederatedDataset:
     """Rotated digits: four clusters of clients see the digits turned by 0, 90, 180 and 270 degrees.
 
-    The images are split once, by `seed`, into a train pool and a test pool in proportion to `train` and `test` (1078
-    and 719 as it stands), so that no test image of any client is a training image of any other. Each cluster orders
-    either pool by a permutation of its own and deals it out, client after client, `train` and `test` images each,
-    beginning again at its front when it is used up. So nobody holds an image twice; as it stands each cluster uses 122
-    of its training images and 81 of its test images twice, and the others once; and every image occurs in all
-    rotations. Pixels are divided by 16; the 64 of them are one vector. Clients of a cluster stand together.
+    The images are split once, by `seed`, into a training pool and a test pool in proportion to `train` and `test` (by
+    default 1078 and 719), so that no client's test image is a training image of another client. Each cluster shuffles
+    both pools with its own permutation and deals `train` and `test` images to one client after another, starting again
+    at the front when a pool is used up. No client has an image twice. By default each cluster uses 122 training images
+    and 81 test images twice and the others once, and every image occurs in all rotations. Pixels are divided by 16; an
+    image is a vector of 64. The clients of a cluster are consecutive.
 
     >>> data = digits(clients=8, train=20, test=10)
     >>> data.clients, tuple(data.train.x.shape), data.truth.tolist()
@@ -43,22 +43,22 @@ def digits_inverted(seed: int = 0, *, clients: int = 40, train: int = 60, test: 
 
 
 def digits_iid(seed: int = 0, *, clients: int = 20, train: int = 60, test: int = 40) -> FederatedDataset:
-    """Digits without groups, to see what an algorithm makes of that: one true cluster; otherwise as `digits`."""
+    """Digits with a single true cluster, to test that an algorithm finds no others; otherwise as `digits`."""
     return _deal("digits-iid", rotations(1), seed, clients, train, test)
 
 
 def digits_shifted(seed: int = 0, *, clients: int = 40, train: int = 60, test: int = 40) -> FederatedDataset:
-    """Four clusters that call the digits by other names, as `concept_shift` does; otherwise as `digits`."""
+    """Four clusters with permuted labels, as in `concept_shift`; otherwise as `digits`."""
     return shifted(_deal("digits-shifted", [unchanged] * 4, seed, clients, train, test), 4, seed)
 
 
 def digits_dirichlet(seed: int = 0, *, clients: int = 20, alpha: float = 0.5, least: int = 1) -> FederatedDataset:
-    """Digits dealt by Dirichlet shares of classes, as `dirichlet` does: 1078 to train on and 719 to test on."""
+    """Digits divided by Dirichlet shares of classes, as in `dirichlet`: 1078 training and 719 test images."""
     return _partitioned(dirichlet, "digits-dirichlet", seed, clients=clients, alpha=alpha, least=least)
 
 
 def digits_skewed(seed: int = 0, *, clients: int = 20, alpha: float = 0.5, least: int = 1) -> FederatedDataset:
-    """Digits dealt in very different numbers, as `quantity_skew` does: 1078 to train on and 719 to test on."""
+    """Digits divided into clients of very different sizes, as in `quantity_skew`: 1078 training and 719 test images."""
     return _partitioned(quantity_skew, "digits-skewed", seed, clients=clients, alpha=alpha, least=least)
 
 

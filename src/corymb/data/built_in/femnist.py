@@ -16,7 +16,7 @@ import numpy as np
 from corymb.data.built_in.packed import read_arrays
 from corymb.data.built_in.writers import Writers
 from corymb.data.features import Array
-from corymb.data.fetching.home import PARQUET, Home, Kept, Published
+from corymb.data.fetching.home import PARQUET, CachedFile, Home, Published
 from corymb.data.fetching.progress import say
 from corymb.data.readers.leaf import users_in
 from corymb.settings import InvalidInput, require
@@ -107,7 +107,7 @@ def without_repeats(writers: Writers) -> Writers:
     return Writers(images[kept], labels[kept], writer[kept], names, None if test is None else test[kept], notes)
 
 
-def _unpack(home: Home, kept: Kept, place: Path) -> None:
+def _unpack(home: Home, kept: CachedFile, place: Path) -> None:
     """Decode the images of the parquet file once into an npz file, since that takes a minute."""
     home.check_needs()
     say(f"unpacking {kept.path.name} into {place}: a minute or two, once")

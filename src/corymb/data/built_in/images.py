@@ -1,10 +1,10 @@
 """Federations of images in which clusters see them rotated, inverted or restricted to some classes.
 
 The protocol of IFCA (Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning", 2020):
-every cluster orders all training images by a permutation of its own and cuts them into clients, so that each image
-occurs once in every cluster; the test images, in the order of their file, are cut into equal shares for the cluster's
-clients. `disjoint=True` is the protocol of SR-FCA (Vardhan, Ghosh, Mazumdar 2024): one permutation for all, so that no
-image belongs to two clients; test images are cut, in the order of their file, among all clients.
+each cluster shuffles all training images with its own permutation and divides them among its clients, so that each
+image occurs once in every cluster; the test images, in file order, are divided evenly among the cluster's clients.
+`disjoint=True` is the protocol of SR-FCA (Vardhan, Ghosh, Mazumdar 2024): one permutation for all clusters, so that no
+image belongs to two clients; test images, in file order, are divided among all clients.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def rotated(
     classes: Sequence[str] = (),
     name: str = "rotated",
 ) -> FederatedDataset:
-    """Clusters see the images turned: 4 rotations are 0, 90, 180 and 270 degrees, 2 are 0 and 180.
+    """Clusters see the images rotated: by 0, 90, 180 and 270 degrees with 4 rotations, by 0 and 180 with 2.
 
     Arguments:
-        x: Training images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]. They stay bytes until a client's are taken
-            for training, as numbers from 0 to 1 of the shape [C, H, W].
-        y: Their labels [N]: whole numbers from 0, or names. `x_test` and `y_test` are those to test on.
-        clients: How many, in equal clusters; `per_client` training images each.
-        rotations: How many clusters.
-        seed: Every cluster orders the images by a permutation of its own.
-        flat: Make vectors of images.
-        disjoint: No image is seen in two clusters.
+        x: Training images, uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]. They stay bytes until a client
+            trains on them; it gets floats from 0 to 1 of shape [C, H, W].
+        y: Their labels [N]: integers from 0, or names. `x_test` and `y_test` are the test images and labels.
+        clients: The number of clients, in equal clusters, with `per_client` training images each.
+        rotations: The number of clusters.
+        seed: Seed of the permutations, one for each cluster.
+        flat: Flatten images to vectors.
+        disjoint: Whether clusters have different images.
         classes: Names of the labels.
-        name: What the data set is called in reports.
+        name: The name of the data set in reports.
     """
     height, width = (train := as_images(x)).shape[2:]
     require(height == width, f"Images are {height} x {width}: only square ones can be turned.")
@@ -98,7 +98,7 @@ def inverted(
 
 def viewed(
     images: tuple[Values, Values, Values, Values],
-    ways: Sequence[views.View],
+    cluster_views: Sequence[views.View],
     *,
     clients: int,
     per_client: int,
@@ -110,9 +110,9 @@ def viewed(
 ) -> FederatedDataset:
     """A cluster for each view of the images, divided as described in the module's docstring."""
     dealt = labelled_images(*images, classes)
-    train = _train_rows(len(dealt.x), clients, per_client, len(ways), seed, disjoint)
-    test = _test_rows(len(dealt.x_test), len(ways), disjoint)
-    return _federate(dealt, ways, train, test, clients, flat, name)
+    train = _train_rows(len(dealt.x), clients, per_client, len(cluster_views), seed, disjoint)
+    test = _test_rows(len(dealt.x_test), len(cluster_views), disjoint)
+    return _federate(dealt, cluster_views, train, test, clients, flat, name)
 
 
 def label_sets(
@@ -131,14 +131,14 @@ def label_sets(
 ) -> FederatedDataset:
     """Clusters see only some classes: the first 7 and the last 7 of ten, as in Vardhan, Ghosh, Mazumdar 2024 (SR-FCA).
 
-    Every cluster orders the images of its classes by a permutation of its own and cuts them into clients; labels keep
-    their meaning. Test images of the classes, in the order of their file, are cut into equal shares.
+    Each cluster shuffles the images of its classes with its own permutation and divides them among its clients; labels
+    keep their meaning. Test images of these classes, in file order, are divided evenly.
 
     Arguments:
-        x: Images and labels, `x`, `y`, `x_test` and `y_test`, as for `rotated`.
+        x: Images; `x`, `y`, `x_test` and `y_test` are as for `rotated`.
         sets: The classes of each cluster.
-        clients: How many, in equal clusters.
-        per_client: Their training images; if not given, as many as there are, in equal parts.
+        clients: The number of clients, in equal clusters.
+        per_client: Training images of each client; by default all images are divided evenly.
     """
     k, dealt = len(_checked(sets)), labelled_images(x, y, x_test, y_test, classes)
     have = [np.flatnonzero(np.isin(dealt.y, list(chosen))) for chosen in sets]
@@ -204,20 +204,20 @@ def _shares(rows: Sequence[Array], each: int) -> torch.Tensor:
 
 def _federate(
     dealt: Labelled,
-    ways: Sequence[views.View],
+    cluster_views: Sequence[views.View],
     train: Sequence[Array],
     test: Sequence[Array],
     clients: int,
     flat: bool,
     name: str,
 ) -> FederatedDataset:
-    each = clients // len(ways)
+    each = clients // len(cluster_views)
     return FederatedDataset(
         name=name,
         names=views.client_names(clients),
-        train=views.apply_views(dealt.x, dealt.y, train, _shares(train, each), ways, flat=flat),
-        test=views.apply_views(dealt.x_test, dealt.y_test, test, _shares(test, each), ways, flat=flat),
+        train=views.apply_views(dealt.x, dealt.y, train, _shares(train, each), cluster_views, flat=flat),
+        test=views.apply_views(dealt.x_test, dealt.y_test, test, _shares(test, each), cluster_views, flat=flat),
         task="classification",
         classes=dealt.classes,
-        truth=torch.arange(len(ways)).repeat_interleave(each),
+        truth=torch.arange(len(cluster_views)).repeat_interleave(each),
     )

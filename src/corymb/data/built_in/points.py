@@ -1,8 +1,8 @@
 """Data in which examples, not clients, have true clusters: the settings of Chung's report on UIFCA (2023).
 
 There are as many clients as clusters. A share p of each cluster's examples is at the client of the same number; the
-others are shuffled and divided evenly: with p = 0 all clients are alike, with p = 1 each has a cluster to itself. The
-labels of examples are their true clusters; only evaluation uses them.
+others are shuffled and divided evenly: with p = 0 all clients have the same mixture, with p = 1 each has one cluster.
+The labels of examples are their true clusters; only evaluation uses them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _synthetic(
 def mnist_digits(seed: int = 0, *, p: float = 0.0, side: int = 28, per_class: int | None = None) -> FederatedDataset:
     """MNIST without its labels, clusters by digit, ten clients.
 
-    `side` 14 halves the pictures' sides by means of 2 x 2 pixels; `per_class` takes so many of each digit.
+    `side` 14 halves the pictures' sides by averaging 2 x 2 pixels; `per_class` is the number of pictures of each digit.
     """
     _check_pictures(side, per_class)
     x, y, x_test, y_test = sources.MNIST.load()
@@ -81,7 +81,7 @@ def mnist_digits(seed: int = 0, *, p: float = 0.0, side: int = 28, per_class: in
 def mnist_rotation_points(
     seed: int = 0, *, p: float = 0.0, digit: int = 3, side: int = 28, per_class: int | None = None
 ) -> FederatedDataset:
-    """Every MNIST picture of one digit, turned by 0, 90, 180 and 270 degrees: clusters by turn, four clients."""
+    """Every MNIST picture of one digit, rotated by 0, 90, 180 and 270 degrees: clusters by rotation, four clients."""
     require(0 <= digit <= 9, f"digit={digit}: wanted 0 to 9.")
     _check_pictures(side, per_class)
     x, y, x_test, y_test = sources.MNIST.load()
@@ -139,7 +139,7 @@ def random_background(data: FederatedDataset, seed: int = 0, *, below: float = 0
 
 
 def _dealt(x: Array, cluster: Array, k: int, p: float, rng: Generator) -> Ragged:
-    """Divide examples among k clients: a share p of each cluster to the client of its number, the rest anywhere."""
+    """Divide examples among k clients: a share p of each cluster to the client of its number, the rest at random."""
     require(0 <= p <= 1, f"p={p}: wanted a share from 0 to 1.")
     client = np.empty(len(cluster), dtype=np.int64)
     rest = []

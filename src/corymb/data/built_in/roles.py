@@ -23,12 +23,12 @@ LENGTH = 80
 
 
 class Roles(NamedTuple):
-    """What each speaker says, in order."""
+    """The texts of speakers."""
 
     texts: Mapping[str, str]
-    """All of it, or what is there to train on if `test` is given."""
+    """Each speaker's text; only the training part if `test` is given."""
     test: Mapping[str, str] = MappingProxyType({})
-    """What speakers are tested on; empty if that is left to `by_role`."""
+    """Each speaker's test part; empty if `by_role` is to split the text."""
     notes: tuple[str, ...] = ()
 
 
@@ -43,16 +43,16 @@ def by_role(
     vocabulary: str = VOCABULARY,
     name: str = "roles",
 ) -> FederatedDataset:
-    """A client for each role of plays. An example is 80 characters, x [80], and the one after them.
+    """Make a client of each role in plays. An example is 80 characters, x [80], and the one that follows.
 
     Arguments:
-        roles: What each role says, such as Shakespeare's.
-        clients: How many roles, drawn by `seed`; None takes all that say enough.
-        least: Characters that a role must have.
-        test: The share of a role's text, at its end, to test on; no example reaches over the cut. If not given, the
-            split that comes with `roles`, or a fifth.
-        stride: How many characters lie between the beginnings of two examples.
-        vocabulary: The characters, which examples have as positions in it.
+        roles: The text of each role, such as Shakespeare's.
+        clients: The number of roles, drawn by `seed`; by default all with enough text.
+        least: The fewest characters of a role.
+        test: The share of a role's text, at its end, to hold out for testing; no example crosses the cut. By default
+            the split in `roles`, or a fifth.
+        stride: Characters between the starts of two examples.
+        vocabulary: All characters; examples hold their positions in it.
     """
     check_whole("stride", stride)
     check_whole("clients", 1 if clients is None else clients)

@@ -39,18 +39,18 @@ def dirichlet(
     classes: Sequence[str] = (),
     name: str = "dirichlet",
 ) -> FederatedDataset:
-    """Every class is dealt by shares drawn from a Dirichlet distribution: small `alpha`, few classes at a client.
+    """Divide every class by shares from a Dirichlet distribution: with a small `alpha`, clients have few classes.
 
-    As in Yurochkin et al. 2019, but nothing is drawn again where a client has too few: one with fewer than `least`
-    training examples is given some by the client with the most. Each example has one owner; test examples are dealt by
-    the same shares. There are no true clusters.
+    As in Yurochkin et al. 2019, except that shares are not redrawn if a client has too few examples: one with fewer
+    than `least` training examples gets some from the client with the most. Each example has one owner; test examples
+    are divided by the same shares. There are no true clusters.
 
     Arguments:
-        x: Training examples, with a row for each; bytes are taken for pixels.
-        y: Their classes: whole numbers from 0, or names. `x_test` and `y_test` are those to test on.
-        clients: How many.
+        x: Training examples, one per row; bytes are pixels.
+        y: Their classes: integers from 0, or names. `x_test` and `y_test` are the test examples and classes.
+        clients: The number of clients.
         alpha: The concentration of the Dirichlet distribution.
-        least: Training examples that every client has.
+        least: The fewest training examples of a client.
     """
     examples = labelled_rows(x, y, x_test, y_test, classes)
     _check(len(examples.y), clients, least, alpha)
@@ -81,9 +81,9 @@ def quantity_skew(
     classes: Sequence[str] = (),
     name: str = "quantity-skew",
 ) -> FederatedDataset:
-    """Clients with examples of one kind and very different numbers: `least` each, the rest by Dirichlet shares.
+    """Clients of very different sizes with the same distribution: `least` each, the rest by Dirichlet shares.
 
-    Each example has one owner; test examples are dealt by the same shares. There are no true clusters. Arguments are
+    Each example has one owner; test examples are divided by the same shares. There are no true clusters. Arguments are
     those of `dirichlet`.
     """
     examples = labelled_rows(x, y, x_test, y_test, classes)
@@ -111,11 +111,11 @@ def concept_shift(
     classes: Sequence[str] = (),
     name: str = "concept-shift",
 ) -> FederatedDataset:
-    """Clusters see the same images and call them by other names: labels are permuted, otherwise as `rotated`.
+    """Clusters see the same images with permuted labels; otherwise as `rotated`.
 
-    The first cluster keeps them; any two clusters differ in every class, since each moves the classes further along
-    one cyclic order, drawn by `seed`. `clusters` is how many there are, at most as many as classes; the other arguments
-    are those of `rotated`.
+    The first cluster keeps the labels. Any two clusters differ in every class, since each shifts the classes further
+    along one cyclic order, drawn by `seed`. `clusters` is at most the number of classes; the other arguments are those
+    of `rotated`.
     """
     dealt = labelled_images(x, y, x_test, y_test, classes)
     require(len(dealt.y) > 0, "There are no training images: wanted some.")
@@ -180,7 +180,7 @@ def _raise_to(least: int, owner: Array, clients: int) -> None:
     rows, last = (
         np.argsort(owner, kind="stable"),
         np.cumsum(sizes) - 1,
-    )  # of each client: its rows in turn, its last one
+    )  # for each client: its rows in order, and its last row
     richest = [(-int(sizes[client]), int(client)) for client in np.flatnonzero(sizes > least)]
     heapify(richest)
     for client in np.flatnonzero(sizes < least):

@@ -1,7 +1,7 @@
 """Mixed linear regression: every client's targets are y = x . theta + noise, with its cluster's theta.
 
 Two generators, of Ghosh et al. 2020 (`mixed_regression_ifca`) and of Su, Xu, Yang 2022 (`mixed_regression`, with the
-three settings of their Figures 1 to 3). Train examples are drawn from a stream of their own, so that `test` does not
+three settings of their Figures 1 to 3). Training examples have their own random stream, so that `test` does not
 change them.
 """
 
@@ -36,14 +36,14 @@ def mixed_regression_ifca(
     """IFCA's synthetic data: 0/1 parameters times `scale`, standard normal features, clusters of neighbouring clients.
 
     Arguments:
-        n: Clients, cut into k blocks, equal where k divides n.
-        m: Training examples of each.
-        d: Features; the paper's d is 1000.
-        k: Clusters.
+        n: The number of clients, in k consecutive clusters of (nearly) equal size.
+        m: Training examples of each client.
+        d: The number of features; 1000 in the paper.
+        k: The number of clusters.
         sigma: The standard deviation of the noise.
-        scale: The paper's R. Its text scales each parameter vector to a norm; its code, and this, multiply the 0s and
-            1s.
-        separation: If given, all parameters are stretched so that the two nearest are that far apart.
+        scale: The paper's R. Its text scales each parameter vector to norm R; its code, and this function, multiply
+            the 0s and 1s.
+        separation: If given, all parameters are scaled so that the two nearest are this far apart.
         test: Test examples of each client.
     """
     _check_counts(n=n, m=m, d=d, k=k, clients_a_cluster=n // max(k, 1))
@@ -84,20 +84,20 @@ def mixed_regression(
 ) -> FederatedDataset:
     """Moment descent's synthetic data: parameters N(0, I/d), each client's cluster drawn by `shares` (default: even).
 
-    As it stands this is the setting of Figure 1: 200 clients with 50 examples.
+    The defaults are the setting of Figure 1: 200 clients with 50 examples.
 
     Arguments:
-        n: Clients; 200 if not given.
-        m: Everybody's number of training examples, or (clients, examples) pairs, which say n too.
-        d: Features.
-        k: Clusters.
+        n: The number of clients; by default 200.
+        m: Training examples of each client, or pairs (clients, examples), which also determine n.
+        d: The number of features.
+        k: The number of clusters.
         shares: The probability of each cluster.
         sigma: The standard deviation of the noise.
-        covariances: S_j of each cluster's features, d × d; the identity if not given.
-        within: SR-FCA's epsilon_1: each client's own parameter lies half of it from its cluster's, in a random
-            direction, so that no two of a cluster are further apart than it.
+        covariances: The covariance S_j of each cluster's features, d × d; by default the identity.
+        within: SR-FCA's epsilon_1: each client's parameter is at half this distance from its cluster's, in a random
+            direction, so that no two in a cluster are farther apart than this.
         test: Test examples of each client.
-        name: What the data set is called in reports.
+        name: The name of the data set in reports.
 
     >>> data = mixed_regression(n=20, m=10, d=5)
     >>> data.clients, tuple(data.train.x.shape), tuple(data.true_parameters["weight"].shape)

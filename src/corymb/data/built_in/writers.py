@@ -24,7 +24,7 @@ class Writers(NamedTuple):
     images: Array
     """uint8 [N, H, W], [N, C, H, W] or [N, H, W, C]."""
     labels: Array
-    """Whole numbers from 0, or names."""
+    """Integers from 0, or names."""
     writer: Array
     """Each image's writer, as an index of `names`."""
     names: tuple[str, ...]
@@ -44,14 +44,14 @@ def by_writer(
     classes: Sequence[str] = (),
     name: str = "writers",
 ) -> FederatedDataset:
-    """A client for each writer. Who writes like whom is not known: there are no true clusters.
+    """Make a client of each writer; there are no true clusters.
 
     Arguments:
-        writers: Images, labels and who wrote each, such as FEMNIST's.
-        clients: How many writers, drawn by `seed`; if not given, all who have enough images.
-        least: Images that a writer must have.
-        test: The share of each writer's images to test on; if not given, those that `writers` says, or a tenth.
-        flat: Make vectors of images.
+        writers: Images with their labels and writers, such as FEMNIST's.
+        clients: The number of writers, drawn by `seed`; by default all with enough images.
+        least: The fewest images of a writer.
+        test: The share of each writer's images to hold out for testing; by default as marked in `writers`, or a tenth.
+        flat: Flatten images to vectors.
     """
     check_whole("clients", 1 if clients is None else clients)
     x, y, writer, names, mask, named = _read(writers, classes)

@@ -8,7 +8,7 @@ from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from corymb.data.fetching.progress import Shown, megabytes
+from corymb.data.fetching.progress import DownloadProgress, megabytes
 
 MIB = 2**20
 TRIES = 5
@@ -17,7 +17,7 @@ PATIENCE = 30
 """Seconds without data after which a connection counts as broken."""
 
 
-class BrokenOff(OSError):
+class ConnectionLost(OSError):
     """A connection ended before the file did."""
 
 
@@ -25,11 +25,11 @@ class TooLarge(OSError):
     """More bytes than the file can have."""
 
 
-class NotTheRest(OSError):
+class CannotResume(OSError):
     """The server did not send the requested rest of a file."""
 
 
-def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) -> bool:
+def download(url: str, part: Path, *, most: int, checked: bool, progress: DownloadProgress) -> bool:
     """Download into `part`; returns whether an earlier download was resumed.
 
     If the server can send the rest of a file, the contents of `part` are kept; otherwise it is downloaded from the
@@ -43,9 +43,9 @@ def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) ->
             part.unlink(missing_ok=True)
         before = _size(part)
         try:
-            resumed = _receive(url, part, tag, before, condition or {}, most, shown)
-        except (HTTPError, TooLarge, NotTheRest) as error:
-            if before and isinstance(error, NotTheRest):
+            resumed = _receive(url, part, tag, before, condition or {}, most, progress)
+        except (HTTPError, TooLarge, CannotResume) as error:
+            if before and isinstance(error, CannotResume):
                 part.unlink()  # not the beginning of the server's file
                 continue
             if isinstance(error, TooLarge):
@@ -57,10 +57,10 @@ def download(url: str, part: Path, *, most: int, checked: bool, shown: Shown) ->
             continue
         tag.unlink(missing_ok=True)
         return resumed or attempt > 0
-    raise BrokenOff("the server sends neither the file nor the rest of it")
+    raise ConnectionLost("the server sends neither the file nor the rest of it")
 
 
-def kept_of(part: Path, *, checked: bool) -> int:
+def resume_offset(part: Path, *, checked: bool) -> int:
     """The number of bytes from which the next attempt resumes."""
     return _size(part) if checked or _same_as(part.with_name(f"{part.name}.tag")) else 0
 
@@ -74,22 +74,24 @@ def _same_as(tag: Path) -> dict[str, str] | None:
     return {"If-Range": tag.read_text(encoding="ascii")} if tag.is_file() else None
 
 
-def _receive(url: str, part: Path, tag: Path, before: int, condition: dict[str, str], most: int, shown: Shown) -> bool:
+def _receive(
+    url: str, part: Path, tag: Path, before: int, condition: dict[str, str], most: int, progress: DownloadProgress
+) -> bool:
     """Receive data over one connection; returns whether the server resumed at the end of `part`."""
     with _opened(url, before, condition) as reply:
         goes_on = before > 0 and reply.status == 206
         if goes_on and not reply.headers.get("Content-Range", "").startswith(f"bytes {before}-"):
-            raise NotTheRest(f"requested the bytes from {before}, got {reply.headers.get('Content-Range')}")
+            raise CannotResume(f"requested the bytes from {before}, got {reply.headers.get('Content-Range')}")
         start = before if goes_on else 0
         length = reply.headers.get("Content-Length")
         total = None if length is None else start + int(length)
         if not goes_on:
             _note(reply, tag)
-        shown.begin(url, start, total)
+        progress.begin(url, start, total)
         with part.open("ab" if goes_on else "wb") as out:
-            received = start + _copy(reply, out, most - start, shown)
+            received = start + _copy(reply, out, most - start, progress)
     if total is not None and received < total:
-        raise BrokenOff(f"it broke off after {megabytes(received)} of {megabytes(total)}")
+        raise ConnectionLost(f"it broke off after {megabytes(received)} of {megabytes(total)}")
     return goes_on
 
 
@@ -99,7 +101,7 @@ def _opened(url: str, before: int, condition: dict[str, str]) -> Any:
         return urlopen(Request(url, headers=headers), timeout=PATIENCE)
     except HTTPError as error:
         if error.code == 416:
-            raise NotTheRest(f"there are no bytes from {before} on") from None
+            raise CannotResume(f"there are no bytes from {before} on") from None
         raise
 
 
@@ -112,12 +114,12 @@ def _note(reply: Any, tag: Path) -> None:
         tag.unlink(missing_ok=True)
 
 
-def _copy(reply: IO[bytes], out: IO[bytes], most: int, shown: Shown) -> int:
+def _copy(reply: IO[bytes], out: IO[bytes], most: int, progress: DownloadProgress) -> int:
     received = 0
     while chunk := reply.read(MIB):
         received += len(chunk)
         if received > most:
             raise TooLarge(f"got more than the {most} bytes that the file can have")
         out.write(chunk)
-        shown.advance(len(chunk))
+        progress.advance(len(chunk))
     return received

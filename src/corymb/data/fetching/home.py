@@ -1,7 +1,7 @@
 """The published files of a data set, and the cache folder that they are downloaded into.
 
 A file is verified against its checksum every time it is used. If its publisher gives none, the checksum of the first
-download is stored beside it as `<name>.sha256`, so that later uses get the same file. Such a file must also have the
+download is stored next to it as `<name>.sha256`, so that later uses get the same file. Such a file must also have the
 right format, so that the login page of a network is not cached in its place.
 """
 
@@ -21,8 +21,8 @@ from socket import gaierror
 from typing import Literal, NamedTuple
 from urllib.error import HTTPError, URLError
 
-from corymb.data.fetching.download import MIB, PATIENCE, download, kept_of
-from corymb.data.fetching.progress import Shown, megabytes, say
+from corymb.data.fetching.download import MIB, PATIENCE, download, resume_offset
+from corymb.data.fetching.progress import DownloadProgress, megabytes, say
 from corymb.data.readers.idx import gunzip
 from corymb.settings import InvalidInput, require
 
@@ -35,7 +35,7 @@ class DataUnavailable(OSError):
     """Data that are not available locally and could not be downloaded, with a one-line explanation and remedy."""
 
 
-class NotTheForm(InvalidInput):
+class WrongFormat(InvalidInput):
     """A file whose format differs from that of the published one."""
 
 
@@ -52,7 +52,7 @@ class Form(NamedTuple):
             return
         page = contents.lstrip()[:1] == b"<"
         found = "is a web page, perhaps a login page" if page else f"begins with {contents[:8]!r} or is truncated"
-        raise NotTheForm(f"it {found}: wanted a {self.name}")
+        raise WrongFormat(f"it {found}: wanted a {self.name}")
 
 
 PARQUET = Form("parquet file", b"PAR1", b"PAR1")
@@ -72,12 +72,12 @@ class Published(NamedTuple):
     """The format that is checked for a file without a published checksum."""
 
     @property
-    def said(self) -> str:
+    def checksum(self) -> str:
         """The checksum as text."""
         return f"{_KINDS[self.algorithm]} {self.digest}{' of its contents' if self.unpacked else ''}"
 
 
-class Kept(NamedTuple):
+class CachedFile(NamedTuple):
     """A verified file in the cache."""
 
     path: Path
@@ -88,7 +88,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Home:
-    """The public home of a data set."""
+    """Where a data set is published, and how it is cached."""
 
     name: str
     packed: tuple[str, ...]
@@ -116,14 +116,14 @@ class Home:
         root = Path(os.environ.get("CORYMB_DATA") or os.devnull)
         return next((root / place for place in self.packed if (root / place).exists()), None)
 
-    def obtain(self, *files: Published) -> Iterator[Kept]:
+    def obtain(self, *files: Published) -> Iterator[CachedFile]:
         """Yield published files (by default all), from the cache if they are valid there, else from a mirror."""
         wanted = files or self.files
-        with Shown(self.name, len(wanted)) as shown:
+        with DownloadProgress(self.name, len(wanted)) as progress:
             for file in wanted:
-                yield self.cached(file) or self._fetch(file, shown)
+                yield self.cached(file) or self._fetch(file, progress)
 
-    def cached(self, file: Published) -> Kept | None:
+    def cached(self, file: Published) -> CachedFile | None:
         """A published file, if it is valid in the cache; an invalid one is removed."""
         place = self.folder / file.name
         if not place.is_file():
@@ -133,7 +133,7 @@ class Home:
         except InvalidInput as error:
             say(f"{place}: {error}; downloading it again")
             place.unlink()  # damaged, or left by an older version
-            if isinstance(error, NotTheForm):
+            if isinstance(error, WrongFormat):
                 _pin(place).unlink(missing_ok=True)  # the stored checksum is of a file with the wrong format
             return None
 
@@ -142,7 +142,7 @@ class Home:
         missing = [module for module in self.needs if find_spec(module) is None]
         require(not missing, f"Reading {self.name} needs {' and '.join(missing)}: pip install 'corymb[{self.extra}]'.")
 
-    def dropped(self, kept: Kept, error: Exception) -> DataUnavailable:
+    def dropped(self, kept: CachedFile, error: Exception) -> DataUnavailable:
         """Remove an unreadable file and its stored checksum; returns the error to raise."""
         kept.path.unlink(missing_ok=True)
         _pin(kept.path).unlink(missing_ok=True)
@@ -151,7 +151,7 @@ class Home:
             "its checksum: run the command again to download it again."
         )
 
-    def _fetch(self, file: Published, shown: Shown) -> Kept:
+    def _fetch(self, file: Published, progress: DownloadProgress) -> CachedFile:
         self.check_needs()
         problems = []
         try:
@@ -161,7 +161,7 @@ class Home:
                     return found
                 for mirror in self.mirrors:
                     try:
-                        return self._fetch_from(mirror + file.name, file, shown)
+                        return self._fetch_from(mirror + file.name, file, progress)
                     except (OSError, HTTPException, InvalidInput) as error:
                         if getattr(error, "errno", None) in _OUR_DISK:
                             raise
@@ -178,7 +178,7 @@ class Home:
 
     def _what_to_do(self, file: Published) -> str:
         """Advice on how to get a file that could not be downloaded."""
-        if kept := kept_of(_part(self.folder / file.name), checked=bool(file.digest)):
+        if kept := resume_offset(_part(self.folder / file.name), checked=bool(file.digest)):
             return f"{megabytes(kept)} are kept: run the command again to continue."
         alone = len(self.files) == 1
         return (
@@ -186,12 +186,12 @@ class Home:
             f"put {'it' if alone else 'them'} there, or set CORYMB_DATA to a folder with {self.packed[0]}."
         )
 
-    def _fetch_from(self, url: str, file: Published, shown: Shown) -> Kept:
+    def _fetch_from(self, url: str, file: Published, progress: DownloadProgress) -> CachedFile:
         """Download to a partial file, resuming an earlier attempt, then verify it and rename it."""
         place = self.folder / file.name
         part = _part(place)
         for _ in range(2):  # once more from the start, if a resumed download turns out to be wrong
-            resumed = download(url, part, most=file.size + MIB, checked=bool(file.digest), shown=shown)
+            resumed = download(url, part, most=file.size + MIB, checked=bool(file.digest), progress=progress)
             try:
                 kept = _verified(part, place, file)
             except InvalidInput:
@@ -215,7 +215,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "corymb"
 
 
-def _verified(path: Path, place: Path, file: Published) -> Kept:
+def _verified(path: Path, place: Path, file: Published) -> CachedFile:
     """Verify the file at `path`, to be stored at `place`, against its published or stored checksum."""
     contents = gunzip(path, most=file.size) if file.unpacked else path.read_bytes()
     pin = _pin(place)
@@ -225,15 +225,15 @@ def _verified(path: Path, place: Path, file: Published) -> Kept:
     require(not wanted or found == wanted, f"its contents have the {kind} {found[:12]}..., wanted {wanted[:12]}...")
     if not file.digest and file.form is not None:
         file.form.check(contents)
-    return Kept(place, contents, file._replace(digest=found))
+    return CachedFile(place, contents, file._replace(digest=found))
 
 
-def _pinned(kept: Kept, file: Published) -> Kept:
+def _pinned(kept: CachedFile, file: Published) -> CachedFile:
     """Return `kept`, and store its checksum if none is published or stored yet."""
     pin = _pin(kept.path)
     if not file.digest and not pin.is_file():
         pin.write_text(f"{kept.file.digest}  {file.name}\n", encoding="ascii")
-        say(f"{file.name}: no checksum is published; {kept.file.said} is required from now on")
+        say(f"{file.name}: no checksum is published; {kept.file.checksum} is required from now on")
     return kept
 
 

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any
 
 
-class Shown:
-    """Shows the downloads of one data set, from the first on: `with Shown(name, files) as shown: ...`."""
+class DownloadProgress:
+    """Shows the downloads of one data set, from the first on: `with DownloadProgress(name, files) as progress: ...`."""
 
     def __init__(self, name: str, files: int) -> None:
         self.name, self.files = name, files
@@ -16,7 +16,7 @@ class Shown:
         self._task: Any = None
         self._said = False
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> DownloadProgress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

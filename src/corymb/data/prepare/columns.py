@@ -19,7 +19,7 @@ from corymb.choices import Missing
 from corymb.data.clients import Clients, majority
 from corymb.data.features import Array
 from corymb.data.prepare.cells import Column, Kind
-from corymb.data.prepare.named import OTHER, Categories, Fills, named_categories, named_fills, say_unnamed
+from corymb.data.prepare.named import OTHER, Categories, Fills, named_categories, named_fills, note_unnamed
 from corymb.settings import InvalidInput, require
 
 What = Literal["number", "date", "category"]
@@ -33,7 +33,7 @@ RARE = 0.01
 """... and at least this share of the training rows."""
 FEW = 3
 """Up to this many columns with imputed cells get a note each; more are named in a single note."""
-MOST_TOLD = 20
+MOST_LISTED = 20
 """At most this many columns are named in a message: a table may have thousands."""
 _WHATS: tuple[What, ...] = ("number", "date", "category")
 _ALSO = {"number": "numbers", "date": "dates"}
@@ -97,25 +97,24 @@ def learn_columns(
         elif what != "category":
             fill = fills.get(name) if fills else _fill(mine, owners, missing)
             plans.append(ColumnPlan(name, what, fill))
-            notes += [] if codes else _say_padded(name, column.padded, "is read as a number")
+            notes += [] if codes else _note_padded(name, column.padded, "is read as a number")
             if fill is not None and empty.any():
                 filled[name] = (int(empty.sum()), fill)
         elif kept := named.get(name) or _categories(mine, owners):
             plans.append(ColumnPlan(name, what, None, kept))
-            learned = _say_what_text_looks_like(name, kept) + _say_split(name, kept)
-            notes += say_unnamed(name, column, kept) if name in named else learned
-            notes += _say_padded(name, column.padded, "is treated as the number")
+            learned = _note_likely_type(name, kept) + _note_split(name, kept)
+            notes += note_unnamed(name, column, kept) if name in named else learned
+            notes += _note_padded(name, column.padded, "is treated as the number")
             if empty.any():
                 without[name] = int(empty.sum())
         else:
             notes.append(f"column {name!r} is not used: it is text without a category that is common among clients")
-            notes += _say_what_text_looks_like(name, [mine.text(row) for row in range(min(len(train), 100))])
+            notes += _note_likely_type(name, [mine.text(row) for row in range(min(len(train), 100))])
     if bad := len(problems) + len(lacking):
         many = f"{bad} columns cannot be used: " if bad > 1 else ""
-        more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
-        problems = problems[:MOST_TOLD] + more + ([_say_missing(lacking, where, codes=codes)] if lacking else [])
+        problems = _first_few(problems) + ([_missing_message(lacking, where, codes=codes)] if lacking else [])
         raise InvalidInput(f"{many}{'; '.join(problems)}.")
-    notes += _say_filled(filled, "value that was given" if fills else str(missing))
+    notes += _note_filled(filled, "value that was given" if fills else str(missing))
     if without:
         notes.append(f"missing cells of text belong to no category: {_few(without)}")
     require(len(plans) > 0, "No column can be used as a feature: each is text without common categories.")
@@ -144,8 +143,7 @@ def encode(table: Table, plans: Sequence[ColumnPlan], where: RowName, *, codes: 
         else:
             parts.append(np.where(empty, np.nan if plan.fill is None else plan.fill, column.values)[:, None])
     if problems:
-        more = [f"and {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
-        raise InvalidInput(f"{'; '.join(problems[:MOST_TOLD] + more)}.")
+        raise InvalidInput(f"{'; '.join(_first_few(problems))}.")
     with np.errstate(over="ignore"):
         return np.concatenate(parts, axis=1, dtype=np.float64 if codes else np.float32, casting="unsafe")
 
@@ -192,19 +190,19 @@ def _odd_cells(column: Column, what: What, clients: Clients, where: RowName) -> 
     )
 
 
-def _say_missing(lacking: Mapping[str, Array], where: RowName, *, codes: bool) -> str:
+def _missing_message(lacking: Mapping[str, Array], where: RowName, *, codes: bool) -> str:
     """An error message: the columns with missing cells, their counts, and the remedy."""
     counts = {name: int(empty.sum()) for name, empty in lacking.items()}
     first = where(min(int(empty.argmax()) for empty in lacking.values()))
-    said, total = _few(counts), sum(counts.values())
-    which = f"columns {said}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {total} "
+    listed, total = _few(counts), sum(counts.values())
+    which = f"columns {listed}: " if len(counts) > 1 else f"column {next(iter(counts))!r}: {total} "
     cells = "cell" if total == 1 else "cells, the first"
     if codes:
         return f"{which}missing {cells} in {first}: give them their own code, or use missing='drop' (--missing drop)"
     return f"{which}missing {cells} in {first}: use missing='median', 'mean' or 'drop' (--missing)"
 
 
-def _say_filled(filled: Mapping[str, tuple[int, float]], missing: str) -> list[str]:
+def _note_filled(filled: Mapping[str, tuple[int, float]], missing: str) -> list[str]:
     """Notes on imputed cells; a single note if there are many columns."""
     if len(filled) <= FEW:
         return [
@@ -215,7 +213,7 @@ def _say_filled(filled: Mapping[str, tuple[int, float]], missing: str) -> list[s
     return [f"missing cells of {len(filled)} columns are filled with each column's {missing}: {each}"]
 
 
-def _say_padded(name: str, cell: str, taken: str) -> list[str]:
+def _note_padded(name: str, cell: str, taken: str) -> list[str]:
     """A note that a code with leading zeros is read as a number, which loses the zeros."""
     how = f"has leading zeros and {taken}: if it is a code, add a letter in front ('c{cell}')"
     return [f"column {name!r}: {cell!r} {how}"] if cell else []
@@ -223,9 +221,12 @@ def _say_padded(name: str, cell: str, taken: str) -> list[str]:
 
 def _few(counts: Mapping[str, int]) -> str:
     """Columns with their counts; if there are many, the first ones and the number of others."""
-    said = [f"{name!r} ({count})" for name, count in counts.items()]
-    more = [f"and {len(said) - MOST_TOLD} more"] if len(said) > MOST_TOLD else []
-    return ", ".join(said[:MOST_TOLD] + more)
+    return ", ".join(_first_few([f"{name!r} ({count})" for name, count in counts.items()]))
+
+
+def _first_few(lines: list[str]) -> list[str]:
+    """The first `MOST_LISTED` lines, and the number of others."""
+    return lines[:MOST_LISTED] + ([f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else [])
 
 
 SIGNED = re.compile(r"\s*[$€£¥]?\s*[-+]?\s*[$€£¥]?\s*\d[\d.,' ]*\s*[%‰$€£¥]?\s*")
@@ -248,7 +249,7 @@ def looks_like(texts: Sequence[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _say_what_text_looks_like(name: str, texts: Sequence[str]) -> list[str]:
+def _note_likely_type(name: str, texts: Sequence[str]) -> list[str]:
     """A note if a column was read as text but looks like dates or formatted numbers."""
     looks, first = looks_like(texts)
     if not looks:
@@ -261,7 +262,7 @@ PARTS = frozenset({"train", "training", "test", "testing", "val", "valid", "vali
 """Values of columns that tell training rows from others."""
 
 
-def _say_split(name: str, categories: Sequence[str]) -> list[str]:
+def _note_split(name: str, categories: Sequence[str]) -> list[str]:
     """A note if a column seems to name the split of each row, but is used as a feature."""
     if len(categories) < 2 or not PARTS.issuperset(text.lower() for text in categories):
         return []

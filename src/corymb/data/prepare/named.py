@@ -1,7 +1,7 @@
-"""What a user names of columns: all categories of one, and what stands for its missing cells.
+"""Categories and fill values that the user gives for columns.
 
-What is named is not learned from the rows. So nodes of a federation, each of which sees its own rows only, get the
-same features.
+They are not learned from the rows, so the nodes of a federation, each of which sees only its own rows, get the same
+features.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from corymb.data.prepare.cells import Column, Kind, read_values
 from corymb.settings import InvalidInput, did_you_mean, require
 
 Categories = Mapping[str, Sequence[str]]
-"""All categories of columns, by name."""
+"""All categories of each column, by the column's name."""
 Fills = Mapping[str, float]
-"""What missing cells of columns are taken as, by name; a date also as text, else in days since 2000-01-01."""
+"""The value that replaces missing cells of each column; for dates, text or days since 2000-01-01."""
 OTHER = "other"
-"""The category of all that are rare, or that are not named."""
+"""The category of rare values, and of values that are not among the given categories."""
 
 
 def named_categories(given: Categories, table: Mapping[str, Column]) -> dict[str, tuple[str, ...]]:
-    """The categories of the columns that are named, as the cells of a table read."""
+    """The given categories of columns, spelled like the cells of the table."""
     require(isinstance(given, Mapping), f"categories={given!r}: wanted {{'column': ['one', 'two']}}.")
     found = {}
     for name, names in given.items():
@@ -39,7 +39,7 @@ def named_categories(given: Categories, table: Mapping[str, Column]) -> dict[str
 
 
 def named_fills(missing: object, table: Mapping[str, Column]) -> dict[str, float]:
-    """What missing cells of columns are taken as, where that is named for each."""
+    """The given fill values by column; empty if `missing` is not a mapping."""
     if not isinstance(missing, Mapping):
         return {}
     found = {}
@@ -55,8 +55,8 @@ def named_fills(missing: object, table: Mapping[str, Column]) -> dict[str, float
     return found
 
 
-def say_unnamed(name: str, column: Column, categories: Sequence[str]) -> list[str]:
-    """That cells of a column are of none of the categories that were named."""
+def note_unnamed(name: str, column: Column, categories: Sequence[str]) -> list[str]:
+    """A note on cells of a column that are in none of the given categories."""
     rows = np.flatnonzero(column.kinds != Kind.MISSING).tolist()
     others = [text for row in rows if (text := column.text(row)) not in categories]
     if not others:

@@ -68,7 +68,7 @@ def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int, list[str]]:
     votes[(low >= 0) & (high <= 1)] = _UNIT
     ranges = majority(votes[np.isfinite(low)], 3)
     if ranges == _OTHER:
-        return as_features(x), 1, _say_large(float(np.nanmin(low)), float(np.nanmax(high)))
+        return as_features(x), 1, _note_large(float(np.nanmin(low)), float(np.nanmax(high)))
     top = TOP if ranges == _BYTES else 1
     scaled = [client for client in np.flatnonzero(votes == _UNIT) if top == TOP and _fractions(x, clients, client)]
     for client in (*np.flatnonzero((low < 0) | (high > top)), *scaled):
@@ -83,7 +83,7 @@ def in_unit_range(x: Array, clients: Clients) -> tuple[Tensor, int, list[str]]:
     return (pixels / TOP, TOP, []) if top == TOP else (pixels, 1, [])
 
 
-def _say_large(low: float, high: float) -> list[str]:
+def _note_large(low: float, high: float) -> list[str]:
     """A note if pixels are left unchanged although they are too large for models to learn well."""
     largest = max(abs(low), abs(high))
     if not LARGE < largest < np.inf:

@@ -11,7 +11,7 @@ from corymb.core.engine import in_order
 from corymb.data.features import Array
 from corymb.data.prepare.cells import joined
 from corymb.data.prepare.columns import RowName, Table
-from corymb.data.prepare.road import Source
+from corymb.data.prepare.pipeline import Source
 from corymb.data.readers.archives import read_npz
 from corymb.data.readers.contents import CLIENT, Contents, Names, client_column, sort_columns
 from corymb.data.readers.tables import TABLES, kind_of, read_table, stem_of

@@ -15,7 +15,7 @@ from corymb.engines.flower.private import (
     CLIENT,
     Link,
     acquire,
-    beating,
+    heartbeats,
     pull_task,
     push_output,
     push_reply,
@@ -64,7 +64,7 @@ def _do_task(answer: Callable[[bytes], bytes], link: Link, token: str, overtaken
     """Answer one message; errors are logged, so that the next one can be served."""
     client = runtime_client(link, COMPONENT, token, patience=30)
     try:
-        with beating(client):
+        with heartbeats(client):
             task = pull_task(client, overtaken)
             if task is None:
                 log.warning("a message did not arrive whole: whoever sent it is gone")

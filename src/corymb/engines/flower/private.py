@@ -290,7 +290,7 @@ SERVER, CLIENT = TaskType.SERVER_APP, TaskType.CLIENT_APP
 
 
 @contextmanager
-def beating(client: RuntimeHttpClient) -> Iterator[threading.Event]:
+def heartbeats(client: RuntimeHttpClient) -> Iterator[threading.Event]:
     """Send heartbeats for a task while the block runs; the event is set if its server has abandoned the task."""
     ended, lost = threading.Event(), threading.Event()
 
@@ -345,8 +345,8 @@ class ServerTask:
         self.run_id = int(given.run.run_id)
         self._context = context_from_proto(given.context)
         self.grid.set_run(run_from_proto(given.run))
-        self._beating = beating(self.grid._runtime_client)
-        self.lost = self._beating.__enter__()
+        self._heartbeats = heartbeats(self.grid._runtime_client)
+        self.lost = self._heartbeats.__enter__()
         self._arriving: dict[str, tuple[str, _Arriving]] = {}  # by the id of the message that they answer
 
     def identify(self) -> None:
@@ -385,7 +385,7 @@ class ServerTask:
         """Tell the SuperLink that the run has ended."""
         if self.grid._client is None:
             return
-        self._beating.__exit__(None, None, None)
+        self._heartbeats.__exit__(None, None, None)
         self.grid._retry_invoker.max_tries = 1
         push_output(self.grid._runtime_client, self._context, problem)
         self.grid.close()

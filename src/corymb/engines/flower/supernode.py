@@ -19,7 +19,7 @@ REFUSED = "CORYMB_FLOWER_REFUSED"
 """The environment variable with the name of a file for the reason why the SuperLink refuses this node for good."""
 
 
-class Brisk:
+class FastClock:
     """Stands in for the module `time`, with shorter sleeps."""
 
     def __init__(self, poll: float) -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     """Run a SuperNode."""
     from corymb.engines.flower.private import supernode
 
-    supernode(Brisk(float(os.environ.get(POLL, "1.0"))), os.environ.get(REFUSED))
+    supernode(FastClock(float(os.environ.get(POLL, "1.0"))), os.environ.get(REFUSED))
 
 
 if __name__ == "__main__":

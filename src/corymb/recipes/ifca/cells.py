@@ -36,9 +36,9 @@ from corymb.keys import fold, integers, root
 from corymb.local import Descent, losses, scores
 from corymb.models import ModelLike, Network, cnn, ifca_cifar, mlp
 from corymb.objectives import Augmented, Classification, Crop, Flip, Light
-from corymb.recipes.at_hand import IN_PACKAGE
 from corymb.recipes.cells import device_name
 from corymb.recipes.ifca import success
+from corymb.recipes.quick_data import IN_PACKAGE
 from corymb.trees import Params
 
 GPU = torch.cuda.is_available()

@@ -14,11 +14,11 @@ from typing import Any
 
 from corymb.data.built_in.sources import CIFAR10, MNIST
 from corymb.data.built_in.sources import FEMNIST as FEMNIST_DATA
-from corymb.recipes.at_hand import pictures
 from corymb.recipes.ifca import success
 from corymb.recipes.ifca.cells import QUICK_DATA
 from corymb.recipes.ifca.cells import work as work
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
+from corymb.recipes.quick_data import pictures
 from corymb.runs.history import counted
 
 SEEDS = 5

@@ -13,8 +13,8 @@ from statistics import mean
 from typing import Any
 
 from corymb.data.built_in.sources import CIFAR10, FEMNIST, MNIST, SHAKESPEARE
-from corymb.recipes.at_hand import pictures
 from corymb.recipes.published import Results, measures_of, of_seeds, published, table_of, times_of, with_spread
+from corymb.recipes.quick_data import pictures
 from corymb.recipes.sr_fca.cells import METHODS
 from corymb.recipes.sr_fca.cells import work as work
 from corymb.recipes.sr_fca.settings import SETTINGS

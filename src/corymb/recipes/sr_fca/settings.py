@@ -20,7 +20,7 @@ from corymb.data.dataset import FederatedDataset
 from corymb.local import Descent
 from corymb.models import ModelLike, Network, char_lstm, cnn, mlp, resnet9
 from corymb.objectives import Augmented, Classification, Cutout, Flip, Translate
-from corymb.recipes.at_hand import IN_PACKAGE
+from corymb.recipes.quick_data import IN_PACKAGE
 from corymb.runs.settings import Precision
 from corymb.settings import did_you_mean, require
 

@@ -14,20 +14,20 @@ from typing import Any
 
 from corymb.core.objective import Objective
 from corymb.data import FederatedDataset, as_dataset
-from corymb.data.apart import held_apart
+from corymb.data.validation_split import validation_split
 from corymb.engines.room import torch_quiet
 from corymb.runs.advising import words
 from corymb.runs.advising.advice import Advice, Candidate
 from corymb.runs.advising.pairs import LOSS, Judge, Paired, combined, compare
-from corymb.runs.advising.progress import Silent, TrialLine
+from corymb.runs.advising.progress import SilentObserver, TrialLine
 from corymb.runs.advising.trials import (
     ALONE,
     CLUSTERING,
     IFCA,
     ORDER,
     SETTINGS,
-    Course,
-    Tried,
+    TrialObserver,
+    TrialResults,
     configured,
     planned,
     try_all,
@@ -36,7 +36,7 @@ from corymb.runs.advising.verdict import choose, verdict_of
 from corymb.runs.fit import Data, plan_for
 from corymb.runs.learners import Model
 from corymb.runs.plan import threads_set
-from corymb.runs.progress import RoundLine, said_once
+from corymb.runs.progress import RoundLine, log_once
 from corymb.runs.settings import DataOptions, RunSettings, has_name
 from corymb.settings import InvalidInput, require, run_command, to_dict
 
@@ -51,7 +51,7 @@ def advise(
     *,
     seeds: Sequence[int] | None = None,
     given: Mapping[str, Any] | None = None,
-    progress: bool | Course | None = None,
+    progress: bool | TrialObserver | None = None,
     max_seconds: float | None = None,
     data_name: str | None = None,
     data_options: DataOptions = DataOptions(),  # noqa: B008 - frozen
@@ -82,12 +82,12 @@ def advise(
     require(bool(asked), "seeds is empty: give at least one seed.")
     plain_given = {name: to_dict(value) if is_dataclass(value) else value for name, value in (given or {}).items()}
     study = _Study(dataset, model, settings, plain_given, None if max_seconds is None else max_seconds / len(asked))
-    with threads_set(settings.threads), torch_quiet(), said_once():
+    with threads_set(settings.threads), torch_quiet(), log_once():
         if progress is True:
             with RoundLine(0) as line:  # the first trial sets the number of rounds
                 study.run(asked, TrialLine(line))
         else:
-            study.run(asked, progress or Silent())
+            study.run(asked, progress or SilentObserver())
     return study.advice(called, data_options)
 
 
@@ -104,36 +104,36 @@ class _Study:
     ) -> None:
         self.data, self.model, self.settings, self.given, self.limit = data, model, settings, given, limit
         self.seeds: list[int] = []
-        self.tried: list[Tried] = []
+        self.tried: list[TrialResults] = []
         self.pairs: list[dict[tuple[str, str], Paired]] = []
         self.objective: Objective | None = None
 
-    def run(self, seeds: Sequence[int], course: Course) -> None:
+    def run(self, seeds: Sequence[int], observer: TrialObserver) -> None:
         """Try all candidates with every seed, each with its own split."""
         rounds = sum(planned(self.data, self.given).values())
         for turn, seed in enumerate(seeds):
-            apart = held_apart(self.data, turn)
+            split = validation_split(self.data, turn)
             plan = plan_for(
-                apart,
+                split,
                 replace(self.settings, seed=seed, evaluate_every=0),
-                algorithm=configured(ORDER[0], apart, self.given),
+                algorithm=configured(ORDER[0], split, self.given),
                 model=self.model,
                 max_seconds=self.limit,
             )
-            tried = try_all(plan, apart, self.given, course, later=rounds * (len(seeds) - turn - 1))
+            tried = try_all(plan, split, self.given, observer, later=rounds * (len(seeds) - turn - 1))
             self.seeds.append(seed)
             self.tried.append(tried)
             self.pairs.append(self._compare(tried))
 
-    def _compare(self, tried: Tried) -> dict[tuple[str, str], Paired]:
+    def _compare(self, tried: TrialResults) -> dict[tuple[str, str], Paired]:
         """Compare every candidate with all simpler ones, and the simplest with itself."""
         names = [name for name in ORDER if name in tried.trials]
         if not names:
             why = "; ".join(f"{name}: {reason}" for name, reason in tried.left_out.items())
             raise NothingToJudge(f"Every candidate failed: try a smaller --local.lr ({why}).")
-        ways = {name: tried.trials[name].way for name in names}
-        self.objective = ways[names[0]].fed.objective
-        return {(a, b): compare(ways[a], ways[b], self.settings.metric) for a, b in _with_simpler(names)}
+        served = {name: tried.trials[name].serving for name in names}
+        self.objective = served[names[0]].fed.objective
+        return {(a, b): compare(served[a], served[b], self.settings.metric) for a, b in _with_simpler(names)}
 
     def advice(self, called: str, data_options: DataOptions) -> Advice:
         """The advice from the candidates that succeeded with every seed."""

@@ -1,4 +1,4 @@
-"""Paired comparison of two ways to serve clients on the same held-out examples, with a test of the difference.
+"""Paired comparison of what two runs serve clients, on the same held-out examples, with a test of the difference.
 
 A client returns the means of both losses and scores, and the variance of the differences between its examples. No
 example leaves it.
@@ -27,7 +27,7 @@ LOSS = "loss"
 """The metric that decides if none is given."""
 
 
-class Told(NamedTuple):
+class ServedComparison(NamedTuple):
     """A client's reply on the model that it is served (first) and another one (second)."""
 
     number: Tensor
@@ -55,7 +55,7 @@ def compare_served(
     other: Tensor,
     *,
     serve: ClientFn[..., Params | Served],
-) -> Told:
+) -> ServedComparison:
     """Compare the client's served model with that of another run on the same held-out examples."""
     ours, theirs = _one(serve(client, models, label, share)), serve_assigned(client, others, other, None)
     held, objective = client.test, client.objective
@@ -63,7 +63,7 @@ def compare_served(
     predicted = [served_predictions(client, params, held) for params in (ours, theirs)]
     scores = torch.stack([objective.grade(predictions, held) for predictions in predicted]).to(losses)
     spread = torch.stack([_variance(values[0] - values[1], held.weight) for values in (losses, scores)])
-    return Told(held.weight.sum(), _mean(losses, held.weight), _mean(scores, held.weight), spread)
+    return ServedComparison(held.weight.sum(), _mean(losses, held.weight), _mean(scores, held.weight), spread)
 
 
 @on_client
@@ -91,8 +91,8 @@ def _variance(values: Tensor, weight: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to serve clients: a run's last snapshot, and its clients with their memory."""
+class Serving:
+    """What clients are served: a run's last snapshot, and its clients with their memory."""
 
     algorithm: Algorithm
     fed: Federation
@@ -112,7 +112,7 @@ class Way:
 
 
 class Paired(NamedTuple):
-    """Two ways at every client (n rows), ours first and theirs second. `number` is 0 for a client without a reply."""
+    """Two servings at every client (n rows), ours first. `number` is 0 for a client without a reply."""
 
     number: Tensor
     loss: Tensor
@@ -125,8 +125,8 @@ class Paired(NamedTuple):
         """How much better ours is by a metric, tested over clients."""
         if judge.name == LOSS or judge.of_objective:
             column, values = (0, self.loss) if judge.name == LOSS else (1, self.score)
-            apart = judge.better(values[:, 0], values[:, 1])
-            return difference(apart, self.spread[:, column], self.number, judge.base(values[:, 1]))
+            gains = judge.better(values[:, 0], values[:, 1])
+            return difference(gains, self.spread[:, column], self.number, judge.base(values[:, 1]))
         return _over_clients(judge.better(*self.metric.mT), judge.base(self.metric[:, 1]))
 
     def values(self, judge: Judge) -> tuple[float, float]:
@@ -164,7 +164,7 @@ class Judge(NamedTuple):
         return 1 - theirs if self.name in METRICS else theirs.abs()
 
 
-def compare(ours: Way, theirs: Way, metric: str | None) -> Paired:
+def compare(ours: Serving, theirs: Serving, metric: str | None) -> Paired:
     """Compare both at the clients of `ours`; `theirs` must be served by cluster, so that its models can be sent."""
     clients, at = ours.fed.evaluation().clients, ours.at
     labels = (each(clients.pick(at.labels)), each(clients.pick(theirs.at.labels)))
@@ -172,11 +172,11 @@ def compare(ours: Way, theirs: Way, metric: str | None) -> Paired:
         compare_served, at.models, labels[0], None, theirs.at.models, labels[1], serve=ours.algorithm.serve
     )
     n = len(ours.fed.names)
-    told = [replies.clients.put(_zeros(n, row), row.double().cpu()) for row in replies.value]
+    rows = [replies.clients.put(_zeros(n, row), row.double().cpu()) for row in replies.value]
     values = torch.full((n, 2), torch.nan, dtype=torch.float64)
     if metric is not None and metric != ours.fed.objective.score_name:
-        values = torch.stack([way.metric(metric) for way in (ours, theirs)], dim=1)
-    return Paired._make([*told, values])
+        values = torch.stack([serving.metric(metric) for serving in (ours, theirs)], dim=1)
+    return Paired._make([*rows, values])
 
 
 def combined(pairs: Sequence[Paired]) -> Paired:
@@ -194,15 +194,15 @@ def _zeros(n: int, like: Tensor) -> Tensor:
     return torch.zeros(n, *like.shape[1:], dtype=torch.float64)
 
 
-def _over_clients(apart: Tensor, base: Tensor) -> Difference:
+def _over_clients(gains: Tensor, base: Tensor) -> Difference:
     """A t-test over equally weighted clients, for metrics that are not means over examples."""
     from scipy.stats import t as student
 
-    known = apart.isfinite() & base.isfinite()
-    apart, base = apart[known], base[known]
-    n = len(apart)
+    known = gains.isfinite() & base.isfinite()
+    gains, base = gains[known], base[known]
+    n = len(gains)
     if n < 2:
         return NONE
-    mean, error = float(apart.mean()), float(apart.std() / math.sqrt(n))
+    mean, error = float(gains.mean()), float(gains.std() / math.sqrt(n))
     p = float(student.sf(mean / error, n - 1)) if error else 0.5 if mean == 0 else float(mean < 0)
-    return Difference(mean, error, p, mean / max(float(base.mean()), 1e-12), n, float((apart > 0).double().mean()))
+    return Difference(mean, error, p, mean / max(float(base.mean()), 1e-12), n, float((gains > 0).double().mean()))

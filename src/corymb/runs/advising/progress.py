@@ -20,7 +20,7 @@ class TrialLine:
         self._line({**row, "stage": f"{self._name} {row['stage']}".strip()})
 
 
-class Silent:
+class SilentObserver:
     """Shows nothing."""
 
     def begin(self, name: str, rounds: int, later: int) -> None: ...

@@ -22,7 +22,7 @@ from corymb.core.federation import TooFewReplies
 from corymb.core.snapshot import Algorithm, Snapshot, planned_rounds
 from corymb.data import FederatedDataset
 from corymb.evaluate import clusters_in_use
-from corymb.runs.advising.pairs import Way
+from corymb.runs.advising.pairs import Serving
 from corymb.runs.defaults import configure
 from corymb.runs.history import Round, divergence
 from corymb.runs.own.callbacks import StopRun
@@ -36,7 +36,7 @@ CLUSTERING = (IFCA, SR_FCA)
 SETTINGS: Mapping[str, dict[str, Any]] = {ONE: {}, IFCA: {"k": "auto"}, SR_FCA: {}, ALONE: {}}
 """The settings of each candidate besides the defaults for the data; the recommended command includes them."""
 
-LOOK = 5
+MEASURE_EVERY = 5
 """Rounds between measurements of the held-out loss."""
 LITTLE, PATIENCE = 0.01, 2
 """A trial ends if its held-out loss has not fallen by this fraction in this many measurements, ..."""
@@ -48,7 +48,7 @@ MOST_CROSS_LOSSES = 300
 """SR-FCA sends every client the models of all others, so it is not tried with more clients than this."""
 
 
-class Course(Protocol):
+class TrialObserver(Protocol):
     """An observer of the trials."""
 
     def begin(self, name: str, rounds: int, later: int) -> None:
@@ -63,7 +63,7 @@ class Trial:
     """The result of a candidate's trial."""
 
     name: str
-    way: Way
+    serving: Serving
     clusters: int
     rounds: int
     """All rounds, including those that found the clusters."""
@@ -76,7 +76,7 @@ class Trial:
     """The results of the held-out tests of the clusters: see `corymb.algorithms.evidence.headline`."""
 
 
-class Tried:
+class TrialResults:
     """The trials that can be judged, and the reasons why others cannot."""
 
     def __init__(self) -> None:
@@ -93,15 +93,17 @@ def configured(name: str, data: FederatedDataset, given: Mapping[str, Any]) -> A
 
 def planned(data: FederatedDataset, given: Mapping[str, Any]) -> dict[str, int]:
     """The most rounds that each candidate may take; SR-FCA starts from the clusters already found."""
-    ways = {name: configured(name, data, given) for name in ORDER}
-    rounds = {name: planned_rounds(way) for name, way in ways.items()}
-    again = 1 if getattr(ways[SR_FCA], "finish", None) is None else 2
-    return {**rounds, SR_FCA: again * getattr(ways[IFCA], "rounds", 0) + AROUND}
+    algorithms = {name: configured(name, data, given) for name in ORDER}
+    rounds = {name: planned_rounds(algorithm) for name, algorithm in algorithms.items()}
+    again = 1 if getattr(algorithms[SR_FCA], "finish", None) is None else 2
+    return {**rounds, SR_FCA: again * getattr(algorithms[IFCA], "rounds", 0) + AROUND}
 
 
-def try_all(plan: Plan, data: FederatedDataset, given: Mapping[str, Any], course: Course, later: int = 0) -> Tried:
+def try_all(
+    plan: Plan, data: FederatedDataset, given: Mapping[str, Any], observer: TrialObserver, later: int = 0
+) -> TrialResults:
     """Try every candidate once; `plan` holds the clients and the time limit of all trials together."""
-    attempt, tried = _Attempts(plan, course, planned(data, given), later), Tried()
+    attempt, tried = _Attempts(plan, observer, planned(data, given), later), TrialResults()
     one = attempt(ONE, configured(ONE, data, given))
     if one.passed(tried):
         tried.trials[ONE] = one.trial()
@@ -129,35 +131,35 @@ def try_all(plan: Plan, data: FederatedDataset, given: Mapping[str, Any], course
 class _Attempts:
     """Runs the trials in turn, each for its share of the time left."""
 
-    def __init__(self, plan: Plan, course: Course, rounds: Mapping[str, int], later: int) -> None:
-        self.plan, self.course, self.rounds, self.later = plan, course, rounds, later
+    def __init__(self, plan: Plan, observer: TrialObserver, rounds: Mapping[str, int], later: int) -> None:
+        self.plan, self.observer, self.rounds, self.later = plan, observer, rounds, later
         self.began = time.perf_counter()
 
-    def __call__(self, name: str, algorithm: Algorithm, start: Snapshot | None = None) -> _Watch:
+    def __call__(self, name: str, algorithm: Algorithm, start: Snapshot | None = None) -> _TrialRun:
         limit, to_come = self.plan.max_seconds, ORDER[ORDER.index(name) :]
         left = None if limit is None else max(0.0, limit - (time.perf_counter() - self.began)) / len(to_come)
-        watch = _Watch(name, replace(self.plan, algorithm=algorithm, max_seconds=left), self.course)
+        trial = _TrialRun(name, replace(self.plan, algorithm=algorithm, max_seconds=left), self.observer)
         after = sum(self.rounds[other] for other in to_come[1:])
-        self.course.begin(name, self.rounds[name], after + self.later)
-        watch.run(start)
-        return watch
+        self.observer.begin(name, self.rounds[name], after + self.later)
+        trial.run(start)
+        return trial
 
 
-def _add_clusters(tried: Tried, ifca: _Watch) -> None:
+def _add_clusters(tried: TrialResults, ifca: _TrialRun) -> None:
     """Add IFCA's result; if it found a single cluster, that of the one model, which has already been tried."""
     if ifca.found is None:
         tried.left_out[IFCA] = "its time expired before the clusters were found"
     elif ifca.found.k > 1 or ONE not in tried.trials:
         tried.trials[IFCA] = ifca.trial()
     else:
-        tried.trials[IFCA] = replace(ifca.trial(), way=tried.trials[ONE].way, clusters=1)
+        tried.trials[IFCA] = replace(ifca.trial(), serving=tried.trials[ONE].serving, clusters=1)
 
 
-class _Watch:
+class _TrialRun:
     """One trial: measures the held-out loss every few rounds, and ends the run when it stops falling."""
 
-    def __init__(self, name: str, plan: Plan, course: Course) -> None:
-        self.name, self.course = name, course
+    def __init__(self, name: str, plan: Plan, observer: TrialObserver) -> None:
+        self.name, self.observer = name, observer
         self.session = Session(plan)
         self.notes: dict[str, Any] = {}
         self.found: Snapshot | None = None
@@ -177,23 +179,23 @@ class _Watch:
             grew = divergence(session.history, to_dict(session.plan.algorithm))
             self.failed = f"it diverged: {grew or 'some client could not be scored'}"
 
-    def passed(self, tried: Tried) -> bool:
+    def passed(self, tried: TrialResults) -> bool:
         """Whether the trial can be judged; otherwise records why it is left out."""
         if self.failed:
             tried.left_out[self.name] = self.failed
         return not self.failed
 
     def __call__(self, row: Round) -> None:
-        self.course.round(row)
+        self.observer.round(row)
         at = self.session.at
         assert at is not None
         if "evidence" in row["notes"]:
             self.notes, self.found = row["notes"], at
             if at.k == 1:
                 raise StopRun
-        if not self._looks(at):
+        if not self._measures_now(at):
             return
-        self.last = self._way(at).loss()
+        self.last = self._serving(at).loss()
         if self.last < (1 - LITTLE) * self.best:
             self.stale = 0
         else:
@@ -203,11 +205,11 @@ class _Watch:
         if self.stale >= PATIENCE or self.overfits:
             raise StopRun
 
-    def _looks(self, at: Snapshot) -> bool:
+    def _measures_now(self, at: Snapshot) -> bool:
         """Whether to measure now: every few rounds of the last stage and at its end. SR-FCA always runs to its end."""
         if self.name == SR_FCA or (self.name == IFCA and at.stage != "rounds"):
             return False
-        return at.round % LOOK == 0 or at.round == getattr(self.session.plan.algorithm, "rounds", 0)
+        return at.round % MEASURE_EVERY == 0 or at.round == getattr(self.session.plan.algorithm, "rounds", 0)
 
     @property
     def overfits(self) -> bool:
@@ -222,7 +224,7 @@ class _Watch:
     def rounds_since_found(self) -> int:
         return 0 if self.found is None or self.session.at is None else self.session.at.clock - self.found.clock
 
-    def trial(self, found_by: _Watch | None = None) -> Trial:
+    def trial(self, found_by: _TrialRun | None = None) -> Trial:
         """The result to judge: the best snapshot if the server has the models, the last if clients keep theirs."""
         session, at = self.session, self.session.at
         assert at is not None
@@ -231,7 +233,7 @@ class _Watch:
         before = 0 if found_by is None or found_by.found is None else found_by.found.clock
         return Trial(
             name=self.name,
-            way=self._way(best),
+            serving=self._serving(best),
             clusters=clusters_in_use(best.labels),
             rounds=len(session.history) + before,
             seconds=time.perf_counter() - session.began,
@@ -240,5 +242,5 @@ class _Watch:
             notes=self.notes if found_by is None else found_by.notes,
         )
 
-    def _way(self, at: Snapshot) -> Way:
-        return Way(self.session.plan.algorithm, self.session.fed, at)
+    def _serving(self, at: Snapshot) -> Serving:
+        return Serving(self.session.plan.algorithm, self.session.fed, at)

@@ -106,7 +106,7 @@ def cautions(advice: Advice) -> list[str]:
 def _unseen(advice: Advice) -> list[str]:
     """Notes on how small a gain would have gone undetected with these clients."""
     lines = []
-    visible, guarded = seen_apart(advice.clustering), advice.clustering.get("guarded")
+    visible, guarded = detectable_difference(advice.clustering), advice.clustering.get("guarded")
     if advice.verdict == "one-model" and not guarded and visible is not None:
         small = f"two groups that gain less than about {visible:.0%} of the loss from separate models would mostly"
         large = "even two groups that gain a lot from separate models would mostly"
@@ -124,7 +124,7 @@ def _unseen(advice: Advice) -> list[str]:
     return lines
 
 
-def seen_apart(notes: Mapping[str, Any]) -> float | None:
+def detectable_difference(notes: Mapping[str, Any]) -> float | None:
     """The smallest difference between two groups, relative to the loss, that the tests for clusters would detect."""
     pair = notes.get("doubtful_pair")
     if not pair or not pair["mean"]:

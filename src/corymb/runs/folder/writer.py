@@ -93,7 +93,7 @@ class RunStore:
         audit = read_lines(self.folder / AUDIT)
         history = list(takewhile(lambda row: not round_problem(row), read_lines(self.folder / ROUNDS)))
         clocks, refusals = clocks_in(self.checkpoints), list[Event]()
-        if (line := broken(audit)) is not None:  # recorded in the log itself, which is chained anew from here on
+        if (line := broken(audit)) is not None:  # recorded in the log itself, where a new chain starts here
             log.warning("line %d of %s is not linked to the previous line: it was changed", line, self.folder / AUDIT)
             refusals.append({"clock": 0, "what": "changed", "reason": f"line {line} of this log was changed"})
         if not clocks and (self.folder / RESULT).exists():
@@ -118,7 +118,7 @@ class RunStore:
         self.audit.append(refusals)
         return saved
 
-    def plan_anew(self, config: bytes) -> None:
+    def replan(self, config: bytes) -> None:
         """Reopen a finished run that is to be extended, and write its new settings."""
         (self.folder / RESULT).unlink(missing_ok=True)  # first: a kill in between then only resumes to the old end
         sync_folder(self.folder)

@@ -19,13 +19,13 @@ from typing import Any, Literal
 from corymb.core.federation import TooFewReplies
 from corymb.core.snapshot import Algorithm
 from corymb.data import FederatedDataset, as_dataset
-from corymb.data.apart import held_apart
 from corymb.data.schema import schema_of
+from corymb.data.validation_split import validation_split
 from corymb.runs.defaults import class_of, configure, name_of
 from corymb.runs.fit import Data, fit
 from corymb.runs.history import counted
 from corymb.runs.learners import Model, learner_for
-from corymb.runs.progress import said_once
+from corymb.runs.progress import log_once
 from corymb.runs.settings import RunSettings
 from corymb.runs.tuning.space import Space, default_space, nested, read_range
 from corymb.settings import InvalidInput, as_options, expanded, fingerprint, merged, require, to_dict
@@ -105,7 +105,7 @@ def tune(
     objective = learner_for(model, schema_of(dataset), dropout=settings.dropout).objective
     task = _Task(
         algorithm=algorithm,
-        data=held_apart(dataset),
+        data=validation_split(dataset),
         model=model,
         space=space,
         begin=None if params else least,
@@ -114,7 +114,7 @@ def tune(
         metric=objective.score_name,
     )
     task.configured({name: span.first for name, span in space.items()})  # rejects unknown settings before any trial
-    with _study(task, out, larger=objective.higher_is_better) as study, said_once():
+    with _study(task, out, larger=objective.higher_is_better) as study, log_once():
         task.search(study, trials, progress)
         best = _best(study)
     if best is None:

@@ -92,7 +92,7 @@ def find_centres(client: Client, models: Params, *, number: int, least: int) -> 
 def adopt(client: Client, centres: Tensor, *, k: int) -> Tensor:
     """Assign own centres to the nearest cluster centre, and examples to the cluster of their own centre.
 
-    The reply says that it is done.
+    The reply only confirms that it is done.
     """
     cluster = _distances(client.memory.get(CENTRES), centres).argmin(-1)
     client.memory.set(CLUSTERS, cluster)

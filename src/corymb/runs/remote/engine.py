@@ -14,14 +14,14 @@ from corymb.runs.settings import RunSettings
 from corymb.runs.standardise import NullObjective
 from corymb.settings import InvalidInput, require, split_address
 
-ELSEWHERE = ("flower", "ray")
+REMOTE_ENGINES = ("flower", "ray")
 """The engines whose clients are in other processes."""
 FEDERATION = "federation"
 """The placeholder for the data on the command line and in a run's config if nodes hold them."""
 USAGE = "corymb run federation ALGORITHM --engine flower --address HOST:PORT"
 
 
-def engine_elsewhere(
+def remote_engine(
     settings: RunSettings, data: FederatedDataset | None, algorithm: Algorithm, clients: Collection[str] = ()
 ) -> Engine:
     """Connect to the clients; the engine has no objective yet. `clients` are those of a run to resume."""
@@ -29,7 +29,7 @@ def engine_elsewhere(
     if settings.engine == "flower":
         require(data is None, "The nodes of a federation hold their data: leave out data, or use another engine.")
         return federation(settings, FEDERATION, keeps_memory=keeps, allow=packages, clients=clients)
-    from corymb.runs.elsewhere.cluster import cluster
+    from corymb.runs.remote.cluster import cluster
 
     if data is None:
         raise InvalidInput("Give the data to run on: a Ray cluster holds none.")

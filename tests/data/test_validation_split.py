@@ -2,7 +2,7 @@ import torch
 
 from corymb.core.objective import Examples
 from corymb.data import FederatedDataset
-from corymb.data.apart import held_apart
+from corymb.data.validation_split import validation_split
 from corymb.local.held_out import hold_out
 
 
@@ -15,7 +15,7 @@ def made():
 def test_training_examples_are_dealt_out_as_clients_do_it_and_test_examples_are_gone():
     data = made()
     for turn in (0, 1):
-        apart = held_apart(data, turn)
+        apart = validation_split(data, turn)
         for client in range(3):
             x, y = data.train.of(client)
             kept, held = hold_out(Examples(x, y, torch.ones(len(y))), turn=turn)
@@ -25,4 +25,4 @@ def test_training_examples_are_dealt_out_as_clients_do_it_and_test_examples_are_
 
 
 def test_a_turn_is_another_split():
-    assert held_apart(made(), 0).test.y.tolist() != held_apart(made(), 1).test.y.tolist()
+    assert validation_split(made(), 0).test.y.tolist() != validation_split(made(), 1).test.y.tolist()

@@ -1,4 +1,4 @@
-"""The road as a whole, in data that strangers have: gaps, small clients, and what a run keeps of it."""
+"""The data pipeline end to end, on realistic data: missing cells, small clients, and what a run stores of it."""
 
 import json
 import shlex
@@ -62,7 +62,7 @@ def test_a_run_on_prepared_data_is_resumed_and_other_data_are_refused(tmp_path, 
     assert main(shlex.split("resume other -q")) == 2
 
 
-def test_drop_leaves_out_rows_and_says_so():
+def test_drop_leaves_out_rows_and_reports_it():
     x = np.array([[1.0, 2], [np.nan, 3], [4, 5], [6, np.nan], [7, 8]])
     data = FederatedDataset.from_arrays(x, [0, 1, 0, 1, 1], ["a", "a", "a", "b", "c"], missing="drop", test=0)
     assert data.names == ("a", "c")
@@ -106,13 +106,13 @@ def test_saved_data_keep_how_they_were_prepared(tmp_path):
     assert (loaded.fingerprint(), loaded.notes) == (data.fingerprint(), data.notes)
 
 
-def test_numbers_that_differ_beyond_the_digits_that_are_kept_are_no_silent_loss():
+def test_a_loss_of_precision_is_reported():
     rng = np.random.default_rng(0)
     x, client = np.stack([1e9 + rng.normal(size=40), rng.normal(size=40)], 1), np.repeat([0, 1], 20)
-    said = "large numbers that differ only beyond the 7 digits of float32"
-    assert FederatedDataset.from_arrays(x, x[:, 1], client).notes == (f"feature 0: {said}",)
+    expected = "large numbers that differ only beyond the 7 digits of float32"
+    assert FederatedDataset.from_arrays(x, x[:, 1], client).notes == (f"feature 0: {expected}",)
     frame = pd.DataFrame({"u": x[:, 0], "v": x[:, 1], "client": client, "label": x[:, 1]})
-    assert FederatedDataset.from_dataframe(frame).notes == (f"column 'u': {said}",)
+    assert FederatedDataset.from_dataframe(frame).notes == (f"column 'u': {expected}",)
     with pytest.raises(InvalidInput, match=r"7 digits of float32: subtract 1000000000 from them first"):
         FederatedDataset.from_arrays(x[:, 1:], x[:, 0], client)
     assert FederatedDataset.from_arrays(x[:, 1:], 1e4 + x[:, 1], client).notes == ()

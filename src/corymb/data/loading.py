@@ -32,7 +32,7 @@ def load(name_or_path: str | os.PathLike[str], seed: int = 0, **options: Any) ->
             `FederatedDataset.save`. A folder that has the name of a built-in data set is reached as `./name`.
         seed: Seed of random choices: the permutations of rotations, the test rows.
         options: For a name, how it is dealt to clients: `clients`, `per_client`, `alpha` or `least`, if it takes them.
-            For your own data, `client`, `label` and whatever else `from_folder` takes.
+            For your own data, `client`, `label` and the other options of `from_folder`.
 
     >>> load("digits", seed=1).clients, load("digits-dirichlet", clients=8, alpha=0.1).clients
     (80, 8)

@@ -1,4 +1,4 @@
-"""The law of the doors: the same numbers, whichever way they come in, are the same data and the same run."""
+"""The same numbers give the same data and the same run in every supported format."""
 
 import csv
 import gzip
@@ -94,7 +94,7 @@ def tensors(x, y):
     return TensorDataset(torch.from_numpy(x.copy()), torch.from_numpy(y.copy()))
 
 
-DOORS = {
+SOURCES = {
     "arrays": lambda x, y, c, place: FederatedDataset.from_arrays(x, y, c),
     "tensors and lists": lambda x, y, c, place: FederatedDataset.from_arrays(torch.tensor(x), y.tolist(), c.tolist()),
     "tuple": lambda x, y, c, place: as_dataset((x, y, c)),
@@ -137,10 +137,10 @@ def wanted():
     return data, corymb.fit(corymb.IFCA(k=2, rounds=2), data)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_the_same_numbers_are_the_same_data_and_the_same_run(door, tmp_path):
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_same_numbers_are_the_same_data_and_the_same_run(source, tmp_path):
     data, want = wanted()
-    got = DOORS[door](*rows_of_clients(), tmp_path)
+    got = SOURCES[source](*rows_of_clients(), tmp_path)
     assert got.fingerprint() == data.fingerprint()
     assert got.standardise
     run = corymb.fit(corymb.IFCA(k=2, rounds=2), got)
@@ -160,7 +160,7 @@ TYPES = [np.float32, np.float64, np.int64, np.int16, np.uint8]
     phases=[Phase.explicit, Phase.generate],  # shrinking would take minutes: an example has some twenty files
 )
 @given(st.data())
-def test_tables_of_any_type_are_the_same_by_every_door(tmp_path, data):
+def test_tables_of_any_type_are_the_same_in_every_format(tmp_path, data):
     kind = data.draw(st.sampled_from(TYPES))
     cell = st.integers(0, 255) if kind == np.uint8 else st.integers(-30_000, 30_000)
     if kind in (np.float32, np.float64):
@@ -171,11 +171,11 @@ def test_tables_of_any_type_are_the_same_by_every_door(tmp_path, data):
     label = st.sampled_from(data.draw(st.sampled_from([[0, 1], [1, 2], [-1, 1], [0.0, 1.0], [0.5, 2.5]])))
     y = np.array(data.draw(st.lists(label, min_size=len(x), max_size=len(x))))
     want = FederatedDataset.from_arrays(x, y, client)
-    for door, read in DOORS.items():
-        assert read(x, y, client, tmp_path).fingerprint() == want.fingerprint(), door
+    for source, read in SOURCES.items():
+        assert read(x, y, client, tmp_path).fingerprint() == want.fingerprint(), source
 
 
-# ---- columns that are no numbers, by the doors that have columns
+# ---- columns that are not numbers, in the formats that have columns
 
 
 def mixed(rows=60):
@@ -231,11 +231,11 @@ MIXED = {
 
 
 @pytest.mark.parametrize("missing", ["mean", "median", "drop"])
-@pytest.mark.parametrize("door", MIXED)
-def test_text_dates_and_missing_cells_are_the_same_by_every_door(door, missing, tmp_path):
+@pytest.mark.parametrize("source", MIXED)
+def test_text_dates_and_missing_cells_are_the_same_in_every_format(source, missing, tmp_path):
     columns = mixed()
     want = FederatedDataset.from_dataframe(pd.DataFrame(columns), missing=missing)
-    got = MIXED[door](columns, tmp_path, {"missing": missing})
+    got = MIXED[source](columns, tmp_path, {"missing": missing})
     assert got.fingerprint() == want.fingerprint()
     assert [plan._replace(name="") for plan in got.preparation.columns] == [
         plan._replace(name="") for plan in want.preparation.columns
@@ -243,7 +243,7 @@ def test_text_dates_and_missing_cells_are_the_same_by_every_door(door, missing, 
     assert want.feature_names == ("age", "smokes", "colour=blue", "colour=green", "colour=red", "seen")
 
 
-def test_polars_itself(tmp_path):
+def test_the_real_polars_package(tmp_path):
     polars = pytest.importorskip("polars")
     columns = mixed()
     frame = polars.DataFrame({name: values.tolist() for name, values in columns.items()}).with_columns(
@@ -253,7 +253,7 @@ def test_polars_itself(tmp_path):
     assert FederatedDataset.from_dataframe(frame, missing="median").fingerprint() == want.fingerprint()
 
 
-def test_hugging_face_itself():
+def test_the_real_hugging_face_package():
     datasets = pytest.importorskip("datasets")
     columns = mixed()
     cells = {name: [None if value != value else value for value in values.tolist()] for name, values in columns.items()}
@@ -280,7 +280,7 @@ def pictures_of_clients():
 
 
 PICTURES = {
-    **{door: DOORS[door] for door in ("arrays", "tuple", "dict of clients", "list of pairs", "torch", "npz")},
+    **{source: SOURCES[source] for source in ("arrays", "tuple", "dict of clients", "list of pairs", "torch", "npz")},
     "Hugging Face": lambda x, y, c, place: FederatedDataset.from_huggingface(
         HuggingFace({"image": list(x), "label": y.tolist(), "client": c.tolist()}), features="image"
     ),
@@ -294,10 +294,10 @@ def divided_before():
     return data, corymb.fit(corymb.IFCA(k=2, rounds=2), data)
 
 
-@pytest.mark.parametrize("door", PICTURES)
-def test_bytes_of_ones_own_stay_bytes_and_give_what_numbers_give(door, tmp_path):
+@pytest.mark.parametrize("source", PICTURES)
+def test_bytes_stay_bytes_and_give_the_results_of_numbers(source, tmp_path):
     before, want = divided_before()
-    got = PICTURES[door](*pictures_of_clients(), tmp_path)
+    got = PICTURES[source](*pictures_of_clients(), tmp_path)
     assert (before.train.x.dtype, got.train.x.dtype, got.test.x.dtype) == (torch.float32, torch.uint8, torch.uint8)
     assert got.fingerprint() == before.fingerprint()
     run = corymb.fit(corymb.IFCA(k=2, rounds=2), got)
@@ -324,28 +324,28 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_other_kinds_of_data_are_told_in_one_line(kind):
+def test_other_kinds_of_data_are_refused_in_one_line(kind):
     data, complaint = WRONG[kind]
     with pytest.raises(InvalidInput, match=complaint) as caught:
         corymb.fit(corymb.FedAvg(rounds=1), data)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_examples_without_features_are_refused_by_every_door(door, tmp_path):
+@pytest.mark.parametrize("source", SOURCES)
+def test_examples_without_features_are_refused_in_every_format(source, tmp_path):
     x, y, client = rows_of_clients()
     with pytest.raises(InvalidInput, match=r"has shape \[0\], which has no features|no feature columns"):
-        DOORS[door](x[:, :0], y, numbered(client), tmp_path)
+        SOURCES[source](x[:, :0], y, numbered(client), tmp_path)
 
 
 @pytest.mark.parametrize("empty", [np.zeros((4, 0), object), np.zeros((4, 3, 0)), np.zeros((4, 0), int)])
-def test_neither_do_arrays_of_other_kinds_pass_without_features(empty):
+def test_arrays_of_other_types_without_features_are_refused(empty):
     with pytest.raises(InvalidInput, match="which has no features"):
         FederatedDataset.from_arrays(empty, [0, 1, 0, 1], [0, 0, 1, 1])
 
 
 @pytest.mark.parametrize("other", ["e\u0301", "\uff45\u0301"])
-def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_path):
+def test_client_names_that_look_the_same_are_reported_as_two(other, tmp_path):
     rows = "".join(f"{name},{i},{i % 2}\n" for i in range(4) for name in ("\u00e9", other, "b"))
     (tmp_path / "rows.csv").write_text("client,a,label\n" + rows, encoding="utf-8")
     data = from_folder(tmp_path / "rows.csv")
@@ -358,7 +358,7 @@ def test_clients_whose_names_only_look_the_same_are_said_to_be_two(other, tmp_pa
 
 
 @pytest.mark.parametrize("other", ["store 7", "Store  7", "STORE 7 "])
-def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
+def test_two_spellings_of_a_client_are_reported_as_two_clients(other):
     x, y = np.arange(12.0)[:, None], [0, 1] * 6
     data = FederatedDataset.from_arrays(x, y, ["Store 7", other, "Store 70"] * 4)
     (note,) = data.notes
@@ -368,7 +368,7 @@ def test_clients_whose_names_are_spellings_of_one_are_said_to_be_two(other):
     assert FederatedDataset.from_arrays(x, y, ["7", "70", "700"] * 4).notes == ()
 
 
-def test_categories_that_are_numbers_are_said_to_be_taken_as_numbers():
+def test_numeric_categories_are_reported_as_numbers():
     frame = pd.DataFrame({"client": [0, 1] * 6, "ward": pd.Categorical([1, 2, 3] * 4), "label": list("ab") * 6})
     data = FederatedDataset.from_dataframe(frame)
     assert data.feature_names == ("ward",)
@@ -384,10 +384,10 @@ LONG = 2**62 + np.arange(12) % 3
 """Ids as they are made by clocks and counters: floats hold whole numbers only up to 2**53."""
 
 
-@pytest.mark.parametrize("door", sorted(set(DOORS) - {"dict of clients", "list of pairs", "torch, one a client"}))
-def test_clients_whose_ids_are_long_numbers_stay_apart(door, tmp_path):
+@pytest.mark.parametrize("source", sorted(set(SOURCES) - {"dict of clients", "list of pairs", "torch, one a client"}))
+def test_clients_whose_ids_are_long_numbers_stay_apart(source, tmp_path):
     x, y = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
-    assert DOORS[door](x, y, LONG, tmp_path).names == tuple(str(one) for one in np.unique(LONG))
+    assert SOURCES[source](x, y, LONG, tmp_path).names == tuple(str(one) for one in np.unique(LONG))
 
 
 def test_ids_that_were_rounded_on_the_way_are_refused():
@@ -401,8 +401,8 @@ def test_only_the_column_of_clients_is_read_as_text(monkeypatch):
     asked = []
     monkeypatch.setattr("corymb.data.readers.tables.ids_of", lambda values, name: asked.append(name) or values)
     x, y, client = rows_of_clients()
-    for door in ("pandas", "Hugging Face"):
-        DOORS[door](x, y, client.astype(np.str_), None)
+    for source in ("pandas", "Hugging Face"):
+        SOURCES[source](x, y, client.astype(np.str_), None)
     assert asked == ["client", "client"]
 
 
@@ -423,13 +423,13 @@ NO_COLUMNS = {
 
 
 @pytest.mark.parametrize(("options", "line"), NO_COLUMNS.values(), ids=NO_COLUMNS)
-def test_what_columns_cannot_be_is_told_in_one_line(options, line):
+def test_impossible_column_options_are_refused_in_one_line(options, line):
     frame = pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1], "who": ["a", "b"]})
     with pytest.raises(InvalidInput, match=line):
         FederatedDataset.from_dataframe(frame, **options)
 
 
-def test_no_client_is_dropped_or_merged_without_a_word():
+def test_clients_are_never_dropped_or_merged_silently():
     some = ([[1.0], [2.0]], [0, 1])
     with pytest.raises(InvalidInput, match="Client 'b' has no rows"):
         FederatedDataset.from_clients({"a": some, "b": (np.ones((0, 1)), [])})

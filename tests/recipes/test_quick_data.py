@@ -1,4 +1,4 @@
-"""Small versions take the originals where they are on the machine, and never download."""
+"""Quick versions use the original data if they are on the machine, and never download."""
 
 import gzip
 
@@ -9,7 +9,7 @@ from corymb.cli import reproduce
 from corymb.cli.reproduce import Chosen
 from corymb.data.built_in.sources import MNIST
 from corymb.data.fetching.home import Home
-from corymb.recipes.at_hand import IN_PACKAGE, at_hand, pictures
+from corymb.recipes.quick_data import IN_PACKAGE, is_local, pictures
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def images(m, seed):
 
 
 def test_without_data_small_versions_take_digits_of_the_package(elsewhere):
-    assert not at_hand(MNIST)
+    assert not is_local(MNIST)
     assert pictures() == "digits"
     assert reproduce.jobs_of("ifca", Chosen(quick=True))[0] == "quick-digits/ifca/0"
     assert reproduce.jobs_of("sr-fca", Chosen(quick=True))[0] == "quick-rotated-digits/sr-fca/0"
@@ -45,7 +45,7 @@ def test_files_in_the_cache_count_if_they_are_all_there_and_right(elsewhere):
     folder.mkdir(parents=True)
     for file in MNIST.home.files:
         (folder / file.name).write_bytes(gzip.compress(b"something else"))
-    assert not at_hand(MNIST)
+    assert not is_local(MNIST)
 
 
 @pytest.mark.parametrize("paper", ["ifca", "sr-fca"])
@@ -55,7 +55,7 @@ def test_with_data_small_versions_take_a_part_of_them(elsewhere, paper, monkeypa
     parts = zip(("train", "test"), (images(4000, 0), images(400, 1)), strict=True)
     arrays = {f"{what}_{part}": array for part, pair in parts for what, array in zip("xy", pair, strict=True)}
     np.savez(elsewhere / "mnist" / "mnist.npz", **arrays)
-    assert at_hand(MNIST)
+    assert is_local(MNIST)
     asked = reproduce.jobs_of(paper, Chosen(quick=True))
     assert all("-mnist/" in job for job in asked)
     chosen = Chosen(cells=(asked[-1],), quick=True)  # the cheapest

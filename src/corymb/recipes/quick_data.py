@@ -9,7 +9,7 @@ from corymb.data.built_in.sources import MNIST, Source
 IN_PACKAGE = "the package's 8 x 8 digits, as MNIST is not here (set CORYMB_DATA, or corymb data get mnist-rotated)"
 
 
-def at_hand(source: Source[Any]) -> bool:
+def is_local(source: Source[Any]) -> bool:
     """Whether data can be read without a download: from `CORYMB_DATA`, or complete and verified in the cache."""
     home = source.home
     return home.packed_here is not None or all(home.cached(file) is not None for file in home.files)
@@ -17,4 +17,4 @@ def at_hand(source: Source[Any]) -> bool:
 
 def pictures() -> str:
     """The images that quick versions use: `mnist` if it is available, else `digits`."""
-    return "mnist" if at_hand(MNIST) else "digits"
+    return "mnist" if is_local(MNIST) else "digits"

@@ -1,4 +1,4 @@
-"""Data sets for validation: a part of the training examples is held out and replaces the test examples."""
+"""Data sets for validation: some training examples are held out and replace the test examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corymb.local.held_out import hold_out
 from corymb.settings import require
 
 
-def held_apart(data: FederatedDataset, turn: int = 0) -> FederatedDataset:
+def validation_split(data: FederatedDataset, turn: int = 0) -> FederatedDataset:
     """Split the training examples of each client into training and held-out ones; `turn` selects the split.
 
     The original test examples are dropped.

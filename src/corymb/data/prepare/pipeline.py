@@ -18,7 +18,7 @@ from corymb.data.labels import Labels, no_labels, read_labels
 from corymb.data.prepare.cells import Column, Kind, as_column
 from corymb.data.prepare.columns import (
     FEW,
-    MOST_TOLD,
+    MOST_LISTED,
     ColumnPlan,
     RowName,
     Table,
@@ -56,7 +56,7 @@ class Source(NamedTuple):
     """Whether the columns have names."""
 
 
-class How(NamedTuple):
+class PrepareOptions(NamedTuple):
     """Options of preparation."""
 
     task: Task | Literal["auto"] = "auto"
@@ -68,7 +68,7 @@ class How(NamedTuple):
 
 
 class Preparation(NamedTuple):
-    """How features were prepared, as plain values that are stored with a run to prepare new examples alike."""
+    """How features were prepared, as plain values that are stored with a run to prepare new examples the same way."""
 
     scale: Scale
     top: int = 1
@@ -113,24 +113,24 @@ class Prepared(NamedTuple):
     notes: tuple[str, ...]
 
 
-def prepare(source: Source, how: How) -> Prepared:
+def prepare(source: Source, options: PrepareOptions) -> Prepared:
     """Prepare a source: name the clients, read the labels, split off test rows and convert the features."""
     require(
-        isinstance(how.missing, Mapping) or how.missing in _MISSING,
-        f"missing={how.missing!r}: wanted one of {', '.join(map(repr, _MISSING))}, or {{'column': number}}.",
+        isinstance(options.missing, Mapping) or options.missing in _MISSING,
+        f"missing={options.missing!r}: wanted one of {', '.join(map(repr, _MISSING))}, or {{'column': number}}.",
     )
-    require(how.scale in _SCALES, f"scale={how.scale!r}: wanted one of {', '.join(map(repr, _SCALES))}.")
+    require(options.scale in _SCALES, f"scale={options.scale!r}: wanted one of {', '.join(map(repr, _SCALES))}.")
     check_features([len(source.x)] if isinstance(source.x, Mapping) else source.x.shape[1:])
-    source, notes = _complete(_tabular(source, how), how.missing)
+    source, notes = _complete(_tabular(source, options), options.missing)
     clients = name_clients(source.client, source.names)
-    if how.missing == "drop":
+    if options.missing == "drop":
         clients = clients.present()
-    labels = _labels(source, clients, how)
-    mask = _mask(source.test, clients, how.seed)
-    x, names, preparation, told = _features(source, clients, ~mask, how)
+    labels = _labels(source, clients, options)
+    mask = _mask(source.test, clients, options.seed)
+    x, names, preparation, more = _features(source, clients, ~mask, options)
     codes, n = torch.from_numpy(clients.codes), clients.n
     held = torch.from_numpy(mask)
-    told += _never_trained(labels, held)
+    more += _never_trained(labels, held)
     return Prepared(
         train=by_client(x[~held], labels.y[~held], codes[~held], n),
         test=by_client(x[held], labels.y[held], codes[held], n),
@@ -140,15 +140,17 @@ def prepare(source: Source, how: How) -> Prepared:
         feature_names=names,
         standardise=preparation.scale == "standard",
         preparation=preparation,
-        notes=(*notes, *labels.notes, *told),
+        notes=(*notes, *labels.notes, *more),
     )
 
 
-def _labels(source: Source, clients: Clients, how: How) -> Labels:
+def _labels(source: Source, clients: Clients, options: PrepareOptions) -> Labels:
     if source.y is None:
-        require(how.task in ("auto", "density"), f"There are no labels: task={how.task!r} needs one for each row.")
+        require(
+            options.task in ("auto", "density"), f"There are no labels: task={options.task!r} needs one for each row."
+        )
         return no_labels(len(source.client))
-    return read_labels(source.y, clients, how.task, how.classes, source.where)
+    return read_labels(source.y, clients, options.task, options.classes, source.where)
 
 
 def _never_trained(labels: Labels, held: Tensor) -> list[str]:
@@ -156,20 +158,20 @@ def _never_trained(labels: Labels, held: Tensor) -> list[str]:
     if labels.task != "classification" or not bool(held.any()) or bool(held.all()):
         return []
     missing = sorted(set(labels.y[held].unique().tolist()) - set(labels.y[~held].unique().tolist()))
-    names = ", ".join(repr(labels.classes[one]) for one in missing[:MOST_TOLD])
-    more = f" and {len(missing) - MOST_TOLD} more" if len(missing) > MOST_TOLD else ""
+    names = ", ".join(repr(labels.classes[one]) for one in missing[:MOST_LISTED])
+    more = f" and {len(missing) - MOST_LISTED} more" if len(missing) > MOST_LISTED else ""
     what, it = ("class", "it") if len(missing) == 1 else ("classes", "them")
     return [f"{what} {names}{more}: only test examples have {it}, so that no model can learn {it}"] if missing else []
 
 
-def _tabular(source: Source, how: How) -> Source:
+def _tabular(source: Source, options: PrepareOptions) -> Source:
     """Convert x to columns if cells may be missing or are not numbers."""
     x = source.x
     if isinstance(x, Mapping):
         return source
-    plain = how.missing in ("refuse", "drop") and not how.categories
+    plain = options.missing in ("refuse", "drop") and not options.categories
     if x.ndim != 2 or (x.dtype.kind in "biuf" and plain and not _has_nan(x)):
-        for name, given in (("categories", how.categories), ("missing", isinstance(how.missing, Mapping))):
+        for name, given in (("categories", options.categories), ("missing", isinstance(options.missing, Mapping))):
             require(not given, f"{name} names columns of a table, and examples with {x.ndim - 1} axes have none.")
         return source
     names = [str(place) for place in range(x.shape[1])]
@@ -209,8 +211,8 @@ def _complete(source: Source, missing: Missing | Fills) -> tuple[Source, list[st
     require(lengths[0] > 0, "There are no rows: x, y and client are empty.")
     if missing != "drop":
         first = source.where(int(nobody.argmax()))
-        how = "fill it in, or drop such rows (missing='drop', --missing drop)"
-        require(not nobody.any(), f"The client in {first} is missing: {how}.")
+        remedy = "fill it in, or drop such rows (missing='drop', --missing drop)"
+        require(not nobody.any(), f"The client in {first} is missing: {remedy}.")
         return source, []
     lacking = nobody if source.y is None else nobody | (source.y.kinds == Kind.MISSING)
     if isinstance(source.x, Mapping):
@@ -247,39 +249,39 @@ def _mask(test: float | Array, clients: Clients, seed: int) -> Array:
     return held_out(torch.from_numpy(clients.codes), clients.names, test, seed).numpy()
 
 
-FEW_TOLD = 10
+FEW_LISTED = 10
 """At most this many columns that lose their differences in float32 get a note."""
 
 
 def _features(
-    source: Source, clients: Clients, train: Array, how: How
+    source: Source, clients: Clients, train: Array, options: PrepareOptions
 ) -> tuple[Tensor, tuple[str, ...], Preparation, list[str]]:
     """The features for training, their names, their preparation, and notes."""
     x, plans, notes, lost = source.x, tuple[ColumnPlan, ...](), list[str](), list[str]()
     if isinstance(x, Mapping):
-        rows, codes = np.flatnonzero(train), how.scale == "codes"
+        rows, codes = np.flatnonzero(train), options.scale == "codes"
         plans, notes = learn_columns(
-            x, clients, rows, how.missing, source.where, codes=codes, categories=how.categories
+            x, clients, rows, options.missing, source.where, codes=codes, categories=options.categories
         )
-        for plan in plans if how.scale == "codes" else ():
+        for plan in plans if options.scale == "codes" else ():
             require(
                 plan.what == "number",
                 f"Column {plan.name!r} does not hold numbers: codes (scale='codes') are integers from 0.",
             )
         numbers = {f"column {plan.name!r}": x[plan.name].values for plan in plans if plan.what == "number"}
-        if how.scale != "codes":
+        if options.scale != "codes":
             lost = [what for what, values in numbers.items() if bool(blurred(values))]
             for what, values in numbers.items():
                 require_sums(values[:, None], [what])
-        x = encode(x, plans, source.where, codes=how.scale == "codes")
-    elif x.ndim == 2 and x.dtype.itemsize > 4 and how.scale != "codes":
+        x = encode(x, plans, source.where, codes=options.scale == "codes")
+    elif x.ndim == 2 and x.dtype.itemsize > 4 and options.scale != "codes":
         require_sums(x, [f"feature {place}" for place in range(x.shape[1])])
         lost = [f"feature {place}" for place in np.flatnonzero(blurred(x))]
-    notes += [f"{what}: large numbers that differ only beyond the 7 digits of float32" for what in lost[:FEW_TOLD]]
+    notes += [f"{what}: large numbers that differ only beyond the 7 digits of float32" for what in lost[:FEW_LISTED]]
     names = tuple(name for plan in plans for name in plan.features) if source.named else ()
-    scale: Scale = ("pixels" if is_picture(x) else "standard") if how.scale == "auto" else how.scale
+    scale: Scale = ("pixels" if is_picture(x) else "standard") if options.scale == "auto" else options.scale
     if scale != "pixels":
         taken = as_codes(x, source.where) if scale == "codes" else as_features(x)
         return taken, names, Preparation(scale, 1, plans), notes
-    pixels, top, told = in_unit_range(channels_first(x), clients)
-    return pixels, names, Preparation(scale, top, plans), notes + told
+    pixels, top, more = in_unit_range(channels_first(x), clients)
+    return pixels, names, Preparation(scale, top, plans), notes + more
