@@ -71,14 +71,14 @@ def job(network):
 @pytest.fixture
 def stepped(monkeypatch):
     """The layers that were stepped in place, for each call."""
-    seen, descend = [], module.descend_alone
+    seen, descend = [], module.descend_single
 
     def noted(*given):
         if given[4]:
             seen.append(given[4])
         return descend(*given)
 
-    monkeypatch.setattr(module, "descend_alone", noted)
+    monkeypatch.setattr(module, "descend_single", noted)
     monkeypatch.setattr(module, "WIDE", 0)
     return seen
 

@@ -30,7 +30,7 @@ from corymb.engines.vectorised.blocks import mean_of_blocks, passes, reach, rows
 from corymb.engines.vectorised.flat_weights import flattened
 from corymb.engines.vectorised.fused import fused_step
 from corymb.engines.vectorised.graphs import Graphs, Player, StepFunction
-from corymb.engines.vectorised.single import Alone, descend_alone, grouped
+from corymb.engines.vectorised.single import SingleClient, descend_single, grouped
 from corymb.engines.vectorised.span import Span
 from corymb.engines.vectorised.stacked import stacked_layers
 from corymb.engines.vectorised.tape import Tapes
@@ -335,10 +335,10 @@ class Kernels:
             params = _copied(params)
         losses, tapes = [], self.tapes if self._plays else None
         recurrences = self.traits.recurrences if self.device == "cuda" and not self.mixed else ()
-        for i, client in enumerate(self._alone(on, key, how)):
+        for i, client in enumerate(self._single_clients(on, key, how)):
             model = take(params, i)
             flat = flattened(model, recurrences)
-            losses.append(descend_alone(objective, {**model, **flat}, client, how, layers, tapes))
+            losses.append(descend_single(objective, {**model, **flat}, client, how, layers, tapes))
             if flat:
                 torch._foreach_copy_([model[name] for name in flat], list(flat.values()))
         self.watch.tell(1.0)
@@ -369,14 +369,14 @@ class Kernels:
         kernel = choose(traits, how, self.device, self.threads, mixed=self.mixed, examples=some, together=True)
         return examples > 0 and kernel == "foreach"
 
-    def _alone(self, on: Examples, key: Key, how: Descent) -> Iterator[Alone]:
+    def _single_clients(self, on: Examples, key: Key, how: Descent) -> Iterator[SingleClient]:
         """One client after another, without padding."""
         counts = [reach(on), (on.weight > 0).sum(1), (on.weight == 1).sum(1)]
         lengths, sizes, ones = torch.stack(counts).tolist()  # at once: each would wait for a GPU
         ends_at = list(accumulate(_steps(how, m) for m in lengths))
         orders = Batches.orders_of_all(how, on.weight, key)
         for i, m in enumerate(lengths):
-            yield Alone(_client(on, i, m), key[i], orders[i], sizes[i], ones[i] == m, self._teller(ends_at, i))
+            yield SingleClient(_client(on, i, m), key[i], orders[i], sizes[i], ones[i] == m, self._teller(ends_at, i))
 
     def _teller(self, ends_at: Sequence[int], client: int) -> Callable[[], None]:
         """Reports the progress of a stack when a client's next step begins; `ends_at` are cumulative numbers of steps.

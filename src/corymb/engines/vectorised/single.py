@@ -27,7 +27,7 @@ from corymb.local.reference import as_params, gradient_one, training_losses, wei
 from corymb.trees import Params
 
 
-class Alone(NamedTuple):
+class SingleClient(NamedTuple):
     """A single client: its examples, its key, and what is already known about them."""
 
     on: Examples
@@ -59,8 +59,13 @@ class Alone(NamedTuple):
         return losses.mean(-1) if self.alike and losses.shape[-1] else weighted_mean(losses, weight)
 
 
-def descend_alone(
-    objective: Objective, params: Params, client: Alone, how: Descent, layers: Collection[str], tapes: Tapes | None
+def descend_single(
+    objective: Objective,
+    params: Params,
+    client: SingleClient,
+    how: Descent,
+    layers: Collection[str],
+    tapes: Tapes | None,
 ) -> Tensor:
     """One client's descent, in place; returns its loss before the first step.
 
@@ -110,7 +115,13 @@ def grouped(inputs: Sequence[Tensor], like: Params, draws: Draws) -> tuple[Param
 
 
 def _step(
-    objective: Objective, params: Params, on: Examples, draws: Draws, client: Alone, layers: Collection[str], lr: float
+    objective: Objective,
+    params: Params,
+    on: Examples,
+    draws: Draws,
+    client: SingleClient,
+    layers: Collection[str],
+    lr: float,
 ) -> list[Tensor]:
     """The loss before a step and the gradients of all parameters but `layers`, which are stepped."""
     if layers:
