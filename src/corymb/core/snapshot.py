@@ -19,7 +19,7 @@ from corymb.trees import Params, count, stack
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A run after a communication round. `fingerprint`, `seed` and `clock` are stamped by the driver."""
+    """A run after a communication round. `fingerprint`, `units`, `seed` and `clock` are stamped by the driver."""
 
     models: Params
     """k rows."""
@@ -35,6 +35,9 @@ class Snapshot:
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Information about this round for users: plain numbers, strings and lists."""
     fingerprint: str = ""
+    units: str = ""
+    """The fingerprint of the data that features are standardised by, which gives the models their units; empty if
+    unknown."""
     seed: int = 0
     clock: int = 0
 
@@ -62,7 +65,7 @@ class Snapshot:
         return replace(self, round=self.round + 1, **changes)
 
     def handover(self) -> Snapshot:
-        """The start of another algorithm: models, labels, seed and clock stay, the rest is reset."""
+        """The start of another algorithm: models and their units, labels, seed and clock stay, the rest is reset."""
         return replace(self, fingerprint="", stage="", round=0, carry={}, notes={})
 
 

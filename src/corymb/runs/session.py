@@ -79,8 +79,8 @@ DRAWN_ANEW = (
     "from them, give a function that returns the model (lambda: model)"
 )
 STANDARDISED_ANEW = (
-    "features are standardised by these data: if the models of start= were trained on other data, they know other "
-    "units; run.refresh(data) keeps the original standardisation"
+    "features are standardised by these data: models of start= that were trained on other data know other units; "
+    "run.refresh(data) keeps the original standardisation"
 )
 BOUNDED = {
     "sign": "the model's outputs have only one sign: its targets are scaled, but not centred",
@@ -205,10 +205,16 @@ class Session:
         return self.at
 
     def note_handover(self, start: Snapshot) -> None:
-        """Note that features have new units, unless `start` is known to be of the same data by its fingerprint."""
-        if not start.fingerprint and self.standard is not None and self.plan.standard is None:
+        """Note that features have new units, unless those of `start` came from the same data."""
+        if self.standard is not None and start.units != self._units(start):
             log.warning(STANDARDISED_ANEW)
             self.schema = self.schema._replace(notes=(*self.schema.notes, STANDARDISED_ANEW))
+
+    def _units(self, start: Snapshot | None) -> str:
+        """The fingerprint of the data that features are standardised by: these, or those of the run continued here."""
+        if self.plan.standard is None:
+            return "" if self.standard is None else self.fingerprint
+        return "" if start is None else start.units
 
     def about_to_start(self, start: Snapshot | None) -> Start:
         """The description of the run for `on_start` callbacks."""
@@ -296,7 +302,8 @@ class Session:
         settings, fed = self.plan.settings, self.fed
         before = Mark.of(fed.ledger, None if start is None else start.labels)
         last = time.perf_counter()
-        for snapshot in beat.over(drive(self.plan.algorithm, fed, start, seed=settings.seed, about=self.about)):
+        identity = {"about": self.about, "units": self._units(start)}
+        for snapshot in beat.over(drive(self.plan.algorithm, fed, start, seed=settings.seed, **identity)):
             after, now = Mark.of(fed.ledger, snapshot.labels), time.perf_counter()
             row = record(snapshot, before, after, now - last, getattr(fed.objective, "loss_unit", None))
             row |= {"refreshed": True} if self._begins_anew() else {}
