@@ -427,7 +427,8 @@ class Run:
             "The models of this run stayed with its clients and were not saved: only the run returned by fit can "
             "predict.",
         )
-        return served_in(self.snapshot, self.served, position, self.names[position])
+        losses = None if self.losses is None else self.losses[position]
+        return served_in(self.snapshot, self.served, position, self.names[position], losses)
 
     def _objective(self) -> Objective:
         if self.objective is None:

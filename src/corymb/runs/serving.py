@@ -48,16 +48,29 @@ def labels_points(algorithm: Algorithm | type[Algorithm]) -> bool:
     return hasattr(algorithm, "label_points")
 
 
-def served_in(snapshot: Snapshot, by: ServedBy, position: int, name: str) -> Params | Served:
-    """The model or mixture that a client uses, from a snapshot that holds all models."""
+def served_in(
+    snapshot: Snapshot, by: ServedBy, position: int, name: str, losses: Tensor | None = None
+) -> Params | Served:
+    """The model or mixture that a client uses, from a snapshot that holds all models.
+
+    `losses` of the client under every model tell which cluster to name if it has none.
+    """
     label, shares = int(snapshot.labels[position]), snapshot.shares
     if by == "mixture" and shares is not None and float(shares[position].sum()) > 0:
         return Served(snapshot.models, shares[position] / shares[position].sum())
     require(
         label >= 0 or snapshot.k == 1,
-        f"Client {name!r} has no cluster: it never took part in a round. Choose one instead (cluster=, --cluster).",
+        f"Client {name!r} has no cluster, as no reply of it was accepted in a round. Choose one instead (cluster=, "
+        f"--cluster){_nearest(losses)}.",
     )
     return take(snapshot.models, max(label, 0))  # a single model serves every client, as in the run's scores
+
+
+def _nearest(losses: Tensor | None) -> str:
+    """Name the cluster in which a client has the smallest loss, if that is known."""
+    if losses is None or not losses.isfinite().any():
+        return ""
+    return f": {int(losses.nan_to_num(torch.inf).argmin())} fits its training examples best"
 
 
 def ask_served(fed: Federation, serve: ClientFn[..., Params | Served], at: Snapshot, position: int) -> Params | Served:
