@@ -49,7 +49,7 @@ from corymb.runs.history import (
 from corymb.runs.learners import MODELS, check_model, learner_for, of_standardised
 from corymb.runs.own.callbacks import Start, StopRun
 from corymb.runs.own.metrics import with_own
-from corymb.runs.own.privacy import check_covered, spent_in
+from corymb.runs.own.privacy import UNACCOUNTED, check_covered, is_private, spent_in
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.progress import EVERY, Beat, SoFar
 from corymb.runs.run import Run
@@ -205,10 +205,13 @@ class Session:
         return self.at
 
     def note_handover(self, start: Snapshot) -> None:
-        """Note that features have new units, unless those of `start` came from the same data."""
-        if self.standard is not None and start.units != self._units(start):
-            log.warning(STANDARDISED_ANEW)
-            self.schema = self.schema._replace(notes=(*self.schema.notes, STANDARDISED_ANEW))
+        """Note that features have new units, unless those of `start` came from the same data, and what ε leaves out."""
+        anew = self.standard is not None and start.units != self._units(start)
+        unaccounted = is_private(self.plan.algorithm) and not start.account
+        notes = [STANDARDISED_ANEW] * anew + [UNACCOUNTED] * unaccounted
+        for line in notes:
+            log.warning(line)
+        self.schema = self.schema._replace(notes=(*self.schema.notes, *notes))
 
     def _units(self, start: Snapshot | None) -> str:
         """The fingerprint of the data that features are standardised by: these, or those of the run continued here."""
