@@ -201,6 +201,17 @@ def test_a_client_that_never_took_part_has_no_model():
         run.predict([[1.0, 2.0]], client=name)
 
 
+def test_the_model_of_an_empty_cluster_predicts_with_a_warning(caplog):
+    run = fit(corymb.IFCA(k=3, rounds=2, repair=False), small.arrays())
+    (empty,) = {0, 1, 2} - set(run.sizes)
+    for _ in range(2):
+        run.predict([[1.0, 2.0]], cluster=empty)
+        run.predict([[1.0, 2.0]], cluster=next(iter(run.sizes)))
+    assert [line for line in caplog.messages if "no client is in" in line] == [
+        f"no client is in cluster {empty}: its model may not be trained (run.sizes has the others)"
+    ]
+
+
 def test_one_model_is_also_that_of_a_client_that_never_took_part(tmp_path):
     run = fit(corymb.FedAvg(rounds=1, participants=2), small.arrays())
     name = next(name for name, label in run.labels.items() if label < 0)

@@ -5,6 +5,7 @@ Saving, loading and reporting are called from here: `runs.folder` and `report` d
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -40,6 +41,7 @@ from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
 
+log = logging.getLogger(__name__)
 OF_EXAMPLES = "This run clusters examples, not clients"
 Labelled = tuple[ArrayLike, ArrayLike]
 """Examples of a client and their labels."""
@@ -406,12 +408,24 @@ class Run:
             served = self._served(self._position(client))
         else:
             assert cluster is not None or new is not None
-            served = self.model(
-                self._cluster_of(*new) if new is not None else _integer(cluster, "cluster", "its number")
-            )
+            which = self._cluster_of(*new) if new is not None else _integer(cluster, "cluster", "its number")
+            served = self.model(which)
+            self._warn_if_empty(which)
         features = self._examples(x)
         with torch.no_grad(), torch_quiet(), model_takes(features):
             return predictions(self._objective(), served, features)
+
+    @cached_property
+    def _told_empty(self) -> set[int]:
+        """Clusters that the user was told about."""
+        return set()
+
+    def _warn_if_empty(self, cluster: int) -> None:
+        """Warn once that no client is in a cluster, although others are in some: its model may be as it was drawn."""
+        empty = self.served == "assigned" and cluster not in self.sizes and self.clusters > 0
+        if empty and cluster not in self._told_empty:
+            self._told_empty.add(cluster)
+            log.warning("no client is in cluster %d: its model may not be trained (run.sizes has the others)", cluster)
 
     def _cluster_of(self, x: ArrayLike, y: ArrayLike) -> int:
         answer = self.assign(x, y)
