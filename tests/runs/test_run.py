@@ -427,3 +427,30 @@ def test_many_examples_are_predicted_block_by_block(monkeypatch):
     )
     assert np.allclose(run.predict_proba(x, cluster=0), want, atol=1e-6)
     assert sizes == [100, 20]
+
+
+@pytest.mark.parametrize("refinements", [0, 1])
+def test_a_saved_run_of_sr_fca_predicts_and_assigns_with_its_clusters(tmp_path, refinements):
+    x, y, client = small.arrays()
+    local = corymb.Descent(lr=0.3, steps=5)
+    finish = corymb.FedAvg(rounds=3, local=local)
+    algorithm = corymb.SRFCA(threshold="gap", refinements=refinements, rounds=2, local=local, finish=finish)
+    run = fit(algorithm, (x, y, client), out=tmp_path / "run")
+    loaded = corymb.Run.load(tmp_path / "run")
+    assert run.served == loaded.served == "assigned"
+    data = corymb.datasets.FederatedDataset.from_arrays(x, y, client)
+    for place, name in enumerate(run.names):
+        rows, labels = data.test.of(place)
+        predicted = loaded.predict(rows, client=name)
+        assert np.array_equal(predicted, run.predict(rows, cluster=run.labels[name]))
+        assert np.mean(predicted == labels.numpy()) == pytest.approx(float(run.scores[place]))
+    assert loaded.assign(x[client == 0], y[client == 0]).nearest == run.labels["0"]
+
+
+def test_a_run_of_sr_fca_that_is_not_refined_yet_serves_own_models():
+    def stop(row):
+        if row["stage"] == "train-1":
+            raise corymb.StopRun
+
+    run = fit(corymb.SRFCA(threshold="gap", rounds=2), small.arrays(), callbacks=stop)
+    assert run.served == "own"

@@ -49,12 +49,12 @@ from corymb.clustering.distances import measure_named
 from corymb.clustering.sampled import apart_by_sample, compare_sample, join_nearest
 from corymb.clustering.thresholds import pivot_groups, settle_threshold, threshold_groups
 from corymb.core.averaging import Aggregate, Reduction, check_averaging
-from corymb.core.client import Client, on_client
+from corymb.core.client import Client, ClientFn, on_client
 from corymb.core.federation import Cohort, Federation, Replies, TooFewReplies, each
 from corymb.core.patience import ask_again, ask_again_near
 from corymb.core.snapshot import Snapshot, planned_rounds
 from corymb.keys import fold
-from corymb.local import Descent
+from corymb.local import Descent, serve_assigned
 from corymb.privacy import Privacy
 from corymb.robust import group_mean, group_trimmed_mean, into_ball
 from corymb.settings import InvalidInput, check_types, require
@@ -122,7 +122,6 @@ class SRFCA:
     costly: bool = False
     """Compare all clients with each other even if that is estimated to take more than an hour, or too much memory."""
 
-    serve = serve_refined
     keeps_memory = True
     rounds_come_last = False
 
@@ -346,6 +345,11 @@ class SRFCA:
         }
         labels = fit.clients.put(everybody, merged.labels)
         return at.next(models=merged.models, labels=labels, carry=carry, notes=notes)
+
+    @property
+    def serve(self) -> ClientFn[..., Params]:
+        """Clients keep their own models until they are compared with the clusters'; without that, `finish` trains."""
+        return serve_assigned if self.finish is not None and not self.refinements else serve_refined
 
     @property
     def _warm(self) -> bool:

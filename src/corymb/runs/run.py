@@ -36,7 +36,7 @@ from corymb.runs.folder.own_model import answers_of, check_answers, check_parame
 from corymb.runs.folder.reader import read_run
 from corymb.runs.history import Round, counted, plain, readable, unfinished
 from corymb.runs.learners import MODELS, Model, learner_for
-from corymb.runs.serving import ServedBy, Serving, ask_served, by_blocks, classes_at, predictions, served_in
+from corymb.runs.serving import ServedBy, Serving, ask_served, by_blocks, classes_at, predictions, served_at, served_in
 from corymb.runs.standardise import Standard, Standardised
 from corymb.settings import InvalidInput, did_you_mean, require
 from corymb.trees import Params, take
@@ -123,8 +123,7 @@ class Run:
     @property
     def served(self) -> ServedBy:
         """Which model clients use: that of their cluster, a mixture of all models, or their own."""
-        served: ServedBy = self.config["record"]["served"]
-        return served
+        return served_at(self.config["record"]["served"], self.snapshot)
 
     @property
     def seed(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from corymb.algorithms.parts.own_models import is_refined, serve_refined
 from corymb.core.client import ClientFn, Served
 from corymb.core.engine import each
 from corymb.core.federation import Federation
@@ -21,10 +22,10 @@ from corymb.local import serve_assigned, serve_mixture
 from corymb.settings import require
 from corymb.trees import Params, count, map_tensors, take
 
-ServedBy = Literal["assigned", "mixture", "own", "points"]
+ServedBy = Literal["assigned", "mixture", "own", "points", "refined"]
 """`assigned`: the model of the client's cluster. `mixture`: all models, weighted by the client's shares. `own`: a model
 that the client keeps itself. `points`: examples are clustered, and all models are weighted by the shares of the
-client's examples, which it keeps itself."""
+client's examples, which it keeps itself. `refined`: its own model until SR-FCA refines clusters, then `assigned`."""
 Serving = tuple[Federation, ClientFn[..., Params | Served]]
 """The clients of a run, if they keep memory, and the client function that returns the model to use."""
 
@@ -35,7 +36,16 @@ def served_by(algorithm: Algorithm) -> ServedBy:
         return "assigned"
     if labels_points(algorithm):
         return "points"
+    if algorithm.serve is serve_refined:
+        return "refined"
     return "mixture" if algorithm.serve is serve_mixture else "own"
+
+
+def served_at(by: ServedBy, at: Snapshot) -> ServedBy:
+    """How clients are served after a round, if that changes during the run."""
+    if by != "refined":
+        return by
+    return "assigned" if is_refined(at.stage) else "own"
 
 
 def remembers(algorithm: Algorithm) -> bool:

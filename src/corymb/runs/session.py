@@ -53,7 +53,7 @@ from corymb.runs.own.privacy import UNACCOUNTED, check_covered, is_private, spen
 from corymb.runs.plan import Plan, config_of, placed, placed_snapshot, rounds_in, whitens
 from corymb.runs.progress import EVERY, Beat, SoFar
 from corymb.runs.run import Run
-from corymb.runs.serving import remembers, served_by
+from corymb.runs.serving import remembers, served_at, served_by
 from corymb.runs.standardise import Standard, Standardised, describe_broad, describe_excluded, robust_standard
 from corymb.runs.stopping import Stopper
 from corymb.settings import InvalidInput, to_dict
@@ -471,7 +471,8 @@ class Session:
     @property
     def _has_fits(self) -> bool:
         """Whether the server has the models, so that all of them can be evaluated at all clients."""
-        return served_by(self.plan.algorithm) not in ("own", "points")
+        by = served_by(self.plan.algorithm)
+        return (by if self.at is None else served_at(by, self.at)) not in ("own", "points")
 
     @property
     def _is_needed(self) -> bool:
